@@ -20,7 +20,19 @@ RESHAPES = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", 
 SUM_INPUT = 3
 #: Operators whose kernels read an element, compute, and write it: safe on the same memory.
 IN_PLACE = frozenset(
-    ("Add", "Div", "HardSigmoid", "LeakyRelu", "Mul", "Neg", "Relu", "Sigmoid", "Sub", "Tanh")
+    (
+        *("Add", "Clip", "Div", "HardSigmoid", "LeakyRelu", "Mul", "Neg", "QLinearAdd"),
+        *(
+            "QLinearConcat",
+            "QLinearLeakyRelu",
+            "QLinearMul",
+            "QLinearSigmoid",
+            "Relu",
+            "Sigmoid",
+            "Sub",
+            "Tanh",
+        ),
+    )
 )
 # A smaller value had better be inside a piece, with nodes around it.
 _LEAST_BYTES = 256 << 10

@@ -47,8 +47,8 @@ class Graph:
     ``values`` has every activation (graph inputs and node outputs) of known size, ``loose`` the others;
     ``constants`` every initializer, ``tensors`` those of element types that NumPy does not have. The four
     share no name. Loose values and ``tensors`` are touched only inside ``regions``. ``streamed``: constants
-    that are weights however small they are. ``dequantised``: as
-    ``models/compiler/optimising/integers/floats.py`` returns them.
+    that are weights however small they are; ``resident``: those of them that stay in memory.
+    ``dequantised``: as ``models/compiler/optimising/integers/floats.py`` returns them.
     """
 
     nodes: tuple[onnx.NodeProto, ...]
@@ -62,6 +62,7 @@ class Graph:
     regions: tuple[Region, ...] = ()
     ir_version: int = 0
     streamed: frozenset[str] = frozenset()
+    resident: frozenset[str] = frozenset()
     dequantised: Mapping[str, str] = field(default_factory=dict)
 
     def region(self, index: int) -> Region | None:

@@ -90,12 +90,14 @@ class Cutter:
         inner = {name for name in made if self._is_inner(name, set(nodes))}
         weights = [name for name in read if graph.is_weight(name)]
         inputs = [name for name in read if name in graph.values and name not in made]
+        parts = {name: Slice(name, graph.array(name).shape) for name in [*inputs, *weights]}
         return CutPiece(
             first,
             end,
-            {name: Slice(name, graph.array(name).shape) for name in [*inputs, *weights]},
+            parts,
             {name: Slice(name, graph.values[name].shape) for name in made if name not in inner},
-            tuple(Slice(name, graph.constants[name].shape) for name in weights),
+            tuple(parts[name] for name in weights if name not in graph.resident),
+            tuple(parts[name] for name in weights if name in graph.resident),
         )
 
     def merge(self, piece: CutPiece, layer: range) -> CutPiece | None:

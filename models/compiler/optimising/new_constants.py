@@ -17,12 +17,14 @@ _ALIGNMENT = 64
 class NewConstants:
     """Constants beside those of a graph; ``file`` is open for writing and lies at ``path``.
 
-    ``tensors``: as messages. ``streamed``: those that are weights, however small they are.
+    ``tensors``: as messages. ``streamed``: those that are weights, however small they are; ``resident``:
+    those of them that stay in memory.
     """
 
     def __init__(self, graph: Graph, path: Path, file: BinaryIO) -> None:
         self.tensors: list[onnx.TensorProto] = []
         self.streamed: list[str] = []
+        self.resident: list[str] = []
         self._path = path
         self._file = file
         self._names = {*graph.values, *graph.loose, *graph.constants, *graph.tensors}
@@ -36,11 +38,15 @@ class NewConstants:
         self._names.add(name)
         return name
 
-    def add(self, name: str, array: NDArray[Any], streamed: bool = False) -> str:
+    def add(
+        self, name: str, array: NDArray[Any], streamed: bool = False, resident: bool = False
+    ) -> str:
         """Add ``array``; return what it is called."""
         name = self.fresh(name)
-        if streamed:
+        if streamed or resident:
             self.streamed.append(name)
+        if resident:
+            self.resident.append(name)
         if array.nbytes <= INSIDE_BYTES:
             self._inside[name] = np.array(array)
             self.tensors.append(numpy_helper.from_array(self._inside[name], name))

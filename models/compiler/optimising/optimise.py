@@ -28,14 +28,18 @@ from models.compiler.optimising.by_onnxruntime import (
     types_of,
     write_reference,
 )
+from models.compiler.optimising.convolutions.channels import fill_channels
+from models.compiler.optimising.convolutions.dense import as_convolutions
+from models.compiler.optimising.convolutions.transposed import transposed_as_convolutions
 from models.compiler.optimising.crops import take_crops_apart
-from models.compiler.optimising.dense import as_convolutions
+from models.compiler.optimising.few_channels import interpolate_few
 from models.compiler.optimising.integers.floats import (
     QUANTISES_WEIGHTS,
     find_integers,
     make_floats,
 )
 from models.compiler.optimising.integers.limits import limit_integers
+from models.compiler.optimising.integers.scale_checks import check_scales
 from models.compiler.optimising.integers.unsigned import make_unsigned
 from models.compiler.optimising.integers.zero_points import write_zero_points
 from models.compiler.optimising.matrices import store_by_row
@@ -49,7 +53,6 @@ from models.compiler.optimising.normalise import (
 from models.compiler.optimising.onnx_checker import check
 from models.compiler.optimising.pools import settle_pool
 from models.compiler.optimising.rewrite import rewrite
-from models.compiler.optimising.scale_checks import check_scales
 from models.compiler.optimising.softmax import along_rows
 from models.errors import OnnxError
 from models.graphs.file import reference
@@ -112,6 +115,7 @@ def optimise(
     while settle_pool(optimised, {name: array.shape for name, array in placed.items()}):
         placed = types_of(optimised, path, folder).placed
     shapes = {name: array.shape for name, array in placed.items()}
+    interpolate_few(optimised, shapes, target.block)
     stay_blocked(optimised, shapes, target.block)
     if for_cpu:
         along_rows(optimised, shapes)
@@ -152,7 +156,7 @@ def _without_integers(folded: Path, path: Path, target: Target) -> tuple[Path, d
 def _check_folded(result: Path, path: Path, block: int) -> None:
     """Check the shapes of the model in ``result``: its nodes have the names that users know.
 
-    Then say in convolutions what is better said so (models/compiler/optimising/dense.py).
+    Then say in blocked convolutions what can be said so (models/compiler/optimising/convolutions/).
 
     In the source nodes may contradict each other that ONNX Runtime never runs: only their shape is read.
     """
@@ -160,7 +164,12 @@ def _check_folded(result: Path, path: Path, block: int) -> None:
     placed = types_of(model, path, result.parent).placed
     trim_heap()
     _check_shapes(model, placed, path)
-    if as_convolutions(model, placed, block):
+    changed = (
+        fill_channels(model, placed, block),
+        as_convolutions(model, placed, block),
+        transposed_as_convolutions(model, placed, block),
+    )
+    if any(changed):
         result.write_bytes(model.SerializeToString())
 
 

@@ -72,6 +72,14 @@ _MATRICES = {
     "MatMulIntegerToFloat": _Form(1, 1, (3, 5, 6)),
     "DynamicQuantizeMatMul": _Form(1, 1, (2, 3, 4)),
 }
+#: Operators that differ from each other in their scales and zero points alone, and take these as inputs.
+_SCALED = frozenset(
+    (
+        *("DequantizeLinear", "QLinearAdd", "QLinearAveragePool", "QLinearConcat"),
+        *("QLinearGlobalAveragePool", "QLinearLeakyRelu", "QLinearMul", "QLinearSigmoid"),
+        "QuantizeLinear",
+    )
+)
 _CONVOLUTIONS = {"QLinearConv": _Form(3, 0, (4, 5, 8)), "ConvInteger": _Form(1, 0, (3,))}
 
 
@@ -111,6 +119,7 @@ def stream_quantised(
         values={**graph.values, **rewriter.values},
         constants=kept | rewriter.constants.arrays(),
         streamed=frozenset(rewriter.constants.streamed),
+        resident=frozenset(rewriter.constants.resident),
     )
 
 
@@ -154,7 +163,7 @@ class _Rewriter:
         """Return ``node``, or what computes the same and streams."""
         form = _form(self._graph, node)
         if form is None:
-            return [node]
+            return [self._with_scales(node) if node.op_type in _SCALED else node]
         self._nodes = []
         weight = self._graph.constants[node.input[form.weight]]
         windows = self._windows(node, weight.shape)
@@ -165,6 +174,22 @@ class _Rewriter:
         else:
             self._parts(node, form, weight)
         return self._nodes
+
+    def _with_scales(self, node: onnx.NodeProto, first: int = 0) -> onnx.NodeProto:
+        """Return ``node`` with small constants of its own as inputs: it has a session with others then.
+
+        ``first``: of the inputs that may be constants.
+        """
+        own = onnx.NodeProto()
+        own.CopyFrom(node)
+        for place, name in enumerate(node.input):
+            held = place >= first and name in self._graph.constants
+            if held and not self._graph.is_weight(name):
+                array = self._graph.constants[name]
+                own.input[place] = self.constants.add(
+                    f"{node.output[0]}/{place}", array, resident=True
+                )
+        return own
 
     def _windows(self, node: onnx.NodeProto, kernel: Shape) -> Windows | None:
         """Return the windows of a convolution that had better be a product, else None."""
@@ -210,11 +235,12 @@ class _Rewriter:
             before = found
             found = self._value(f"{title}/padded", array.dtype, (count + 1, channels))
             widths = self.constants.add(f"{title}/widths", np.array([0, 0, 1, 0], np.int64))
-            self._nodes.append(helper.make_node("Pad", [before, widths, zero_point], [found]))
+            pad = helper.make_node("Pad", [before, widths, zero_point], [found])
+            self._nodes.append(self._with_scales(pad, 2))
         if not windows.plain:
             before = found
             found = self._value(f"{title}/found", array.dtype, (len(windows.pixels), channels))
-            index = self.constants.add(f"{title}/index", windows.pixels)
+            index = self.constants.add(f"{title}/index", windows.pixels, streamed=True)
             self._nodes.append(
                 helper.make_node("Gather", [before, index], [found], name=f"{label(node)}/windows")
             )

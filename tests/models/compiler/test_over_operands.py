@@ -40,6 +40,10 @@ def test_a_sum_lies_over_what_was_made_last() -> None:
     assert parents(graph(*BLOCK)) == {"sum": ("b", 0)}
 
 
+def test_so_does_a_sum_of_bytes() -> None:
+    assert parents(graph(*BLOCK[:2], ("QLinearAdd", *BLOCK[2][1:]), BLOCK[3]))["sum"] == ("b", 0)
+
+
 def test_what_is_read_later_is_kept() -> None:
     again = (*BLOCK[:3], ("Conv", "c", ("b",)), ("Conv", "y", ("sum", "c")))
     assert parents(graph(*again)) == {"sum": ("a", 0)}

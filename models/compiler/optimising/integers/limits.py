@@ -2,7 +2,9 @@
 
 Rounding to steps keeps an order, so a number that is limited and then rounded is its rounded self between
 the rounded limits. ONNX Runtime leaves Relu and Clip out where the integers have no others; elsewhere, as
-with symmetric scales, they keep the operator before them from becoming one of integers.
+with symmetric scales, they keep the operator before them from becoming one of integers. What was rounded
+before they limit it is no float at all: rounded in the same way it stays as it is, else each integer
+becomes another one.
 """
 
 from collections.abc import Mapping
@@ -22,6 +24,7 @@ _TYPES: Mapping[int, type[np.integer[Any]]] = {
 }
 # From here on Clip takes 8-bit integers.
 _OPSET = 12
+_DOMAIN = "com.microsoft"
 # A scale and a zero point.
 _OPERANDS = 2
 
@@ -31,6 +34,8 @@ def limit_integers(model: onnx.ModelProto) -> None:
     version = max((item.version for item in model.opset_import if item.domain == ""), default=0)
     if version < _OPSET:
         return
+    if not any(item.domain == _DOMAIN for item in model.opset_import):
+        model.opset_import.append(helper.make_opsetid(_DOMAIN, 1))
     limits = _Limits(model.graph)
     replace_nodes(model, [new for node in model.graph.node for new in limits.behind(node)])
     replace_nodes(model, live(model))  # without those that limited before
@@ -51,27 +56,62 @@ class _Limits:
         limiting = self._makers.get(node.input[0]) if node.op_type == "QuantizeLinear" else None
         if limiting is None or self._uses[node.input[0]] != 1:
             return [node]
+        again = self._again(limiting, node, node.output[0])
+        if again is not None:
+            return again or [node]
         bounds, source = self._bounds(limiting), limiting.input[0]
         maker = self._makers.get(source)
-        if (
-            bounds is None
-            or maker is None
-            or maker.op_type not in _COMPUTING
-            or self._uses[source] != 1
-        ):
+        if bounds is None or maker is None:
             return [node]
-        rounded = self._rounded(node, bounds)
-        if rounded is None:
-            return [node]
-        name = node.output[0]
-        first = onnx.NodeProto()
-        first.CopyFrom(node)
-        first.input[0], first.output[0] = source, f"{name}/unlimited"
+        rounded, name = self._rounded(node, bounds), node.output[0]
+        if rounded is None:  # all that there are
+            return self._again(maker, node, name) or [node]
+        unlimited = f"{name}/unlimited"
+        before = self._again(maker, node, unlimited)
+        if before is None:
+            if maker.op_type not in _COMPUTING or self._uses[source] != 1:
+                return [node]
+            first = onnx.NodeProto()
+            first.CopyFrom(node)
+            first.input[0], first.output[0] = source, unlimited
+            before = [first]
+        elif not before:
+            unlimited = maker.input[0]
         ends = []
         for side, bound in zip(("least", "most"), rounded, strict=True):
             self._graph.initializer.append(numpy_helper.from_array(bound, f"{name}/{side}"))
             ends.append(f"{name}/{side}")
-        return [first, helper.make_node("Clip", [first.output[0], *ends], [name], f"{name}/limits")]
+        return [*before, helper.make_node("Clip", [unlimited, *ends], [name], f"{name}/limits")]
+
+    def _again(
+        self, maker: onnx.NodeProto, node: onnx.NodeProto, result: str
+    ) -> list[onnx.NodeProto] | None:
+        """Return what makes ``result`` of the integers that ``maker`` reads, as both nodes do.
+
+        Nothing: ``node`` makes the same integers again. None: they are no 8-bit integers with one scale.
+        A concatenation of one part looks each of them up.
+        """
+        if maker.op_type != "DequantizeLinear":
+            return None
+        given, made = self._scaling(maker), self._scaling(node)
+        if given is None or made is None or given[2] != made[2]:
+            return None
+        if given == made:
+            return []
+        operands = [*node.input[1:3], *maker.input[:3]]
+        return [
+            helper.make_node("QLinearConcat", operands, [result], result, domain=_DOMAIN, axis=0)
+        ]
+
+    def _scaling(self, node: onnx.NodeProto) -> tuple[float, int, int] | None:
+        """Return scale and zero point of ``node``, and their type; None: not one of 8-bit integers."""
+        given = [self._tensors[name] for name in node.input[1:] if name in self._tensors]
+        if len(given) != _OPERANDS or any(tensor.dims for tensor in given):
+            return None
+        if given[0].data_type != onnx.TensorProto.FLOAT or given[1].data_type not in _TYPES:
+            return None
+        scale, zero = (numpy_helper.to_array(tensor).item() for tensor in given)
+        return scale, zero, given[1].data_type
 
     def _bounds(self, node: onnx.NodeProto) -> tuple[float, float] | None:
         """Return between what ``node`` limits, if it does only that."""

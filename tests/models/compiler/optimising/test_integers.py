@@ -187,7 +187,7 @@ def test_integers_stay_the_same_whatever_is_asked_for(store: Store, tmp_path: Pa
     assert np.isin(given, np.concatenate(numbers)).all()
 
 
-def _signed(inputs: str, outputs: str, before: str, behind: str) -> onnx.ModelProto:
+def _signed(inputs: str, outputs: str, before: str, behind: str, limit: str) -> onnx.ModelProto:
     """Signed activations, of which two operators read the same; a limit with a symmetric scale."""
     model = parse_model(
         f"""<ir_version: 10, opset_import: ["" : 21]> g ({inputs} x) => ({outputs} y) {{
@@ -197,7 +197,7 @@ def _signed(inputs: str, outputs: str, before: str, behind: str) -> onnx.ModelPr
             b8 = QuantizeLinear(b, t, o)
             bd = DequantizeLinear(b8, t, o)
             e = Conv<pads=[1,1,1,1]>(bd, w)
-            r = Relu(e)
+            {limit}
             e8 = QuantizeLinear(r, t, m)
             ed = DequantizeLinear(e8, t, m)
             d = Add(bd, ed)
@@ -208,6 +208,9 @@ def _signed(inputs: str, outputs: str, before: str, behind: str) -> onnx.ModelPr
         "t": np.array(0.03, np.float32),
         "o": np.array(-3, np.int8),
         "m": np.array(0, np.int8),
+        "v": np.array(0.05, np.float32),
+        "low": np.array(-0.1, np.float32),
+        "high": np.array(2, np.float32),
         "q": INT8,
         "s": SCALES,
         "z": np.zeros(CHANNELS, np.int8),
@@ -233,11 +236,21 @@ INTEGERS = (
 )
 
 
+LIMITS = {
+    "before the rounding": "r = Relu(e)",
+    "rounded before, too": "e7 = QuantizeLinear(e, t, m) f = DequantizeLinear(e7, t, m)"
+    " r = Clip(f, low, high)",
+    "rounded otherwise before": "e7 = QuantizeLinear(e, v, o) f = DequantizeLinear(e7, v, o)"
+    " r = Clip(f, low, high)",
+}
+
+
+@pytest.mark.parametrize("limit", LIMITS)
 @pytest.mark.parametrize("ports", [FLOATS, INTEGERS], ids=["floats", "integers"])
 def test_signed_activations_are_computed_as_integers(
-    ports: tuple[str, str, str, str], tmp_path: Path
+    ports: tuple[str, str, str, str], limit: str, tmp_path: Path
 ) -> None:
-    source = written(_signed(*ports), tmp_path / "m.onnx")
+    source = written(_signed(*ports, LIMITS[limit]), tmp_path / "m.onnx")
     pack = compiled(source, tmp_path)
     (port,) = pack.manifest.inputs
     given = (_input() * (1 if port.dtype == "float32" else 40)).astype(port.dtype)
@@ -249,4 +262,6 @@ def test_signed_activations_are_computed_as_integers(
     found = _nodes(pack)
     assert found["QLinearConv"] + found["QGemm"] >= 2
     assert found["QLinearAdd"] == 1
+    assert found["Clip"] == 1
+    assert found["QLinearConcat"] == (limit == "rounded otherwise before")
     assert not {"Conv", "FusedConv", "Add", "Relu"} & found.keys()

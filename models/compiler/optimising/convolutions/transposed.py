@@ -1,0 +1,184 @@
+"""Transposed convolutions, as convolutions that make all pixels between two of the input at once.
+
+ONNX Runtime computes a transposed convolution unrolled: the products of each pixel with a whole kernel lie
+in memory of their own, and are added up where they belong (56 MiB for 16 channels at 180 x 320 pixels and a
+kernel of 16 x 16). With a stride of s each result is a sum over every s-th tap alone. So a convolution of
+s x s times as many channels makes them, and DepthToSpace puts them side by side. That one has a blocked
+kernel, and both run on rows.
+
+The same sums in another order, and products with zeros.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import helper, numpy_helper
+
+from models.graphs.nodes import attributes, replace_nodes
+from models.packs.records.fields import Array
+
+_RANK = 4
+_DOMAINS = ("", "ai.onnx")
+#: A blocked convolution takes any number of channels below a block, else multiples of this.
+_CHANNELS = 4
+# From here on Slice takes its ends as inputs.
+_OPSET = 10
+
+
+@dataclass(frozen=True)
+class _Axis:
+    """A convolution that does what a transposed one does along rows, or columns.
+
+    ``taps``: for each of its kernel, and each of ``stride`` places, the tap of the transposed one; one more
+    than there are is zero. ``before``, ``after``: its padding. ``made``: results of the transposed one.
+    """
+
+    taps: list[list[int]]
+    before: int
+    after: int
+    stride: int
+    made: int
+
+    @property
+    def crops(self) -> bool:
+        return self.made % self.stride > 0
+
+
+def transposed_as_convolutions(
+    model: onnx.ModelProto, values: Mapping[str, Array], block: int
+) -> bool:
+    """Rewrite ``model``, whose constants ONNX Runtime folds next; return whether anything has changed.
+
+    ``values``: of known size, by name. ``block``: channels in a block, 1: there is no blocked layout.
+    """
+    if block == 1:
+        return False
+    rewriter = _Rewriter(model, values, block)
+    nodes = [made for node in model.graph.node for made in rewriter.rewritten(node)]
+    if len(nodes) == len(model.graph.node):
+        return False
+    replace_nodes(model, nodes)
+    model.graph.initializer.extend(rewriter.constants)
+    return True
+
+
+class _Rewriter:
+    def __init__(self, model: onnx.ModelProto, values: Mapping[str, Array], block: int) -> None:
+        self.constants: list[onnx.TensorProto] = []
+        self._opset = max(
+            (item.version for item in model.opset_import if not item.domain), default=0
+        )
+        self._values = values
+        self._block = block
+        self._weights = {tensor.name: tensor for tensor in model.graph.initializer}
+        self._names = {*self._weights, *(port.name for port in model.graph.input)}
+        self._names |= {name for node in model.graph.node for name in node.output}
+
+    def rewritten(self, node: onnx.NodeProto) -> list[onnx.NodeProto]:
+        """Return ``node``, or what makes the same."""
+        axes = self._axes(node)
+        return [node] if axes is None else self._convolved(node, *axes)
+
+    def _axes(self, node: onnx.NodeProto) -> tuple[_Axis, _Axis] | None:
+        """Return how a convolution does what ``node`` does; None: it is no transposed one, or none does."""
+        if node.op_type != "ConvTranspose" or node.domain not in _DOMAINS:
+            return None
+        given = attributes(node)
+        source, result = (self._values.get(name) for name in (node.input[0], node.output[0]))
+        kernel = self._weights.get(node.input[1])
+        bias_is_constant = all(name in self._weights for name in node.input[2:] if name)
+        if source is None or result is None or kernel is None or not bias_is_constant:
+            return None
+        strides = given.get("strides", [1, 1])
+        plain = (
+            given.get("auto_pad", "NOTSET") == "NOTSET"
+            and "output_shape" not in given
+            and given.get("group", 1) == 1
+            and set(given.get("dilations", [1])) == {1}
+            and len(set(strides)) == 1
+        )
+        channels, float32 = kernel.dims[0], "float32"
+        blocked = channels < self._block or channels % _CHANNELS == 0
+        if not plain or not blocked or len(source.shape) != _RANK or source.dtype != float32:
+            return None
+        pads = given.get("pads", [0] * 4)
+        rows, columns = (
+            _axis(kernel.dims[2 + n], strides[n], pads[n], source.shape[2 + n], result.shape[2 + n])
+            for n in (0, 1)
+        )
+        if rows is None or columns is None or (self._opset < _OPSET and rows.crops | columns.crops):
+            return None
+        return rows, columns
+
+    def _convolved(self, node: onnx.NodeProto, rows: _Axis, columns: _Axis) -> list[onnx.NodeProto]:
+        x, weight, *bias = node.input
+        title, size = node.output[0], rows.stride
+        inputs, features = self._weights[weight].dims[:2]
+        nodes: list[onnx.NodeProto] = []
+
+        def new(kind: str, read: Sequence[str], **given: Any) -> str:
+            made = self._fresh(f"{title}/{kind.lower()}")
+            nodes.append(helper.make_node(kind, read, [made], **given))
+            return made
+
+        def taken(name: str, axis: int, of: _Axis) -> str:
+            shape = [inputs, features, *(len(rows.taps), size)[: 2 * (axis > 2)]]
+            shape += self._weights[weight].dims[2 + (axis > 2) :]
+            shape[axis] = 1
+            zeros = self._constant(f"{title}/zeros", np.zeros(shape, np.float32))
+            index = self._constant(f"{title}/taps", np.array(of.taps, np.int64))
+            return new("Gather", [new("Concat", [name, zeros], axis=axis), index], axis=axis)
+
+        # [inputs, features, kernel rows, places, kernel columns, places]
+        kernel = taken(taken(weight, 2, rows), 4, columns)
+        kernel = new("Transpose", [kernel], perm=[3, 5, 1, 0, 2, 4])
+        sides = [len(rows.taps), len(columns.taps)]
+        shape = np.array([size * size * features, inputs, *sides], np.int64)
+        kernel = new("Reshape", [kernel, self._constant(f"{title}/shape", shape)])
+        if any(bias):
+            every = self._constant(f"{title}/features", np.tile(np.arange(features), size * size))
+            bias = [new("Gather", [bias[0], every], axis=0)]
+        pads = [rows.before, columns.before, rows.after, columns.after]
+        found = new("Conv", [x, kernel, *filter(None, bias)], kernel_shape=sides, pads=pads)
+        nodes[-1].name = node.name
+        if size > 1:
+            found = new("DepthToSpace", [found], blocksize=size)
+        for axis, of in ((2, rows), (3, columns)):
+            if of.crops:
+                ends = ([0], [of.made], [axis])
+                given = [self._constant(f"{title}/crop", np.array(end, np.int64)) for end in ends]
+                found = new("Slice", [found, *given])
+        nodes[-1].output[0] = title
+        return nodes
+
+    def _constant(self, name: str, array: NDArray[Any]) -> str:
+        name = self._fresh(name)
+        self.constants.append(numpy_helper.from_array(array, name))
+        return name
+
+    def _fresh(self, name: str) -> str:
+        while name in self._names:
+            name += "_"
+        self._names.add(name)
+        return name
+
+
+def _axis(kernel: int, stride: int, before: int, given: int, made: int) -> _Axis | None:
+    """Return how a convolution makes ``made`` results of ``given``; None: none does.
+
+    Result stride * j + r is the sum over d of input j + d times tap r + before - stride * d.
+    """
+    first, last = -((kernel - 1 - before) // stride), (stride - 1 + before) // stride
+    taps = [
+        [
+            tap if 0 <= (tap := place + before - stride * offset) < kernel else kernel
+            for place in range(stride)
+        ]
+        for offset in range(first, last + 1)
+    ]
+    after = -(-made // stride) - given + len(taps) - 1 + first
+    return None if first > 0 or after < 0 else _Axis(taps, -first, after, stride, made)
