@@ -185,7 +185,7 @@ class Context:
             StartupError: there is not as much.
         """
         try:
-            await asyncio.to_thread(self.repository.set_aside)
+            await self.repository.set_aside()
         except RefusedError as exc:
             raise StartupError(str(exc)) from exc
         self.request_memory.capacity_bytes = self.budget.request_bytes

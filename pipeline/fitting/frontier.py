@@ -8,6 +8,7 @@ from pipeline.fitting.row_variants import estimated_seconds
 from pipeline.fitting.wanted import Fitted, Wanted
 from pipeline.planning.plan import Plan
 from pipeline.profiles.profile import Profile
+from pipeline.program.stopping import tell
 from pipeline.schedule.architectures import ARCHITECTURES, Architecture
 
 #: At least so many limits are asked about; plans that are the same are points once.
@@ -44,6 +45,7 @@ def frontier(
     Raises:
         PlanError: there is no plan. ProfileError: the profile lacks a kernel.
     """
+    tell("the smallest plan", 0, 1)
     smallest = fit(manifest, architecture, Wanted(least=True, thorough=thorough), profile)
     largest = fit(manifest, resident, profile=profile)
     low, high = smallest.plan.total_bytes, max(largest.plan.total_bytes, 1)
@@ -51,6 +53,7 @@ def frontier(
     count = _LIMITS
     while True:
         for step in range(1, count):
+            tell("plans", step, count)
             limit = max(round(low * (high / low) ** (step / count)), low)
             wanted = Wanted(total_bytes=limit, thorough=thorough)
             found.append(fit(manifest, architecture, wanted, profile))

@@ -61,6 +61,21 @@ class FoundPlans:
         self._store: PlanStore | None = None
         self._saved = True
 
+    def __getstate__(self) -> dict[str, FoundPlan]:
+        """The plans go to another process; lock and store do not."""
+        return dict(self._plans)
+
+    def __setstate__(self, plans: dict[str, FoundPlan]) -> None:
+        self.__init__()  # type: ignore[misc]
+        self._plans.update(plans)
+
+    def take(self, others: "FoundPlans") -> None:
+        """Keep what is in ``others``, and not here or found by a quicker search."""
+        for question, known in others._plans.items():
+            mine = self._plans.get(question)
+            if mine is None or known.thorough > mine.thorough:
+                self.add(question, known)
+
     def keep_in(self, store: PlanStore) -> None:
         """Use what is in ``store``, and save there."""
         self._plans.update(store.load())

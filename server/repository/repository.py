@@ -12,6 +12,7 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from pathlib import Path
+from typing import Any
 
 from loader.errors import LoaderError
 from loader.pool.pool import ReadPool
@@ -20,8 +21,8 @@ from models.packs.leftovers import clear_repository
 from models.packs.pack import Pack, read_pack
 from pipeline.devices.base import Device, DeviceError
 from pipeline.execution.errors import DrainError
-from pipeline.fitting.frontier import FrontierPoint
 from pipeline.planning.plan import PlanError
+from pipeline.program.stopping import Tell
 from server.errors import NotFoundError, NotLoadedError, NotServingError, RefusedError, shown
 from server.memory.budget import Budget
 from server.memory.minima import Minima
@@ -118,13 +119,14 @@ class Repository:
         """Return the models that the settings name, or all on disk; raises as ``names``."""
         return self._expected.names()
 
-    def set_aside(self) -> None:
-        """Take the memory of requests out of the budget, before models share the rest; blocks.
+    async def set_aside(self) -> None:
+        """Take the memory of requests out of the budget, before models share the rest.
 
         Raises:
-            RefusedError: there is not as much.
+            RefusedError: there is not as much. NotServingError: the server ends.
         """
-        self._expected.set_aside(self._opener.activations)
+        activations = self._opener.activations
+        await self._loaded.planning.run(lambda: self._expected.set_aside(activations))
 
     async def load_all(self, set_aside: Callable[[], Awaitable[None]]) -> None:
         """Load the models that the settings name; one that fails is noted and the others go on.
@@ -359,8 +361,8 @@ class Repository:
     async def replan(self, name: str, most_bytes: int | None) -> Entry:
         """Serve a loaded model in at most ``most_bytes`` (None: in what the budget leaves it) from now on.
 
-        Requests to it wait in line meanwhile, as those to models that shrink for it. The limit stays until
-        the model is unloaded.
+        Requests to it wait in line meanwhile, as those to models that shrink for it. A plan is there at
+        once, and the best one follows when it is found. The limit stays until the model is unloaded.
 
         Raises:
             NotFoundError, NotServingError: it is not loaded. RefusedError: it needs more at least; nothing
@@ -372,13 +374,15 @@ class Repository:
             self._changing.grow_later()
             return entry
 
-    async def frontier(self, name: str) -> list[FrontierPoint]:
-        """Return the plans that a loaded model may have, ascending in memory.
+    async def frontier(self, name: str, heard: Tell) -> list[dict[str, Any]]:
+        """Return the plans that a loaded model may have, ascending in memory, in figures.
+
+        ``heard``: told how far that is, on another thread. When this is cancelled, the search ends.
 
         Raises:
             PlanError, ProfileError: it has none. NotServingError: the server ends. Otherwise as ``get``.
         """
-        return await self._loaded.frontier(self.get(name)[0])
+        return await self._loaded.frontier(self.get(name)[0], heard)
 
     async def close(self) -> None:
         """Drain and close every model; a load that is still planning ends with an error."""

@@ -5,6 +5,7 @@ import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from models.packs.pack import Pack, open_pack
 from pipeline.devices.base import Device, DeviceMemoryError
@@ -20,6 +21,7 @@ from server.memory.request_needs import Need
 from server.memory.sharing import Sharer, partitioned_sharer, sharer
 from server.repository.batching import batching_of
 from server.repository.layout.slots import Slot, labelled
+from server.repository.planning.apart import SearchApart
 from server.repository.planning.pack_profiles import prepared
 from server.settings.settings import Settings
 from server.settings.workers import workers_of
@@ -35,6 +37,21 @@ class Prepared:
     sharer: Sharer
 
 
+def figures(*asked: Any) -> list[dict[str, Any]]:
+    """Return the points of the frontier that is ``asked`` for, ascending in memory, as JSON has them."""
+    return [_shown(point) for point in frontier(*asked)]
+
+
+def _shown(point: FrontierPoint) -> dict[str, Any]:
+    return {
+        "plan_bytes": point.plan.total_bytes,
+        "weight_bytes": point.plan.weight_bytes,
+        "arena_bytes": point.plan.arena_bytes,
+        "seconds": point.seconds,
+        "estimated": point.estimated,
+    }
+
+
 class Preparer:
     """Prepares packs for ``device``, as the settings say; requests to them shall fit in ``budget``."""
 
@@ -42,6 +59,7 @@ class Preparer:
         self._settings = settings
         self._budget = budget
         self._device = device
+        self._search = SearchApart()
 
     def least(self, folder: Path) -> Minimum:
         """Return what the pack in ``folder``, a version's, needs at least, as the device is; blocks.
@@ -70,14 +88,15 @@ class Preparer:
             shared = self._sharer(slot.model, pack, profile, lanes)
             return Prepared(slot, labelled(pack, slot), profile, replace(shared, name=slot.name))
 
-    def frontier(self, model: Prepared) -> list[FrontierPoint]:
-        """Return the plans that ``model`` may have, ascending in memory; blocks.
+    def frontier(self, model: Prepared) -> list[dict[str, Any]]:
+        """Return the plans that ``model`` may have, as ``figures`` of a frontier; blocks.
 
         Raises:
             PlanError, ProfileError: it has none.
         """
         resident = self._device.adapt(ARCHITECTURES["pre"])
-        return frontier(model.pack.manifest, self._architecture(), resident, model.profile)
+        asked = model.pack.manifest, self._architecture(), resident, model.profile
+        return self._search.fully(figures, *asked)
 
     def _sharer(self, name: str, pack: Pack, profile: Profile | None, lanes: int = 1) -> Sharer:
         """Return the model as one of a set, in partitions where the settings say so.
@@ -87,12 +106,15 @@ class Preparer:
         """
         workers = workers_of(self._settings.workers, name)
         if workers == 1:
-            return sharer(name, pack.manifest, self._architecture(), profile, lanes=lanes)
+            of = name, pack.manifest, self._architecture(), profile
+            return sharer(*of, lanes=lanes, search=self._search)
         if not self._device.computes_on_caller:
             raise PlanError(
                 f"{name}: {workers} workers: each computes on a core, not on {self._device.name}"
             )
-        return partitioned_sharer(name, pack.manifest, self._architecture(), workers, profile)
+        return partitioned_sharer(
+            name, pack.manifest, self._architecture(), workers, profile, self._search
+        )
 
     def _architecture(self) -> Architecture:
         return self._device.adapt(ARCHITECTURES[self._settings.architecture])
