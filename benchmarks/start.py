@@ -127,12 +127,14 @@ def during(port: int, process: int, work: Callable[[], Any]) -> dict[str, Any]:
         probes.stop.set()
         thread.join()
     cpu = cpu_seconds(process) - computed
-    return {
+    found = {
         "seconds": round(took, 2),
         "cpu_seconds": round(cpu, 2),
         **probes.figures(),
         "said": said,
     }
+    print(json.dumps(found), file=sys.stderr, flush=True)
+    return found
 
 
 def _until_ready(port: int) -> dict[str, int]:
@@ -154,17 +156,14 @@ def _plan_bytes(port: int, model: str) -> int:
     return int(document["parameters"]["memory_bytes"])
 
 
-def _settled(port: int, process: int, quiet_seconds: float = 3.0) -> dict[str, float]:
-    """Wait until the server computes next to nothing; return what it took until then."""
-    began, last, since = time.monotonic(), cpu_seconds(process), time.monotonic()
-    while time.monotonic() - since < quiet_seconds:
-        time.sleep(0.1)
-        now = cpu_seconds(process)
-        if now - last > 0.05:
-            last, since = now, time.monotonic()
-        if time.monotonic() - began > _PATIENCE_SECONDS:
-            break
-    return {"seconds": round(since - began, 2)}
+def _settled(process: int, quiet_seconds: float = 1.0) -> dict[str, float]:
+    """Wait until no child of the server searches for plans; return after how many seconds that was."""
+    began = last = time.monotonic()
+    while time.monotonic() - last < quiet_seconds and last - began < _PATIENCE_SECONDS:
+        time.sleep(0.05)
+        if _children(process):
+            last = time.monotonic()
+    return {"seconds": round(last - began, 2)}
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
@@ -180,7 +179,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         found: dict[str, Any] = {"port_open_seconds": round(time.monotonic() - began, 2)}
         found["start"] = during(port, server.pid, lambda: _until_ready(port))
         found["cpu_until_ready"] = round(cpu_seconds(server.pid), 2)
-        found["background"] = during(port, server.pid, lambda: _settled(port, server.pid))
+        found["background"] = during(port, server.pid, lambda: _settled(server.pid))
         found["cpu_until_settled"] = round(cpu_seconds(server.pid), 2)
         found["anonymous_bytes"] = anonymous_bytes(server.pid)
         model = options.model

@@ -22,6 +22,10 @@ class Search:
         """Return what ``function``, one of pipeline.fitting, returns for ``arguments``; raises as it."""
         return function(*arguments)
 
+    def now(self, function: Callable[..., T], *arguments: Any) -> T:
+        """Do as ``fully``, and give way to nothing else: a model waits for it."""
+        return self.fully(function, *arguments)
+
     def briefly(self, function: Callable[..., T], *arguments: Any) -> T | None:
         """Do as ``fully`` where that takes next to nothing, as what was found before; else return None.
 

@@ -123,7 +123,7 @@ def sharer(
         least=True,
         thorough=wanted.thorough,
     )
-    least = search.fully(fit, manifest, architecture, smallest, profile).plan
+    least = search.now(fit, manifest, architecture, smallest, profile).plan
 
     def asked(n_bytes: int) -> Wanted:
         return replace(wanted, total_bytes=max(n_bytes, least.total_bytes))
@@ -155,7 +155,7 @@ def partitioned_sharer(
             profile lacks a kernel.
     """
     question = manifest, architecture, partitions
-    least = search.fully(fit_partitions, *question, None, profile)
+    least = search.now(fit_partitions, *question, None, profile)
 
     def find(n_bytes: int, searched: Searched[Fitted]) -> Fitted | None:
         return searched(fit_partitions, *question, n_bytes, profile)

@@ -48,13 +48,17 @@ class SearchApart(Search):
                 word. Otherwise what ``function`` raises.
         """
         found = self.briefly(function, *arguments)
-        return self._apart(function, arguments) if found is None else found
+        return self._apart(function, arguments, gives_way=True) if found is None else found
 
-    def _apart(self, function: Callable[..., T], arguments: Sequence[Any]) -> T:
+    def now(self, function: Callable[..., T], *arguments: Any) -> T:
+        """Do as ``fully``, with the priority of the server."""
+        found = self.briefly(function, *arguments)
+        return self._apart(function, arguments, gives_way=False) if found is None else found
+
+    def _apart(self, function: Callable[..., T], arguments: Sequence[Any], gives_way: bool) -> T:
+        task = _Task(function, tuple(arguments), os.getpid(), gives_way)
         said: Any = None
-        with contextlib.closing(
-            self._said(_Task(function, tuple(arguments), os.getpid()))
-        ) as all_said:
+        with contextlib.closing(self._said(task)) as all_said:
             for said in all_said:
                 if isinstance(said, _Progress):
                     tell(said.step, said.done, said.of)
@@ -88,6 +92,7 @@ class _Task:
     function: Callable[..., Any]
     arguments: tuple[Any, ...]
     server: int
+    gives_way: bool
 
 
 @dataclass(frozen=True)
@@ -166,7 +171,7 @@ def main() -> None:
     from server.repository.working.child import limit
 
     task = pickle.load(sys.stdin.buffer)  # noqa: S301  our own process
-    limit(task.server, _MEMORY_BYTES, _CPU_SECONDS)
+    limit(task.server, _MEMORY_BYTES, _CPU_SECONDS, gives_way=task.gives_way)
     try:
         with telling(lambda *told: _say(_Progress(*told))):
             found = _slim(task.function(*task.arguments))
