@@ -7,6 +7,7 @@ variant of the network is planned within the limit, and the fastest plan wins.
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
+from itertools import chain
 
 from models.packs.manifest import Manifest
 from pipeline.fitting.arithmetic import READ_BYTES_A_SECOND
@@ -25,7 +26,7 @@ from pipeline.fitting.weights import plan_weights
 from pipeline.planning.joining.joined import reserved_bytes
 from pipeline.planning.plan import Plan, PlanError
 from pipeline.planning.rows.variants import Variant
-from pipeline.planning.thumb import smallest_plan
+from pipeline.planning.thumb import smaller_plans, smallest_plan
 from pipeline.profiles.profile import Profile
 from pipeline.program.regions import RegionError
 from pipeline.program.steps import row_network
@@ -87,7 +88,10 @@ class Within:
         plan = min(self._smallest(tried), key=self._excess)
         # The same regions may take less with other chunks.
         again = smallest_plan(self._manifest, self._architecture, plan.choice.regions)
-        return min(plan, again, key=self._excess)
+        plan = min(plan, again, key=self._excess)
+        whole = smallest_plan(self._manifest, self._architecture)
+        smaller = (smaller_plans(self._manifest, each) for each in {plan, whole})
+        return min(chain.from_iterable(smaller), key=self._excess)
 
     @property
     def _knows_rows(self) -> bool:
@@ -195,11 +199,14 @@ class Within:
         excess = 0 if limit is None else max(variant.activation_bytes - limit, 0)
         return excess, variant.n_bytes
 
-    def _excess(self, plan: Plan) -> tuple[int, int]:
+    def _excess(self, plan: Plan) -> tuple[int, int, int]:
         """Return what the smallest plan has least of."""
-        limit = self._wanted.arena_bytes
-        excess = 0 if limit is None else max(activation_bytes(plan) - limit, 0)
-        return excess, plan.total_bytes
+        activations, weights = self._wanted.arena_bytes, self._wanted.weight_bytes
+        return (
+            0 if activations is None else max(activation_bytes(plan) - activations, 0),
+            0 if weights is None else max(plan.weight_bytes - weights, 0),
+            plan.total_bytes,
+        )
 
     def _judged(self, plan: Plan) -> Fitted:
         return judged(plan, self._profile)
