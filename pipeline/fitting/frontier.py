@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from models.packs.manifest import Manifest
 from pipeline.fitting.fit import fit
 from pipeline.fitting.row_variants import estimated_seconds
-from pipeline.fitting.wanted import Fitted, Wanted
+from pipeline.fitting.wanted import LEAST, Fitted, Wanted
 from pipeline.planning.plan import Plan
 from pipeline.profiles.profile import Profile
 from pipeline.schedule.architectures import ARCHITECTURES, Architecture
@@ -44,7 +44,7 @@ def frontier(
     Raises:
         PlanError: there is no plan. ProfileError: the profile lacks a kernel.
     """
-    smallest = fit(manifest, architecture, Wanted(least=True, thorough=thorough), profile)
+    smallest = fit(manifest, architecture, LEAST, profile)
     largest = fit(manifest, resident, profile=profile)
     low, high = smallest.plan.total_bytes, max(largest.plan.total_bytes, 1)
     found = [smallest, largest]

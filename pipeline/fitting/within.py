@@ -32,9 +32,8 @@ from pipeline.program.regions import RegionError
 from pipeline.program.steps import row_network
 from pipeline.schedule.architectures import Architecture
 
-# Of the variants that promise the least memory so many are planned to see which has it: quickly, and
-# thoroughly.
-_TRIED = (4, 16)
+# Of the variants that promise the least memory so many are planned to see which has it.
+_TRIED = 4
 # Of those that fit in a budget so many are planned in full.
 _PLANNED = 4
 # The promise leaves out what an arena takes beside what lives in it, and may count a binding too much.
@@ -74,24 +73,22 @@ class Within:
     def least(self) -> Fitted:
         """Return the plan of the least memory that is known.
 
-        Nobody's times decide on it, and who takes his time finds no larger one: budgets are named to users
-        when nothing is measured yet.
+        Nobody's times decide on it, nor how long a search may take: budgets are named to users when nothing
+        is measured yet, and hold whatever is asked later.
         """
-        efforts = sorted({False, self._wanted.thorough})
-        plans = [self._least(replace(self._wanted, thorough=effort)) for effort in efforts]
-        return self._judged(min(plans, key=self._excess))
-
-    def _least(self, wanted: Wanted) -> Plan:
-        """Return the smallest plan that is found as quickly as is ``wanted``."""
-        untimed = self._found(wanted, None) if self._knows_rows else self._variants
-        tried = sorted(untimed, key=self._promised)[: _TRIED[wanted.thorough]]
+        quick = replace(self._wanted, thorough=False)
+        untimed = self._found(quick, None) if self._knows_rows else self._variants
+        tried = sorted(untimed, key=self._promised)[:_TRIED]
         plan = min(self._smallest(tried), key=self._excess)
         # The same regions may take less with other chunks.
         again = smallest_plan(self._manifest, self._architecture, plan.choice.regions)
         plan = min(plan, again, key=self._excess)
-        whole = smallest_plan(self._manifest, self._architecture)
-        smaller = (smaller_plans(self._manifest, each) for each in {plan, whole})
-        return min(chain.from_iterable(smaller), key=self._excess)
+        whole = smallest_plan(self._manifest, self._architecture) if plan.choice.regions else plan
+        smaller = [
+            smaller_plans(self._manifest, each)
+            for each in ([plan] if whole is plan else [plan, whole])
+        ]
+        return self._judged(min(chain.from_iterable(smaller), key=self._excess))
 
     @property
     def _knows_rows(self) -> bool:

@@ -51,7 +51,8 @@ def smaller_plans(manifest: Manifest, plan: Plan) -> Iterator[Plan]:
     Kernels of a launch share what a session takes, and a launch ends where weights are waited for. What
     takes more than that could save is not tried.
     """
-    yield joined(manifest, plan, 0)
+    smallest = joined(manifest, plan, 0)
+    yield smallest
     saved = joinable_bytes(manifest, plan.steps)
     if not saved or not plan.ring_bytes:
         return
@@ -65,9 +66,14 @@ def smaller_plans(manifest: Manifest, plan: Plan) -> Iterator[Plan]:
                 read_bytes=ring or plan.ring_bytes,
             )
             try:
-                yield joined(manifest, make_plan(manifest, plan.architecture, choice=choice), 0)
+                made = make_plan(manifest, plan.architecture, choice=choice)
             except PlanError:  # the largest chunk needs a larger ring
                 continue
+            if made.total_bytes - joinable_bytes(manifest, made.steps) < smallest.total_bytes:
+                smallest = min(
+                    smallest, joined(manifest, made, 0), key=lambda item: item.total_bytes
+                )
+                yield smallest
 
 
 def _more_weights(

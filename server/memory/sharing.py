@@ -105,12 +105,7 @@ def sharer(
         PlanError: the ring is too small, or it cannot be planned without a profile. ProfileError: the
             profile lacks a kernel.
     """
-    smallest = Wanted(
-        ring_bytes=wanted.ring_bytes,
-        arena_bytes=wanted.arena_bytes,
-        least=True,
-        thorough=wanted.thorough,
-    )
+    smallest = Wanted(ring_bytes=wanted.ring_bytes, arena_bytes=wanted.arena_bytes, least=True)
     least = fit(manifest, architecture, smallest, profile).plan
 
     @lru_cache(maxsize=1)  # mostly it is asked for the same again; plans are large
