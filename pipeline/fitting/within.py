@@ -24,7 +24,7 @@ from pipeline.fitting.row_variants import row_variants
 from pipeline.fitting.wanted import Fitted, Wanted
 from pipeline.fitting.weights import plan_weights
 from pipeline.planning.joining.joined import reserved_bytes
-from pipeline.planning.plan import Plan, PlanError
+from pipeline.planning.plan import Choice, Plan, PlanError
 from pipeline.planning.rows.variants import Variant
 from pipeline.planning.thumb import smaller_plans, smallest_plan
 from pipeline.profiles.profile import Profile
@@ -117,6 +117,10 @@ class Within:
             ):
                 best = fitted
         return best
+
+    def streaming(self, choice: Choice) -> Fitted | None:
+        """Return the best plan with exactly the regions of ``choice`` that fits; None: there is none."""
+        return self._best(Variant(choice.regions, 0, 0.0, choice.chunk_bytes))
 
     def in_time(self) -> Fitted:
         """Return the plan of the first variant, from the smallest on, that is as fast as is wanted.
