@@ -4,8 +4,9 @@ A plain client asks ``/v2/health/live`` every few milliseconds, on a connection 
 probes do, and counts from when it meant to ask. CPU seconds are of the server and its children, as the
 kernel counts them. ``idle`` is the same with nothing going on: how late this machine is by itself.
 
-Run as ``python -m benchmarks.repository.start REPOSITORY MODEL --budget 37MiB [--upload FILE.onnx]``; exit 1 where a
-probe took longer than ``--most-ms`` or the server was not ready within ``--most-cpu`` seconds of CPU.
+Run as ``python -m benchmarks.repository.start REPOSITORY MODEL --budget 37MiB [--upload FILE.onnx]``; exit
+1 where a probe took longer than ``--most-ms``, or the server more than ``--most-cpu`` CPU seconds until it
+was ready.
 """
 
 import argparse

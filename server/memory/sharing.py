@@ -16,6 +16,7 @@ from pipeline.fitting.fit import fit
 from pipeline.fitting.laned import fit_lanes
 from pipeline.fitting.partitioned import fit_partitions
 from pipeline.fitting.wanted import NOTHING, Fitted, Wanted
+from pipeline.planning.found_plans import FoundPlans
 from pipeline.planning.plan import PlanError
 from pipeline.profiles.profile import Profile
 from pipeline.schedule.architectures import Architecture
@@ -107,29 +108,26 @@ def sharer(
     *,
     lanes: int = 1,
     search: Search = HERE,
+    known: FoundPlans | None = None,
 ) -> Sharer:
     """Return the model of ``manifest`` as one of a set, with what is ``wanted`` of it beside its share.
 
     ``lanes``: requests that a sweep shall carry, as far as the share has room; its least has one, as has
     what is planned at once. With a profile slowly. ``search``: where.
+    ``known``: what was found before.
 
     Raises:
         PlanError: the ring is too small, or it cannot be planned without a profile. ProfileError: the
             profile lacks a kernel.
     """
-    smallest = Wanted(
-        ring_bytes=wanted.ring_bytes,
-        arena_bytes=wanted.arena_bytes,
-        least=True,
-        thorough=wanted.thorough,
-    )
-    least = search.now(fit, manifest, architecture, smallest, profile).plan
+    smallest = Wanted(ring_bytes=wanted.ring_bytes, arena_bytes=wanted.arena_bytes, least=True)
+    least = search.now(fit, manifest, architecture, smallest, profile, known).plan
 
     def asked(n_bytes: int) -> Wanted:
         return replace(wanted, total_bytes=max(n_bytes, least.total_bytes))
 
     def find(n_bytes: int, searched: Searched[Fitted]) -> Fitted | None:
-        question = manifest, architecture, asked(n_bytes), profile, lanes
+        question = manifest, architecture, asked(n_bytes), profile, lanes, known
         return searched(fit_lanes, *question)
 
     def thumb(n_bytes: int) -> Fitted:

@@ -15,7 +15,6 @@ from pipeline.devices.base import DeviceError
 from pipeline.fitting.remembered import forget
 from pipeline.fitting.wanted import Fitted
 from pipeline.planning.plan import PlanError
-from pipeline.profiles.profile_file import save_found
 from pipeline.program.stopping import Tell, telling
 from server.errors import NotServingError, RefusedError
 from server.memory.budget import Budget
@@ -194,7 +193,8 @@ class LoadedModels:
         room = self._budget.without([*loaded, *(newcomer or ())[:1]])
         try:
             shares = share_out(sharers, room, self._opener.activations, len(loaded))
-            save_found(model.profile for model in models)
+            for model in models:
+                model.known.save()
             return shares
         finally:  # before anybody takes what was planned
             forget()

@@ -19,7 +19,6 @@ from pipeline.fitting.wanted import Fitted
 from pipeline.planning.found_plans import FoundPlans
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice, Plan, PlanError
-from pipeline.profiles.profile import Profile
 from pipeline.program.stopping import go_on, tell
 from pipeline.schedule.architectures import Architecture
 from server.memory.search import Search
@@ -111,7 +110,7 @@ class _Found:
 
 
 def _known(arguments: Sequence[Any]) -> list[FoundPlans]:
-    return [each.known for each in arguments if isinstance(each, Profile)]
+    return [each for each in arguments if isinstance(each, FoundPlans)]
 
 
 @dataclass(frozen=True)

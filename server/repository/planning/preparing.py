@@ -10,9 +10,10 @@ from typing import Any
 from models.packs.pack import Pack, open_pack
 from pipeline.devices.base import Device, DeviceMemoryError
 from pipeline.fitting.frontier import FrontierPoint, frontier
+from pipeline.planning.found_plans import FoundPlans
 from pipeline.planning.plan import PlanError
+from pipeline.profiles.found_plans_file import plans_of
 from pipeline.profiles.profile import Profile
-from pipeline.profiles.profile_file import save_found
 from pipeline.schedule.architectures import ARCHITECTURES, Architecture
 from server.errors import NotServingError, RefusedError
 from server.memory.budget import Budget, check_requests
@@ -35,6 +36,7 @@ class Prepared:
     pack: Pack
     profile: Profile | None
     sharer: Sharer
+    known: FoundPlans
 
 
 def figures(*asked: Any) -> list[dict[str, Any]]:
@@ -60,6 +62,8 @@ class Preparer:
         self._budget = budget
         self._device = device
         self._search = SearchApart()
+        #: What was found of packs beside which nothing can be written, by their folders.
+        self._unsaved: dict[Path, FoundPlans] = {}
 
     def least(self, folder: Path) -> Minimum:
         """Return what the pack in ``folder``, a version's, needs at least, as the device is; blocks.
@@ -70,8 +74,10 @@ class Preparer:
         # What is wrong with a profile is said when the pack is opened.
         pack, profile = prepared(self._checked(folder), self._device, logging.DEBUG)
         model = folder.parent if folder.name.isdecimal() else folder
-        least = self._sharer(model.name, pack, profile)
-        save_found([profile])
+        known = self._known(pack)
+        least = self._sharer(model.name, pack, profile, known)
+        if not known.save():
+            self._unsaved[pack.folder] = known
         return Minimum(least.least, Need.of(pack.manifest), least.alone)
 
     def prepare(self, slot: Slot) -> Prepared:
@@ -85,8 +91,9 @@ class Preparer:
             pack, profile = prepared(self._checked(slot.folder), self._device)
             check_requests(slot.name, pack.manifest, self._budget)
             lanes = batching_of(self._settings, slot).lanes
-            shared = self._sharer(slot.model, pack, profile, lanes)
-            return Prepared(slot, labelled(pack, slot), profile, replace(shared, name=slot.name))
+            known = self._known(pack)
+            shared = replace(self._sharer(slot.model, pack, profile, known, lanes), name=slot.name)
+            return Prepared(slot, labelled(pack, slot), profile, shared, known)
 
     def frontier(self, model: Prepared) -> list[dict[str, Any]]:
         """Return the plans that ``model`` may have, as ``figures`` of a frontier; blocks.
@@ -95,10 +102,18 @@ class Preparer:
             PlanError, ProfileError: it has none.
         """
         resident = self._device.adapt(ARCHITECTURES["pre"])
-        asked = model.pack.manifest, self._architecture(), resident, model.profile
+        asked = model.pack.manifest, self._architecture(), resident, model.profile, model.known
         return self._search.fully(figures, *asked)
 
-    def _sharer(self, name: str, pack: Pack, profile: Profile | None, lanes: int = 1) -> Sharer:
+    def _known(self, pack: Pack) -> FoundPlans:
+        known = plans_of(pack)
+        if pack.folder in self._unsaved:
+            known.take(self._unsaved[pack.folder])
+        return known
+
+    def _sharer(
+        self, name: str, pack: Pack, profile: Profile | None, known: FoundPlans, lanes: int = 1
+    ) -> Sharer:
         """Return the model as one of a set, in partitions where the settings say so.
 
         Raises:
@@ -107,7 +122,7 @@ class Preparer:
         workers = workers_of(self._settings.workers, name)
         if workers == 1:
             of = name, pack.manifest, self._architecture(), profile
-            return sharer(*of, lanes=lanes, search=self._search)
+            return sharer(*of, lanes=lanes, search=self._search, known=known)
         if not self._device.computes_on_caller:
             raise PlanError(
                 f"{name}: {workers} workers: each computes on a core, not on {self._device.name}"
