@@ -154,7 +154,7 @@ def _until_ready(port: int) -> dict[str, int]:
     raise SystemExit(f"not ready: {counted}")
 
 
-def _settled(process: int, quiet_seconds: float = 1.0) -> dict[str, float]:
+def _settled(process: int, quiet_seconds: float = 3.0) -> dict[str, float]:
     """Wait until no child of the server searches for plans; return after how many seconds that was."""
     began = last = time.monotonic()
     while time.monotonic() - last < quiet_seconds and last - began < _PATIENCE_SECONDS:
