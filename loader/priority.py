@@ -17,7 +17,7 @@ from typing import Literal
 
 Priority = Literal["nice", "slice", "usual"]
 
-#: Nice levels below those of the threads that compute, or above them.
+#: Nice levels below those of the threads that compute.
 LEVELS = 10
 _LOWEST = -20
 _SLICE_NS = 100_000  # the shortest that Linux takes
@@ -62,12 +62,6 @@ def wake_soon() -> bool:
     """
     now = os.getpriority(os.PRIO_PROCESS, 0)
     return now >= 0 and _schedule(now, _RESET_ON_FORK)
-
-
-def step_aside() -> None:
-    """Let the calling thread, and those that it starts, run where others leave a core; for good."""
-    with contextlib.suppress(OSError):  # of sandboxes; anybody may elsewhere
-        os.setpriority(os.PRIO_PROCESS, 0, os.getpriority(os.PRIO_PROCESS, 0) + LEVELS)
 
 
 def spread(cores: Collection[int]) -> None:

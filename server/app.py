@@ -52,13 +52,18 @@ class Application(FastAPI):
 
 
 def create_app(settings: Settings, context: Context | None = None) -> FastAPI:
-    """Return the application; its lifespan loads the models and, at the end, drains them."""
+    """Return the application; its lifespan loads the models and, at the end, drains them.
+
+    Those of a ``context`` that is given are loaded by whoever gives it, while requests are answered.
+    """
+    loads = context is None
     context = context or Context(settings)
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         try:
-            await context.start()
+            if loads:
+                await context.start()
             yield
         finally:
             await context.stop()

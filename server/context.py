@@ -12,7 +12,7 @@ from loader.pool.pool import ReadPool
 from pipeline.devices.find import open_device
 from pipeline.execution.sweeps.sweep import DRAIN_SECONDS
 from server.access.guard import Access
-from server.errors import RefusedError, ServiceError, few
+from server.errors import BusyError, RefusedError, ServiceError, few
 from server.memory.budget import Budget
 from server.memory.request_memory import RequestMemory
 from server.memory.trimming import Trimming
@@ -88,6 +88,7 @@ class Context:
         self.uploads = Uploads(self.repository, Compiler(device.target.isa, limits))
         self.metrics.watch(self.repository, self.budget, self.exchanges, self.pool, device)
         self.metrics.watch_access(self.access)
+        self._divided = False
         #: Held while a photograph is decoded: all of several at once would be half of each.
         self.decoding = Turns("photographs to be decoded", settings.queue_limit)
         #: Set when no more requests are taken: what would go on for ever ends.
@@ -98,9 +99,23 @@ class Context:
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
-    def ready(self) -> bool:
-        """All models were tried, and at least one serves."""
-        return bool(self._tasks) and any(entry.answers for entry in self.repository.entries())
+    def absence(self) -> str:
+        """Why it is not ready; empty when all models were tried, and at least one serves."""
+        if not self._tasks:
+            return self._progress()
+        entries = self.repository.entries()
+        if any(entry.answers for entry in entries):
+            return ""
+        return f"no model serves: {few([each.message for each in entries], '; ')}".rstrip(": ")
+
+    def check_begun(self) -> None:
+        """Check that it is known what requests may hold: at the start that may take a while.
+
+        Raises:
+            BusyError: it is not.
+        """
+        if not self._divided:
+            raise BusyError(f"the server starts: {self.absence}")
 
     async def start(self) -> None:
         """Load the models; does nothing when already started.
@@ -155,8 +170,7 @@ class Context:
         """Load the models, and tell the service manager how far that is."""
         telling = asyncio.create_task(starting.tell(self.notifier, self._progress))
         try:
-            await self._reserve_request_memory()
-            await self.repository.load_all()
+            await self.repository.load_all(self._reserve_request_memory)
         except OSError as exc:
             why = f"repository {self.settings.repository}: {exc.strerror or exc}"
             raise StartupError(why, may_pass=not isinstance(exc, PermissionError)) from exc
@@ -171,11 +185,12 @@ class Context:
             StartupError: there is not as much.
         """
         try:
-            await asyncio.to_thread(self.repository.set_aside)
+            await self.repository.set_aside()
         except RefusedError as exc:
             raise StartupError(str(exc)) from exc
         self.request_memory.capacity_bytes = self.budget.request_bytes
         self.exchanges.bodies.divide(self.budget.picture_bytes)
+        self._divided = True
 
     async def stop(self) -> None:
         """Drain the models and end all threads."""

@@ -1,4 +1,4 @@
-"""Run the service: bind the port, load the models, say that it is ready, drain on SIGTERM."""
+"""Run the service: open the port, load the models, say that it is ready, drain on SIGTERM."""
 
 import asyncio
 import logging
@@ -11,6 +11,7 @@ from types import FrameType
 
 import uvicorn
 import uvloop
+from fastapi import FastAPI
 
 from loader.priority import wake_soon
 from server.app import create_app
@@ -41,33 +42,26 @@ async def serve(settings: Settings) -> None:
     """Serve until SIGTERM or SIGINT, then drain; read keys, certificate and models again on SIGHUP.
 
     Raises:
-        PortError, CertificateError, KeyFileError, DeviceError, StartupError, NotFoundError: before
-            anything was served.
+        PortError, CertificateError, KeyFileError, DeviceError, StartupError, NotFoundError: no model
+            was served.
     """
     certificate = _certificate(settings)
     _check_grpc(settings)
-    listener = _listener(settings)
-    try:
-        context = Context(settings)
-    except BaseException:
-        listener.close()
-        raise
+    context = Context(settings)
     reloading = Reloading(
         _reloads(settings, context, certificate), context.notifier, context.describe
     )
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reloading.ask)
     try:
-        server = _server(settings, context, listener, certificate, reloading)
+        app = create_app(settings, context)
         pass_over_what_stays()
-        # Loaded here rather than in uvicorn's start, which turns errors into tracebacks.
-        await context.start()
-        await _start_grpc(context, certificate)
+        # From here on probes come, and are answered at once: what takes long has been done, or goes on
+        # beside them.
+        server = _server(app, context, _listener(settings), certificate, reloading)
     except BaseException:
-        listener.close()
         await context.stop()
         raise
-    reloading.begin()
-    await server.serve()
+    await server.run_until_told()
 
 
 def _certificate(settings: Settings) -> Certificate | None:
@@ -140,14 +134,15 @@ def _reloads(
 
 
 def _server(
-    settings: Settings,
+    app: FastAPI,
     context: Context,
     listener: socket.socket,
     certificate: Certificate | None,
     reloading: Reloading,
 ) -> Server:
+    settings = context.settings
     config = uvicorn.Config(
-        create_app(settings, context),
+        app,
         ws="none",
         log_config=None,
         access_log=False,
@@ -159,7 +154,10 @@ def _server(
     context.metrics.watch_connections(registry)
     place = _place(listener, certificate is not None)
 
-    def ready() -> None:
+    async def begin() -> None:
+        await context.start()
+        await _start_grpc(context, certificate)
+        reloading.begin()
         _log.info("%s: %s", context.describe(), place)
         context.notifier.ready(context.describe())
 
@@ -176,7 +174,7 @@ def _server(
 
     return Server(
         *(config, listener, registry),
-        ready=ready,
+        begin=begin,
         stopping=stopping,
         sweep=sweep,
         certificate=certificate,

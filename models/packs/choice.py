@@ -6,7 +6,9 @@ Fine pieces stream through little memory, coarse ones are faster; outputs are th
 import itertools
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Self
 
 from models.packs.manifest import Manifest
 from models.packs.records.pieces import Alternative, Joined, Operand, Piece
@@ -30,27 +32,68 @@ def choose_pieces(
     starts = [piece for piece, _ in later]
     limits = [chunk_bytes, *(n_bytes for _, n_bytes in later)]
 
-    def fits(alternative: Alternative) -> bool:
-        limit = limits[bisect_right(starts, alternative.first_piece)]
-        return limit is None or alternative_bytes(manifest, alternative) <= limit
+    def fits(way: "_Way") -> bool:
+        limit = limits[bisect_right(starts, way.pieces.start)]
+        return limit is None or way.n_bytes <= limit
 
-    return with_alternatives(manifest, filter(fits, manifest.alternatives))
+    return _with_ways(manifest, filter(fits, _ways(_Same(manifest))))
 
 
 def with_alternatives(manifest: Manifest, chosen: Iterable[Alternative]) -> tuple[Piece, ...]:
     """Return all pieces in execution order, joined as ``chosen`` say; of one run the last one counts."""
-    replaced = {alternative.first_piece: alternative for alternative in chosen}
+    return _with_ways(manifest, (_Way.of(manifest, alternative) for alternative in chosen))
+
+
+def _with_ways(manifest: Manifest, chosen: Iterable["_Way"]) -> tuple[Piece, ...]:
+    replaced = {way.pieces.start: way for way in chosen}
     pieces: list[Piece] = []
     number = 0
     while number < len(manifest.pieces):
-        alternative = replaced.get(number)
-        if alternative is None:
+        way = replaced.get(number)
+        if way is None:
             pieces.append(manifest.pieces[number])
             number += 1
         else:
-            pieces.extend(joined_pieces(manifest, alternative))
-            number = alternative.end_piece
+            pieces.extend(way.joined)
+            number = way.pieces.stop
     return tuple(pieces)
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """``pieces`` of the manifest as those ``joined``, the largest of which has ``n_bytes`` of weights."""
+
+    pieces: range
+    joined: tuple[Piece, ...]
+    n_bytes: int
+
+    @classmethod
+    def of(cls, manifest: Manifest, item: Alternative) -> Self:
+        pieces = range(item.first_piece, item.end_piece)
+        return cls(pieces, tuple(joined_pieces(manifest, item)), alternative_bytes(manifest, item))
+
+
+class _Same:
+    """A manifest; equal to any other of the same object."""
+
+    def __init__(self, manifest: Manifest) -> None:
+        self.manifest = manifest
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and other.manifest is self.manifest
+
+    def __hash__(self) -> int:
+        return id(self.manifest)
+
+
+@lru_cache(maxsize=2)  # planners ask for hundreds of choices of a model
+def _ways(key: _Same) -> list[_Way]:
+    return [_Way.of(key.manifest, item) for item in key.manifest.alternatives]
+
+
+def forget_choices() -> None:
+    """Let go of what was joined for the manifests that were asked about last."""
+    _ways.cache_clear()
 
 
 def every_piece(manifest: Manifest) -> Iterator[Piece]:
@@ -142,4 +185,4 @@ def scratch_bytes(pieces: Iterable[Piece]) -> int:
 
 def chunk_sizes(manifest: Manifest) -> list[int]:
     """Return the limits, ascending, from each of which on ``choose_pieces`` joins more."""
-    return sorted({alternative_bytes(manifest, item) for item in manifest.alternatives})
+    return sorted({way.n_bytes for way in _ways(_Same(manifest))})

@@ -7,6 +7,7 @@ from models.packs.manifest import Manifest
 from pipeline.devices.base import Device
 from pipeline.fitting.fit import fit
 from pipeline.fitting.wanted import Fitted, Wanted
+from pipeline.planning.found_plans import FoundPlans
 from pipeline.planning.plan import Plan, PlanError
 from pipeline.planning.words import sized
 from pipeline.profiles.profile import Profile
@@ -62,6 +63,7 @@ def plan_configuration(
     configuration: Configuration,
     ring_bytes: int | None = None,
     profile: Profile | None = None,
+    known: FoundPlans | None = None,
 ) -> Planned:
     """Plan ``configuration``; ``ring_bytes`` is for architectures that nothing tunes.
 
@@ -78,7 +80,9 @@ def plan_configuration(
         ring_bytes=None if configuration.tuned else ring_bytes,
     )
     try:
-        return Planned(configuration, fit(manifest, configuration.architecture, wanted, profile))
+        return Planned(
+            configuration, fit(manifest, configuration.architecture, wanted, profile, known)
+        )
     except PlanError as exc:
         raise PlanError(f"{configuration.label}: {exc}") from exc
 

@@ -27,9 +27,10 @@ from pipeline.peers.peer import save_inputs
 from pipeline.peers.runtimes import Answer, Tensors
 from pipeline.peers.serve import load_inputs, serve
 from pipeline.planning.plan import Plan
+from pipeline.profiles.found_plans_file import plans_of
 from pipeline.profiles.machine import this_machine
 from pipeline.profiles.profile import Profile, ProfileError
-from pipeline.profiles.profile_file import load_profile, save_found
+from pipeline.profiles.profile_file import load_profile
 from pipeline.schedule.architectures import ARCHITECTURES
 
 T = TypeVar("T")
@@ -95,8 +96,9 @@ def plan_way(pack: Pack, way: Way, device: Device) -> Plan:
     except ProfileError:
         profile = None
     architecture = ARCHITECTURES[way.architecture]
-    plan = fit(pack.manifest, architecture, Wanted(weight_bytes=limit), profile).plan
-    save_found([profile])
+    known = plans_of(pack)
+    plan = fit(pack.manifest, architecture, Wanted(weight_bytes=limit), profile, known).plan
+    known.save()
     return plan
 
 

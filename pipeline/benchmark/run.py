@@ -27,9 +27,9 @@ from pipeline.execution.opened import opened
 from pipeline.measuring.sample_inputs import random_inputs
 from pipeline.peers import PEERS
 from pipeline.peers.peer import Peer, PeerError, peer_command
+from pipeline.profiles.found_plans_file import plans_of
 from pipeline.profiles.machine import cpu_model
 from pipeline.profiles.profile import Profile
-from pipeline.profiles.profile_file import save_found
 from pipeline.schedule.architectures import ARCHITECTURES
 from pipeline.schedule.trace import TraceEvent
 
@@ -76,11 +76,14 @@ def bench_pipeline(
     """
     meter = meter or find_meter()
     device = options.device or CpuDevice()
+    known = plans_of(pack)
     planned = [
-        plan_configuration(pack.manifest, each.adapted(device), options.ring_bytes, options.profile)
+        plan_configuration(
+            *(pack.manifest, each.adapted(device), options.ring_bytes, options.profile, known)
+        )
         for each in dict.fromkeys((PRE, *configurations))
     ]
-    save_found([options.profile])
+    known.save()
     inputs = random_inputs(pack.manifest)
     notes: list[str] = []
     with ExitStack() as stack:

@@ -1,23 +1,24 @@
 """The one decision of planning, which commands, benchmarks and the service share.
 
-Pure: what is found is kept in the profile's ``known`` in memory; who wants it on the disk saves it there.
-With a profile it may take seconds.
+Pure: what is found is kept in memory; who wants it on the disk saves it there. It may take seconds.
 """
 
 from dataclasses import asdict, replace
 
 from loader.errors import LoaderError
+from models.packs.checksum import checksum
 from models.packs.manifest import Manifest
 from pipeline.fitting.joining import with_joined
 from pipeline.fitting.judge import check, judged
-from pipeline.fitting.wanted import NOTHING, Fitted, Wanted
+from pipeline.fitting.wanted import LEAST, NOTHING, Fitted, Wanted
 from pipeline.fitting.weights import plan_weights
 from pipeline.fitting.within import Within
-from pipeline.planning.found_plans import PLANNER_VERSION, FoundPlan, canonical
+from pipeline.planning.found_plans import PLANNER_VERSION, FoundPlan, FoundPlans, canonical
 from pipeline.planning.make import make_plan, of_weights
 from pipeline.planning.plan import Choice, PlanError
 from pipeline.profiles.profile import Profile
 from pipeline.program.regions import RegionError
+from pipeline.program.steps import row_network
 from pipeline.schedule.architectures import Architecture
 
 
@@ -26,10 +27,12 @@ def fit(
     architecture: Architecture,
     wanted: Wanted = NOTHING,
     profile: Profile | None = None,
+    known: FoundPlans | None = None,
 ) -> Fitted:
     """Return the best plan of ``architecture`` that is what is ``wanted``.
 
-    What an earlier search on ``profile`` found is taken, unless it was quick and this may take its time.
+    What an earlier search found is taken from ``known``, unless it was quick and this may take its time,
+    and what is found is kept there.
 
     Raises:
         PlanError: there is none, with the figures; or not without a profile. ProfileError: the profile
@@ -37,18 +40,32 @@ def fit(
     """
     architecture = of_weights(architecture, manifest)
     _check_profile(manifest, architecture, wanted, profile)
-    searched = profile if architecture.tuned and wanted.ring_bytes is None else None
-    question = _question(architecture, wanted)
-    known = None if searched is None else searched.known.get(question)
-    if known is not None and known.thorough >= wanted.thorough:
-        found = _again(manifest, architecture, wanted, profile, known)
+    if known is None or not architecture.tuned or wanted.ring_bytes is not None:
+        return _searched(manifest, architecture, wanted, profile)
+    question = _question(manifest, architecture, wanted, profile)
+    before = known.get(question)
+    if before is not None and before.thorough >= (wanted.thorough and not wanted.least):
+        found = _again(manifest, architecture, wanted, profile, before)
         if found is not None:
             return found
+    fitted = _searched(manifest, architecture, wanted, profile)
+    kept = FoundPlan(
+        fitted.plan.choice, fitted.reasons, fitted.curve, fitted.thorough, fitted.plan.total_bytes
+    )
+    known.add(question, kept)
+    least = _question(manifest, architecture, LEAST, profile)
+    smallest = known.get(least)
+    # A search for speed may come upon less than that for the least, whose rules try a few ways only.
+    if smallest is not None and kept.total_bytes < smallest.total_bytes:
+        known.add(least, kept)
+    return fitted
+
+
+def _searched(
+    manifest: Manifest, architecture: Architecture, wanted: Wanted, profile: Profile | None
+) -> Fitted:
     fitted = replace(_found(manifest, architecture, wanted, profile), thorough=wanted.thorough)
     check(manifest, fitted, wanted)
-    if searched is not None:
-        choice, reasons = fitted.plan.choice, fitted.reasons
-        searched.known.add(question, FoundPlan(choice, reasons, fitted.curve, wanted.thorough))
     return fitted
 
 
@@ -102,9 +119,24 @@ def _check_profile(
         )
 
 
-def _question(architecture: Architecture, wanted: Wanted) -> str:
-    """Return what a search depends on beside the profile and its effort, as canonical JSON."""
+def _question(
+    manifest: Manifest, architecture: Architecture, wanted: Wanted, profile: Profile | None
+) -> str:
+    """Return what a search depends on beside its effort, as canonical JSON."""
     asked = asdict(wanted)
     del asked["thorough"]
     shape = [architecture.name, *architecture.stages, architecture.slots]
-    return canonical({"planner": PLANNER_VERSION, "architecture": shape, **asked})
+    on = _searched_on(manifest, wanted, profile)
+    return canonical({"planner": PLANNER_VERSION, "on": on, "architecture": shape, **asked})
+
+
+def _searched_on(manifest: Manifest, wanted: Wanted, profile: Profile | None) -> str:
+    """Return the checksum of what decides: a profile, or the network as its device runs it.
+
+    No times decide on the least plan, if the profile has all that may be in it.
+    """
+    if profile is not None and not (wanted.least and profile.has_row_times(row_network(manifest))):
+        return profile.searched_on
+    decided = [(piece.native, piece.chain) for piece in manifest.pieces]
+    decided += [(None, item.chain) for item in manifest.row_operators]
+    return checksum(f"{manifest.model_dump_json()} {decided}".encode())

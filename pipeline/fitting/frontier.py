@@ -5,9 +5,11 @@ from dataclasses import dataclass
 from models.packs.manifest import Manifest
 from pipeline.fitting.fit import fit
 from pipeline.fitting.row_variants import estimated_seconds
-from pipeline.fitting.wanted import Fitted, Wanted
+from pipeline.fitting.wanted import LEAST, NOTHING, Fitted, Wanted
+from pipeline.planning.found_plans import FoundPlans
 from pipeline.planning.plan import Plan
 from pipeline.profiles.profile import Profile
+from pipeline.program.stopping import tell
 from pipeline.schedule.architectures import ARCHITECTURES, Architecture
 
 #: At least so many limits are asked about; plans that are the same are points once.
@@ -36,6 +38,7 @@ def frontier(
     architecture: Architecture,
     resident: Architecture = ARCHITECTURES["pre"],
     profile: Profile | None = None,
+    known: FoundPlans | None = None,
     *,
     thorough: bool = False,
 ) -> list[FrontierPoint]:
@@ -44,16 +47,18 @@ def frontier(
     Raises:
         PlanError: there is no plan. ProfileError: the profile lacks a kernel.
     """
-    smallest = fit(manifest, architecture, Wanted(least=True, thorough=thorough), profile)
-    largest = fit(manifest, resident, profile=profile)
+    tell("the smallest plan", 0, 1)
+    smallest = fit(manifest, architecture, LEAST, profile, known)
+    largest = fit(manifest, resident, NOTHING, profile, known)
     low, high = smallest.plan.total_bytes, max(largest.plan.total_bytes, 1)
     found = [smallest, largest]
     count = _LIMITS
     while True:
         for step in range(1, count):
+            tell("plans", step, count)
             limit = max(round(low * (high / low) ** (step / count)), low)
             wanted = Wanted(total_bytes=limit, thorough=thorough)
-            found.append(fit(manifest, architecture, wanted, profile))
+            found.append(fit(manifest, architecture, wanted, profile, known))
         points = _unbeaten([_point(manifest, item) for item in found])
         if len(points) >= POINTS or count >= _MOST_LIMITS:
             return points

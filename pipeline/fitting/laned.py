@@ -10,6 +10,7 @@ from models.packs.manifest import Manifest
 from pipeline.fitting.fit import fit
 from pipeline.fitting.judge import judged
 from pipeline.fitting.wanted import Fitted, Wanted
+from pipeline.planning.found_plans import FoundPlans
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Plan
 from pipeline.profiles.profile import Profile
@@ -25,6 +26,7 @@ def fit_lanes(
     wanted: Wanted,
     profile: Profile | None,
     lanes: int,
+    known: FoundPlans | None = None,
 ) -> Fitted:
     """Return the best plan within ``wanted.total_bytes`` whose sweeps carry up to ``lanes`` requests.
 
@@ -33,15 +35,17 @@ def fit_lanes(
     """
     room = wanted.total_bytes
     if room is None or lanes == 1:
-        return fit(manifest, architecture, wanted, profile)
-    least = fit(manifest, architecture, replace(wanted, total_bytes=None, least=True), profile)
+        return fit(manifest, architecture, wanted, profile, known)
+    least = fit(
+        manifest, architecture, replace(wanted, total_bytes=None, least=True), profile, known
+    )
     fitting = (number for number in range(lanes, 1, -1) if _takes(manifest, least, number) <= room)
     number = next(fitting, 1)
     if number == 1:
-        return fit(manifest, architecture, wanted, profile)
+        return fit(manifest, architecture, wanted, profile, known)
     left = room
     for _ in range(_MOST_TRIES):
-        fitted = fit(manifest, architecture, replace(wanted, total_bytes=left), profile)
+        fitted = fit(manifest, architecture, replace(wanted, total_bytes=left), profile, known)
         plan = _with_lanes(manifest, fitted.plan, number)
         excess = plan.total_bytes - room
         if excess <= 0:

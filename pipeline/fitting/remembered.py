@@ -4,6 +4,7 @@ While a model is planned the same is asked hundreds of times. When that is over,
 needed. Variants on rows are few numbers, and stay.
 """
 
+from models.packs.choice import forget_choices
 from pipeline.planning.arena import plan_arena
 from pipeline.program.steps import forget_networks
 
@@ -11,4 +12,5 @@ from pipeline.program.steps import forget_networks
 def forget() -> None:
     """Let go of it; who plans at the same time takes a little longer."""
     plan_arena.cache_clear()
+    forget_choices()
     forget_networks()

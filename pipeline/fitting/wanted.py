@@ -87,6 +87,7 @@ class Fitted:
     """A plan. ``reasons``: in words, why it is as it is. ``curve``: of the search for its ring.
 
     ``prediction``: None without a profile. ``thorough``: it was found by a search that took its time.
+    ``by_thumb``: nothing was searched for; there may be a better one.
     """
 
     plan: Plan
@@ -94,6 +95,7 @@ class Fitted:
     reasons: tuple[str, ...] = ()
     curve: tuple[Point, ...] = ()
     thorough: bool = False
+    by_thumb: bool = False
 
     @property
     def predicted_seconds(self) -> float | None:

@@ -7,6 +7,7 @@ variant of the network is planned within the limit, and the fastest plan wins.
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
+from itertools import chain
 
 from models.packs.manifest import Manifest
 from pipeline.fitting.arithmetic import READ_BYTES_A_SECOND
@@ -23,17 +24,16 @@ from pipeline.fitting.row_variants import row_variants
 from pipeline.fitting.wanted import Fitted, Wanted
 from pipeline.fitting.weights import plan_weights
 from pipeline.planning.joining.joined import reserved_bytes
-from pipeline.planning.plan import Plan, PlanError
+from pipeline.planning.plan import Choice, Plan, PlanError
 from pipeline.planning.rows.variants import Variant
-from pipeline.planning.thumb import smallest_plan
+from pipeline.planning.thumb import smaller_plans, smallest_plan
 from pipeline.profiles.profile import Profile
 from pipeline.program.regions import RegionError
 from pipeline.program.steps import row_network
 from pipeline.schedule.architectures import Architecture
 
-# Of the variants that promise the least memory so many are planned to see which has it: quickly, and
-# thoroughly.
-_TRIED = (4, 16)
+# Of the variants that promise the least memory so many are planned to see which has it.
+_TRIED = 4
 # Of those that fit in a budget so many are planned in full.
 _PLANNED = 4
 # The promise leaves out what an arena takes beside what lives in it, and may count a binding too much.
@@ -73,21 +73,22 @@ class Within:
     def least(self) -> Fitted:
         """Return the plan of the least memory that is known.
 
-        Nobody's times decide on it, and who takes his time finds no larger one: budgets are named to users
-        when nothing is measured yet.
+        Nobody's times decide on it, nor how long a search may take: budgets are named to users when nothing
+        is measured yet, and hold whatever is asked later.
         """
-        efforts = sorted({False, self._wanted.thorough})
-        plans = [self._least(replace(self._wanted, thorough=effort)) for effort in efforts]
-        return self._judged(min(plans, key=self._excess))
-
-    def _least(self, wanted: Wanted) -> Plan:
-        """Return the smallest plan that is found as quickly as is ``wanted``."""
-        untimed = self._found(wanted, None) if self._knows_rows else self._variants
-        tried = sorted(untimed, key=self._promised)[: _TRIED[wanted.thorough]]
+        quick = replace(self._wanted, thorough=False)
+        untimed = self._found(quick, None) if self._knows_rows else self._variants
+        tried = sorted(untimed, key=self._promised)[:_TRIED]
         plan = min(self._smallest(tried), key=self._excess)
         # The same regions may take less with other chunks.
         again = smallest_plan(self._manifest, self._architecture, plan.choice.regions)
-        return min(plan, again, key=self._excess)
+        plan = min(plan, again, key=self._excess)
+        whole = smallest_plan(self._manifest, self._architecture) if plan.choice.regions else plan
+        smaller = [
+            smaller_plans(self._manifest, each)
+            for each in ([plan] if whole is plan else [plan, whole])
+        ]
+        return self._judged(min(chain.from_iterable(smaller), key=self._excess))
 
     @property
     def _knows_rows(self) -> bool:
@@ -116,6 +117,10 @@ class Within:
             ):
                 best = fitted
         return best
+
+    def streaming(self, choice: Choice) -> Fitted | None:
+        """Return the best plan with exactly the regions of ``choice`` that fits; None: there is none."""
+        return self._best(Variant(choice.regions, 0, 0.0, choice.chunk_bytes))
 
     def in_time(self) -> Fitted:
         """Return the plan of the first variant, from the smallest on, that is as fast as is wanted.
@@ -195,11 +200,14 @@ class Within:
         excess = 0 if limit is None else max(variant.activation_bytes - limit, 0)
         return excess, variant.n_bytes
 
-    def _excess(self, plan: Plan) -> tuple[int, int]:
+    def _excess(self, plan: Plan) -> tuple[int, int, int]:
         """Return what the smallest plan has least of."""
-        limit = self._wanted.arena_bytes
-        excess = 0 if limit is None else max(activation_bytes(plan) - limit, 0)
-        return excess, plan.total_bytes
+        activations, weights = self._wanted.arena_bytes, self._wanted.weight_bytes
+        return (
+            0 if activations is None else max(activation_bytes(plan) - activations, 0),
+            0 if weights is None else max(plan.weight_bytes - weights, 0),
+            plan.total_bytes,
+        )
 
     def _judged(self, plan: Plan) -> Fitted:
         return judged(plan, self._profile)

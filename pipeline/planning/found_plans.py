@@ -1,4 +1,4 @@
-"""Plans that were found on a profile. Searching takes half a second; a restart asks for the same again."""
+"""Plans that were found. Searching takes seconds, and a restart or another command asks for the same."""
 
 import json
 import logging
@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from pipeline.planning.plan import Choice
 
 #: What searches: plans that another one found are not taken. Counts changes of what it would choose.
-PLANNER_VERSION = 10
+PLANNER_VERSION = 11
 # A model is served in a few budgets, and a frontier has at most 41 plans.
 MOST_PLANS = 64
 
@@ -33,13 +33,15 @@ class Point:
 class FoundPlan:
     """What a search chose. ``reasons``: in words. ``curve``: of the search for a ring.
 
-    ``thorough``: the search took its time; nothing better is found by a quick one.
+    ``thorough``: the search took its time; nothing better is found by a quick one. ``total_bytes``: of its
+    plan.
     """
 
     choice: Choice
     reasons: tuple[str, ...] = ()
     curve: tuple[Point, ...] = ()
     thorough: bool = False
+    total_bytes: int = 0
 
 
 class PlanStore(Protocol):
@@ -60,6 +62,21 @@ class FoundPlans:
         self._plans: dict[str, FoundPlan] = {}
         self._store: PlanStore | None = None
         self._saved = True
+
+    def __getstate__(self) -> dict[str, FoundPlan]:
+        """The plans go to another process; lock and store do not."""
+        return dict(self._plans)
+
+    def __setstate__(self, plans: dict[str, FoundPlan]) -> None:
+        self.__init__()  # type: ignore[misc]
+        self._plans.update(plans)
+
+    def take(self, others: "FoundPlans") -> None:
+        """Keep what is in ``others``, and not here or found by a quicker search."""
+        for question, known in others._plans.items():
+            mine = self._plans.get(question)
+            if mine is None or known.thorough > mine.thorough:
+                self.add(question, known)
 
     def keep_in(self, store: PlanStore) -> None:
         """Use what is in ``store``, and save there."""

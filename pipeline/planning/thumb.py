@@ -1,10 +1,15 @@
 """Plans without a profile: what fits in so many bytes, by rules that held in every measurement."""
 
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import accumulate
+
 from models.packs.choice import chunk_sizes
 from models.packs.manifest import Manifest
 from models.packs.same_spans import SameSpans
+from pipeline.planning.joining.joined import joinable_bytes, joined
 from pipeline.planning.make import make_plan
-from pipeline.planning.plan import Choice, Plan
+from pipeline.planning.plan import Choice, Plan, PlanError
 from pipeline.planning.spaced_sizes import spaced
 from pipeline.planning.streaming import READ_BYTES, READS_IN_RING
 from pipeline.program.regions import Region
@@ -32,13 +37,60 @@ def smallest_plan(
             manifest, architecture, choice=Choice(chunk_bytes=chunk_bytes, regions=regions)
         )
     finest = manifest.largest_chunk_bytes
-    sizes = spaced([finest, *sorted(chunk_sizes(manifest))], _RATIO)
-    chosen = sizes if architecture.tuned == "auto" else [finest]
+    sizes = [*spaced([finest, *sorted(chunk_sizes(manifest))], _RATIO), _WHOLE]
     plans = (
         make_plan(manifest, architecture, choice=Choice(chunk_bytes=size, regions=regions))
-        for size in chosen
+        for size in sizes
     )
     return min(plans, key=lambda plan: plan.total_bytes)
+
+
+def smaller_plans(manifest: Manifest, plan: Plan) -> Iterator[Plan]:
+    """Yield ``plan`` as fewer launches take less, also with weights kept, or a ring, that allow these.
+
+    Kernels of a launch share what a session takes, and a launch ends where weights are waited for. What
+    takes more than that could save is not tried.
+    """
+    smallest = joined(manifest, plan, 0)
+    yield smallest
+    saved = joinable_bytes(manifest, plan.steps)
+    if not saved or not plan.ring_bytes:
+        return
+    for resident, ring in _more_weights(manifest, plan, saved):
+        for chunk in {plan.choice.chunk_bytes, _WHOLE}:
+            choice = replace(
+                plan.choice,
+                chunk_bytes=chunk,
+                resident=resident,
+                ring_bytes=ring,
+                read_bytes=ring or plan.ring_bytes,
+            )
+            try:
+                made = make_plan(manifest, plan.architecture, choice=choice)
+            except PlanError:  # the largest chunk needs a larger ring
+                continue
+            if made.total_bytes - joinable_bytes(manifest, made.steps) < smallest.total_bytes:
+                smallest = min(
+                    smallest, joined(manifest, made, 0), key=lambda item: item.total_bytes
+                )
+                yield smallest
+
+
+def _more_weights(
+    manifest: Manifest, plan: Plan, most: int
+) -> Iterator[tuple[tuple[int, ...], int | None]]:
+    """Yield the spans that stay, from the smallest on, or rings, that take up to ``most`` bytes more."""
+    streamed = [number for number, span in enumerate(manifest.spans) if not span.resident]
+    lengths = sorted(manifest.spans[number].length for number in streamed)
+    ring = plan.ring_bytes + plan.staging_bytes
+    sums = zip(lengths, accumulate(lengths), strict=True)
+    kept = [length for length, sum_ in sums if sum_ <= most + ring]
+    if plan.architecture.tuned == "auto":
+        for length in sorted({*spaced(kept, _RATIO), *kept[-1:]}):
+            yield tuple(n for n in streamed if manifest.spans[n].length <= length), None
+    rings = [size for size in accumulate(lengths[::-1]) if ring < size <= most + ring]
+    for size in sorted({*spaced([plan.ring_bytes, *rings], _RATIO), *rings[-1:]}):
+        yield (), size
 
 
 def rule_of_thumb(

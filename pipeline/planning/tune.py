@@ -147,7 +147,10 @@ class Tuner:
         return self._drafts.level_of(choice)
 
     def _rings(self) -> Iterator[Choice]:
-        """Yield choices that give all memory to the ring."""
+        """Yield choices that give all memory to the ring, and last the smallest, which always fits.
+
+        Others may not: what is stored of a read may be more than its share of the ring.
+        """
         for chunk in self._sizes:
             ring = min(self._room, self._drafts.level(chunk).streamable_bytes)
             sizes = {
@@ -157,6 +160,9 @@ class Tuner:
             }
             for size, depth in product(sorted(sizes, reverse=True), _DEPTHS):
                 yield Choice(ring, chunk, size, depth, (), ahead="tail")
+        finest = self._manifest.largest_chunk_bytes
+        least = self._drafts.level(finest).largest_bytes
+        yield Choice(least, finest, PAGE_BYTES, 1, (), ahead="tail")
 
     def _different(self, ranked: list[Choice]) -> list[Choice]:
         """Return the best choice of each of the best sizes of chunks."""

@@ -1,4 +1,6 @@
-"""plans.json: the plans found on a pack's profile, beside it. Lost or damaged, they are searched again.
+"""plans.json: the plans found for a pack, beside it. Lost or damaged, they are searched again.
+
+A question names what its plan was searched on: a profile, or the network alone.
 
 It is a cache: what another planner wrote, or somebody edited, is ignored with a warning.
 """
@@ -12,9 +14,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from models.errors import first_fault
 from models.packs.checksum import checksum
+from models.packs.pack import Pack
 from models.packs.records.fields import Checksum
 from models.whole_files import write_atomically
-from pipeline.planning.found_plans import MOST_PLANS, PLANNER_VERSION, FoundPlan
+from pipeline.planning.found_plans import MOST_PLANS, PLANNER_VERSION, FoundPlan, FoundPlans
 
 FILE = "plans.json"
 _MAX_FILE_BYTES = 4 << 20
@@ -23,15 +26,11 @@ _log = logging.getLogger(__name__)
 
 
 class _Document(BaseModel):
-    """``profile``: checksum of the times that were planned on. ``planner``: what searched.
-
-    ``seal``: checksum of the plans as they were written.
-    """
+    """``planner``: what searched. ``seal``: checksum of the plans as they were written."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    format_version: Literal[3] = 3
-    profile: Checksum
+    format_version: Literal[4] = 4
     planner: int
     seal: Checksum
     plans: Annotated[dict[str, FoundPlan], Field(max_length=MOST_PLANS)]
@@ -43,14 +42,13 @@ class _Document(BaseModel):
 
 
 class KnownFile:
-    """The plans in ``path``, found on the profile with the checksum ``profile`` by this version."""
+    """The plans in ``path`` that were found by this version."""
 
-    def __init__(self, path: Path, profile: str) -> None:
+    def __init__(self, path: Path) -> None:
         self._path = path
-        self._profile = profile
 
     def load(self, level: int = logging.WARNING) -> dict[str, FoundPlan]:
-        """Return the plans; none where there is no file, or it is damaged or of another profile."""
+        """Return the plans; none where there is no file, or it is damaged."""
         try:
             if self._path.stat().st_size > _MAX_FILE_BYTES:
                 raise OSError(f"larger than {_MAX_FILE_BYTES} bytes")
@@ -69,16 +67,21 @@ class KnownFile:
         if document != document.sealed():
             _log.log(level, "%s: ignored: changed since it was written", self._path)
             return {}
-        return document.plans if document.profile == self._profile else {}
+        return document.plans
 
     def save(self, plans: Mapping[str, FoundPlan]) -> bool:
         """Write ``plans``, all at once; return whether the folder can be written."""
-        document = _Document(
-            profile=self._profile, planner=PLANNER_VERSION, seal=16 * "0", plans=dict(plans)
-        ).sealed()
+        document = _Document(planner=PLANNER_VERSION, seal=16 * "0", plans=dict(plans)).sealed()
         try:
             write_atomically(self._path, document.model_dump_json(exclude_defaults=True) + "\n")
         except OSError as exc:  # a repository that the service may only read
             _log.debug("%s: not kept: %s", self._path, exc.strerror or exc)
             return False
         return True
+
+
+def plans_of(pack: Pack) -> FoundPlans:
+    """Return the plans that are known of ``pack``, and are saved beside it."""
+    plans = FoundPlans()
+    plans.keep_in(KnownFile(pack.folder / FILE))
+    return plans

@@ -11,11 +11,11 @@ from typing import Annotated, Literal, Self
 from pydantic import BaseModel, Field, model_validator
 
 from models.errors import ModelError
+from models.packs.checksum import checksum
 from models.packs.choice import choose_pieces, finest_positions
 from models.packs.manifest import Manifest
 from models.packs.records.fields import Checksum
 from pipeline.devices.tuning import Tuning
-from pipeline.planning.found_plans import FoundPlans
 from pipeline.planning.plan import Plan
 from pipeline.profiles.delay_limits import Seconds, SweepLimits
 from pipeline.profiles.interpolation import interpolated
@@ -97,9 +97,10 @@ class Profile(BaseModel):
         return is_disturbed(self.others)
 
     @cached_property
-    def known(self) -> FoundPlans:
-        """The plans that were found on this profile."""
-        return FoundPlans()
+    def searched_on(self) -> str:
+        """The checksum of what plans are searched on: limits and other work only judge them."""
+        left_out = {"limits", "others"}
+        return checksum(self.model_dump_json(exclude=left_out, exclude_defaults=True).encode())
 
     def durations(self, plan: Plan, quantile: Quantile = "median") -> Durations:
         """Return the seconds of every operation of ``plan``, reads for the next sweep included.

@@ -1,10 +1,9 @@
 """profile.json: the profile of a pack, beside its manifest. Written all at once, checked when read.
 
-A profile of a disk that is none (``Machine.pace``) has a file of its own, and plans found on it too.
+A profile of a disk that is none (``Machine.pace``) has a file of its own.
 """
 
 import logging
-from collections.abc import Iterable
 from pathlib import Path
 
 from pydantic import BaseModel, ValidationError
@@ -14,8 +13,6 @@ from models.packs.checksum import checksum
 from models.packs.pack import Pack
 from models.whole_files import write_atomically
 from pipeline.devices.integers.quantised import is_quantised
-from pipeline.profiles import found_plans_file
-from pipeline.profiles.found_plans_file import KnownFile
 from pipeline.profiles.machine import Machine
 from pipeline.profiles.profile import Profile, ProfileError, is_disturbed
 from pipeline.program.steps import row_network
@@ -73,12 +70,6 @@ def disturbed_by(others: float) -> str:
     return f"measured while other work took {others:.0%} of the processors: its times are too long"
 
 
-def save_found(profiles: Iterable[Profile | None]) -> bool:
-    """Write what was planned on ``profiles`` beside them; return whether others find all of it there."""
-    saved = [profile is not None and profile.known.save() for profile in profiles]
-    return all(saved)
-
-
 def load_profile(pack: Pack, machine: Machine, level: int = logging.WARNING) -> Profile:
     """Return the profile of ``pack``, measured on ``machine``, or on one that hardly differs.
 
@@ -113,15 +104,7 @@ def load_profile(pack: Pack, machine: Machine, level: int = logging.WARNING) -> 
         )
     if not profile.has_row_times(row_network(pack.manifest)):
         _log.log(level, "%s: no times of operators on rows, so none are planned; %s", path, remedy)
-    found = pack.folder / file_of(machine, found_plans_file.FILE)
-    profile.known.keep_in(KnownFile(found, _searched_on(profile)))
     return profile
-
-
-def _searched_on(profile: Profile) -> str:
-    """Return the checksum of what plans are searched on: limits and other work only judge it."""
-    left_out = {"limits", "others"}
-    return checksum(profile.model_dump_json(exclude=left_out, exclude_defaults=True).encode())
 
 
 def _content(path: Path, remedy: str) -> bytes:

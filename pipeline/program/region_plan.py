@@ -5,6 +5,7 @@ How they are found: pipeline/program/regions.py.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate
 from typing import Literal
 
@@ -151,7 +152,7 @@ class Strip:
     kept: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RegionPlan:
     """What a region does, phase by phase, and the memory it needs beside whole values.
 
@@ -177,6 +178,11 @@ class RegionPlan:
     def moments(self) -> int:
         """How many operators follow each other in a phase; strips are in use during some of them."""
         return self.turns or len(self.operators)
+
+    @cached_property  # planners count them in hundreds of plans
+    def launched(self) -> frozenset[tuple[Action, ...]]:
+        """What is launched at once in any phase, each once."""
+        return frozenset(launch for phase in set(self.phases) for launch in launches(phase))
 
     def live_bytes(self) -> int:
         """Return the most that its strips hold at once."""

@@ -1,9 +1,11 @@
 """The part of a model that can run on rows, with who makes and who reads what."""
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from operator import attrgetter
+from typing import NamedTuple
 
 from models.packs.manifest import Manifest
 from models.packs.records.rows import RowOperator, RowValue
@@ -21,6 +23,17 @@ class Part:
     planes: int
 
 
+_first_plane = attrgetter("first_plane")
+
+
+class _Made(NamedTuple):
+    """What a value is of others: ``values`` of the ``parts``, and their ``makers``, ascending; -1: none."""
+
+    parts: tuple[Part, ...]
+    values: list[int]
+    makers: list[int]
+
+
 class RowNetwork:
     """The row operators of ``manifest``, by the pieces that they replace."""
 
@@ -30,10 +43,9 @@ class RowNetwork:
         self.values: tuple[RowValue, ...] = manifest.row_values
         self.memory = SharedMemory(manifest)
         self.readers = Readers(manifest)
-        # Of values of which a region has all copies, and of the region that was asked about last.
-        self._expanded: dict[int, tuple[Part, ...]] = {}
+        # By value, and which of the copies that it is made of are in the region: [first, end) of all.
+        self._expanded: dict[tuple[int, int, int], _Made] = {}
         self._same: dict[Part, Part] = {}
-        self._parts: tuple[range, dict[int, tuple[Part, ...]]] = (range(0), {})
 
     @cached_property
     def covered(self) -> frozenset[int]:
@@ -109,57 +121,56 @@ class RowNetwork:
 
         They are values of one maker, or such that pieces before the region have put together.
         """
+        return self._made_of(row_value, pieces).parts
+
+    def made_before(self, row_value: int, pieces: range, operator: int) -> Sequence[int]:
+        """Return the values among ``parts`` that operators before ``operator`` make, or none does."""
+        made = self._made_of(row_value, pieces)
+        return made.values[: bisect_left(made.makers, operator)]
+
+    def _made_of(self, row_value: int, pieces: range) -> "_Made":
         copies = self._copies[row_value]
-        if not copies or (pieces.start <= copies.start and copies.stop <= pieces.stop):
-            if row_value not in self._expanded:
-                self._expanded[row_value] = self._made_within(row_value, pieces)
-            return self._expanded[row_value]
-        region, known = self._parts
-        if region != pieces:
-            known = {}
-            self._parts = pieces, known
-        if row_value not in known:
-            known[row_value] = self._made_within(row_value, pieces)
-        return known[row_value]
+        key = row_value, bisect_left(copies, pieces.start), bisect_left(copies, pieces.stop)
+        if key not in self._expanded:
+            parts = [
+                self._same.setdefault(part, part) for part in self._made_within(row_value, pieces)
+            ]
+            by_maker = sorted(
+                {(self.makers.get(part.row_value, -1), part.row_value) for part in parts}
+            )
+            values, makers = [value for _, value in by_maker], [maker for maker, _ in by_maker]
+            self._expanded[key] = _Made(tuple(parts), values, makers)
+        return self._expanded[key]
 
     @cached_property
-    def _copies(self) -> list[range]:
-        """For each value, from the first to the last piece that puts it together, or parts of it."""
-        found: list[range] = []
+    def _copies(self) -> list[list[int]]:
+        """For each value the pieces that put it together, or parts of it, ascending."""
+        found: list[list[int]] = []
         for held in self.values:
-            inside = [found[part.row_value] for part in held.parts]
+            inside = {piece for part in held.parts for piece in found[part.row_value]}
             if held.parts and held.end_piece:
-                inside.append(range(held.first_piece, held.first_piece + 1))
-            starts = [pieces.start for pieces in inside if pieces]
-            stops = [pieces.stop for pieces in inside if pieces]
-            found.append(range(min(starts), max(stops)) if starts else range(0))
+                inside.add(held.first_piece)
+            found.append(sorted(inside))
         return found
 
-    def _made_within(self, row_value: int, pieces: range) -> tuple[Part, ...]:
-        whole = Part(row_value, 0, 0, self.values[row_value].planes)
-        return tuple(self._same.setdefault(part, part) for part in self._made_of(whole, pieces))
-
-    def _made_of(self, whole: Part, pieces: range) -> Iterator[Part]:
-        held = self.values[whole.row_value]
-        copied_before = held.end_piece and held.first_piece not in pieces
-        if not held.parts or copied_before:
-            yield whole
+    def _made_within(self, row_value: int, pieces: range) -> Iterator[Part]:
+        held = self.values[row_value]
+        if not held.parts or (held.end_piece and held.first_piece not in pieces):
+            yield Part(row_value, 0, 0, held.planes)
             return
-        start = 0
+        plane = 0
         for part in held.parts:
-            low = max(start, whole.source_plane)
-            high = min(start + part.planes, whole.source_plane + whole.planes)
-            if low < high:
-                yield from self._made_of(
-                    Part(
-                        part.row_value,
-                        part.first_plane + low - start,
-                        whole.first_plane + low - whole.source_plane,
-                        high - low,
-                    ),
-                    pieces,
-                )
-            start += part.planes
+            end = part.first_plane + part.planes
+            inner = self.parts(part.row_value, pieces)
+            number = bisect_right(inner, part.first_plane, key=_first_plane) - 1
+            while number < len(inner) and inner[number].first_plane < end:
+                item = inner[number]
+                low = max(item.first_plane, part.first_plane)
+                high = min(item.first_plane + item.planes, end)
+                source = item.source_plane + low - item.first_plane
+                yield Part(item.row_value, source, plane + low - part.first_plane, high - low)
+                number += 1
+            plane += part.planes
 
     def copied(self, pieces: range) -> Iterator[tuple[int, Part]]:
         """Yield values that ``pieces`` put together and others read later, and what they are made of."""

@@ -12,7 +12,7 @@ from models.packs.choice import BINDING_BYTES
 from models.packs.manifest import Manifest
 from models.packs.records.decided import Chain
 from models.packs.records.pieces import Operand, Piece
-from pipeline.program.regions import Action, Area, Call, Compute, Fill, Gather, Move, launches
+from pipeline.program.regions import Action, Area, Call, Compute, Fill, Gather, Move
 from pipeline.program.steps import MOVE_BYTES, Step, regions_of
 
 #: Of a session's bytes, those that it takes whatever it runs. Measured 19 to 23 KB.
@@ -63,8 +63,7 @@ def opened_by(manifest: Manifest, steps: Sequence[Step], runs: Sequence[range] =
         if isinstance(step, Piece) and position not in inside:
             _add_piece(found, step)
     for region in regions_of(steps):
-        distinct = {launch for phase in set(region.plan.phases) for launch in launches(phase)}
-        for launch in distinct:
+        for launch in region.plan.launched:
             _add_launch(found, region.manifest, launch)
     return found
 

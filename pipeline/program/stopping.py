@@ -1,4 +1,4 @@
-"""How planning ends early: whoever began it may have gone by the time it is found.
+"""How planning ends early, and says how far it is: whoever began it may have gone by the time it is found.
 
 A search takes seconds of a core, and nobody can take a thread back. So it asks now and then. What it finds
 does not depend on that: it is found, or the search ends with an error.
@@ -13,7 +13,11 @@ class PlanningStoppedError(Exception):
     """Nobody wants the plan any more."""
 
 
+#: Called with a step, how much of it is done, and of how much.
+Tell = Callable[[str, int, int], None]
+
 _is_unwanted: ContextVar[Callable[[], bool] | None] = ContextVar("is_unwanted", default=None)
+_tell: ContextVar[Tell | None] = ContextVar("tell", default=None)
 
 
 @contextmanager
@@ -35,3 +39,20 @@ def go_on() -> None:
     is_unwanted = _is_unwanted.get()
     if is_unwanted is not None and is_unwanted():
         raise PlanningStoppedError("planning was stopped")
+
+
+@contextmanager
+def telling(heard: Tell) -> Iterator[None]:
+    """Have whatever is planned inside, on this thread, tell ``heard`` how far it is."""
+    before = _tell.set(heard)
+    try:
+        yield
+    finally:
+        _tell.reset(before)
+
+
+def tell(step: str, done: int, of: int) -> None:
+    """Say that ``done`` of so many parts of ``step`` are done, if anybody wants to hear it."""
+    heard = _tell.get()
+    if heard is not None:
+        heard(step, done, of)

@@ -24,6 +24,7 @@ from pipeline.devices.lowered import device_measure
 from pipeline.fitting.fit import fit
 from pipeline.fitting.wanted import LEAST
 from pipeline.planning.make import make_plan
+from pipeline.profiles.found_plans_file import plans_of
 from pipeline.program.sessions import session_bytes
 from pipeline.schedule.architectures import ARCHITECTURES
 from server.cli.arguments.options import Json, open_named, size
@@ -204,7 +205,9 @@ def summary_of(pack: Pack, cpu: Device) -> dict[str, Any]:
     compiled, since only its device could say more.
     """
     manifest = (pack if pack.manifest.target.capability else cpu.fitted(pack)).manifest
-    least = fit(manifest, ARCHITECTURES["auto"], LEAST).plan.total_bytes
+    known = plans_of(pack)
+    least = fit(manifest, ARCHITECTURES["auto"], LEAST, None, known).plan.total_bytes
+    known.save()
     budgets = smallest_budgets(least, [Need.of(manifest)])
     return {
         "model": pack.name,

@@ -8,7 +8,6 @@ import typer
 
 from models.errors import PackError
 from models.packs.pack import find_pack
-from pipeline.profiles.profile_file import save_found
 from server.cli.arguments import options
 from server.cli.arguments.options import (
     ActivationsOption,
@@ -61,7 +60,8 @@ def list_(
     if shared is not None:
         with working("planning"):
             verdicts = judge(found, shared, device, request_bytes, activations)
-    save_found(model.profile for model in found)
+    for model in found:
+        model.known.save()
     document = {
         "repository": str(repository),
         "all_bytes": needed_for_all(found, activations),

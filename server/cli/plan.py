@@ -11,7 +11,6 @@ from pipeline.fitting.fit import fit
 from pipeline.fitting.frontier import frontier
 from pipeline.fitting.wanted import Wanted
 from pipeline.profiles.profile import Profile, ProfileError
-from pipeline.profiles.profile_file import save_found
 from pipeline.schedule.architectures import ARCHITECTURES, Architecture
 from server.cli.arguments import options
 from server.cli.arguments.options import (
@@ -131,7 +130,7 @@ def plan(
             shares = share_served(candidates, shared, requests, activations)
             request_bytes, in_turns, plans = shared.request_bytes, shares.in_turns, shares.plans()
     rows = [
-        planned(candidate, item, hint, save_found([candidate.profile]))
+        planned(candidate, item, hint, candidate.known.save())
         for candidate, item, hint in zip(candidates, plans, hints, strict=True)
     ]
     if picture is not None:
@@ -168,8 +167,11 @@ def _frontier(
     pack, asked = candidate.pack, candidate.architecture
     thorough = candidate.wanted.thorough
     with working("planning"):
-        points = frontier(pack.manifest, asked, resident, candidate.profile, thorough=thorough)
-        save_found([candidate.profile])
+        points = frontier(
+            *(pack.manifest, asked, resident, candidate.profile, candidate.known),
+            thorough=thorough,
+        )
+        candidate.known.save()
     rows = frontier_rows(points)
     if picture is not None:
         curve = [(row["total_bytes"], row["delay_ms"]) for row in rows]

@@ -13,7 +13,7 @@ from pipeline.measuring import plan_limits, profiling
 from pipeline.planning.plan import Plan
 from pipeline.profiles.keys import plan_key
 from pipeline.profiles.profile import Profile, ProfileError
-from pipeline.profiles.profile_file import save_found, save_profile
+from pipeline.profiles.profile_file import save_profile
 from server.cli.arguments.options import (
     DeviceName,
     Json,
@@ -102,7 +102,7 @@ def profile(
         else:
             room = Budget(total or UNLIMITED_BYTES)
             plan = share_budget([candidate], room).plans()[0].plan
-        save_found([known])
+        candidate.known.save()
         _bound(opened, plan, known, device, runs, as_json)
         return
     with bar(f"profiling {opened.name}") as shown:

@@ -18,7 +18,6 @@ from pipeline.fitting.fit import fit
 from pipeline.fitting.wanted import Wanted
 from pipeline.planning.plan import Plan, PlanError
 from pipeline.planning.words import sized
-from pipeline.profiles.profile_file import save_found
 from server.cli.arguments.options import (
     ArchitectureName,
     Arena,
@@ -136,8 +135,9 @@ def run(
     wish = Wish(top_k or LABELS, limits, output is not None)
     held = _held_bytes(opened.manifest, inputs, wish.tensors or repeat > 0)
     with working("planning"):  # seconds, where a profile is new
-        plan = _plan(Candidate(opened, device.adapt(chosen), wanted, profile), total, held)
-        save_found([profile])
+        candidate = Candidate(opened, device.adapt(chosen), wanted, profile)
+        plan = _plan(candidate, total, held)
+        candidate.known.save()
     meter = find_meter()
     with opened_engine(opened, plan, device, verify=verify == "always") as engine:
         with meter.measure() as energy:

@@ -12,8 +12,8 @@ from models.packs.pack import open_pack
 from pipeline.execution.perfetto import trace_document
 from pipeline.fitting.fit import fit
 from pipeline.fitting.wanted import LEAST, Fitted, Wanted
+from pipeline.profiles.found_plans_file import plans_of
 from pipeline.profiles.profile import Profile
-from pipeline.profiles.profile_file import save_found
 from pipeline.schedule.architectures import ARCHITECTURES, Architecture
 from pipeline.timing.simulator import simulate as simulate_sweep
 from server.cli.arguments.options import (
@@ -74,12 +74,13 @@ def simulate(
     if limit is None and total is None:
         limit = _usual_limit(opened.manifest, device.adapt(ARCHITECTURES["2s"]))
     fitted: dict[str, Fitted] = {}
+    known = plans_of(opened)
     with working(f"simulating {opened.name}") as line:
         for item in chosen:
             line.show(f"simulating {opened.name}: {item.name}")
             wanted = _wanted(item, ring_bytes, limit, total)
-            fitted[item.name] = fit(opened.manifest, item, wanted, profile)
-    save_found([profile])
+            fitted[item.name] = fit(opened.manifest, item, wanted, profile, known)
+    known.save()
     if trace is not None:
         _write_trace(trace, fitted, opened.manifest, profile)
     rows = [_row(name, each) for name, each in fitted.items()]

@@ -54,7 +54,7 @@ async def _live(call: Call, asked: messages.ServerLiveRequest) -> Mapping[str, A
 
 
 async def _ready(call: Call, asked: messages.ServerReadyRequest) -> Mapping[str, Any]:
-    return {"ready": await health.is_ready(call.context)}
+    return {"ready": not await health.absence(call.context)}
 
 
 async def _server(call: Call, asked: messages.ServerMetadataRequest) -> Mapping[str, Any]:

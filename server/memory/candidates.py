@@ -2,10 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from models.packs.manifest import Manifest
 from models.packs.pack import Pack
 from pipeline.fitting.wanted import Wanted
+from pipeline.planning.found_plans import FoundPlans
+from pipeline.profiles.found_plans_file import plans_of
 from pipeline.profiles.profile import Profile
 from pipeline.schedule.architectures import Architecture
 from server.memory.budget import Budget, check_requests
@@ -27,10 +30,15 @@ class Candidate:
     profile: Profile | None = None
     workers: int = 1
 
+    @cached_property
+    def known(self) -> FoundPlans:
+        """What was found for it before, beside the pack."""
+        return plans_of(self.pack)
+
     @property
-    def question(self) -> tuple[Manifest, Architecture, Wanted, Profile | None]:
+    def question(self) -> tuple[Manifest, Architecture, Wanted, Profile | None, FoundPlans]:
         """What ``fit`` is asked."""
-        return self.pack.manifest, self.architecture, self.wanted, self.profile
+        return self.pack.manifest, self.architecture, self.wanted, self.profile, self.known
 
 
 def share_budget(
@@ -75,7 +83,7 @@ def _sharer(each: Candidate) -> Sharer:
     name, manifest = each.pack.name, each.pack.manifest
     if each.workers > 1:
         return partitioned_sharer(name, manifest, each.architecture, each.workers, each.profile)
-    return sharer(name, manifest, each.architecture, each.profile, each.wanted)
+    return sharer(name, manifest, each.architecture, each.profile, each.wanted, known=each.known)
 
 
 def _shared(sharers: Sequence[Sharer], budget: Budget, activations: Activations) -> Shares:

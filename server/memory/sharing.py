@@ -6,22 +6,24 @@ ones have their least is shared evenly, the first one first; what one does not u
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Literal
 
 from models.errors import ModelError
 from models.packs.manifest import Manifest
 from pipeline.execution.leases import SHARED_KINDS
+from pipeline.fitting.by_thumb import by_thumb
 from pipeline.fitting.fit import fit
 from pipeline.fitting.laned import fit_lanes
 from pipeline.fitting.partitioned import fit_partitions
 from pipeline.fitting.wanted import NOTHING, Fitted, Wanted
+from pipeline.planning.found_plans import FoundPlans
 from pipeline.planning.plan import PlanError
 from pipeline.profiles.profile import Profile
 from pipeline.schedule.architectures import Architecture
 from server.errors import RefusedError
 from server.memory.budget import Budget, refusal
 from server.memory.holdings import SHARED, Holding, sum_bytes
+from server.memory.search import HERE, Search, Searched
 from server.settings.sizes import format_least
 
 #: Whether models have arenas of their own and compute at once, or share one and compute in turns. "auto":
@@ -42,20 +44,29 @@ class Sharer:
     ``alone``: it shares nothing with others whatever they do: its partitions compute at once.
 
     ``within``: makes the best plan of so many bytes, or the smallest one; None: it keeps its place for
-    later, and is not planned now.
+    later, and is not planned now. ``at_once``: as that, and where it takes long to find, another plan.
     """
 
     name: str
     least: Mapping[str, int]
     within: Callable[[int], Fitted] | None = None
+    at_once: Callable[[int], Fitted] | None = None
     alone: bool = False
+
+    def hurried(self) -> "Sharer":
+        """Return the same model, for which a plan is made at once."""
+        return replace(self, within=self.at_once)
 
     def limited(self, most_bytes: int | None) -> "Sharer":
         """Return the same model with a limit of its own, which its least plan may exceed."""
-        within = self.within
-        if most_bytes is None or within is None:
+        within, at_once = self.within, self.at_once
+        if most_bytes is None or within is None or at_once is None:
             return self
-        return replace(self, within=lambda n_bytes: within(min(n_bytes, most_bytes)))
+        return replace(
+            self,
+            within=lambda n_bytes: within(min(n_bytes, most_bytes)),
+            at_once=lambda n_bytes: at_once(min(n_bytes, most_bytes)),
+        )
 
     def takes(self, in_turns: bool) -> bool:
         """Return whether it takes turns where models that can do (``in_turns``)."""
@@ -94,31 +105,35 @@ def sharer(
     architecture: Architecture,
     profile: Profile | None = None,
     wanted: Wanted = NOTHING,
+    *,
     lanes: int = 1,
+    search: Search = HERE,
+    known: FoundPlans | None = None,
 ) -> Sharer:
     """Return the model of ``manifest`` as one of a set, with what is ``wanted`` of it beside its share.
 
-    ``lanes``: requests that a sweep shall carry, as far as the share has room; its least has one. With a
-    profile slowly.
+    ``lanes``: requests that a sweep shall carry, as far as the share has room; its least has one, as has
+    what is planned at once. With a profile slowly. ``search``: where.
+    ``known``: what was found before.
 
     Raises:
         PlanError: the ring is too small, or it cannot be planned without a profile. ProfileError: the
             profile lacks a kernel.
     """
-    smallest = Wanted(
-        ring_bytes=wanted.ring_bytes,
-        arena_bytes=wanted.arena_bytes,
-        least=True,
-        thorough=wanted.thorough,
-    )
-    least = fit(manifest, architecture, smallest, profile).plan
+    smallest = Wanted(ring_bytes=wanted.ring_bytes, arena_bytes=wanted.arena_bytes, least=True)
+    least = search.now(fit, manifest, architecture, smallest, profile, known).plan
 
-    @lru_cache(maxsize=1)  # mostly it is asked for the same again; plans are large
-    def within(n_bytes: int) -> Fitted:
-        room = max(n_bytes, least.total_bytes)
-        return fit_lanes(manifest, architecture, replace(wanted, total_bytes=room), profile, lanes)
+    def asked(n_bytes: int) -> Wanted:
+        return replace(wanted, total_bytes=max(n_bytes, least.total_bytes))
 
-    return Sharer(name, least.memory, within)
+    def find(n_bytes: int, searched: Searched[Fitted]) -> Fitted | None:
+        question = manifest, architecture, asked(n_bytes), profile, lanes, known
+        return searched(fit_lanes, *question)
+
+    def thumb(n_bytes: int) -> Fitted:
+        return by_thumb(manifest, architecture, asked(n_bytes), least, profile)
+
+    return Sharer(name, least.memory, *_remembering(search, find, thumb))
 
 
 def partitioned_sharer(
@@ -127,20 +142,57 @@ def partitioned_sharer(
     architecture: Architecture,
     partitions: int,
     profile: Profile | None = None,
+    search: Search = HERE,
 ) -> Sharer:
     """Return the model of ``manifest`` in partitions that compute at once, as one of a set.
+
+    ``search``: where its plans are searched for.
 
     Raises:
         PlanError: it cannot be cut into so many, or not be planned by rules of thumb. ProfileError: the
             profile lacks a kernel.
     """
-    least = fit_partitions(manifest, architecture, partitions, profile=profile).plan
+    question = manifest, architecture, partitions
+    least = search.now(fit_partitions, *question, None, profile)
 
-    @lru_cache(maxsize=1)
+    def find(n_bytes: int, searched: Searched[Fitted]) -> Fitted | None:
+        return searched(fit_partitions, *question, n_bytes, profile)
+
+    def thumb(n_bytes: int) -> Fitted:
+        return replace(least, by_thumb=True)
+
+    return Sharer(name, least.plan.memory, *_remembering(search, find, thumb), alone=True)
+
+
+def _remembering(
+    search: Search,
+    find: Callable[[int, Searched[Fitted]], Fitted | None],
+    thumb: Callable[[int], Fitted],
+) -> tuple[Callable[[int], Fitted], Callable[[int], Fitted]]:
+    """Return ``within`` and ``at_once`` of a Sharer, who remember the last plan that was found.
+
+    Mostly the same is asked for again; plans are large.
+    """
+    last: dict[int, Fitted] = {}
+
+    def kept(n_bytes: int, found: Fitted) -> Fitted:
+        last.clear()
+        last[n_bytes] = found
+        return found
+
     def within(n_bytes: int) -> Fitted:
-        return fit_partitions(manifest, architecture, partitions, n_bytes, profile)
+        known = last.get(n_bytes)
+        if known is not None:
+            return known
+        found = find(n_bytes, search.fully)
+        assert found is not None
+        return kept(n_bytes, found)
 
-    return Sharer(name, least.memory, within, alone=True)
+    def at_once(n_bytes: int) -> Fitted:
+        found = last.get(n_bytes) or find(n_bytes, search.briefly)
+        return thumb(n_bytes) if found is None else kept(n_bytes, found)
+
+    return within, at_once
 
 
 def share_out(

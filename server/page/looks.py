@@ -2,24 +2,59 @@
 
 import asyncio
 import weakref
-from dataclasses import asdict
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from models.packs.pack import Pack
-from pipeline.fitting.frontier import FrontierPoint
+from server.errors import BusyError
 from server.plots.boxes import arena_boxes
 from server.repository.repository import Repository
 
 Rows = list[dict[str, Any]]
 
+#: Each is a process that searches.
+MOST_SEARCHES = 2
+# A connection through which nobody listens any more is found by what is sent.
+_SAID_SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a search does: ``done`` of so many parts of ``step``."""
+
+    step: str
+    done: int
+    of: int
+
+
+@dataclass(eq=False)
+class _Search:
+    """A frontier that is planned for all who ``wait`` for it."""
+
+    task: "asyncio.Task[Rows]"
+    step: Step = Step("begins", 0, 1)
+    waiting: int = 0
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def hear(self, *told: Any) -> None:
+        """Note how far it is, and say so."""
+        self.step = Step(*told)
+        changed, self.changed = self.changed, asyncio.Event()
+        changed.set()
+
 
 class Looks:
-    """Looks at models of ``repository``. One frontier is planned at a time, and kept while its pack is."""
+    """Looks at models of ``repository``. A frontier is planned once, and kept while its pack is.
+
+    Whoever asks while it is planned waits for the same; when nobody does any more, the search ends.
+    """
 
     def __init__(self, repository: Repository) -> None:
         self._repository = repository
-        self._planning = asyncio.Lock()
         self._frontiers: dict[str, tuple[weakref.ref[Pack], Rows]] = {}
+        self._searches: dict[tuple[str, int], _Search] = {}
 
     def arena(self, name: str, version: str | None = None) -> dict[str, Any]:
         """Return the arena of a loaded model as boxes; raises as Repository.get."""
@@ -31,26 +66,62 @@ class Looks:
             "boxes": [asdict(box) for box in arena_boxes(pack.manifest, plan)],
         }
 
-    async def frontier(self, name: str) -> Rows:
-        """Return the plans of a loaded model, ascending in memory, with their delays.
+    async def frontier(self, name: str) -> AsyncGenerator[Step | Rows]:
+        """Yield how far planning a frontier is, at the end the plans, ascending in memory, with delays.
 
         Raises:
-            As Repository.frontier.
+            BusyError: others are planned. Otherwise as Repository.frontier.
         """
-        async with self._planning:
-            _, pack = self._repository.get(name)
-            of, rows = self._frontiers.get(name, (None, []))
-            if of is None or of() is not pack:
-                rows = [_shown(point) for point in await self._repository.frontier(name)]
-                self._frontiers[name] = weakref.ref(pack), rows
-            return rows
+        _, pack = self._repository.get(name)
+        of, rows = self._frontiers.get(name, (None, []))
+        if of is None or of() is not pack:
+            async with self._searching(name, pack) as search:
+                async for step in _steps(search):
+                    yield step
+                rows = await asyncio.shield(search.task)
+            self._frontiers[name] = weakref.ref(pack), rows
+        yield rows
+
+    @asynccontextmanager
+    async def _searching(self, name: str, pack: Pack) -> AsyncIterator[_Search]:
+        """Be one more that waits for the search for the frontier of ``pack``."""
+        key = name, id(pack)
+        search = self._searches.get(key) or self._begun(name)
+        self._searches[key] = search
+        search.waiting += 1
+        try:
+            yield search
+        finally:
+            search.waiting -= 1
+            if not search.waiting:
+                self._searches.pop(key, None)
+                search.task.cancel()
+                await asyncio.gather(search.task, return_exceptions=True)
+
+    def _begun(self, name: str) -> _Search:
+        if len(self._searches) >= MOST_SEARCHES:
+            raise BusyError(
+                f"the plans of {MOST_SEARCHES} other models are being searched for", 10.0
+            )
+        loop = asyncio.get_running_loop()
+
+        def heard(*told: Any) -> None:
+            loop.call_soon_threadsafe(search.hear, *told)
+
+        search = _Search(asyncio.create_task(self._repository.frontier(name, heard)))
+        return search
 
 
-def _shown(point: FrontierPoint) -> dict[str, Any]:
-    return {
-        "plan_bytes": point.plan.total_bytes,
-        "weight_bytes": point.plan.weight_bytes,
-        "arena_bytes": point.plan.arena_bytes,
-        "seconds": point.seconds,
-        "estimated": point.estimated,
-    }
+async def _steps(search: _Search) -> AsyncIterator[Step]:
+    """Yield each step of ``search``, and the same again where it takes long, until it has ended."""
+    while not search.task.done():
+        yield search.step
+        changed = asyncio.create_task(search.changed.wait())
+        try:
+            await asyncio.wait(
+                {search.task, changed},
+                timeout=_SAID_SECONDS,
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+        finally:
+            changed.cancel()

@@ -1,6 +1,8 @@
 """GET / and what the page there asks for. The page is files: no build, no other host, no inline code."""
 
-from contextlib import AsyncExitStack
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, aclosing
+from dataclasses import asdict
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -10,10 +12,12 @@ from fastapi.responses import FileResponse
 
 from server.errors import NotFoundError
 from server.page.events import Watchers
-from server.page.looks import Looks
+from server.page.looks import Looks, Rows, Step
 from server.protocol.browsers import FILE_HEADERS
-from server.protocol.event_stream import EventStream
+from server.protocol.errors import KNOWN, public, status_of
+from server.protocol.event_stream import EventStream, event
 from server.protocol.repository import ADMINISTRATION
+from server.protocol.serving import context_of
 
 router = APIRouter(include_in_schema=False)
 
@@ -62,7 +66,25 @@ async def arena(request: Request, name: str, version: str | None = None) -> dict
 
 
 @router.get("/page/models/{name}/frontier", dependencies=ADMINISTRATION)
-async def frontier(request: Request, name: str) -> list[dict[str, Any]]:
-    """Memory against delay of a loaded model; planned when first asked for, on a core."""
+async def frontier(request: Request, name: str) -> EventStream:
+    """Memory against delay of a loaded model as server-sent events; planned when first asked for.
+
+    Each ``step`` of the search, then the ``plans``, or an ``error`` with its status. Who leaves before ends
+    the search, unless others wait for it.
+    """
     looks: Looks = request.app.state.looks
-    return await looks.frontier(name)
+    context_of(request).repository.get(name)  # what cannot be asked for is answered with its status
+    root = context_of(request).settings.repository
+    return EventStream(_told(looks.frontier(name), root), AsyncExitStack(), _HEADERS)
+
+
+async def _told(said: AsyncGenerator[Step | Rows], root: Path) -> AsyncGenerator[bytes]:
+    try:
+        async with aclosing(said):
+            async for each in said:
+                if isinstance(each, Step):
+                    yield event("step", asdict(each))
+                else:
+                    yield event("plans", each)
+    except KNOWN as exc:
+        yield event("error", {"error": public(exc, root), "status": status_of(exc)})

@@ -1,6 +1,7 @@
-"""The way of infer requests past FastAPI's router, which takes as long as a small network.
+"""What requests go through before FastAPI's router, which takes as long as a small network.
 
-The same function answers as behind the router; there it stays for the documentation and for other methods.
+Infer requests are answered here, by the same function as behind the router; there it stays for the
+documentation and for other methods. What has a body waits for the server to have begun.
 """
 
 import re
@@ -25,13 +26,17 @@ class Front:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
-        found = _INFER.fullmatch(scope["path"]) if scope["method"] == "POST" else None
-        if found is None:
+        if scope["method"] != "POST":
             await self._others(scope, receive, send)
             return
-        name, version = found.groups()
+        found = _INFER.fullmatch(scope["path"])
         exchange, headers = scope["exchange"], scope["headers"]
         try:
+            self._context.check_begun()
+            if found is None:
+                await self._others(scope, receive, send)
+                return
+            name, version = found.groups()
             response = await infer_tensors(self._context, exchange, headers, name, version)
         except KNOWN as exc:
             scope["app"] = self._app

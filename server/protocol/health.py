@@ -6,6 +6,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 
 from server.context import Context
 from server.operation.process import installed_version
+from server.protocol.errors import public
 from server.protocol.serving import ContextDependency
 
 router = APIRouter(tags=["server"])
@@ -39,14 +40,20 @@ async def live() -> dict[str, bool]:
 
 @router.get("/v2/health/ready")
 async def ready(context: ContextDependency) -> JSONResponse:
-    """200 when models have been loaded and serve, and the repository is there; 503 otherwise."""
-    found = await is_ready(context)
-    return JSONResponse({"ready": found}, 200 if found else 503)
+    """200 when models have been loaded and serve, and the repository is there; else 503 with the reason."""
+    reason = await absence(context)
+    if not reason:
+        return JSONResponse({"ready": True})
+    return JSONResponse(
+        {"ready": False, "reason": public(reason, context.settings.repository)}, 503
+    )
 
 
-async def is_ready(context: Context) -> bool:
-    """Return whether models have been loaded and serve, and the repository is there."""
-    return context.ready and await context.repository.presence.is_there()
+async def absence(context: Context) -> str:
+    """Return why it is not ready; empty: models have been loaded and serve, and the repository is there."""
+    if context.absence:
+        return context.absence
+    return "" if await context.repository.presence.is_there() else "the repository is not there"
 
 
 @router.get("/metrics")

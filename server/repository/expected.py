@@ -59,7 +59,7 @@ class Expected:
         Raises:
             RefusedError: there is not as much.
         """
-        found = [self._minima.of(slot.folder) for slot in self._slots()]
+        found = [self._minima.of(slot.folder) for slot in self.slots()]
         minima = [minimum for minimum in found if minimum is not None]
         together = least_together(minima, activations != "own")
         needs = [minimum.need for minimum in minima]
@@ -68,14 +68,15 @@ class Expected:
 
     def absent(self, present: Collection[str]) -> Iterator[Sharer]:
         """Yield models that are not ``present`` and that nobody has unloaded; blocks."""
-        for slot in self._slots():
+        for slot in self.slots():
             entry = self._entries.get(slot.name)
             if slot.name not in present and not (entry and _stays_away(entry)):
                 least = self._minima.of(slot.folder)
                 if least is not None and least.has_room(self._budget.request_bytes):
                     yield Sharer(slot.name, least.memory, alone=least.alone)
 
-    def _slots(self) -> Iterator[Slot]:
+    def slots(self) -> Iterator[Slot]:
+        """Yield the slots of all models, as far as they can be read; blocks."""
         for name in self.names():
             with contextlib.suppress(*_FAILURES):
                 yield from self.slots_of(name)

@@ -7,15 +7,15 @@ calls changes one thing at a time (repository.py).
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 from models.errors import ModelError
 from models.runtime.heap import trim_heap
 from pipeline.devices.base import DeviceError
-from pipeline.fitting.frontier import FrontierPoint
 from pipeline.fitting.remembered import forget
 from pipeline.fitting.wanted import Fitted
 from pipeline.planning.plan import PlanError
-from pipeline.profiles.profile_file import save_found
+from pipeline.program.stopping import Tell, telling
 from server.errors import NotServingError, RefusedError
 from server.memory.budget import Budget
 from server.memory.sharing import Sharer, Shares, share_out
@@ -64,8 +64,8 @@ class LoadedModels:
     async def admit(self, entry: Entry, model: Prepared, key: str = "") -> bool:
         """Plan ``model`` with the loaded ones, make room, have ``entry`` serve it; on an error undo that.
 
-        ``key``: under which its memory is reserved; empty: as ``entry``. Return whether others have
-        changed. Raises as Repository.load.
+        ``key``: under which its memory is reserved; empty: as ``entry``. Return whether there may be better
+        plans: others have changed, or it is planned by rules of thumb. Raises as Repository.load.
         """
         loaded, key = self.places(), key or entry.name
         place, changes = await self.room(model, loaded, key)
@@ -79,19 +79,19 @@ class LoadedModels:
         if entry.worker is not None:
             entry.uses = Uses()
         entry.serve(worker, model, place)
-        return bool(changes)
+        return bool(changes) or place.fitted.by_thumb
 
     async def room(
         self, model: Prepared, loaded: Places, key: str
     ) -> tuple[Place, dict[str, Place]]:
-        """Return what ``model`` shall be beside the ``loaded`` ones, and which of these change before.
+        """Return what ``model`` shall be at once beside the ``loaded``, and which of these change before.
 
         What is not among the loaded, and is called as ``key``, counts for gone.
 
         Raises:
             RefusedError: it does not fit. Otherwise why it cannot be planned.
         """
-        shares = await self.planning.plan(lambda: self._planned([*loaded], (key, model)))
+        shares = await self.planning.run(lambda: self._planned([*loaded], (key, model)))
         own = shares.outcomes[len(loaded)]
         if not isinstance(own, Fitted):
             raise own or RefusedError(f"model {model.slot.name!r} is not planned")
@@ -100,7 +100,7 @@ class LoadedModels:
         return place, making_room(place, loaded, planned, room)
 
     async def replan(self, entry: Entry, most_bytes: int | None) -> None:
-        """Limit the memory of a loaded model; on an error it and all others stay as they are.
+        """Limit the memory of a loaded model at once; on an error it and all others stay as they are.
 
         Raises:
             As Repository.replan.
@@ -109,7 +109,7 @@ class LoadedModels:
         loaded = self.places()
         changes: dict[str, Place] = {}
         try:
-            shares = await self.planning.plan(lambda: self._planned([*loaded], None))
+            shares = await self.planning.run(lambda: self._planned([*loaded], None))
             planned = _as_places(loaded, shares) | self._replaced_on_disk(loaded)
             check_within(entry.name, planned[entry.name], most_bytes)
             others = {name: place for name, place in loaded.items() if name != entry.name}
@@ -125,30 +125,36 @@ class LoadedModels:
             raise
 
     async def grow(self) -> None:
-        """Let the loaded models use what is free."""
+        """Let the loaded models use what is free, each in the best plan that a search finds."""
         loaded = self.places()
         try:
-            shares = await self.planning.plan(lambda: self._planned([*loaded], None))
+            work = partial(self._planned, [*loaded], None, at_once=False)
+            shares = await self.planning.run(work)
         except (NotServingError, ModelError, PlanError, DeviceError, RefusedError) as exc:
             _log.warning("models keep the plans they have: %s", exc)
             return
         planned = _as_places(loaded, shares) | self._replaced_on_disk(loaded)
-        for name, larger in growing(loaded, planned, self._budget).items():
-            await self._try_reopen(self._entries[name], larger)
+        for name, better in growing(loaded, planned, self._budget).items():
+            await self._try_reopen(self._entries[name], better)
+        for name, place in planned.items():
+            entry = self._entries[name]
+            if entry.place is not None and place.is_like(entry.place):
+                entry.move(place)  # the best there is was found by rules of thumb
 
-    async def frontier(self, entry: Entry) -> list[FrontierPoint]:
+    async def frontier(self, entry: Entry, heard: Tell) -> list[dict[str, Any]]:
         """Return the plans that the model of ``entry`` may have; raises as Repository.frontier."""
         model = entry.prepared
         assert model is not None
 
-        def planned() -> list[FrontierPoint]:
+        def planned() -> list[dict[str, Any]]:
             try:
-                return self._preparer.frontier(model)
+                with telling(heard):
+                    return self._preparer.frontier(model)
             finally:
                 forget()
                 trim_heap()
 
-        return await self.planning.plan(planned)
+        return await self.planning.run(planned)
 
     def _replaced_on_disk(self, loaded: Places) -> dict[str, Place]:
         """Return those of ``loaded`` that stay as they are: their weights could not be opened again."""
@@ -168,8 +174,13 @@ class LoadedModels:
         """Return ``model`` with the limit that was set for what it is served as."""
         return model.sharer.limited(self._entries[model.slot.name].most_bytes)
 
-    def _planned(self, loaded: Sequence[str], newcomer: tuple[str, Prepared] | None) -> Shares:
-        """Plan the ``loaded`` models and ``newcomer``, behind whom others keep their least; blocks."""
+    def _planned(
+        self, loaded: Sequence[str], newcomer: tuple[str, Prepared] | None, at_once: bool = True
+    ) -> Shares:
+        """Plan the ``loaded`` models and ``newcomer``, behind whom others keep their least; blocks.
+
+        ``at_once``: what would take long to find is planned by rules of thumb.
+        """
         prepared = [self._entries[name].prepared for name in loaded]
         models = [model for model in prepared if model is not None]
         absent: Iterable[Sharer] = ()
@@ -177,10 +188,13 @@ class LoadedModels:
             models.append(newcomer[1])
             absent = self._absent({*loaded, newcomer[1].slot.name})
         sharers = [*map(self._limited, models), *absent]
+        if at_once:
+            sharers = [each.hurried() for each in sharers]
         room = self._budget.without([*loaded, *(newcomer or ())[:1]])
         try:
             shares = share_out(sharers, room, self._opener.activations, len(loaded))
-            save_found(model.profile for model in models)
+            for model in models:
+                model.known.save()
             return shares
         finally:  # before anybody takes what was planned
             forget()

@@ -1,7 +1,8 @@
 """Which loaded models change when one comes or goes, in which order: pure, step by step within the budget.
 
 A change closes an engine and opens it with another plan, so as few are made as are needed: before a new
-model comes only so many as let it in, afterwards only what is worth it.
+model comes only so many as let it in, afterwards only what is worth it. What was planned by rules of thumb,
+so that it serves at once, is changed for what a search has found.
 """
 
 from collections.abc import Mapping
@@ -10,6 +11,7 @@ from typing import Self
 
 from pipeline.fitting.wanted import Fitted
 from pipeline.planning.partitions.plan import PipelinePlan
+from pipeline.planning.plan import Plan
 from server.errors import RefusedError
 from server.memory.budget import Budget
 from server.memory.holdings import Holding
@@ -37,8 +39,15 @@ class Place:
 
     def is_like(self, other: "Place") -> bool:
         """Return whether nothing changes from one to the other."""
-        same = self.fitted.plan == other.fitted.plan
+        same = _chosen(self.fitted.plan) == _chosen(other.fitted.plan)
         return same and self.in_turns == other.in_turns
+
+
+def _chosen(plan: Plan | PipelinePlan) -> tuple[object, ...]:
+    """Return what makes a plan of a model what it is: the rest follows, and is not always comparable."""
+    if isinstance(plan, PipelinePlan):
+        return plan.cuts, *map(_chosen, plan.partitions)
+    return plan.architecture, plan.choice
 
 
 #: Models by name.
@@ -88,7 +97,9 @@ def growing(loaded: Places, planned: Places, budget: Budget) -> dict[str, Place]
     for name in sorted(loaded, key=lambda name: _added(name, planned[name], loaded, budget)):
         now, target = loaded[name], planned[name]
         gain = target.fitted.plan.total_bytes - now.fitted.plan.total_bytes
-        is_worth = gain * _WORTH >= now.fitted.plan.total_bytes or now.in_turns != target.in_turns
+        is_searched = now.fitted.by_thumb and not target.fitted.by_thumb
+        is_larger = gain * _WORTH >= now.fitted.plan.total_bytes
+        is_worth = is_searched or is_larger or now.in_turns != target.in_turns
         if not is_worth or target.is_like(now):
             continue
         try:

@@ -10,8 +10,9 @@ their least, as far as it needs; when one goes, the others grow again, in the ba
 import asyncio
 import contextlib
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from pathlib import Path
+from typing import Any
 
 from loader.errors import LoaderError
 from loader.pool.pool import ReadPool
@@ -20,8 +21,8 @@ from models.packs.leftovers import clear_repository
 from models.packs.pack import Pack, read_pack
 from pipeline.devices.base import Device, DeviceError
 from pipeline.execution.errors import DrainError
-from pipeline.fitting.frontier import FrontierPoint
 from pipeline.planning.plan import PlanError
+from pipeline.program.stopping import Tell
 from server.errors import NotFoundError, NotLoadedError, NotServingError, RefusedError, shown
 from server.memory.budget import Budget
 from server.memory.minima import Minima
@@ -51,6 +52,8 @@ _log = logging.getLogger(__name__)
 
 # What is wrong with one pack, or with the disk or the device under it.
 _FAILURES = (ModelError, LoaderError, PlanError, DeviceError, DrainError)
+# What requests are told of a model that the start has not come to yet.
+_COMING = Unloaded("waits for its turn to be loaded", "loading")
 
 
 class Repository:
@@ -116,19 +119,31 @@ class Repository:
         """Return the models that the settings name, or all on disk; raises as ``names``."""
         return self._expected.names()
 
-    def set_aside(self) -> None:
-        """Take the memory of requests out of the budget, before models share the rest; blocks.
+    async def set_aside(self) -> None:
+        """Take the memory of requests out of the budget, before models share the rest.
 
         Raises:
-            RefusedError: there is not as much.
+            RefusedError: there is not as much. NotServingError: the server ends.
         """
-        self._expected.set_aside(self._opener.activations)
+        activations = self._opener.activations
+        await self._loaded.planning.run(lambda: self._expected.set_aside(activations))
 
-    async def load_all(self) -> None:
-        """Load the models that the settings name; one that fails is noted and the others go on."""
+    async def load_all(self, set_aside: Callable[[], Awaitable[None]]) -> None:
+        """Load the models that the settings name; one that fails is noted and the others go on.
+
+        ``set_aside`` comes before the first: it takes out of the budget what models do not share. Nothing
+        else changes what is loaded meanwhile. Raises what that raises; NotFoundError: no repository.
+        """
         for folder in await asyncio.to_thread(clear_repository, self._settings.repository):
             _log.warning("%s: removed: left by a compilation that was killed", folder)
         warn_of_names(self._settings, self.names())
+        async with self._changing.alone():
+            for slot in await asyncio.to_thread(lambda: [*self._expected.slots()]):
+                self._entries.known(slot.name, slot.model).condition = _COMING
+            await set_aside()
+            await self._load_served()
+
+    async def _load_served(self) -> None:
         for name in self.served():
             with contextlib.suppress(*_FAILURES, RefusedError, NotServingError):
                 await self._load(name, evicts=False)
@@ -153,28 +168,29 @@ class Repository:
             configuration is damaged. What was loaded before is as it was. Of several versions, the others
             are tried all the same.
         """
-        entry = await self._load(name, self._evicts)
+        async with self._changing.alone():
+            entry = await self._load(name, self._evicts)
         for each in self._entries.of(name):
             if not each.serves:
                 _log.warning("not served: %s", each.message)
         return entry
 
     async def _load(self, name: str, evicts: bool) -> Entry:
-        async with self._changing.alone():
-            try:
-                found = await asyncio.to_thread(self._expected.slots_of, name)
-            except (*_FAILURES, NotServingError) as exc:
-                self.note(name, exc)
-                raise
-            self._ignored.say(name, found[0].config)
-            missing = missing_versions(found)
-            await self._remove(name, {*missing, *(slot.name for slot in found)})
-            for each in missing.values():
-                await self._miss(each)
-            failures = [failure for slot in found if (failure := await self._try(slot, evicts))]
-            if failures:
-                raise failures[0]
-            return self._entries.find(name)
+        """Do as ``load``, alone in changing what is loaded."""
+        try:
+            found = await asyncio.to_thread(self._expected.slots_of, name)
+        except (*_FAILURES, NotServingError) as exc:
+            self.note(name, exc)
+            raise
+        self._ignored.say(name, found[0].config)
+        missing = missing_versions(found)
+        await self._remove(name, {*missing, *(slot.name for slot in found)})
+        for each in missing.values():
+            await self._miss(each)
+        failures = [failure for slot in found if (failure := await self._try(slot, evicts))]
+        if failures:
+            raise failures[0]
+        return self._entries.find(name)
 
     def note(self, name: str, exc: Exception) -> None:
         """Note why nothing of ``name`` can be loaded as it is on disk now; what is loaded serves on."""
@@ -345,8 +361,8 @@ class Repository:
     async def replan(self, name: str, most_bytes: int | None) -> Entry:
         """Serve a loaded model in at most ``most_bytes`` (None: in what the budget leaves it) from now on.
 
-        Requests to it wait in line meanwhile, as those to models that shrink for it. The limit stays until
-        the model is unloaded.
+        Requests to it wait in line meanwhile, as those to models that shrink for it. A plan is there at
+        once, and the best one follows when it is found. The limit stays until the model is unloaded.
 
         Raises:
             NotFoundError, NotServingError: it is not loaded. RefusedError: it needs more at least; nothing
@@ -358,13 +374,15 @@ class Repository:
             self._changing.grow_later()
             return entry
 
-    async def frontier(self, name: str) -> list[FrontierPoint]:
-        """Return the plans that a loaded model may have, ascending in memory.
+    async def frontier(self, name: str, heard: Tell) -> list[dict[str, Any]]:
+        """Return the plans that a loaded model may have, ascending in memory, in figures.
+
+        ``heard``: told how far that is, on another thread. When this is cancelled, the search ends.
 
         Raises:
             PlanError, ProfileError: it has none. NotServingError: the server ends. Otherwise as ``get``.
         """
-        return await self._loaded.frontier(self.get(name)[0])
+        return await self._loaded.frontier(self.get(name)[0], heard)
 
     async def close(self) -> None:
         """Drain and close every model; a load that is still planning ends with an error."""

@@ -13,7 +13,9 @@ from models.packs.pack import Pack, open_pack, versions
 from pipeline.devices.base import Device, DeviceError
 from pipeline.fitting.fit import fit
 from pipeline.fitting.wanted import LEAST, Fitted
+from pipeline.planning.found_plans import FoundPlans
 from pipeline.planning.plan import PlanError
+from pipeline.profiles.found_plans_file import plans_of
 from pipeline.profiles.machine import this_machine
 from pipeline.profiles.profile import Profile, ProfileError
 from pipeline.profiles.profile_file import FILE, load_profile
@@ -43,6 +45,7 @@ class Found:
     least: Mapping[str, int] = field(default_factory=dict)
     profile: Profile | None = None
     profile_fault: str = ""
+    known: FoundPlans = field(default_factory=FoundPlans)
 
     @property
     def need(self) -> Need | None:
@@ -141,12 +144,13 @@ def _found(folder: Path, device: Device) -> Found:
         if profile is not None:
             device.tune(profile.tuning)
         pack = device.fitted(pack)
-        least = fit(pack.manifest, device.adapt(_ARCHITECTURE), LEAST, profile).plan.memory
+        known = plans_of(pack)
+        least = fit(pack.manifest, device.adapt(_ARCHITECTURE), LEAST, profile, known).plan.memory
     except (ModelError, LoaderError, DeviceError, PlanError) as exc:
         return Found(folder.name, numbers, str(exc))
     except OSError as exc:
         return Found(folder.name, numbers, f"{exc.filename or folder}: {exc.strerror or exc}")
-    return Found(folder.name, numbers, "", pack, least, profile, profile_fault)
+    return Found(folder.name, numbers, "", pack, least, profile, profile_fault, known)
 
 
 def _profile(pack: Pack, device: Device) -> tuple[Profile | None, str]:
@@ -171,4 +175,4 @@ def _unservable(model: Found, budget: Budget) -> Verdict | None:
 def _sharer(model: Found, device: Device) -> Sharer:
     assert model.pack is not None
     manifest, architecture = model.pack.manifest, device.adapt(_ARCHITECTURE)
-    return sharer(model.name, manifest, architecture, model.profile)
+    return sharer(model.name, manifest, architecture, model.profile, known=model.known)

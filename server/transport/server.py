@@ -1,11 +1,15 @@
-"""uvicorn's server with our connections: it accepts while there are places, and ends when told to."""
+"""uvicorn's server with our connections: it accepts while there are places, and ends when told to.
+
+Requests are answered from the moment the socket is open: what takes long at the start goes on beside them.
+"""
 
 import asyncio
+import contextlib
 import logging
 import os
 import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from types import FrameType
 
 import uvicorn
@@ -25,8 +29,10 @@ _SWEEP_SECONDS = 0.25
 class Server(uvicorn.Server):
     """Serves on ``listener``, encrypted if there is a ``certificate``.
 
-    ``started_with`` is called once requests are accepted, ``stopping`` when no more are; ``sweep`` every
-    quarter of a second with the time of the loop, from the first moment to the end of draining.
+    ``begin`` runs once requests are accepted; an error of it ends the server, and ``run_until_told``
+    raises it. It is cancelled when the server ends before. ``stopping`` is called when no more requests
+    are accepted, ``sweep`` every quarter of a second with the time of the loop, from the first moment to
+    the end of draining.
     """
 
     def __init__(
@@ -35,7 +41,7 @@ class Server(uvicorn.Server):
         listener: socket.socket,
         registry: Registry,
         *,
-        ready: Callable[[], None],
+        begin: Callable[[], Awaitable[None]],
         stopping: Callable[[], None],
         sweep: Callable[[float], None],
         certificate: Certificate | None = None,
@@ -44,8 +50,16 @@ class Server(uvicorn.Server):
         self._listener = listener
         self._registry = registry
         self._certificate = certificate
-        self._ready, self._stopping, self._sweep = ready, stopping, sweep
+        self._begin, self._stopping, self._sweep = begin, stopping, sweep
+        self._beginning: asyncio.Task[None] | None = None
         self._tasks: list[asyncio.Task[None]] = []
+
+    async def run_until_told(self) -> None:
+        """Serve until a signal says otherwise, and drain; raises what ``begin`` raised."""
+        await self.serve()
+        if self._beginning is not None:
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._beginning
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup([])
@@ -53,11 +67,20 @@ class Server(uvicorn.Server):
             return
         accepting = accept(self._listener, self._registry, self._connection)
         self._tasks = [asyncio.create_task(accepting), asyncio.create_task(self._sweeping())]
-        self._ready()
+        self._beginning = asyncio.create_task(self._begun())
+
+    async def _begun(self) -> None:
+        try:
+            await self._begin()
+        except Exception:
+            self.should_exit = True
+            raise
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._stopping()
         self._registry.draining = True
+        if self._beginning is not None:
+            await _ended([self._beginning])
         await _ended(self._tasks[:1])  # it accepts; told to end while it started, there is none
         self._listener.close()
         await super().shutdown([])

@@ -15,7 +15,7 @@ from models.packs.records.pieces import Piece
 from models.runtime.joined_graphs import JOINED_TYPES
 from pipeline.planning.plan import Plan
 from pipeline.program.macs import macs_of_piece
-from pipeline.program.sessions import session_bytes
+from pipeline.program.sessions import SESSION_BYTES, session_bytes
 from pipeline.program.steps import Step
 from pipeline.schedule.schedule import Stage, awaited
 
@@ -80,6 +80,12 @@ def reserved_bytes(manifest: Manifest, weight_bytes: int) -> int:
     least = session_bytes(manifest, kernels)
     together = session_bytes(manifest, kernels, runs=[range(len(kernels))])
     return max(0, min(together - least, weight_bytes // _RESERVED))
+
+
+def joinable_bytes(manifest: Manifest, steps: Sequence[Step]) -> int:
+    """Return the most bytes of sessions that fewer launches of ``steps`` could save."""
+    kinds = {step.graph for step in steps if isinstance(step, Piece) and _joins(manifest, step)}
+    return SESSION_BYTES * max(len(kinds) - 1, 0)
 
 
 def _together(manifest: Manifest) -> list[Piece]:

@@ -85,7 +85,8 @@ class _Backwards:
         self._written: dict[int, Written] = {}  # what operators make and others read outside
         # What pieces put together of several values, and others read later.
         self._copies: dict[int, list[int]] = {}
-        self._copied: dict[int, Written] = {}  # by what operators make that goes there
+        # By what operators make that goes there, and where.
+        self._copied: dict[int, dict[int, Written]] = {}
         for value, part in network.copied(self._run):
             self._copies.setdefault(part.row_value, []).append(value)
 
@@ -128,16 +129,17 @@ class _Backwards:
     def _reads(self, pieces: range, first: int) -> dict[int, list[Reader]]:
         """Return who reads each value that is made before operator ``first``."""
         found: dict[int, list[Reader]] = {}
-        makers, left = self._network.makers, []
+        left = []
         for value, reader in self._outside:
-            parts = self._network.parts(value, pieces)
-            outside = {part.row_value for part in parts if makers.get(part.row_value, -1) < first}
+            outside = self._network.made_before(value, pieces, first)
             if outside:
                 left.append((value, reader))
+            kinds = {reader.alone: reader}
             for part in outside:
                 alone = part == value
-                as_read = reader if reader.alone == alone else replace(reader, alone=alone)
-                found.setdefault(part, []).append(as_read)
+                if alone not in kinds:
+                    kinds[alone] = replace(reader, alone=alone)
+                found.setdefault(part, []).append(kinds[alone])
         self._outside = left
         return found
 
@@ -151,7 +153,7 @@ class _Backwards:
             inside = [value for value in values if self._network.values[value].first_piece >= start]
             if inside and part not in self._copied:
                 return None
-            found += [replace(self._copied[part], value=value) for value in inside]
+            found += [self._copied[part][value] for value in inside]
         return None if self._network.memory.clash({item.value for item in found}) else found
 
     def _loaded(
@@ -190,7 +192,9 @@ class _Backwards:
         if whole:
             self._written[item.output] = Written(item.output, number, made.ends)
         if copies:
-            self._copied[item.output] = Written(item.output, number, made.ends)
+            self._copied[item.output] = {
+                value: Written(value, number, made.ends) for value in copies
+            }
         readers = held.readers if held else []
         self._sums.add_value(number, made, unit, readers, whole or bool(copies), not whole)
         for position in range(len(item.inputs)):

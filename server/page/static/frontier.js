@@ -1,8 +1,9 @@
 // Memory against latency: the plans that a model may have, the one that it has, and a slider for another.
 
-import { answer, change, look } from "./api.js";
+import { answer, ask, change, look } from "./api.js";
 import { axes, BOTTOM, HEIGHT, LEFT, line, RIGHT, scale, svg, TOP, WIDTH } from "./draw.js";
 import { milliseconds, size } from "./format.js";
+import { told } from "./stream.js";
 
 const element = (id) => document.getElementById(id);
 
@@ -48,8 +49,8 @@ export class Frontier {
     const button = element("frontier-ask"), name = this.#model.name;
     button.disabled = true;
     try {
-      const points = await answer(look(name, "frontier"));
-      if (name !== this.#model?.name) return;
+      const points = await this.#found(name);
+      if (points === null) return;
       this.#points = points;
     } finally {
       button.disabled = false;
@@ -60,6 +61,18 @@ export class Frontier {
     most.max = this.#points.length - 1;
     most.value = this.#points.findLastIndex((point) => point.plan_bytes <= this.#model.plan_bytes);
     this.#draw(true);
+  }
+
+  // What the server plans for this page, which says how far it is; null when another model is looked at by
+  // then. Nothing is planned for a page that has gone.
+  async #found(name) {
+    for await (const { kind, said } of told(await ask(look(name, "frontier")))) {
+      if (name !== this.#model?.name) return null;
+      if (kind === "error") throw new Error(said.error);
+      if (kind === "plans") return said;
+      element("frontier-said").textContent = `Planning: ${said.step}, ${said.done} of ${said.of}.`;
+    }
+    throw new Error("the server ended the search");
   }
 
   async #replan(bytes) {

@@ -10,7 +10,7 @@ export async function follow(take, link) {
     try {
       const response = await ask("page/events");
       link("live", null);
-      for await (const event of events(response.body)) take(JSON.parse(event));
+      for await (const { said } of told(response)) take(said);
       link("lost", null);
     } catch (error) {
       link("lost", error);
@@ -19,17 +19,22 @@ export async function follow(take, link) {
   }
 }
 
-async function* events(body) {
-  const reader = body.pipeThrough(new TextDecoderStream()).getReader();
+// The events of a response: of which kind, and what is said. Whoever stops listening closes the connection.
+export async function* told(response) {
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let text = "";
-  for (;;) {
-    const { value, done } = await reader.read();
-    if (done) return;
-    const parts = (text + value).split("\n\n");
-    text = parts.pop();
-    for (const part of parts) {
-      const data = part.split("\n").find((each) => each.startsWith("data: "));
-      if (data) yield data.slice(6);
+  try {
+    for (;;) {
+      const { value, done } = await reader.read();
+      if (done) return;
+      const parts = (text + value).split("\n\n");
+      text = parts.pop();
+      for (const part of parts) {
+        const field = (name) => part.split("\n").find((each) => each.startsWith(`${name}: `))?.slice(name.length + 2);
+        if (field("data")) yield { kind: field("event"), said: JSON.parse(field("data")) };
+      }
     }
+  } finally {
+    await reader.cancel();
   }
 }

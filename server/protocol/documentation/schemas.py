@@ -143,9 +143,10 @@ class ServerLive(Schema):
 
 
 class ServerReady(Schema):
-    """Whether models serve."""
+    """Whether models serve; where none does, or they are still loaded, the reason."""
 
     ready: bool
+    reason: str | None = None
 
 
 class Tensor(Schema):

@@ -1,4 +1,4 @@
-"""Plans on threads of the process, beside the event loop; what nobody waits for any more ends soon."""
+"""Planning beside the event loop, on threads that wait for searches; what is unwanted ends soon."""
 
 import asyncio
 import threading
@@ -7,7 +7,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from typing import TypeVar
 
-from loader.priority import step_aside
 from pipeline.program.stopping import PlanningStoppedError, stopping_when
 from server.errors import NotServingError
 
@@ -22,7 +21,8 @@ class PlanningThreads:
 
     def __init__(self) -> None:
         self._closed = False
-        self._aside = ThreadPoolExecutor(_MOST, "planner", step_aside)
+        # A thread that gave way to others, and held the interpreter, would hold up the event loop.
+        self._threads = ThreadPoolExecutor(_MOST, "planner")
 
     async def run(self, work: Callable[[], T]) -> T:
         """Return what ``work`` returns; when this is cancelled, it ends as soon as its search asks.
@@ -30,17 +30,10 @@ class PlanningThreads:
         Raises:
             NotServingError: closed. Otherwise what ``work`` raises.
         """
-        return await self._run(None, work)
-
-    async def plan(self, search: Callable[[], T]) -> T:
-        """Do as ``run`` where requests leave a core; ``search`` starts no threads: they would, too."""
-        return await self._run(self._aside, search)
-
-    async def _run(self, threads: ThreadPoolExecutor | None, work: Callable[[], T]) -> T:
         if self._closed:
             raise NotServingError("the server is stopping")
         left = threading.Event()
-        # Taken out: its thread, which gives way to others, may keep a call for long after its result.
+        # Taken out: its thread may keep a call for long after its result.
         waiting = [work]
         del work
 
@@ -50,7 +43,7 @@ class PlanningThreads:
 
         try:
             return await asyncio.get_running_loop().run_in_executor(
-                threads, copy_context().run, stoppable
+                self._threads, copy_context().run, stoppable
             )
         except PlanningStoppedError as exc:
             raise NotServingError("the server is stopping") from exc
@@ -60,4 +53,4 @@ class PlanningThreads:
     def close(self) -> None:
         """End what is being planned; nothing will be any more."""
         self._closed = True
-        self._aside.shutdown(wait=False)
+        self._threads.shutdown(wait=False)

@@ -5,13 +5,15 @@ import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from models.packs.pack import Pack, open_pack
 from pipeline.devices.base import Device, DeviceMemoryError
 from pipeline.fitting.frontier import FrontierPoint, frontier
+from pipeline.planning.found_plans import FoundPlans
 from pipeline.planning.plan import PlanError
+from pipeline.profiles.found_plans_file import plans_of
 from pipeline.profiles.profile import Profile
-from pipeline.profiles.profile_file import save_found
 from pipeline.schedule.architectures import ARCHITECTURES, Architecture
 from server.errors import NotServingError, RefusedError
 from server.memory.budget import Budget, check_requests
@@ -20,6 +22,7 @@ from server.memory.request_needs import Need
 from server.memory.sharing import Sharer, partitioned_sharer, sharer
 from server.repository.batching import batching_of
 from server.repository.layout.slots import Slot, labelled
+from server.repository.planning.apart import SearchApart
 from server.repository.planning.pack_profiles import prepared
 from server.settings.settings import Settings
 from server.settings.workers import workers_of
@@ -33,6 +36,22 @@ class Prepared:
     pack: Pack
     profile: Profile | None
     sharer: Sharer
+    known: FoundPlans
+
+
+def figures(*asked: Any) -> list[dict[str, Any]]:
+    """Return the points of the frontier that is ``asked`` for, ascending in memory, as JSON has them."""
+    return [_shown(point) for point in frontier(*asked)]
+
+
+def _shown(point: FrontierPoint) -> dict[str, Any]:
+    return {
+        "plan_bytes": point.plan.total_bytes,
+        "weight_bytes": point.plan.weight_bytes,
+        "arena_bytes": point.plan.arena_bytes,
+        "seconds": point.seconds,
+        "estimated": point.estimated,
+    }
 
 
 class Preparer:
@@ -42,6 +61,9 @@ class Preparer:
         self._settings = settings
         self._budget = budget
         self._device = device
+        self._search = SearchApart()
+        #: What was found of packs beside which nothing can be written, by their folders.
+        self._unsaved: dict[Path, FoundPlans] = {}
 
     def least(self, folder: Path) -> Minimum:
         """Return what the pack in ``folder``, a version's, needs at least, as the device is; blocks.
@@ -52,8 +74,10 @@ class Preparer:
         # What is wrong with a profile is said when the pack is opened.
         pack, profile = prepared(self._checked(folder), self._device, logging.DEBUG)
         model = folder.parent if folder.name.isdecimal() else folder
-        least = self._sharer(model.name, pack, profile)
-        save_found([profile])
+        known = self._known(pack)
+        least = self._sharer(model.name, pack, profile, known)
+        if not known.save():
+            self._unsaved[pack.folder] = known
         return Minimum(least.least, Need.of(pack.manifest), least.alone)
 
     def prepare(self, slot: Slot) -> Prepared:
@@ -67,19 +91,29 @@ class Preparer:
             pack, profile = prepared(self._checked(slot.folder), self._device)
             check_requests(slot.name, pack.manifest, self._budget)
             lanes = batching_of(self._settings, slot).lanes
-            shared = self._sharer(slot.model, pack, profile, lanes)
-            return Prepared(slot, labelled(pack, slot), profile, replace(shared, name=slot.name))
+            known = self._known(pack)
+            shared = replace(self._sharer(slot.model, pack, profile, known, lanes), name=slot.name)
+            return Prepared(slot, labelled(pack, slot), profile, shared, known)
 
-    def frontier(self, model: Prepared) -> list[FrontierPoint]:
-        """Return the plans that ``model`` may have, ascending in memory; blocks.
+    def frontier(self, model: Prepared) -> list[dict[str, Any]]:
+        """Return the plans that ``model`` may have, as ``figures`` of a frontier; blocks.
 
         Raises:
             PlanError, ProfileError: it has none.
         """
         resident = self._device.adapt(ARCHITECTURES["pre"])
-        return frontier(model.pack.manifest, self._architecture(), resident, model.profile)
+        asked = model.pack.manifest, self._architecture(), resident, model.profile, model.known
+        return self._search.fully(figures, *asked)
 
-    def _sharer(self, name: str, pack: Pack, profile: Profile | None, lanes: int = 1) -> Sharer:
+    def _known(self, pack: Pack) -> FoundPlans:
+        known = plans_of(pack)
+        if pack.folder in self._unsaved:
+            known.take(self._unsaved[pack.folder])
+        return known
+
+    def _sharer(
+        self, name: str, pack: Pack, profile: Profile | None, known: FoundPlans, lanes: int = 1
+    ) -> Sharer:
         """Return the model as one of a set, in partitions where the settings say so.
 
         Raises:
@@ -87,12 +121,15 @@ class Preparer:
         """
         workers = workers_of(self._settings.workers, name)
         if workers == 1:
-            return sharer(name, pack.manifest, self._architecture(), profile, lanes=lanes)
+            of = name, pack.manifest, self._architecture(), profile
+            return sharer(*of, lanes=lanes, search=self._search, known=known)
         if not self._device.computes_on_caller:
             raise PlanError(
                 f"{name}: {workers} workers: each computes on a core, not on {self._device.name}"
             )
-        return partitioned_sharer(name, pack.manifest, self._architecture(), workers, profile)
+        return partitioned_sharer(
+            name, pack.manifest, self._architecture(), workers, profile, self._search
+        )
 
     def _architecture(self) -> Architecture:
         return self._device.adapt(ARCHITECTURES[self._settings.architecture])

@@ -44,7 +44,7 @@ class Bringing:
         self.refusals: dict[str, int] = {}
 
     async def bring(self, slot: Slot, evicts: bool) -> bool:
-        """Let ``slot`` be served as it is on disk; return whether other models have changed.
+        """Let ``slot`` be served as it is on disk; return whether there may be better plans.
 
         ``evicts``: where it does not fit, those of the others go that may. Raises as Repository.load.
         """
@@ -63,7 +63,7 @@ class Bringing:
             raise
 
     async def _anew(self, entry: Entry, slot: Slot, evicts: bool) -> bool:
-        """Load what ``entry``, which does not serve, shall; return whether others have changed."""
+        """Load what ``entry``, which does not serve, shall; return whether there may be better plans."""
         was_evicted = entry.evicted
         # What left service holds its memory until here.
         await self._closing.close(entry, entry.reason)

@@ -57,7 +57,7 @@ class Evicting:
 
     async def chosen(self, model: Prepared, replaced: str = "") -> list[str] | None:
         """Return who goes so that ``model`` fits, None where it does not; ``replaced`` goes in any case."""
-        return await self._loaded.planning.plan(lambda: self._victims(model, replaced))
+        return await self._loaded.planning.run(lambda: self._victims(model, replaced))
 
     def _victims(self, model: Prepared, replaced: str) -> list[str] | None:
         name = model.slot.name

@@ -6,23 +6,18 @@ and goes with the server: nobody else would end it.
 """
 
 import contextlib
-import ctypes
 import errno
 import json
-import os
-import resource
-import signal
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from server.repository.working.child import limit
+
 #: What failed: the file, the memory or the time that it may take, the disk, or something of ours.
 Kind = Literal["model", "memory", "disk", "fault"]
-_PR_SET_PDEATHSIG = 1
-#: The service computes first.
-_NICE = 10
 
 
 @dataclass(frozen=True)
@@ -50,7 +45,7 @@ def main(argument: str) -> int:
     task = Task(**json.loads(argument))
     try:
         with _failures():
-            limit(task)
+            limit(task.server, task.memory_bytes, task.cpu_seconds)
             _say(pack=str(_compile(task)))
     except _FailedError as exc:
         _say(error=str(exc), kind=exc.kind)
@@ -97,18 +92,6 @@ def _is_full(exc: BaseException | None) -> bool:
             return True
         exc = exc.__cause__
     return False
-
-
-def limit(task: Task) -> None:
-    """Bound memory and time of this process, and end it when the server ends."""
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != task.server:
-        sys.exit("the server is gone")
-    resource.setrlimit(resource.RLIMIT_DATA, (task.memory_bytes, task.memory_bytes))
-    resource.setrlimit(resource.RLIMIT_CPU, (task.cpu_seconds, task.cpu_seconds + 5))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    with contextlib.suppress(OSError):  # a unit may forbid it
-        os.nice(_NICE)
 
 
 def _compile(task: Task) -> Path:

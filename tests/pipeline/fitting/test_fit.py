@@ -2,14 +2,18 @@
 
 import math
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 
+import onnx
 import pytest
 from pydantic import TypeAdapter
 
+from models.compiler import CompileOptions, compile_onnx
 from models.packs.manifest import Manifest
-from models.packs.pack import Pack
+from models.packs.pack import Pack, open_pack
 from pipeline.fitting.fit import fit
 from pipeline.fitting.frontier import frontier
 from pipeline.fitting.wanted import LEAST, NOTHING, Fitted, Wanted
@@ -22,6 +26,7 @@ from pipeline.profiles.times import Distribution
 from pipeline.schedule.architectures import ARCHITECTURES
 from pipeline.timing.simulator import simulate
 from pipeline.timing.traced_durations import services
+from tests.models import nets
 from tests.pipeline.made_profiles import profile
 from tests.pipeline.synthetic import manifest
 
@@ -138,6 +143,26 @@ def test_nothing_is_smaller_than_the_least(tiny_pack: Pack) -> None:
     with pytest.raises(PlanError, match=f"required .* available .*{least - 1} bytes.* excess 1 b"):
         fit(network, AUTO, Wanted(total_bytes=least - 1))
     assert fit(network, AUTO, NOTHING).plan.total_bytes > least
+
+
+@pytest.mark.parametrize("net", [nets.residual, nets.batched, nets.gemm, nets.two_by_two])
+@pytest.mark.parametrize("name", ["auto", "pre", "2s", "sync"])
+def test_no_rule_finds_a_smaller_plan_than_the_least(
+    net: Callable[[], onnx.ModelProto], name: str, tmp_path: Path
+) -> None:
+    """Fewer launches with more weights in memory may take less than streaming as little as possible."""
+    source = nets.written(net(), tmp_path / "net.onnx")
+    options = CompileOptions(chunk_bytes=nets.CHUNK_BYTES)
+    network = open_pack(compile_onnx(source, tmp_path / "net", options)).manifest
+    architecture = ARCHITECTURES[name]
+    least = fit(network, architecture, LEAST).plan.total_bytes
+    for factor in (1, 1.01, 1.1, 1.5, 3):
+        for thorough in (False, True):
+            wanted = Wanted(total_bytes=round(factor * least), thorough=thorough)
+            assert (
+                least <= fit(network, architecture, wanted).plan.total_bytes <= factor * least + 1
+            )
+    assert fit(network, architecture).plan.total_bytes >= least
 
 
 def test_a_frontier_has_less_time_for_more_memory() -> None:

@@ -75,6 +75,24 @@ def test_weights_that_expand_stay_within_the_limit_with_their_staging(
 
 
 @drawn
+@given(
+    chunks=st.lists(st.lists(st.integers(1, 8), min_size=1, max_size=6), min_size=1, max_size=8),
+    more=st.integers(0, 12),
+    data=st.data(),
+)
+def test_a_few_pages_above_the_smallest_there_is_a_plan(
+    chunks: list[list[int]], more: int, data: st.DataObject
+) -> None:
+    """Also where what is stored of a read is more than its share of a ring of all that is left."""
+    net = network(chunks, [1e-5] * len(chunks), 1e-5)
+    count = len(net.manifest.spans)
+    pages = data.draw(st.lists(st.integers(1, 8), min_size=count, max_size=count))
+    net = replace(net, manifest=stored(net.manifest, pages))
+    limit = smallest_bytes(net.manifest, Drafts(net.manifest, net.durations)) + more * PAGE
+    assert planned(net, limit).plan.weight_bytes <= limit
+
+
+@drawn
 @given(net=networks(), part=st.floats(0, 1))
 def test_reading_ahead_delays_no_request_right_after_another(net: Network, part: float) -> None:
     plan = planned(net, smallest(net) + int(part * net.streamable_bytes))

@@ -17,6 +17,7 @@ from pipeline.fitting.frontier import frontier
 from pipeline.fitting.partitioned import fit_partitions
 from pipeline.fitting.row_variants import row_variants
 from pipeline.fitting.wanted import LEAST, Wanted
+from pipeline.planning.found_plans import FoundPlans
 from pipeline.planning.make import make_plan
 from pipeline.planning.partitions.plan import PipelinePlan
 from pipeline.planning.plan import Choice, Plan
@@ -154,17 +155,17 @@ def test_plans_on_tiles_have_the_bits_of_the_whole(
 
 
 def test_plans_on_tiles_are_explained_and_found_again(pack: Pack, tmp_path: Path) -> None:
-    made, again = (timed_profile(pack.manifest, tiles) for tiles in (_FAST, _SLOW))
-    file = KnownFile(tmp_path / "plans.json", "0" * 16)
-    made.known.keep_in(file)
+    made, file = timed_profile(pack.manifest, _FAST), KnownFile(tmp_path / "plans.json")
+    known, again = FoundPlans(), FoundPlans()
+    known.keep_in(file)
     wanted = Wanted(total_bytes=3 * fit(pack.manifest, AUTO, LEAST, made).plan.total_bytes // 2)
-    plan = fit(pack.manifest, AUTO, wanted, made).plan
+    plan = fit(pack.manifest, AUTO, wanted, made, known).plan
     assert on_tiles(plan.choice.regions)
     lines = list(explain_regions(pack.manifest, plan))
     assert any(line.startswith("on tiles, ") and "columns at a time" in line for line in lines)
-    assert made.known.save()
-    again.known.keep_in(file)
-    assert fit(pack.manifest, AUTO, wanted, again).plan.choice == plan.choice
+    assert known.save()
+    again.keep_in(file)
+    assert fit(pack.manifest, AUTO, wanted, made, again).plan.choice == plan.choice
 
 
 def test_plans_on_tiles_are_bounded_and_simulated(pack: Pack, fast: Profile) -> None:

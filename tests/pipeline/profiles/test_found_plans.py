@@ -15,7 +15,7 @@ from pipeline.planning.found_plans import MOST_PLANS, PLANNER_VERSION, FoundPlan
 from pipeline.planning.plan import Choice
 from pipeline.profiles import found_plans_file
 from pipeline.profiles.delay_limits import SweepLimits
-from pipeline.profiles.found_plans_file import KnownFile
+from pipeline.profiles.found_plans_file import KnownFile, plans_of
 from pipeline.profiles.profile_file import load_profile, manifest_checksum, save_profile
 from pipeline.program.regions import Region
 from pipeline.schedule.architectures import ARCHITECTURES
@@ -23,7 +23,6 @@ from pipeline.timing.simulator import simulate
 from pipeline.timing.traced_durations import services
 from tests.pipeline.made_profiles import MACHINE, profile
 
-OF_A, OF_B = 16 * "a", 16 * "b"
 KNOWN = FoundPlan(
     Choice(
         1 << 20,
@@ -39,9 +38,9 @@ KNOWN = FoundPlan(
 )
 
 
-def opened(path: Path, profile: str = OF_A) -> FoundPlans:
+def opened(path: Path) -> FoundPlans:
     plans = FoundPlans()
-    plans.keep_in(KnownFile(path, profile))
+    plans.keep_in(KnownFile(path))
     return plans
 
 
@@ -68,11 +67,6 @@ def test_what_is_saved_is_found_again(tmp_path: Path) -> None:
     again = opened(path)
     assert again.get("auto 1 None") == KNOWN
     assert again.get("auto 2 None") is None
-    # Another profile is another question; what it finds replaces the rest.
-    other = opened(path, OF_B)
-    assert other.get("auto 1 None") is None
-    assert saved(other, "auto 2 None")
-    assert opened(path).get("auto 1 None") is None
 
 
 def test_what_two_processes_find_is_kept_of_both(tmp_path: Path) -> None:
@@ -155,11 +149,12 @@ def test_what_cannot_be_written_is_known_until_the_end(tmp_path: Path) -> None:
     assert known.get("auto 1 None") == KNOWN
 
 
-def asked(pack: Pack, wanted: Wanted, name: str = "auto") -> Fitted:
+def asked(pack: Pack, wanted: Wanted, name: str = "auto", profiled: bool = True) -> Fitted:
     """Return what a process of its own answers; it saves what it finds."""
-    known = load_profile(pack, MACHINE)
-    found = fit(pack.manifest, ARCHITECTURES[name], wanted, known)
-    assert known.known.save()
+    known = plans_of(pack)
+    profile = load_profile(pack, MACHINE) if profiled else None
+    found = fit(pack.manifest, ARCHITECTURES[name], wanted, profile, known)
+    assert known.save()
     return found
 
 
@@ -176,11 +171,42 @@ def test_a_plan_is_searched_once(name: str, pack: Pack, monkeypatch: pytest.Monk
     assert asked(pack, wanted, name) == first
 
 
-@pytest.mark.parametrize("total", [None, 1 << 20, 1 << 30])
-def test_who_loads_quickly_takes_what_was_searched_thoroughly(
-    total: int | None, pack: Pack, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("wanted", [LEAST, Wanted(total_bytes=1 << 20)])
+def test_what_is_found_without_a_profile_is_kept_too(
+    wanted: Wanted, pack: Pack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wanted = LEAST if total is None else Wanted(total_bytes=total)
+    first = asked(pack, wanted, profiled=False)
+    monkeypatch.setattr("pipeline.fitting.within.row_variants", no_search)
+    assert asked(pack, wanted, profiled=False) == first
+    # No times decide on the least: with a profile it is the same.
+    if wanted.least:
+        assert asked(pack, wanted).plan == first.plan
+
+
+def test_another_profile_is_another_question(pack: Pack) -> None:
+    wanted = Wanted(total_bytes=1 << 20)
+    known = plans_of(pack)
+    for seconds in (1e-3, 1e-3, 2e-3):
+        fit(pack.manifest, ARCHITECTURES["auto"], wanted, profile(pack.manifest, seconds), known)
+    assert known.save()
+    assert len(json.loads((pack.folder / found_plans_file.FILE).read_text("utf-8"))["plans"]) == 2
+
+
+def test_the_least_is_the_smallest_that_any_search_found(pack: Pack) -> None:
+    known, auto = plans_of(pack), ARCHITECTURES["auto"]
+    least = fit(pack.manifest, auto, LEAST, None, known)
+    question = next(iter(known.__getstate__()))
+    smaller = FoundPlan(least.plan.choice, total_bytes=least.plan.total_bytes + 1)
+    known.add(question, smaller)
+    found = fit(pack.manifest, auto, Wanted(total_bytes=least.plan.total_bytes), None, known)
+    assert known.__getstate__()[question].total_bytes == found.plan.total_bytes
+
+
+@pytest.mark.parametrize("total", [1 << 20, 1 << 30])
+def test_who_loads_quickly_takes_what_was_searched_thoroughly(
+    total: int, pack: Pack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = Wanted(total_bytes=total)
     quick = asked(pack, wanted)
     thorough = asked(pack, replace(wanted, thorough=True))
     assert (quick.thorough, thorough.thorough) == (False, True)
@@ -219,12 +245,12 @@ def test_a_choice_that_makes_no_plan_is_searched_again(pack: Pack) -> None:
 
 def test_what_is_found_and_is_not_what_is_wanted_is_searched_again(pack: Pack) -> None:
     auto, wanted = ARCHITECTURES["auto"], Wanted(total_bytes=500_000)
-    known = load_profile(pack, MACHINE)
-    first = fit(pack.manifest, auto, wanted, known)
-    assert known.known.save()
+    measured, known = load_profile(pack, MACHINE), plans_of(pack)
+    first = fit(pack.manifest, auto, wanted, measured, known)
+    assert known.save()
     kept = json.loads((pack.folder / found_plans_file.FILE).read_text("utf-8"))["plans"]
-    everything = fit(pack.manifest, auto, Wanted(total_bytes=1 << 30), known)
+    everything = fit(pack.manifest, auto, Wanted(total_bytes=1 << 30), measured, known)
     assert everything.plan.total_bytes > 500_000
     for question in kept:
-        known.known.add(question, FoundPlan(everything.plan.choice))
-    assert fit(pack.manifest, auto, wanted, known) == first
+        known.add(question, FoundPlan(everything.plan.choice))
+    assert fit(pack.manifest, auto, wanted, measured, known) == first

@@ -9,9 +9,12 @@ from pipeline.planning.plan import Plan
 from server.memory.sharing import Sharer
 
 
-def fitted(memory: Mapping[str, int]) -> Fitted:
-    plan = SimpleNamespace(memory=dict(memory), total_bytes=sum(memory.values()))
-    return Fitted(cast("Plan", plan))
+def fitted(memory: Mapping[str, int], by_thumb: bool = False) -> Fitted:
+    chosen = SimpleNamespace(**memory)
+    plan = SimpleNamespace(
+        memory=dict(memory), total_bytes=sum(memory.values()), architecture="", choice=chosen
+    )
+    return Fitted(cast("Plan", plan), by_thumb=by_thumb)
 
 
 def numbers(name: str, least: Mapping[str, int], ring: int = 0, arena: int = 0) -> Sharer:

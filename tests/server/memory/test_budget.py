@@ -376,7 +376,9 @@ async def test_not_ready_once_nothing_serves(service: Service) -> None:
     for name in ("tiny", "pair"):
         await service.client.post(UNLOAD.format(name))
     response = await service.client.get("/v2/health/ready")
-    assert (response.status_code, response.json()) == (503, {"ready": False})
+    said = response.json()
+    assert (response.status_code, said["ready"]) == (503, False)
+    assert "'tiny': unloaded" in said["reason"]
     assert (await service.client.get("/v2/health/live")).status_code == 200
 
 

@@ -1,7 +1,9 @@
 """The page is served whole; what it shows of the server is so."""
 
+import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -71,8 +73,19 @@ async def test_versions_side_by_side_are_shown_each(
             assert (await service.client.get(path)).json()["boxes"]
 
 
+def events(text: str) -> list[tuple[str, Any]]:
+    """The events of a stream: of which kind, and what is said."""
+    found = []
+    for part in text.split("\n\n")[:-1]:
+        kind, data = part.split("\n")
+        found.append((kind.removeprefix("event: "), json.loads(data.removeprefix("data: "))))
+    return found
+
+
 async def test_a_frontier_is_planned_once(shared: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = (await shared.client.get("/page/models/tiny/frontier")).json()
+    *steps, (kind, first) = events((await shared.client.get("/page/models/tiny/frontier")).text)
+    assert {kind for kind, _ in steps} == {"step"}
+    assert kind == "plans"
     sizes = [point["plan_bytes"] for point in first]
     assert len(sizes) > 1
     assert sizes == sorted(sizes)
@@ -81,7 +94,8 @@ async def test_a_frontier_is_planned_once(shared: Service, monkeypatch: pytest.M
         raise AssertionError
 
     monkeypatch.setattr(shared.context.repository, "frontier", never)
-    assert (await shared.client.get("/page/models/tiny/frontier")).json() == first
+    again = await shared.client.get("/page/models/tiny/frontier")
+    assert events(again.text) == [("plans", first)]
     # It takes a core: who may not load may not ask.
     headers = {"x-forwarded-for": "198.51.100.1"}
     error(await shared.client.get("/page/models/tiny/frontier", headers=headers), 403)

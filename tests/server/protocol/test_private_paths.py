@@ -117,7 +117,8 @@ async def test_not_ready_without_the_repository(
         elsewhere = repository.with_name("elsewhere")
         move(repository, elsewhere)
         response = await service.client.get("/v2/health/ready")
-        assert (response.status_code, response.json()) == (503, {"ready": False})
+        why = {"ready": False, "reason": "the repository is not there"}
+        assert (response.status_code, response.json()) == (503, why)
         move(elsewhere, repository)
         assert (await service.client.get("/v2/health/ready")).status_code == 200
         move(repository, elsewhere)

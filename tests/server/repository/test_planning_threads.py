@@ -1,12 +1,10 @@
 """Plans that nobody waits for any more: the thread ends, and the server does not wait for it."""
 
 import asyncio
-import os
 import threading
 
 import pytest
 
-from loader.priority import LEVELS
 from pipeline.program.stopping import go_on
 from server.errors import NotServingError
 from server.repository.planning.planning_threads import PlanningThreads
@@ -41,17 +39,6 @@ async def test_a_plan_ends_when_who_asked_for_it_goes() -> None:
         await asking
     assert search.ended.wait(LIMIT_SECONDS)
     assert await threads.run(lambda: 7) == 7  # others go on
-
-
-async def test_plans_leave_the_cores_to_requests() -> None:
-    def nice_level() -> int:
-        return os.getpriority(os.PRIO_PROCESS, 0)
-
-    before, threads = nice_level(), PlanningThreads()
-    for _ in range(2):  # a thread that has planned plans again
-        assert await threads.plan(nice_level) == min(before + LEVELS, 19)
-    assert nice_level() == before
-    assert await threads.run(nice_level) == before
 
 
 async def test_plans_end_when_the_server_does() -> None:

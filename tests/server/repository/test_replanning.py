@@ -23,7 +23,7 @@ from server.memory.sharing import Activations, share_out
 from server.repository.replanning import Place, growing, making_room
 from server.repository.served_engine import Running
 from tests.server.conftest import SettingsFactory
-from tests.server.memory.sets import numbers
+from tests.server.memory.sets import fitted, numbers
 from tests.server.support import (
     Faults,
     Gate,
@@ -89,6 +89,17 @@ def test_models_come_and_go_step_by_step_within_the_budget(
         budget.reserve(name, shares[name].fitted.plan.memory, shares[name].in_turns)
         loaded[name] = shares[name]
         assert budget.used_bytes <= total
+
+
+def test_what_a_search_has_found_takes_the_place_of_a_first_plan() -> None:
+    """Also where it is no larger; the same plan is not opened again."""
+    large, small = {"ring": 8, "arena": 2}, {"ring": 7, "arena": 1}
+    budget = Budget(10)
+    budget.reserve("a", large, False)
+    first, best = Place(fitted(large, by_thumb=True), False), Place(fitted(small), False)
+    assert growing({"a": first}, {"a": best}, budget) == {"a": best}
+    assert growing({"a": best}, {"a": Place(fitted(small, by_thumb=True), False)}, budget) == {}
+    assert growing({"a": first}, {"a": Place(fitted(large), False)}, budget) == {}
 
 
 @pytest.fixture

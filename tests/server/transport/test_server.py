@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -22,21 +22,61 @@ from tests.server.transport.wire import LIMITS, answers_at_once
 POST = b"POST /v2/models/tiny/infer HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{"
 
 
-async def test_told_to_end_while_it_starts_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+def make(listener: socket.socket, begin: Callable[[], Awaitable[None]], said: list[str]) -> Server:
+    return Server(
+        uvicorn.Config(answers_at_once, log_config=None, ws="none", lifespan="off"),
+        listener,
+        Registry(LIMITS),
+        begin=begin,
+        stopping=lambda: said.append("stopping"),
+        sweep=lambda now: None,
+    )
+
+
+async def test_told_to_end_before_it_starts_it_ends() -> None:
     said: list[str] = []
-    config = uvicorn.Config(answers_at_once, log_config=None, ws="none", lifespan="off")
+
+    async def begin() -> None:
+        said.append("begun")
+
     with listen("127.0.0.1", 0) as listener:
-        server = Server(
-            config,
-            listener,
-            Registry(LIMITS),
-            ready=lambda: said.append("ready"),
-            stopping=lambda: said.append("stopping"),
-            sweep=lambda now: None,
-        )
+        server = make(listener, begin, said)
         server.should_exit = True  # what the handler of a signal sets
-        await asyncio.wait_for(server.serve(), LIMIT_SECONDS)
+        await asyncio.wait_for(server.run_until_told(), LIMIT_SECONDS)
         assert listener.fileno() == -1
+    assert said == ["stopping"]
+
+
+async def test_requests_are_answered_while_it_begins_and_the_end_cancels_that() -> None:
+    said: list[str] = []
+
+    async def begin() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            said.append("cancelled")
+
+    with listen("127.0.0.1", 0) as listener:
+        port, server = listener.getsockname()[1], make(listener, begin, said)
+        running = asyncio.create_task(server.run_until_told())
+        async with asyncio.timeout(LIMIT_SECONDS):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+            assert (await reader.readline()).startswith(b"HTTP/1.1 200")
+            writer.close()
+            server.should_exit = True
+            await running
+    assert said == ["stopping", "cancelled"]
+
+
+async def test_what_cannot_begin_ends_the_server_with_its_error() -> None:
+    said: list[str] = []
+
+    async def begin() -> None:
+        raise ValueError("no model")
+
+    with listen("127.0.0.1", 0) as listener, pytest.raises(ValueError, match="no model"):
+        await asyncio.wait_for(make(listener, begin, said).run_until_told(), LIMIT_SECONDS)
     assert said == ["stopping"]
 
 

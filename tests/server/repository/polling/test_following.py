@@ -70,4 +70,4 @@ async def test_a_repository_that_is_away_changes_nothing(
     repository.rename(repository.with_name("away"))
     with pytest.raises(Exception, match="no such folder"):
         await follow(service.context.repository)
-    assert service.context.ready
+    assert not service.context.absence

@@ -322,8 +322,8 @@ def test_the_process_limits_itself() -> None:
     endless = "; ".join(
         [
             "import os, sys",
-            "from server.repository.uploads.child import Task, limit",
-            "limit(Task('', '', '', 1 << 30, 1, int(sys.argv[1]) or os.getppid()))",
+            "from server.repository.working.child import limit",
+            "limit(int(sys.argv[1]) or os.getppid(), 1 << 30, 1)",
             "print('begun', flush=True)",
             "exec('while True: pass')",
         ]

@@ -1,0 +1,108 @@
+"""Frontiers are planned for those who wait: once for all of them, and no longer than they do."""
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from pipeline.program.stopping import Tell
+from server.errors import BusyError
+from server.page.looks import MOST_SEARCHES, Looks, Rows, Step
+from server.repository.repository import Repository
+
+ROWS: Rows = [{"plan_bytes": 1}]
+
+
+class _Pack:
+    """Something of its own that may go."""
+
+
+class _Searches:
+    """Models whose frontiers are found when ``found`` is set; counts what has begun and was cancelled."""
+
+    def __init__(self) -> None:
+        self.packs: dict[str, _Pack] = {}
+        self.found = asyncio.Event()
+        self.begun: list[str] = []
+        self.cancelled: list[str] = []
+        self.heard: Tell = lambda step, done, of: None
+
+    def get(self, name: str) -> tuple[Any, Any]:
+        return SimpleNamespace(), self.packs.setdefault(name, _Pack())
+
+    async def frontier(self, name: str, heard: Tell) -> Rows:
+        self.begun.append(name)
+        self.heard = heard
+        try:
+            await self.found.wait()
+        except asyncio.CancelledError:
+            self.cancelled.append(name)
+            raise
+        return ROWS
+
+
+@pytest.fixture
+async def searches() -> _Searches:
+    return _Searches()
+
+
+@pytest.fixture
+def looks(searches: _Searches) -> Looks:
+    return Looks(cast(Repository, searches))
+
+
+async def listen(looks: Looks, name: str) -> list[Step | Rows]:
+    return [said async for said in looks.frontier(name)]
+
+
+async def turn() -> None:
+    """Let all tasks go as far as they can."""
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+async def test_all_who_wait_share_one_search(looks: Looks, searches: _Searches) -> None:
+    tasks = [asyncio.create_task(listen(looks, "a")) for _ in range(3)]
+    await turn()
+    searches.heard("plans", 1, 18)
+    await turn()
+    searches.found.set()
+    for said in await asyncio.gather(*tasks):
+        assert said[0] == Step("begins", 0, 1)
+        assert Step("plans", 1, 18) in said
+        assert said[-1] == ROWS
+    assert await listen(looks, "a") == [ROWS]
+    assert searches.begun == ["a"]
+
+
+async def test_a_search_ends_with_the_last_who_waits(looks: Looks, searches: _Searches) -> None:
+    tasks = [asyncio.create_task(listen(looks, "a")) for _ in range(2)]
+    await turn()
+    tasks[0].cancel()
+    await turn()
+    assert searches.cancelled == []
+    tasks[1].cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    assert searches.cancelled == ["a"]
+    searches.found.set()
+    assert (await listen(looks, "a"))[-1] == ROWS
+
+
+async def test_one_search_holds_up_no_other(looks: Looks, searches: _Searches) -> None:
+    tasks = [asyncio.create_task(listen(looks, f"m{n}")) for n in range(MOST_SEARCHES)]
+    await turn()
+    assert len(searches.begun) == MOST_SEARCHES
+    with pytest.raises(BusyError):
+        await listen(looks, "one more")
+    searches.found.set()
+    await asyncio.gather(*tasks)
+    assert (await listen(looks, "one more"))[-1] == ROWS
+
+
+async def test_a_pack_that_was_replaced_is_searched_anew(looks: Looks, searches: _Searches) -> None:
+    searches.found.set()
+    await listen(looks, "a")
+    searches.packs["a"] = _Pack()
+    await listen(looks, "a")
+    assert searches.begun == ["a", "a"]

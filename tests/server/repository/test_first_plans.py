@@ -1,0 +1,141 @@
+"""A model serves on a plan by rules of thumb while a search goes on, and then on what that has found."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+from pipeline.planning.plan import PlanError
+from pipeline.program.stopping import PlanningStoppedError, go_on
+from server.memory.search import Search
+from server.repository.planning import preparing
+from tests.server.conftest import SettingsFactory
+from tests.server.support import LIMIT_SECONDS, Packs, Service, arrays, inputs_for, serving
+
+REPLAN = "/v2/repository/models/tiny/replan"
+LOAD = "/v2/repository/models/pair/load"
+
+
+class Held(Search):
+    """Searches within a budget take long: they go on when ``found`` is set, or fail with ``failure``."""
+
+    def __init__(self) -> None:
+        self.begun, self.found = threading.Event(), threading.Event()
+        self.stopped = threading.Semaphore(0)
+        self.failure: Exception | None = None
+
+    def fully(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        if function.__name__ == "fit_lanes":
+            self.begun.set()
+            while not self.found.wait(0.002):
+                try:
+                    go_on()
+                except PlanningStoppedError:
+                    self.stopped.release()
+                    raise
+            if self.failure is not None:
+                raise self.failure
+        return function(*arguments)
+
+    def briefly(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        return None
+
+
+@pytest.fixture
+def search(monkeypatch: pytest.MonkeyPatch) -> Held:
+    held = Held()
+    monkeypatch.setattr(preparing, "SearchApart", lambda: held)
+    return held
+
+
+@pytest.fixture
+async def service(settings: SettingsFactory, search: Held) -> AsyncIterator[Service]:
+    async with serving(settings(models=("tiny",), models_budget=1 << 20)) as service:
+        yield service
+        search.found.set()
+
+
+def is_by_thumb(service: Service, name: str = "tiny") -> bool:
+    fitted = service.context.repository.get(name)[0].fitted
+    assert fitted is not None
+    budget = service.context.budget
+    assert budget.used_bytes <= budget.total_bytes
+    return fitted.by_thumb
+
+
+async def answer(service: Service) -> dict[str, bytes]:
+    outputs = arrays(await service.infer("tiny", inputs_for("tiny")))
+    return {name: array.tobytes() for name, array in outputs.items()}
+
+
+async def grown(service: Service) -> None:
+    """Wait until models have what a search finds."""
+    growth = service.context.repository._changing._growth
+    assert growth is not None
+    async with asyncio.timeout(LIMIT_SECONDS):
+        await growth
+
+
+async def test_the_better_plan_is_taken_between_requests(service: Service, search: Held) -> None:
+    assert (await service.client.get("/v2/health/ready")).status_code == 200
+    assert is_by_thumb(service)
+    assert await asyncio.to_thread(search.begun.wait, LIMIT_SECONDS)
+    before = await answer(service)
+    asking = asyncio.create_task(answer(service))
+    search.found.set()
+    await grown(service)
+    assert not is_by_thumb(service)
+    assert await asking == await answer(service) == before
+
+
+async def test_a_limit_is_kept_at_once(service: Service, search: Held, packs: Packs) -> None:
+    least = packs.smallest("tiny")
+    answered = await service.client.post(REPLAN, json={"memory_bytes": least + 4096})
+    assert answered.status_code == 200
+    assert sum(service.context.budget.held()["tiny"].values()) <= least + 4096
+    assert is_by_thumb(service)
+    search.found.set()
+    await grown(service)
+    assert not is_by_thumb(service)
+    assert sum(service.context.budget.held()["tiny"].values()) <= least + 4096
+
+
+async def test_a_change_ends_the_search_and_another_begins(service: Service, search: Held) -> None:
+    assert await asyncio.to_thread(search.begun.wait, LIMIT_SECONDS)
+    assert (await service.client.post(LOAD)).status_code == 200
+    assert search.stopped.acquire(timeout=LIMIT_SECONDS)
+    assert is_by_thumb(service)
+    assert is_by_thumb(service, "pair")
+    search.found.set()
+    await grown(service)
+    assert not is_by_thumb(service)
+    assert not is_by_thumb(service, "pair")
+
+
+async def test_a_model_that_leaves_is_not_searched_for(service: Service, search: Held) -> None:
+    assert await asyncio.to_thread(search.begun.wait, LIMIT_SECONDS)
+    left = await service.client.post("/v2/repository/models/tiny/unload")
+    assert left.status_code == 200
+    assert search.stopped.acquire(timeout=LIMIT_SECONDS)
+    assert service.context.budget.held() == {}
+    search.found.set()
+    await grown(service)
+    assert service.context.budget.held() == {}
+
+
+async def test_a_search_that_fails_leaves_what_is_there(service: Service, search: Held) -> None:
+    search.failure = PlanError("the search ended")
+    search.found.set()
+    await grown(service)
+    assert is_by_thumb(service)
+    assert (await service.infer("tiny", inputs_for("tiny"))).status_code == 200
+
+
+async def test_the_end_of_the_server_ends_the_search(
+    settings: SettingsFactory, search: Held
+) -> None:
+    async with serving(settings(models=("tiny",), models_budget=1 << 20)):
+        assert await asyncio.to_thread(search.begun.wait, LIMIT_SECONDS)
+    assert search.stopped.acquire(timeout=LIMIT_SECONDS)

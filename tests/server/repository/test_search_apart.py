@@ -1,0 +1,72 @@
+"""A long search runs in a process of its own, says how far it is, and ends when it is not wanted."""
+
+import os
+import signal
+import sys
+import threading
+
+import pytest
+
+from pipeline.planning.plan import PlanError
+from pipeline.program.stopping import PlanningStoppedError, go_on, stopping_when, tell, telling
+from server.memory import search
+from server.repository.planning.apart import SearchApart
+
+#: As quick to start as Python is, and never says a word.
+SILENT = (sys.executable, "-S", "-E", "-c", "import time; time.sleep(60)")
+KILLED = (sys.executable, "-S", "-E", "-c", f"import os; os.kill(os.getpid(), {signal.SIGKILL})")
+
+
+def where(sizes: list[int]) -> tuple[int, int]:
+    """A search: its process, and what it found."""
+    for number, _ in enumerate(sizes):
+        tell("sizes", number, len(sizes))
+    go_on()
+    return os.getpid(), max(sizes)
+
+
+def refuse(words: str) -> None:
+    go_on()
+    raise PlanError(words)
+
+
+@pytest.fixture
+def nothing_is_brief(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search, "BRIEF_SECONDS", 0.0)
+
+
+def test_what_is_brief_stays_here() -> None:
+    assert SearchApart(KILLED).fully(where, [1, 3]) == (os.getpid(), 3)
+
+
+@pytest.mark.usefixtures("nothing_is_brief")
+def test_what_takes_long_runs_elsewhere_and_says_how_far_it_is() -> None:
+    told: list[tuple[str, int, int]] = []
+    with telling(lambda *said: told.append(said)):
+        process, found = SearchApart().fully(where, [1, 3])
+    assert process != os.getpid()
+    assert found == 3
+    assert told[-2:] == [("sizes", 0, 2), ("sizes", 1, 2)]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("nothing_is_brief")
+def test_its_errors_are_those_of_the_search() -> None:
+    with pytest.raises(PlanError, match="too few bytes"):
+        SearchApart().fully(refuse, "too few bytes")
+
+
+@pytest.mark.usefixtures("nothing_is_brief")
+def test_a_process_that_is_killed_is_an_error() -> None:
+    with pytest.raises(PlanError, match="without a word"):
+        SearchApart(KILLED).fully(where, [1])
+
+
+@pytest.mark.usefixtures("nothing_is_brief")
+def test_it_ends_when_it_is_not_wanted_any_more() -> None:
+    unwanted = threading.Event()
+    timer = threading.Timer(0.05, unwanted.set)
+    timer.start()
+    with stopping_when(unwanted.is_set), pytest.raises(PlanningStoppedError):
+        SearchApart(SILENT).fully(where, [1])
+    timer.join()
