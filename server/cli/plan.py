@@ -34,7 +34,7 @@ from server.cli.planning.frontier import frontier_rows, print_frontier
 from server.cli.planning.partitioned import check_models, workers_by_model
 from server.cli.planning.rows import document_of, planned, print_plans
 from server.cli.printing.output import print_json, say, warn, write_text
-from server.cli.printing.steps import working
+from server.cli.printing.steps import planning
 from server.errors import RefusedError
 from server.memory.budget import Budget, check_requests
 from server.memory.candidates import Candidate, share_served
@@ -118,7 +118,7 @@ def plan(
     if show_frontier:
         _frontier(candidates[0], device.adapt(ARCHITECTURES["pre"]), picture, as_json)
         return
-    with working("planning"):
+    with planning():
         if budget_bytes is None:  # nothing to share: no service has none
             request_bytes, in_turns = 0, False
             plans = [fit(*candidate.question) for candidate in candidates]
@@ -177,7 +177,7 @@ def _frontier(
 ) -> None:
     pack, asked = candidate.pack, candidate.architecture
     thorough = candidate.wanted.thorough
-    with working("planning"):
+    with planning():
         points = frontier(
             *(pack.manifest, asked, resident, candidate.profile, candidate.known),
             thorough=thorough,

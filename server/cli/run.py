@@ -35,7 +35,7 @@ from server.cli.arguments.options import (
 )
 from server.cli.arguments.weights import Weights, weight_bytes
 from server.cli.printing.output import say
-from server.cli.printing.steps import working
+from server.cli.printing.steps import planning
 from server.cli.running.answers import (
     BOXES,
     LABELS,
@@ -135,7 +135,7 @@ def run(
     opened, profile = prepared(opened, device)
     wish = Wish(top_k or LABELS, limits, output is not None)
     held = _held_bytes(opened.manifest, inputs, wish.tensors, repeat > 0)
-    with working("planning"):  # seconds, where a profile is new
+    with planning():  # seconds, where a profile is new
         candidate = Candidate(opened, device.adapt(chosen), wanted, profile)
         plan = _plan(candidate, total, held)
         candidate.known.save()
