@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from loader.priority import reader_priority
-from models.packs.pack import open_pack
+from models.packs.pack import find_pack, open_pack
 from pipeline.devices.cpu import CpuDevice
 from pipeline.fitting.fit import fit
 from pipeline.fitting.wanted import Wanted
@@ -184,6 +184,9 @@ async def test_a_service_uses_what_was_planned(
 
 def test_a_plan_that_is_not_kept_says_so(cli: Cli, packs: Packs, profiled: Save) -> None:
     repository = profiled("tiny")
+    in_the_way = find_pack(repository / "pair") / "plans.json"
+    in_the_way.unlink(missing_ok=True)
+    in_the_way.mkdir()  # nothing can be kept there
     for name, options, search, kept in (
         ("tiny", (), "thorough", True),
         ("tiny", ("--quick",), "thorough", True),  # what is kept is as near as a quick search
