@@ -30,6 +30,7 @@ from pipeline.planning.thumb import smaller_plans, smallest_plan
 from pipeline.profiles.profile import Profile
 from pipeline.program.regions import RegionError
 from pipeline.program.steps import row_network
+from pipeline.program.stopping import tell
 from pipeline.schedule.architectures import Architecture
 
 # Of the variants that promise the least memory so many are planned to see which has it.
@@ -107,7 +108,8 @@ class Within:
 
     def _faster(self, variants: Sequence[Variant], best: Fitted | None) -> Fitted | None:
         """Return the fastest plan of ``variants``, which come fastest first, or ``best``."""
-        for variant in variants:
+        for number, variant in enumerate(variants):
+            tell("ways to stream", number + 1, len(variants))
             if best is not None and variant.seconds >= _seconds(best, variant):
                 break  # the following ones compute for even longer
             fitted = self._best(variant)

@@ -48,6 +48,7 @@ from server.cli.printing.sentences import (
     tensor,
     typed,
 )
+from server.cli.printing.steps import planning
 from server.errors import few
 from server.settings.sizes import format_least, format_size
 
@@ -72,7 +73,8 @@ def inspect(
 ) -> None:
     """Show what a pack holds and what it needs on this machine; nothing is run."""
     opened = read_pack(pack)
-    summary = summary_of(opened, open_named(context, "cpu"))
+    with planning():
+        summary = summary_of(opened, open_named(context, "cpu"))
     summary["one_pass"] = _one_pass(opened)
     summary["evaluations"] = read_results(opened.folder)
     table = _table(opened, device)

@@ -22,7 +22,7 @@ from server.cli.arguments.options import (
 from server.cli.printing.figures import MIB
 from server.cli.printing.output import print_json, print_table, say, suggest, warn
 from server.cli.printing.sentences import command, shares, typed
-from server.cli.printing.steps import working
+from server.cli.printing.steps import planning
 from server.errors import few
 from server.memory.budget import Budget
 from server.memory.shared_space import possible
@@ -51,14 +51,15 @@ def list_(
     request_bytes = size(request_memory, "--request-memory")
     device = open_named(context, device_name, threads)
     chosen = split_names(",".join(models or ()))
-    found = survey(repository, device, chosen)
+    with planning():
+        found = survey(repository, device, chosen)
     activations, why = possible(device, activations, budget_bytes)
     if why:
         warn(why)
     shared = None if budget_bytes is None else Budget(budget_bytes)
     verdicts = [Verdict()] * len(found)
     if shared is not None:
-        with working("planning"):
+        with planning():
             verdicts = judge(found, shared, device, request_bytes, activations)
     for model in found:
         model.known.save()

@@ -34,8 +34,9 @@ from server.cli.planning.frontier import frontier_rows, print_frontier
 from server.cli.planning.partitioned import check_models, workers_by_model
 from server.cli.planning.rows import document_of, planned, print_plans
 from server.cli.printing.output import print_json, say, warn, write_text
-from server.cli.printing.steps import working
-from server.memory.budget import Budget
+from server.cli.printing.steps import planning
+from server.errors import RefusedError
+from server.memory.budget import Budget, check_requests
 from server.memory.candidates import Candidate, share_served
 from server.memory.shared_space import possible
 from server.plots.plans import arena_picture, frontier_picture
@@ -117,7 +118,7 @@ def plan(
     if show_frontier:
         _frontier(candidates[0], device.adapt(ARCHITECTURES["pre"]), picture, as_json)
         return
-    with working("planning"):
+    with planning():
         if budget_bytes is None:  # nothing to share: no service has none
             request_bytes, in_turns = 0, False
             plans = [fit(*candidate.question) for candidate in candidates]
@@ -129,6 +130,7 @@ def plan(
             requests = size(request_memory, "--request-memory")
             shares = share_served(candidates, shared, requests, activations)
             request_bytes, in_turns, plans = shared.request_bytes, shares.in_turns, shares.plans()
+            _warn_of_requests(candidates, shared)
     rows = [
         planned(candidate, item, hint, candidate.known.save())
         for candidate, item, hint in zip(candidates, plans, hints, strict=True)
@@ -143,6 +145,15 @@ def plan(
     print_plans(document, explain)
     if picture is not None:
         say(f"{picture}: written")
+
+
+def _warn_of_requests(candidates: list[Candidate], shared: Budget) -> None:
+    """Say what a service could not answer within what is set aside: it may be what `run` has."""
+    for each in candidates:
+        try:
+            check_requests(each.pack.name, each.pack.manifest, shared)
+        except RefusedError as exc:
+            warn(f"not served so: {exc}")
 
 
 def _check_options(unlimited: bool, twice: bool) -> None:
@@ -166,7 +177,7 @@ def _frontier(
 ) -> None:
     pack, asked = candidate.pack, candidate.architecture
     thorough = candidate.wanted.thorough
-    with working("planning"):
+    with planning():
         points = frontier(
             *(pack.manifest, asked, resident, candidate.profile, candidate.known),
             thorough=thorough,

@@ -1,7 +1,6 @@
 """``layerstream run``: answer one request on the command line."""
 
 import math
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -12,7 +11,7 @@ from models.detection.boxes import Limits
 from models.packs.manifest import Manifest
 from models.packs.pack import open_pack
 from pipeline.energy.meter import find_meter
-from pipeline.execution.given import Tensors
+from pipeline.execution.given import Arrays, Tensors
 from pipeline.execution.opened import opened as opened_engine
 from pipeline.fitting.fit import fit
 from pipeline.fitting.wanted import Wanted
@@ -36,10 +35,11 @@ from server.cli.arguments.options import (
 )
 from server.cli.arguments.weights import Weights, weight_bytes
 from server.cli.printing.output import say
-from server.cli.printing.steps import working
+from server.cli.printing.steps import planning
 from server.cli.running.answers import (
     BOXES,
     LABELS,
+    Found,
     Result,
     Wish,
     check_drawing,
@@ -51,6 +51,7 @@ from server.cli.running.files import check_output, open_picture, read_inputs, sa
 from server.cli.running.repeats import repeated
 from server.memory.budget import Budget
 from server.memory.candidates import Candidate, share_budget
+from server.memory.request_needs import tensor_bytes
 from server.repository.planning.pack_profiles import prepared
 
 
@@ -120,7 +121,7 @@ def run(
     if output is not None:
         check_output(opened, output)
     picture = None if image is None else open_picture(image)
-    inputs = read_inputs(opened, picture, input_)
+    inputs = dict(read_inputs(opened, picture, input_))
     pixels = None if picture is None else picture.size
     if draw is None:
         picture = None  # what is needed of it, its tensor holds
@@ -133,15 +134,21 @@ def run(
     )
     opened, profile = prepared(opened, device)
     wish = Wish(top_k or LABELS, limits, output is not None)
-    held = _held_bytes(opened.manifest, inputs, wish.tensors or repeat > 0)
-    with working("planning"):  # seconds, where a profile is new
+    held = _held_bytes(opened.manifest, inputs, wish.tensors, repeat > 0)
+    with planning():  # seconds, where a profile is new
         candidate = Candidate(opened, device.adapt(chosen), wanted, profile)
         plan = _plan(candidate, total, held)
         candidate.known.save()
+
+    def taken(outputs: Arrays) -> Found:
+        if not repeat:
+            inputs.clear()
+        return found_in(opened, pixels, wish, outputs)
+
     meter = find_meter()
     with opened_engine(opened, plan, device, verify=verify == "always") as engine:
         with meter.measure() as energy:
-            found, statistics = engine.answer(inputs, partial(found_in, opened, pixels, wish))
+            found, statistics = engine.answer(inputs, taken)
         repeats = repeated(engine, plan, inputs, repeat, meter) if repeat else None
     if output is not None:
         save_outputs(output, found.tensors)
@@ -177,13 +184,18 @@ def _plan(candidate: Candidate, total: int | None, held: int) -> Plan:
     return share_budget([candidate], budget).plans()[0].plan
 
 
-def _held_bytes(manifest: Manifest, inputs: Tensors, with_outputs: bool) -> int:
-    """Return what tensors of the request take beside the plan: as they are given, and as they are kept."""
+def _held_bytes(manifest: Manifest, inputs: Tensors, with_outputs: bool, repeats: bool) -> int:
+    """Return what tensors of the request take beside the plan: as they are given, then as they are kept.
+
+    Both at once only where inputs are needed again: so any budget in which a service answers tensors is
+    enough for one.
+    """
     given = sum(
         tensor.nbytes if isinstance(tensor, np.ndarray) else tensor.n_bytes
         for tensor in inputs.values()
     )
-    return given + (sum(port.n_bytes for port in manifest.outputs) if with_outputs else 0)
+    kept = tensor_bytes(manifest.outputs) if with_outputs else 0
+    return given + kept if repeats else max(given, kept)
 
 
 def _fraction(value: float | None) -> float | None:

@@ -11,7 +11,7 @@ from pipeline.planning.found_plans import FoundPlans
 from pipeline.profiles.found_plans_file import plans_of
 from pipeline.profiles.profile import Profile
 from pipeline.schedule.architectures import Architecture
-from server.memory.budget import Budget, check_requests
+from server.memory.budget import Budget
 from server.memory.minima import Minimum, least_together
 from server.memory.request_needs import Need
 from server.memory.sharing import Activations, Sharer, Shares, partitioned_sharer, share_out, sharer
@@ -61,8 +61,8 @@ def share_served(
 ) -> Shares:
     """Plan all ``candidates`` as a service does, which sets memory aside for requests first.
 
-    ``request_bytes``: so much; None: as is usual. Raises as ``share_budget``, and RefusedError where no
-    request to one could be answered.
+    ``request_bytes``: so much, be it too little for a service; None: as is usual. Raises as
+    ``share_budget``.
     """
     sharers = _sharers(candidates)
     needs = [Need.of(each.pack.manifest) for each in candidates]
@@ -70,8 +70,6 @@ def share_served(
         Minimum(each.least, need, each.alone) for each, need in zip(sharers, needs, strict=True)
     ]
     budget.set_aside(request_bytes, needs, least_together(minima, activations != "own"))
-    for each in candidates:
-        check_requests(each.pack.name, each.pack.manifest, budget)
     return _shared(sharers, budget, activations)
 
 

@@ -19,6 +19,7 @@ from pipeline.profiles.found_plans_file import plans_of
 from pipeline.profiles.machine import this_machine
 from pipeline.profiles.profile import Profile, ProfileError
 from pipeline.profiles.profile_file import FILE, load_profile
+from pipeline.program.stopping import tell
 from pipeline.schedule.architectures import ARCHITECTURES
 from server.errors import NotFoundError, RefusedError, shown
 from server.memory.budget import Budget, check_requests
@@ -91,7 +92,12 @@ def survey(root: Path, device: Device, chosen: Sequence[str] = ()) -> list[Found
     for name in chosen:
         if name not in known:
             raise NotFoundError(f"model {shown(name)}: not in the repository")
-    return [_found(root / name, device) for name in chosen or known]
+    names = list(chosen or known)
+    found = []
+    for number, name in enumerate(names):
+        tell(f"model {name}", number + 1, len(names))
+        found.append(_found(root / name, device))
+    return found
 
 
 def needed_for_all(models: Sequence[Found], activations: Activations = "auto") -> int:

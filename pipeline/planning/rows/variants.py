@@ -24,6 +24,7 @@ from pipeline.program.regions import Region
 from pipeline.program.row_network import RowNetwork
 from pipeline.program.row_times import RowTimes
 from pipeline.program.sketching.sketches import Sketch, sketches
+from pipeline.program.stopping import tell
 
 #: Operators that are walked over to find regions: while a model loads, and where time is no object.
 QUICK_STEPS, ALL_STEPS = 9_000, 120_000
@@ -154,6 +155,7 @@ class _Search:
                 if not starts or steps >= most_steps:
                     continue
                 steps += network.operators_before(end) - network.operators_before(starts[0])
+                tell("operators on rows", min(steps, most_steps), most_steps)
                 yield end, list(sketches(network, end, starts, _ROWS, times))
 
     def _useful_weights(self) -> int:

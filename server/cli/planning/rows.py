@@ -138,6 +138,6 @@ def _search(row: dict[str, Any]) -> str:
     if row["kept"]:
         return "kept in plans.json; run and serve take this plan where they are asked the same"
     return (
-        "searched thoroughly, and not kept, for want of a profile that can be written beside; run and "
+        "searched thoroughly, and not kept, as plans.json cannot be written beside the pack; run and "
         "serve search quickly and may take another plan, as --quick shows"
     )

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from models.errors import printable
 from models.progress import Progress
+from pipeline.program.stopping import telling
 from server.cli.printing.output import errors
 
 
@@ -32,6 +33,18 @@ def working(what: str) -> Iterator[Working]:
     """Show ``what`` while the block runs."""
     with errors().status(Text(printable(what))) as status:
         yield Working(status)
+
+
+@contextmanager
+def planning() -> Iterator[None]:
+    """Show how far what is planned while the block runs has come."""
+    with working("planning") as line:
+
+        def heard(step: str, done: int, of: int) -> None:
+            line.show(f"planning: {step}, {done} of {of}")
+
+        with telling(heard):
+            yield
 
 
 class _Steps:

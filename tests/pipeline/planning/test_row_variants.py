@@ -22,7 +22,7 @@ from pipeline.planning.plan import PlanError
 from pipeline.planning.thumb import smallest_plan
 from pipeline.program.lives import taken_by_rows
 from pipeline.program.steps import STEP_BYTES
-from pipeline.program.stopping import PlanningStoppedError, stopping_when
+from pipeline.program.stopping import PlanningStoppedError, stopping_when, telling
 from pipeline.schedule.architectures import ARCHITECTURES
 from tests.models.nets import written
 from tests.pipeline.made_profiles import always, profile
@@ -162,3 +162,11 @@ def test_a_search_ends_wherever_it_is_stopped_and_the_next_one_finds_the_same(
     again, _ = found_anew(manifest, count)
     assert again is not None
     assert again.plan.choice == whole.plan.choice
+
+
+def test_a_search_says_how_far_it_is(manifest: Manifest) -> None:
+    said: list[tuple[str, int, int]] = []
+    with telling(lambda *how_far: said.append(how_far)):
+        fit(manifest, AUTO, Wanted(total_bytes=1 << 30), profile(manifest))
+    assert said
+    assert all(0 <= done <= of for _, done, of in said)

@@ -309,18 +309,18 @@ def test_repeats_run_one_engine(
     """Opened once; a warm-up comes between the first answer and those that count."""
     opened: list[Engine] = []
     sweeps: list[Engine] = []
-    open_engine, run_engine = Engine.open, Engine.run
+    open_engine, answer = Engine.open, Engine.answer
 
     def counted(engine: Engine, *args: Any, **kwargs: Any) -> Any:
         sweeps.append(engine)
-        return run_engine(engine, *args, **kwargs)
+        return answer(engine, *args, **kwargs)
 
     def noted(engine: Engine) -> None:
         opened.append(engine)
         open_engine(engine)
 
     monkeypatch.setattr(Engine, "open", noted)
-    monkeypatch.setattr(Engine, "run", counted)
+    monkeypatch.setattr(Engine, "answer", counted)
     image = write(tmp_path / "cat.png", picture())
     assert cli("run", tiny, "--image", image, "--repeat", 4).code == 0
     assert len(opened) == 1

@@ -45,6 +45,29 @@ def test_the_smallest_budget_works_when_typed_back(cli: Cli, tmp_path: Path) -> 
     cli("plan", tmp_path / "m", "--budget", "16").refuses(BAD, "--budget", "16MiB", "16KiB", "16B")
 
 
+def test_one_number_is_enough_for_inspect_run_and_plan(cli: Cli, tmp_path: Path) -> None:
+    """Also where inputs and outputs are large: a request holds one after the other."""
+    text = (
+        "wide (float[1,3,256,256] x) => (float[1,4,256,256] y) { y = Conv<pads=[1,1,1,1]>(x, w) }"
+    )
+    source = written(parsed(text, {"w": (4, 3, 3, 3)}), tmp_path / "m.onnx")
+    pack = tmp_path / "r" / "m"
+    assert cli("compile", source, "-o", pack).code == 0
+    least = cli("inspect", pack, "--json").document["smallest_budget_bytes"]
+    (listed,) = cli("list", tmp_path / "r", "--json").document["models"]
+    assert listed["smallest_budget_bytes"] == least
+    np.save(tmp_path / "x.npy", np.ones((1, 3, 256, 256), np.float32))
+    asked = ("run", pack, "--input", tmp_path / "x.npy", "--budget", f"{least}B", "--json")
+    for more in ((), ("--output", tmp_path / "y.npy"), ("--repeat", 1)):
+        ran = cli(*asked, *more).document["plan"]
+        assert ran["total_bytes"] <= least
+        share = f"--request-memory={ran['request_bytes']}B"
+        (planned,) = cli("plan", pack, f"--budget={least}B", share, "--quick", "--json").document[
+            "packs"
+        ]
+        assert planned["total_bytes"] == ran["total_bytes"] - ran["request_bytes"]
+
+
 def test_a_batch_that_keeps_layers_whole_is_a_warning(cli: Cli, tmp_path: Path) -> None:
     source = written(layer("n"), tmp_path / "m.onnx")
     one = cli("compile", source, "-o", tmp_path / "one", "--json")
