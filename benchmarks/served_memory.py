@@ -1,93 +1,329 @@
-"""How much memory a served model takes, as the kernel counts it, beside the obvious servers.
+"""How much anonymous memory the service takes above base and budget, and whether changes make it grow.
 
-All answer the same requests over HTTP, each a fresh process in a memory cgroup of its own, without a limit,
-libraries and model read from the disk. Three figures must tell one story: the peaks of the cgroup, the
-resident set, our own accounting.
+Base is what the service says that it took before any model (``process_base_anonymous_bytes``), the rest is
+the kernel's word for its process (Anonymous in smaps_rollup), every 15 ms. Clients speak HTTP and read
+nothing else of ours. Cases, each in a fresh process, on six small networks:
 
-Run as ``python -m benchmarks.served_memory [--network resnet50] [--budget 24MiB] [--requests 50]``.
+- one: each alone in about its smallest budget, four connections
+- six: all in 14 MiB
+- evict: all in turn in 10 MiB (``--budget-policy evict-lru``)
+- changes: these, and load, unload, replan and upload in any order; after each 25 changes all are unloaded,
+  and what is left then is compared
+- peers: one network beside the obvious servers, each in a memory cgroup of its own, files included (root)
+
+Run as ``python -m benchmarks.served_memory [CASE...] [--changes 1000]`` (without a CASE: all but peers);
+exit 1 where a case takes over 1 MiB above base and budget, grows by more than 0.25 MiB in 1,000 changes, or
+fails.
 """
 
 import argparse
+import contextlib
+import http.client
 import json
+import random
 import sys
 import tempfile
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from benchmarks.machine.environment import copy_environment, shared_files
+from benchmarks.machine.sampling import Sampler
 from benchmarks.servers.attempt import Attempt, Task, attempt
-from benchmarks.servers.client import fetch, process_memory
-from benchmarks.servers.contenders import OURS, contenders
-from benchmarks.servers.served import Served
+from benchmarks.servers.client import process_memory
+from benchmarks.servers.contenders import contenders
+from benchmarks.servers.served import Served, ours, running
 from benchmarks.tight_memory import largest_difference
 from models import zoo
 from models.compiler import compile_onnx
-from pipeline.peers.cgroup import memory_group
+from pipeline.peers.cgroup import Usage, memory_group
 
-_ACCOUNTS = ("layerstream_memory_bytes", "layerstream_budget", "layerstream_process_base")
+_MIB = 1 << 20
+_ABOVE_BYTES = _MIB
+_GROWTH_BYTES = _MIB // 4
+_CIFAR10 = Path(__file__).parents[1] / "models" / "default" / "cifar10.onnx"
+#: By name: the budget in which each is served alone, the network of the zoo, and its width.
+_NETWORKS = {
+    "cifar10": ("2MiB", "", 1.0),
+    "darknet-tiny": ("6MiB", "darknet-tiny", 1.0),
+    "mobilenetv1": ("5MiB", "mobilenetv1", 0.25),
+    "mobilenetv2": ("6MiB", "mobilenetv2", 1.0),
+    "squeezenet1.0": ("6MiB", "squeezenet1.0", 1.0),
+    "squeezenet1.1": ("5MiB", "squeezenet1.1", 1.0),
+}
+_EVICTS = ("--budget-policy", "evict-lru")
+_ROUND = 25
+#: The first rounds fill what is filled once.
+_WARM_PART = 5
+_CONNECTIONS = 4
+_SECONDS = 120.0
+_METRIC = b"layerstream_process_base_anonymous_bytes "
 
 
-def _accounting(base: str) -> dict[str, float]:
-    lines = fetch(f"{base}/metrics").decode().splitlines()
-    pairs = (line.rpartition(" ") for line in lines)
-    return {name: float(value) for name, _, value in pairs if name.startswith(_ACCOUNTS)}
+@dataclass
+class Result:
+    """What a case took, in bytes; ``left`` with no model loaded, after so many changes."""
+
+    case: str
+    budget_bytes: int
+    base_bytes: int = 0
+    peak_bytes: int = 0
+    end_bytes: int = 0
+    statuses: Counter[str] = field(default_factory=Counter)
+    left: list[tuple[int, int]] = field(default_factory=list)
+
+    @property
+    def growth_bytes(self) -> float:
+        """Return by how much what is left grows in 1,000 changes, once the first fifth is over."""
+        return 1000 * slope(self.left[len(self.left) // _WARM_PART :])
+
+    @property
+    def holds(self) -> bool:
+        """Whether it is within the bounds, and nothing failed: what finds no room is refused rightly."""
+        above = self.peak_bytes - self.base_bytes - self.budget_bytes
+        failed = [key for key in self.statuses if key.split()[1] not in {"200", "409", "404"}]
+        return above <= _ABOVE_BYTES and self.growth_bytes <= _GROWTH_BYTES and not failed
+
+    def line(self) -> str:
+        """Return it in words."""
+        room = self.base_bytes + self.budget_bytes
+        said = (
+            f"{self.case}: base {_mib(self.base_bytes)}, budget {_mib(self.budget_bytes)}: at most "
+            f"{_mib(self.peak_bytes)} ({_mib(self.peak_bytes - room, '+')}), at the end "
+            f"{_mib(self.end_bytes)} ({_mib(self.end_bytes - room, '+')})"
+        )
+        if self.left:
+            above = [_mib(n_bytes - self.base_bytes, "+") for _, n_bytes in self.left]
+            said += f"; {_mib(self.growth_bytes, '+')} in 1,000 changes; left: {' '.join(above)}"
+        answers = ", ".join(f"{key}: {count}" for key, count in sorted(self.statuses.items()))
+        return f"{said}; {answers}{'' if self.holds else '  DOES NOT HOLD'}"
+
+
+def slope(points: Sequence[tuple[float, float]]) -> float:
+    """Return the slope of the line through ``points`` that has the least squares; 0 for fewer than two."""
+    if len(points) < 2:
+        return 0.0
+    (mean_x, mean_y), x_y = np.mean(points, axis=0), np.asarray(points, float)
+    x, y = x_y[:, 0] - mean_x, x_y[:, 1] - mean_y
+    return float((x * y).sum() / (x * x).sum())
+
+
+def _mib(n_bytes: float, sign: str = "") -> str:
+    return f"{n_bytes / _MIB:{sign}.2f} MiB"
+
+
+class Client:
+    """Asks over one connection; ``statuses`` of what it asked."""
+
+    def __init__(self, port: int, statuses: Counter[str]) -> None:
+        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_SECONDS)
+        self._statuses = statuses
+        self._bodies: dict[str, bytes] = {}
+
+    def call(self, kind: str, path: str, body: bytes | None = b"") -> bytes:
+        """Post ``body``, or get where it is None; count the status as of ``kind``; return the answer."""
+        self._connection.request("GET" if body is None else "POST", path, body)
+        with self._connection.getresponse() as response:
+            self._statuses[f"{kind} {response.status}"] += 1
+            return response.read()
+
+    def infer(self, model: str) -> None:
+        """Ask ``model`` with drawn numbers, as JSON; one that is not there has no inputs to ask with."""
+        if model not in self._bodies and (body := self._drawn(model)):
+            self._bodies[model] = body
+        if model in self._bodies:
+            self.call("infer", f"/v2/models/{model}/infer", self._bodies[model])
+
+    def _drawn(self, model: str) -> bytes:
+        """Return a request to ``model``; empty where the service does not tell its inputs now."""
+        told = json.loads(self.call("metadata", f"/v2/models/{model}", None))
+        if "inputs" not in told:
+            return b""
+        (port,) = told["inputs"]
+        shape = [int(size) for size in port["shape"]]
+        drawn = np.random.default_rng(0).random(shape).round(3).ravel().tolist()
+        tensor = {"name": port["name"], "shape": shape, "datatype": "FP32", "data": drawn}
+        return json.dumps({"inputs": [tensor]}).encode()
+
+    def change(self, kind: str, model: str, body: bytes = b"") -> None:
+        """Load, unload, replan or upload ``model``."""
+        self.call(kind, f"/v2/repository/models/{model}/{kind}", body)
+
+
+def anonymous_bytes(pid: int) -> int:
+    """Return what no file backs of process ``pid``, exactly; raises OSError once it has ended."""
+    for line in Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii").splitlines():
+        if line.startswith("Anonymous:"):
+            return int(line.split()[1]) << 10
+    raise ProcessLookupError(pid)
+
+
+@contextlib.contextmanager
+def _served(
+    result: Result, repository: Path, models: Sequence[str], *flags: str
+) -> Iterator[Served]:
+    """Serve ``models``; fill in ``result``'s figures of memory."""
+    command = ours(repository, str(result.budget_bytes), "--models", ",".join(models), *flags)
+
+    def look() -> Usage:
+        return Usage(0, anonymous_bytes(served.pid), 0)
+
+    with running(command, "--port") as served, Sampler(look) as sampler:
+        told = Client(served.port, Counter()).call("metrics", "/metrics", None).splitlines()
+        line = next(line for line in told if line.startswith(_METRIC))
+        result.base_bytes = int(float(line.removeprefix(_METRIC)))
+        yield served
+        result.end_bytes = anonymous_bytes(served.pid)
+        result.peak_bytes = max(sample.usage.anonymous for sample in sampler.samples)
+
+
+def _ask_all(served: Served, result: Result, models: Sequence[str], requests: int) -> None:
+    """Ask ``models`` at random over some connections, each so many ``requests``."""
+
+    def ask(seed: int) -> None:
+        client, draw = Client(served.port, result.statuses), random.Random(seed)
+        for _ in range(requests):
+            client.infer(draw.choice(models))
+
+    threads = [threading.Thread(target=ask, args=(seed,)) for seed in range(_CONNECTIONS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def _one(repository: Path, options: argparse.Namespace) -> Iterator[Result]:
+    for name, (budget, *_) in _NETWORKS.items():
+        result = Result(f"one, {name}", int(budget.removesuffix("MiB")) * _MIB)
+        with _served(result, repository, [name]) as served:
+            _ask_all(served, result, [name], options.requests)
+        yield result
+
+
+def _six(repository: Path, options: argparse.Namespace) -> Iterator[Result]:
+    result = Result("six", 14 * _MIB)
+    with _served(result, repository, [*_NETWORKS]) as served:
+        _ask_all(served, result, [*_NETWORKS], options.requests)
+    yield result
+
+
+def _evict(repository: Path, options: argparse.Namespace) -> Iterator[Result]:
+    result = Result("evict", 10 * _MIB)
+    with _served(result, repository, [*_NETWORKS], *_EVICTS) as served:
+        _ask_all(served, result, [*_NETWORKS], options.requests)
+    yield result
+
+
+def _changes(repository: Path, options: argparse.Namespace) -> Iterator[Result]:
+    result, draw = Result("changes", 10 * _MIB), random.Random(0)
+    with _served(result, repository, [*_NETWORKS], *_EVICTS) as served:
+        client = Client(served.port, result.statuses)
+        for changes in range(1, options.changes + 1):
+            if changes % _ROUND:
+                _change(client, draw)
+                continue
+            client.change("upload", "uploaded", _CIFAR10.read_bytes())
+            for name in (*_NETWORKS, "uploaded"):
+                client.change("unload", name)
+            result.left.append((changes, anonymous_bytes(served.pid)))
+            for name in _NETWORKS:
+                client.change("load", name)
+    yield result
+
+
+def _change(client: Client, draw: random.Random) -> None:
+    """Change something at random; a request to what was evicted loads it and evicts another."""
+    name, kind = draw.choice([*_NETWORKS]), draw.choice(("infer", "load", "replan", "unload"))
+    if kind == "infer":
+        client.infer(name)
+    else:
+        most = draw.choice((None, draw.randrange(_MIB, 6 * _MIB)))
+        client.change(
+            kind, name, json.dumps({"memory_bytes": most} if kind == "replan" else {}).encode()
+        )
+
+
+def _repository(folder: Path) -> Path:
+    """Build and compile the networks; return where."""
+    for name, (_, network, width) in _NETWORKS.items():
+        source = _CIFAR10
+        if network:
+            source = folder / f"{name}.onnx"
+            zoo.build(network, source, width=width)
+        compile_onnx(source, folder / "repository" / name)
+    return folder / "repository"
+
+
+_CASES: Mapping[str, Callable[[Path, argparse.Namespace], Iterator[Result]]] = {
+    "one": _one,
+    "six": _six,
+    "evict": _evict,
+    "changes": _changes,
+}
 
 
 def _look(served: Served) -> dict[str, Any]:
     """Return the resident set, and what of it may be charged to others."""
     shared = shared_files(served.pid, Path.cwd())
     names = sorted(Path(path).name for path in shared)
-    held = {"shared_bytes": sum(shared.values()), "shared_files": names}
-    return {**process_memory(served.pid), **held}
+    return {
+        **process_memory(served.pid),
+        "shared_bytes": sum(shared.values()),
+        "shared_files": names,
+    }
 
 
-def _look_at_ours(served: Served) -> dict[str, Any]:
-    return _look(served) | {"metrics": _accounting(served.base)}
-
-
-_LOOKS = {OURS: _look_at_ours}
-
-
-def _measure(folder: Path, options: argparse.Namespace) -> dict[str, Attempt]:
+def _peers(folder: Path, options: argparse.Namespace) -> bool:
+    """Print what each server of one network takes; return whether all answer alike."""
     source = folder / f"{options.network}.onnx"
     zoo.build(options.network, source)
-    compile_onnx(source, folder / "repository" / options.network)
+    compile_onnx(source, folder / "peers" / options.network)
     environment = copy_environment(folder / "environment", "openvino")
     generator = np.random.default_rng(0)
-    shape = (1, 3, 224, 224)
-    requests = [generator.standard_normal(shape, np.float32) for _ in range(options.requests)]
-    task = Task(options.network, "image", requests)
-
-    found = contenders(source, folder / "repository", options.budget)
-    return {
-        name: attempt(contender, environment, task, memory_group, look=_LOOKS.get(name, _look))
-        for name, contender in found.items()
+    drawn = [
+        generator.standard_normal((1, 3, 224, 224), np.float32) for _ in range(options.requests)
+    ]
+    task = Task(options.network, "image", drawn)
+    found: dict[str, Attempt] = {
+        name: attempt(contender, environment, task, memory_group, look=_look)
+        for name, contender in contenders(source, folder / "peers", options.budget).items()
     }
+    difference = largest_difference({(name, None): [each] for name, each in found.items()})
+    rows = {name: each.as_dict() | (each.details or {}) for name, each in found.items()}
+    print(
+        json.dumps({"budget": options.budget, **rows, "largest_difference": difference}, indent=2)
+    )
+    return difference <= 1e-5 and not any(each.failure for each in found.values())
 
 
 def main() -> None:
-    """Measure all and print JSON; exit 1 when one fails or answers differ by more than 1e-5."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--network", default="resnet50")
-    parser.add_argument("--budget", default="24MiB")
-    parser.add_argument("--requests", type=int, default=50)
+    """Measure the cases and print a line of each."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("cases", nargs="*", choices=[*_CASES, "peers"], default=[*_CASES])
+    parser.add_argument("--changes", type=int, default=1000)
+    parser.add_argument("--requests", type=int, default=50, help="of each connection")
+    parser.add_argument("--network", default="resnet50", help="of peers")
+    parser.add_argument("--budget", default="24MiB", help="of peers")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(dir=".") as folder:
-        attempts = _measure(Path(folder).resolve(), options)
-    rows = {name: found.as_dict() | (found.details or {}) for name, found in attempts.items()}
-    difference = largest_difference({(name, None): [found] for name, found in attempts.items()})
-    result = {
-        "network": options.network,
-        "budget": options.budget,
-        "requests": options.requests,
-        **rows,
-        "largest_difference": difference,
-    }
-    print(json.dumps(result, indent=2))
-    failed = any(found.failure for found in attempts.values())
-    sys.exit(1 if failed or difference > 1e-5 else 0)
+    with tempfile.TemporaryDirectory(dir=".") as text:
+        folder = Path(text).resolve()
+        held = True
+        if {*options.cases} & {*_CASES}:
+            repository = _repository(folder)
+            for name, case in _CASES.items():
+                for result in case(repository, options) if name in options.cases else ():
+                    print(result.line(), flush=True)
+                    held &= result.holds
+        if "peers" in options.cases:
+            held &= _peers(folder, options)
+    sys.exit(0 if held else 1)
 
 
 if __name__ == "__main__":

@@ -127,7 +127,6 @@ class Context:
         """
         if self._tasks:
             return
-        self.metrics.models_follow()
         poller = await asyncio.to_thread(self._poller)
         await self._load()
         entries = self.repository.entries()
@@ -181,6 +180,8 @@ class Context:
     async def _reserve_request_memory(self) -> None:
         """Take the memory of requests out of the budget, before models share the rest.
 
+        What the process holds then is its base: libraries, and what is left where models were planned.
+
         Raises:
             StartupError: there is not as much.
         """
@@ -188,6 +189,8 @@ class Context:
             await self.repository.set_aside()
         except RefusedError as exc:
             raise StartupError(str(exc)) from exc
+        finally:
+            self.metrics.models_follow()
         self.request_memory.capacity_bytes = self.budget.request_bytes
         self.exchanges.bodies.divide(self.budget.picture_bytes)
         self._divided = True

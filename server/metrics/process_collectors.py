@@ -28,7 +28,11 @@ class MemoryCollector(Collector):
         """Yield the process's own figures, and those of its control group where that has a limit."""
         base, now, limit = self.base, self._held(), self._limit()
         figures = [
-            ("process_base_bytes", "Interpreter and libraries before models load", base.resident),
+            (
+                "process_base_bytes",
+                "Interpreter, libraries and what planning leaves, before models load",
+                base.resident,
+            ),
             ("process_base_anonymous_bytes", "Of them, what no file backs", base.anonymous),
             ("process_anonymous_bytes", "Held, and no file backs it", now.anonymous),
             ("process_file_bytes", "Pages of libraries, which the kernel may drop", now.file),

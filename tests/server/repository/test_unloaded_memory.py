@@ -1,9 +1,14 @@
 """A model that was unloaded leaves a few words, and nothing of its pack."""
 
 import gc
+import importlib.util
 import weakref
 
+import pytest
+
 from pipeline.fitting.remembered import forget
+from server.operation.interpreter import IMPORTED_LATE
+from server.repository import expected
 from tests.server.support import Service, inputs_for
 
 
@@ -20,3 +25,19 @@ async def test_nothing_of_a_pack_is_left(service: Service) -> None:
     assert left() is None
     assert (entry.version, entry.pack) == (version, None)
     assert entry.weight_bytes > 0
+
+
+async def test_what_planners_remember_goes_before_models_load(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order: list[str] = []
+    monkeypatch.setattr(expected, "forget", lambda: order.append("forgotten"))
+    monkeypatch.setattr(expected, "trim_heap", lambda: order.append("trimmed"))
+    monkeypatch.setattr(service.context.metrics, "models_follow", lambda: order.append("base"))
+    await service.context._reserve_request_memory()
+    assert order == ["forgotten", "trimmed", "base"]
+
+
+@pytest.mark.parametrize("name", IMPORTED_LATE)
+def test_libraries_still_have_what_they_import_late(name: str) -> None:
+    assert importlib.util.find_spec(name) is not None

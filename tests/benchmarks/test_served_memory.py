@@ -1,0 +1,31 @@
+"""What the benchmark of served memory makes of its samples."""
+
+from collections import Counter
+
+import pytest
+
+from benchmarks.served_memory import Result, slope
+
+MIB = 1 << 20
+
+
+def test_slope() -> None:
+    assert slope([(0, 5), (10, 25), (20, 45)]) == pytest.approx(2)
+    assert slope([(3, 7)]) == 0
+
+
+@pytest.mark.parametrize(
+    ("peak", "step", "status", "holds"),
+    [
+        (11 * MIB, 0, "infer 200", True),
+        (11 * MIB + 1, 0, "infer 200", False),
+        (11 * MIB, 0, "load 409", True),
+        (11 * MIB, 0, "load 500", False),
+        (11 * MIB, 200, "infer 200", True),
+        (11 * MIB, 300, "infer 200", False),
+    ],
+)
+def test_bounds(peak: int, step: int, status: str, holds: bool) -> None:
+    left = [(changes, step * changes) for changes in range(25, 1001, 25)]
+    result = Result("a", 4 * MIB, 6 * MIB, peak, peak, Counter([status]), left)
+    assert result.holds is holds
