@@ -26,6 +26,7 @@ from server.transport.certificate import Certificate
 from server.transport.inherited import inherited
 from server.transport.limits import ConnectionLimits, allowed_files
 from server.transport.listener import listen
+from server.transport.proxies import TrustedProxies
 from server.transport.registry import Registry
 from server.transport.server import Server
 from server.transport.unix import UnixListener
@@ -155,7 +156,7 @@ def _server(
         proxy_headers=False,
         timeout_graceful_shutdown=max(math.ceil(settings.drain_timeout), 1),
     )
-    registry = Registry(_limits(settings, listener))
+    registry = Registry(_limits(settings))
     context.metrics.watch_connections(registry)
     place = _place(listener, certificate is not None)
 
@@ -192,18 +193,20 @@ def _place(listener: socket.socket, encrypted: bool) -> str:
     return f"{'https' if encrypted else 'http'}://{shown}:{port}"
 
 
-def _limits(settings: Settings, listener: socket.socket) -> ConnectionLimits:
-    total = allowed_files(settings.max_connections, ports=1 if settings.grpc_port is None else 2)
+def _limits(settings: Settings) -> ConnectionLimits:
+    total, waiting = allowed_files(
+        settings.max_connections, ports=1 if settings.grpc_port is None else 2
+    )
     if total < settings.max_connections:
         _log.warning("the limit on open files allows %d connections", total)
-    # Whoever comes through a Unix socket has the same address: none.
-    share = total if listener.family == socket.AF_UNIX else None
     return ConnectionLimits(
         total=total,
-        per_address=settings.max_connections_per_address or share,
+        per_address=settings.max_connections_per_address,
         header_seconds=settings.header_timeout,
         idle_seconds=settings.idle_timeout,
         stall_seconds=settings.stall_timeout,
+        waiting=waiting,
+        proxies=TrustedProxies.named(settings.trusted_proxies),
     )
 
 
