@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import math
-import os
 import signal
 import socket
 from functools import partial
@@ -17,7 +16,6 @@ from server.app import create_app
 from server.context import Context
 from server.errors import ServiceError
 from server.operation.interpreter import pass_over_what_stays, take_short_turns
-from server.operation.notify import Notifier
 from server.operation.reloading import Reloading, Step
 from server.repository.polling.following import follow
 from server.settings.exposure import warn_of_exposure
@@ -216,11 +214,7 @@ def run(settings: Settings) -> None:
     signal.signal(signal.SIGINT, _exit)
     wake_soon()
     take_short_turns()
-    try:
-        uvloop.run(serve(settings))
-    except Exception as exc:
-        Notifier.from_environment(os.environ).status(f"ended: {exc}")
-        raise
+    uvloop.run(serve(settings))
 
 
 def _exit(number: int, frame: FrameType | None) -> None:
