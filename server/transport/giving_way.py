@@ -1,7 +1,7 @@
 """Which connection gives way to one that finds no place: rules and an order, over what connections say.
 
 Decisions only; the clock is an argument. A connection whose client waits for it never gives way, nor one
-that holds bytes which were not read yet, nor one that was used within the last second.
+that holds bytes which were not read yet, nor one on which something was answered within the last second.
 """
 
 from collections.abc import Callable, Collection
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Protocol
 
-from server.transport.limits import GRACE_SECONDS
+from server.transport.limits import FRESH_SECONDS, GRACE_SECONDS
 
 # An order is good for so long, and for so much a connection: with many, sorting them for each that
 # comes would be all that is done.
@@ -33,6 +33,10 @@ class Worth(IntEnum):
     UNANSWERED = 2  # a part of its first request has come
     KEPT = 3  # idle between two requests
     BEGINNING = 4  # a part of a further request has come
+    FRESH = 5  # it has come within the last second, and its first request may be on its way
+
+
+_UNUSED = (Worth.EMPTY, Worth.UNANSWERED)
 
 
 class Member(Protocol):
@@ -72,8 +76,8 @@ class Claim:
     def reaches(self, worth: Worth, peer: Peer, holds: int) -> bool:
         """Return whether a silent connection of ``peer``, which ``holds`` so many places, gives way.
 
-        What serves no request goes for any newcomer. What may be used again goes for another peer alone,
-        one with fewer places, and no peer that keeps requests coming falls below its fair share so.
+        What serves no request goes for any newcomer. What may be used goes for another peer alone, one with
+        fewer places, and no peer falls below its fair share so but by first requests that do not come on.
         """
         if worth <= Worth.EMPTY:
             return True
@@ -99,23 +103,30 @@ class Leavers:
         if not 0 <= now - self._ordered_at < lasts:
             self._order, self._ordered_at = _ordered(self._members, now), now
         for index, (worth, member) in enumerate(self._order):
+            if member not in self._members or not may(worth, member):
+                continue
             # What was asked something since the order was made is no longer silent.
-            is_due = member in self._members and _is_silent(member, worth, now)
-            if is_due and may(worth, member) and member.give_way():
+            rank = _rank(member, now)
+            if rank is not None and rank[0] == worth and member.give_way():
                 del self._order[index]
                 return member
         return None
 
 
-def _is_silent(member: Member, worth: Worth, now: float) -> bool:
+def _rank(member: Member, now: float) -> tuple[Worth, float] | None:
+    """Return what is lost with ``member``, then the longest silence first; None: it cannot go."""
     silence = member.silence(now)
-    return silence is not None and silence >= GRACE_SECONDS and member.worth == worth
+    if silence is None or silence < FRESH_SECONDS:
+        return None
+    if silence >= GRACE_SECONDS:
+        return member.worth, -silence
+    return (Worth.FRESH, -silence) if member.worth in _UNUSED else None
 
 
 def _ordered(members: Collection[Member], now: float) -> list[tuple[Worth, Member]]:
     silent = [
-        (member.worth, -silence, index, member)
+        (*rank, index, member)
         for index, member in enumerate(members)
-        if (silence := member.silence(now)) is not None and silence >= GRACE_SECONDS
+        if (rank := _rank(member, now)) is not None
     ]
     return [(worth, member) for worth, _, _, member in sorted(silent, key=lambda each: each[:3])]

@@ -17,6 +17,8 @@ PIPELINED_REQUESTS = 16
 PROGRESS_BYTES = 4096
 #: Silence after which a connection gives way to another that finds no place.
 GRACE_SECONDS = 1.0
+#: Silence after which a newcomer does, if it must: its first request comes with it, or a handshake does.
+FRESH_SECONDS = 0.25
 #: How long an ended connection is read on, so that the answer is not lost to a reset.
 LINGER_SECONDS = 5.0
 #: Bytes a second at which the rest of a body may come whose request has had its answer.

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from server.transport.giving_way import Claim, Leavers, Member, Peer, Worth
 from server.transport.limits import (
     ENDING_CONNECTIONS,
+    FRESH_SECONDS,
     GRACE_SECONDS,
     WAIT_SECONDS,
     ConnectionLimits,
@@ -73,10 +74,21 @@ def knock(registry: Registry, peer: Peer, now: float) -> bool:
 
 # The order
 
+
+def worth_at(member: FakeMember, now: float) -> Worth | None:
+    """What would be lost with ``member``, said the long way; None: it cannot give way."""
+    if member.since is None:
+        return None
+    if now - member.since >= GRACE_SECONDS:
+        return member.worth
+    is_unused = member.worth in {Worth.EMPTY, Worth.UNANSWERED}
+    return Worth.FRESH if is_unused and now - member.since >= FRESH_SECONDS else None
+
+
 MEMBERS = st.builds(
     FakeMember,
     peer=st.sampled_from([A, B, C]),
-    worth=st.sampled_from(Worth),
+    worth=st.sampled_from([worth for worth in Worth if worth != Worth.FRESH]),
     since=st.one_of(st.none(), st.integers(0, 100), st.floats(98.5, 100.0)),
     has_data=st.booleans(),
 )
@@ -89,14 +101,13 @@ def test_least_worth_goes_first_then_the_longest_silent(
 ) -> None:
     left = Leavers(members).next(100.0, lambda worth, member: worth in allowed)
     able = [
-        (each.worth, each.since)
+        (worth, each.since)
         for each in members
-        if each.since is not None and 100.0 - each.since >= GRACE_SECONDS
-        if each.worth in allowed and not each.has_data
+        if (worth := worth_at(each, 100.0)) in allowed and not each.has_data
     ]
     assert [each for each in members if each.left] == ([] if left is None else [left])
     if isinstance(left, FakeMember):
-        assert (left.worth, left.since) == min(able)
+        assert (worth_at(left, 100.0), left.since) == min(able)
     else:
         assert not able
 
@@ -150,6 +161,9 @@ REACHES = [
     (Worth.UNANSWERED, B, 15, True),
     (Worth.UNANSWERED, B, 4, False),
     (Worth.KEPT, B, 4, False),
+    (Worth.FRESH, B, 16, True),
+    (Worth.FRESH, B, 15, False),
+    (Worth.FRESH, A, 32, False),
     (Worth.KEPT, PROXY, 5, True),
 ]
 
@@ -386,10 +400,13 @@ class World:
 
     def check_left(self, member: FakeMember) -> None:
         assert member.since is not None  # its client waited for nothing,
-        assert self.now - member.since >= GRACE_SECONDS  # had not asked a moment ago,
+        silence = self.now - member.since  # had not asked a moment ago,
+        assert silence >= (FRESH_SECONDS if member.worth == Worth.EMPTY else GRACE_SECONDS)
         assert not member.has_data  # nor sent what was not read yet
         if len({each.peer for each in self.members}) == 1:
-            assert member.worth <= Worth.EMPTY  # and one address alone loses nothing that it uses
+            # And one address alone loses nothing that it uses, or may be about to.
+            assert member.worth <= Worth.EMPTY
+            assert silence >= GRACE_SECONDS
 
     def check(self) -> None:
         there = [member for member in self.members if not member.left]
