@@ -108,7 +108,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=10.0, help="of each")
     parser.add_argument("--rate", type=float, default=1.0, help="requests a second of a client")
     parser.add_argument(
-        "--within", type=float, default=0.05, help="seconds in which all of them ask"
+        "--within", type=float, default=0.0, help="seconds in which all of them ask"
     )
     parser.add_argument("--budget", default="48MiB")
     parser.add_argument("--program", help="layerstream of another installation")

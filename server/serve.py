@@ -171,7 +171,7 @@ def _server(
         context.notifier.stopping()
 
     def sweep(now: float) -> None:
-        context.exchanges.sweep(now, hurry=context.draining.is_set() or registry.waiting)
+        context.exchanges.sweep(now, hurry=context.draining.is_set() or registry.is_pressed(now))
 
     return Server(
         *(config, listener, registry),

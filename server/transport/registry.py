@@ -121,6 +121,10 @@ class Registry:
         """Whether a newcomer waits for a place."""
         return len(self._door) > 0
 
+    def is_pressed(self, now: float) -> bool:
+        """Return whether a newcomer has waited for half of the time after which it is refused."""
+        return any(now - self._door.since(peer) >= WAIT_SECONDS / 2 for peer in self._door.peers)
+
     def knock(self, visitor: Visitor, now: float) -> Visitor | None:
         """Let ``visitor`` wait; return the one that is to be refused where too many do."""
         self._door.add(visitor.peer, visitor, now)

@@ -242,6 +242,16 @@ def test_where_its_address_has_enough_only_its_own_empty_ones_go() -> None:
     assert not other.left
 
 
+def test_newcomers_press_when_half_of_their_time_is_over() -> None:
+    registry = filled(LIMITS, *busy(LIMITS.total))
+    assert not knock(registry, A, 1.0)
+    knock(registry, B, 1.5)
+    assert [registry.is_pressed(1.0 + share * WAIT_SECONDS) for share in (0.4, 0.5)] == [
+        False,
+        True,
+    ]
+
+
 # The last answer
 
 
