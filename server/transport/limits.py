@@ -23,8 +23,8 @@ FRESH_SECONDS = 0.25
 LINGER_SECONDS = 5.0
 #: Bytes a second at which the rest of a body may come whose request has had its answer.
 LEFT_OVER_PACE = 64 << 10
-#: How long a newcomer waits for a place: all that are taken have fallen silent by then, or were used.
-WAIT_SECONDS = 1.25
+#: How long a newcomer waits for a place: most that are taken have fallen silent or were used by then.
+WAIT_SECONDS = 2.5
 #: Connections that have had their last answer and are read on, at a time.
 ENDING_CONNECTIONS = 256
 
