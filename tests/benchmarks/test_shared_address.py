@@ -9,8 +9,8 @@ from contextlib import contextmanager
 import pytest
 
 from benchmarks.load.paced import paced_loop
+from benchmarks.load.shared_address import main
 from benchmarks.servers.nginx import NoNginxError, check_nginx
-from benchmarks.shared_address import main
 
 REQUEST = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"

@@ -5,7 +5,7 @@ NAT or a container bridge do. ``nginx``: the same through nginx with kept connec
 ``announced``: 100 such clients beside 300 connections of the same address that announce 2 GB each, are
 refused, do not go, and come again.
 
-Run as ``python -m benchmarks.shared_address [--ways direct,nginx,announced] [--clients 64,256,1000]``.
+Run as ``python -m benchmarks.load.shared_address [--ways direct,nginx,announced] [--clients 64,256,1000]``.
 ``--program FILE`` measures another installation; the clients know of a service only what HTTP says.
 """
 
