@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import math
-import os
 import signal
 import socket
 from functools import partial
@@ -18,7 +17,6 @@ from server.app import create_app
 from server.context import Context
 from server.errors import ServiceError
 from server.operation.interpreter import pass_over_what_stays, take_short_turns
-from server.operation.notify import Notifier
 from server.operation.reloading import Reloading, Step
 from server.repository.polling.following import follow
 from server.settings.exposure import warn_of_exposure
@@ -27,6 +25,7 @@ from server.transport.certificate import Certificate
 from server.transport.inherited import inherited
 from server.transport.limits import ConnectionLimits, allowed_files
 from server.transport.listener import listen
+from server.transport.proxies import TrustedProxies
 from server.transport.registry import Registry
 from server.transport.server import Server
 from server.transport.unix import UnixListener
@@ -150,7 +149,7 @@ def _server(
         proxy_headers=False,
         timeout_graceful_shutdown=max(math.ceil(settings.drain_timeout), 1),
     )
-    registry = Registry(_limits(settings, listener))
+    registry = Registry(_limits(settings))
     context.metrics.watch_connections(registry)
     place = _place(listener, certificate is not None)
 
@@ -170,7 +169,7 @@ def _server(
         context.notifier.stopping()
 
     def sweep(now: float) -> None:
-        context.exchanges.sweep(now, hurry=context.draining.is_set() or registry.waiting)
+        context.exchanges.sweep(now, hurry=context.draining.is_set() or registry.is_pressed(now))
 
     return Server(
         *(config, listener, registry),
@@ -190,18 +189,20 @@ def _place(listener: socket.socket, encrypted: bool) -> str:
     return f"{'https' if encrypted else 'http'}://{shown}:{port}"
 
 
-def _limits(settings: Settings, listener: socket.socket) -> ConnectionLimits:
-    total = allowed_files(settings.max_connections, ports=1 if settings.grpc_port is None else 2)
+def _limits(settings: Settings) -> ConnectionLimits:
+    total, waiting = allowed_files(
+        settings.max_connections, ports=1 if settings.grpc_port is None else 2
+    )
     if total < settings.max_connections:
         _log.warning("the limit on open files allows %d connections", total)
-    # Whoever comes through a Unix socket has the same address: none.
-    share = total if listener.family == socket.AF_UNIX else None
     return ConnectionLimits(
         total=total,
-        per_address=settings.max_connections_per_address or share,
+        per_address=settings.max_connections_per_address,
         header_seconds=settings.header_timeout,
         idle_seconds=settings.idle_timeout,
         stall_seconds=settings.stall_timeout,
+        waiting=waiting,
+        proxies=TrustedProxies.named(settings.trusted_proxies),
     )
 
 
@@ -211,11 +212,7 @@ def run(settings: Settings) -> None:
     signal.signal(signal.SIGINT, _exit)
     wake_soon()
     take_short_turns()
-    try:
-        uvloop.run(serve(settings))
-    except Exception as exc:
-        Notifier.from_environment(os.environ).status(f"ended: {exc}")
-        raise
+    uvloop.run(serve(settings))
 
 
 def _exit(number: int, frame: FrameType | None) -> None:

@@ -22,7 +22,8 @@ debian_root() { # BASE ROOT
     done
     if compgen -G '/usr/local/share/ca-certificates/*.crt' >/dev/null; then
         cp /usr/local/share/ca-certificates/*.crt "$root/usr/local/share/ca-certificates/"
-        chroot "$root" update-ca-certificates >/dev/null 2>&1
+        chroot "$root" update-ca-certificates >"$work/log" 2>&1 ||
+            { tail -n 20 "$work/log"; echo "update-ca-certificates fails in $root"; exit 1; } >&2
     fi
     debian_apt "$root"
     debian_pip "$root"

@@ -12,6 +12,7 @@ from typing import Any, Self
 
 from benchmarks.load.arrivals import Arrivals, open_loop
 from benchmarks.load.closed import closed_loop
+from benchmarks.load.paced import paced_loop
 
 
 class LoadProcess:
@@ -33,6 +34,13 @@ class LoadProcess:
     def open(self, port: int, request: Path, **job: Any) -> dict[str, Any]:
         """Return ``open_loop`` of the request in a file; ``job`` has the fields of ``Arrivals``."""
         return self._do({"loop": "open", "request": str(request), "port": port, **job})
+
+    def paced(
+        self, port: int, request: Path, clients: int, seconds: float, **more: Any
+    ) -> dict[str, Any]:
+        """Return ``paced_loop`` of the request in a file."""
+        job = {"port": port, "clients": clients, "seconds": seconds, **more}
+        return self._do({"loop": "paced", "request": str(request), **job})
 
     def _do(self, job: dict[str, Any]) -> dict[str, Any]:
         assert self._process.stdin is not None
@@ -63,6 +71,8 @@ def _answer(job: dict[str, Any]) -> dict[str, Any]:
     job["request"] = Path(job["request"]).read_bytes()
     if loop == "closed":
         return closed_loop(**job)
+    if loop == "paced":
+        return paced_loop(**job)
     return open_loop(Arrivals(**{**job, "addresses": tuple(job.get("addresses", ("127.0.0.1",)))}))
 
 

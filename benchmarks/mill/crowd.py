@@ -21,13 +21,15 @@ _READ_BYTES = 4096
 class Crowd:
     """``size`` connections; each says ``opening`` at once and ``drip`` every second.
 
-    ``pace``: how many are opened in a second, at most.
+    ``pace``: how many are opened in a second, at most. ``stays``: one that the server has ended stays until
+    it is cut off.
     """
 
     size: int
     opening: bytes = b""
     drip: bytes = b""
     pace: int = 500
+    stays: bool = False
 
 
 def spread(count: int) -> list[str]:
@@ -64,8 +66,8 @@ class Siege:
                     tick = now + _TICK_SECONDS
                     self._fill(now)
                     self._drip(now)
-                for descriptor, _ in self._epoll.poll(max(0.0, tick - now)):
-                    self._hear(descriptor)
+                for descriptor, events in self._epoll.poll(max(0.0, tick - now)):
+                    self._hear(descriptor, bool(events & select.EPOLLHUP))
         finally:
             for each in self._open.values():
                 each.close()
@@ -106,14 +108,16 @@ class Siege:
                     continue  # its end is heard of
                 heapq.heappush(self._drips, (now + 1, number, descriptor))
 
-    def _hear(self, descriptor: int) -> None:
+    def _hear(self, descriptor: int, is_cut_off: bool) -> None:
         try:
             data = self._open[descriptor].recv(_READ_BYTES)
         except OSError:
             data = b""
         if data.startswith(b"HTTP/1."):
             self.seen[data[9:12].decode("ascii", "replace")] += 1
-        if not data:
+        if not data and self._crowd.stays and not is_cut_off:
+            self._epoll.modify(descriptor, 0)  # only of being cut off it is told
+        elif not data:
             self.seen["ended"] += 1
             self._epoll.unregister(descriptor)
             self._open.pop(descriptor).close()

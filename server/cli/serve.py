@@ -22,20 +22,24 @@ def serve(config: Path | None, **flags: Any) -> None:
     or a line of the file of --config (queue_limit = 8); the first of these wins.
     Sizes are written 64MiB, 24MB or in bytes.
     """
-    settings = load_settings(_given(flags), config)
-
     from server.operation.cgroup import memory_limited
     from server.operation.notify import Notifier
 
-    # Libraries take a while, and memory.
-    Notifier.from_environment(os.environ).status(f"starting{memory_limited()}")
+    notifier = Notifier.from_environment(os.environ)
+    try:
+        settings = load_settings(_given(flags), config)
+        # Libraries take a while, and memory.
+        notifier.status(f"starting{memory_limited()}")
 
-    from server.operation import logs
-    from server.serve import run
+        from server.operation import logs
+        from server.serve import run
 
-    logs.configure(settings.log_format)
-    warn_of_variables()
-    run(settings)
+        logs.configure(settings.log_format)
+        warn_of_variables()
+        run(settings)
+    except Exception as exc:
+        notifier.status(f"ended: {exc}")
+        raise
 
 
 def _given(flags: dict[str, Any]) -> dict[str, Any]:

@@ -63,7 +63,7 @@ def _options(context: Context) -> list[tuple[str, int]]:
         ("grpc.max_send_message_length", -1),
         ("grpc.max_metadata_size", HEADER_BYTES),
         # Or connections to this port would take the descriptors of those to the other one.
-        ("grpc.max_allowed_incoming_connections", allowed_files(settings.max_connections, ports=2)),
+        ("grpc.max_allowed_incoming_connections", allowed_files(settings.max_connections, 2)[0]),
         # From the first byte of a connection to the end of its greeting, with TLS or without.
         ("grpc.server_handshake_timeout_ms", round(settings.header_timeout * 1e3)),
         ("grpc.max_concurrent_streams", settings.max_connections),

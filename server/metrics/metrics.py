@@ -61,6 +61,7 @@ METRIC_NAMES = frozenset(
         "layerstream_connections",
         "layerstream_unauthorized_requests_total",
         "layerstream_connections_dropped_total",
+        "layerstream_connections_refused_total",
         "layerstream_request_seconds",
         "layerstream_stage_seconds",
         "layerstream_read_bytes_total",
@@ -100,7 +101,13 @@ DEVICE = frozenset({"layerstream_device_memory_bytes", "layerstream_device_lost"
 #: Those of a control group with a memory limit.
 LIMITED = frozenset({"layerstream_cgroup_limit_bytes", "layerstream_cgroup_held_bytes"})
 #: Those of the transport, which tests of the application alone do without.
-CONNECTIONS = frozenset({"layerstream_connections", "layerstream_connections_dropped_total"})
+CONNECTIONS = frozenset(
+    {
+        "layerstream_connections",
+        "layerstream_connections_dropped_total",
+        "layerstream_connections_refused_total",
+    }
+)
 OUTCOMES = ("ok", "invalid", "busy", "late", "deadline", "cancelled", "failed")
 
 _DELAY_BUCKETS = (

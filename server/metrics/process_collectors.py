@@ -47,7 +47,7 @@ class MemoryCollector(Collector):
 
 
 class ConnectionCollector(Collector):
-    """How many connections there are, and how many had to go."""
+    """How many connections there are, how many gave way, and how many found no place."""
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
@@ -55,10 +55,12 @@ class ConnectionCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yield the figures of the registry."""
         yield gauge("connections", "Open connections", value=len(self._registry))
-        dropped = self._registry.dropped
-        yield counter(
-            "connections_dropped", "Closed while silent: no place was left", value=dropped
-        )
+        figures = [
+            ("connections_dropped", "Closed while silent, for others", self._registry.dropped),
+            ("connections_refused", "Answered 503: no place was left", self._registry.refused),
+        ]
+        for name, text, value in figures:
+            yield counter(name, text, value=value)
 
 
 class AccessCollector(Collector):

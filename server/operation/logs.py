@@ -1,10 +1,13 @@
-"""Structured logs: one JSON object a line, or text, each with the id of the request it belongs to."""
+"""Logs: text for people or one JSON object a line, each with the id of the request it belongs to."""
 
 import contextvars
 import json
 import logging
+import os
 import sys
+from collections.abc import Mapping
 from datetime import UTC, datetime
+from typing import TextIO
 
 from models.errors import printable
 
@@ -12,6 +15,15 @@ request_id: contextvars.ContextVar[str] = contextvars.ContextVar("request_id", d
 
 # Attributes that a log call may add with ``extra`` and that become fields of their own.
 FIELDS = ("method", "path", "status", "seconds", "model", "client", "key")
+
+# Of syslog(3), which journalctl --priority takes: the first whose level a record reaches.
+_PRIORITIES = (
+    (logging.CRITICAL, 2),
+    (logging.ERROR, 3),
+    (logging.WARNING, 4),
+    (logging.INFO, 6),
+    (logging.NOTSET, 7),
+)
 
 
 def _fields(record: logging.LogRecord) -> dict[str, object]:
@@ -38,27 +50,64 @@ class JsonFormatter(logging.Formatter):
 
 
 class TextFormatter(logging.Formatter):
-    """Formats a record for people: time of day, level where it is not INFO, message, fields."""
+    """Formats a record for people: time, level where it is not INFO, message, fields.
+
+    ``time_format``: of the time, as strftime has it; empty: a line has none.
+    """
+
+    def __init__(self, time_format: str = "%H:%M:%S ") -> None:
+        super().__init__()
+        self._time_format = time_format
 
     def format(self, record: logging.LogRecord) -> str:
         """Return one line; behind it, where the record has one, a traceback."""
-        time = datetime.fromtimestamp(record.created).strftime("%H:%M:%S")
+        time = datetime.fromtimestamp(record.created).strftime(self._time_format)
         level = "" if record.levelname == "INFO" else f"{record.levelname.lower()}: "
         fields = "".join(f" {name}={value}" for name, value in _fields(record).items())
-        line = printable(f"{time} {level}{record.getMessage()}{fields}")
+        line = printable(f"{time}{level}{record.getMessage()}{fields}")
         traceback = self.formatException(record.exc_info).split("\n") if record.exc_info else ()
         return "\n".join((line, *map(printable, traceback)))
 
 
-def configure(log_format: str) -> None:
-    """Send all logs to stderr: as "json", as "text", or "auto", which is text on a terminal."""
+class JournalFormatter(logging.Formatter):
+    """Puts its priority before each line that ``lines`` makes of a record."""
+
+    def __init__(self, lines: logging.Formatter) -> None:
+        super().__init__()
+        self._lines = lines
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the lines; journald takes the priorities off."""
+        text = self._lines.format(record)
+        return "\n".join(f"{priority(record.levelno)}{line}" for line in text.split("\n"))
+
+
+def priority(level: int) -> str:
+    """Return what a line of ``level`` begins with where journald reads it, as sd-daemon(3) has it."""
+    return f"<{next(value for least, value in _PRIORITIES if level >= least)}>"
+
+
+def configure(log_format: str, environ: Mapping[str, str] = os.environ) -> None:
+    """Send all logs to stderr, as "text" or as "json"; with priorities where journald reads them."""
     # Where a record was made and by which thread is in no line: looking it up is half of what a line costs.
     logging._srcfile = None
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     handler = logging.StreamHandler(sys.stderr)
-    is_text = log_format == "text" or (log_format == "auto" and sys.stderr.isatty())
-    handler.setFormatter(TextFormatter() if is_text else JsonFormatter())
+    journalled = is_journal(sys.stderr, environ)
+    # journald has a time for each line.
+    time_format = "" if journalled else "%H:%M:%S " if sys.stderr.isatty() else "%Y-%m-%d %H:%M:%S "
+    lines = JsonFormatter() if log_format == "json" else TextFormatter(time_format)
+    handler.setFormatter(JournalFormatter(lines) if journalled else lines)
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
     # Requests are logged by our middleware, with their id and their delay; start and end by serve.py.
     logging.getLogger("uvicorn.access").disabled = True
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
+
+
+def is_journal(stream: TextIO, environ: Mapping[str, str] = os.environ) -> bool:
+    """Return whether ``stream`` is the one that systemd has connected to its journal."""
+    try:
+        found = os.fstat(stream.fileno())
+    except (OSError, ValueError):
+        return False
+    return environ.get("JOURNAL_STREAM") == f"{found.st_dev}:{found.st_ino}"

@@ -38,10 +38,31 @@ class HeadMiddleware:
 
 
 def not_allowed(routes: Iterable[BaseRoute], scope: Scope) -> HTTPException:
-    """Return why the method of ``scope`` is not for its path: a 405 with all methods that are."""
+    """Return why the method of ``scope`` is not for its path: a 405 with all methods that are.
+
+    A path that ends in NAME:ACTION would be that of a model called so: where no GET is asked of it the
+    action is meant, and a 404 names those that there are.
+    """
+    place, _, action = scope["path"].rpartition(":")
+    actions = _actions(routes, place)
+    if scope["method"] not in ("GET", "HEAD") and action not in actions and actions:
+        there_are = ", ".join(f":{each}" for each in actions)
+        said = f"Not Found: {shown(place)} has no action {shown(action)}; there are {there_are}"
+        return HTTPException(404, said)
     methods = _methods(routes, scope)
     said = f"Method Not Allowed: {shown(scope['path'])} takes {methods}"
     return HTTPException(405, said, {"Allow": methods})
+
+
+def _actions(routes: Iterable[BaseRoute], place: str) -> list[str]:
+    """Return what may stand behind ``place`` and a colon; nothing where it is no path."""
+    actions = {
+        action
+        for route in routes
+        if isinstance(route, Route) and "}:" in route.path
+        if route.path_regex.match(f"{place}:{(action := route.path.rpartition(':')[2])}")
+    }
+    return sorted(actions)
 
 
 def _methods(routes: Iterable[BaseRoute], scope: Scope) -> str:

@@ -1,8 +1,10 @@
 """One HTTP connection: uvicorn's protocol, with bounds on what it holds and how long it may wait.
 
-It differs in four things. It reads at most READ_BYTES at a time, and no further into a body than the
+It differs in five things. It reads at most READ_BYTES at a time, and no further into a body than the
 application asked for. A header has a limit in bytes and in time. What ends before its request was read
-lingers, so that the client sees the answer and no reset. It tells the registry how long it has been silent.
+lingers, so that the client sees the answer and no reset. It tells the registry how long it has been silent,
+and where a newcomer waits for its place, the next answer says that it is the last. From a trusted proxy a
+request's client is the one that the proxy names.
 """
 
 import asyncio
@@ -20,10 +22,12 @@ from uvicorn.protocols.http.httptools_impl import (
 )
 from uvicorn.server import ServerState
 
+from server.transport.giving_way import Peer, Worth
 from server.transport.limits import (
     GRACE_SECONDS,
     HEADER_BYTES,
     HEADER_FIELDS,
+    LEFT_OVER_PACE,
     LINGER_SECONDS,
     PIPELINED_REQUESTS,
     PROGRESS_BYTES,
@@ -32,22 +36,31 @@ from server.transport.registry import Registry
 
 _NO_HEADER = "the header did not come in time"
 _NO_BODY = "the body did not come in time, and others wait for the connection"
+_NO_PLACE = "all connections are taken (setting max_connections)"
+_STOPPING = "the server is stopping"
 
 
 class Connection(HttpToolsProtocol):
-    """A connection that ``registry`` counts."""
+    """A connection that ``registry`` counts; without ``has_place`` its request is refused."""
 
     def __init__(
-        self, config: Config, state: ServerState, app_state: dict[str, Any], registry: Registry
+        self,
+        config: Config,
+        state: ServerState,
+        app_state: dict[str, Any],
+        registry: Registry,
+        has_place: bool = True,
     ) -> None:
         super().__init__(config, state, app_state)
         self._registry = registry
-        self.address = ""
+        self._has_place = has_place
+        self.peer = Peer("")
         self.used = False
         self._since = self.loop.time()
         self._heading = False
         self._header_bytes = 0
         self._body_bytes = 0  # since they last were progress
+        self._left_over_bytes = 0  # of a body, behind the answer
         self._head = b""
         self._head_written = False
         self._blocked_since: float | None = None
@@ -55,9 +68,12 @@ class Connection(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self.address = self.client[0] if self.client else ""
+        self.peer = self._registry.peer(self.client[0] if self.client else "")
         self._ending = cast(asyncio.Transport, _Ending(self))
-        self._registry.add(self)
+        if self._has_place:
+            self._registry.add(self)
+        else:
+            self._registry.end(self, self._since)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._registry.discard(self)
@@ -67,6 +83,9 @@ class Connection(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         if self._ended_at is not None:
+            return
+        if not self._has_place:
+            self._refuse(503, _STOPPING if self._registry.draining else _NO_PLACE)
             return
         self._header_bytes += len(data)
         try:
@@ -105,6 +124,9 @@ class Connection(HttpToolsProtocol):
                 400, f"a request has one Host header, this one has {hosts or 'none'}"
             )
         self._heading = False
+        if self.peer.is_proxy:
+            client = self._registry.limits.proxies.client(self.headers)
+            self.scope["client"] = (client, 0) if client else self.client
         super().on_headers_complete()
         self.cycle.transport = self._ending
 
@@ -112,6 +134,9 @@ class Connection(HttpToolsProtocol):
         super().on_body(body)
         # What is between parts of a body, or behind it, is counted like a header.
         self._header_bytes = 0
+        if self._is_left_over:
+            self._left_over_bytes += len(body)
+            return
         self._body_bytes += len(body)
         if self._body_bytes >= PROGRESS_BYTES:
             self._body_bytes, self._since = 0, self.loop.time()
@@ -125,10 +150,20 @@ class Connection(HttpToolsProtocol):
     def write(self, data: bytes) -> None:
         """Write ``data``; the head of an answer goes with what follows it, as one segment."""
         if self._runs and self.cycle.response_started and not self._head_written:
-            self._head_written, self._head = True, data
+            self._head_written, self._head = True, self._as_last(data)
             return
         self.transport.write(self._head + data)
         self._head = b""
+
+    def _as_last(self, head: bytes) -> bytes:
+        """Return the head of an answer, which says that it is the last where the place is wanted."""
+        cycle = self.cycle
+        if not cycle.keep_alive or self.pipeline:
+            return head
+        if not self._registry.wants_back(self, self.loop.time()):
+            return head
+        cycle.keep_alive = False
+        return head[:-2] + b"connection: close\r\n\r\n"
 
     def flush(self) -> None:
         """Write the head of an answer that has no body."""
@@ -140,7 +175,7 @@ class Connection(HttpToolsProtocol):
         self.flush()
         self._head_written = False
         self.used = True
-        self._since = self.loop.time()
+        self._since, self._left_over_bytes = self.loop.time(), 0
         self.server_state.total_requests += 1
         if self.transport.is_closing():
             return
@@ -167,7 +202,7 @@ class Connection(HttpToolsProtocol):
         if is_read:
             self._close()
             return
-        self._ended_at = self.loop.time()
+        self._end()
         self.transport.write_eof()
         self.flow.resume_reading()
 
@@ -175,20 +210,28 @@ class Connection(HttpToolsProtocol):
         """Close once nothing runs: the server ends."""
         if self._runs:
             super().shutdown()
-        elif self._ended_at is None:
+        elif self._ended_at is None and not self._has_data():  # else it is answered first
             self._close()
 
     def _close(self) -> None:
         """Close behind what was written, for which the client has as long as one that lingers."""
-        self._ended_at = self.loop.time()
+        self._end()
         self.transport.close()
+
+    def _end(self) -> None:
+        self._ended_at = self.loop.time()
+        self._registry.end(self, self._ended_at)
 
     @property
     def discards(self) -> bool:
         """Whether what comes now belongs to a request that has had its answer."""
+        return self._ended_at is not None or self._is_left_over
+
+    @property
+    def _is_left_over(self) -> bool:
+        """Whether the last answer is complete and the rest of the body that it refused still comes."""
         latest = self._latest
-        is_left_over = latest is not None and latest.response_complete and latest.more_body
-        return self._ended_at is not None or is_left_over
+        return latest is not None and latest.response_complete and latest.more_body
 
     @property
     def body_has_come(self) -> bool:
@@ -219,6 +262,7 @@ class Connection(HttpToolsProtocol):
             self.cycle.message_event.set()
         body = json.dumps({"error": message}).encode()
         head = b"content-type: application/json\r\nconnection: close\r\n"
+        head += b"retry-after: 1\r\n" if status == 503 else b""
         length = b"content-length: %d\r\n\r\n" % len(body)
         self.transport.write(STATUS_LINE[status] + head + length + body)
         self.cycle = None  # type: ignore[assignment]
@@ -235,8 +279,12 @@ class Connection(HttpToolsProtocol):
         return cycle is not None and not cycle.response_complete
 
     @property
-    def beginning(self) -> bool:
-        return self._heading or self._runs
+    def worth(self) -> Worth:
+        if self._is_left_over:
+            return Worth.ANSWERED
+        if self._heading or self._runs:
+            return Worth.BEGINNING if self.used else Worth.UNANSWERED
+        return Worth.KEPT if self.used else Worth.EMPTY
 
     @property
     def _waits_for_body(self) -> bool:
@@ -247,10 +295,11 @@ class Connection(HttpToolsProtocol):
         return wants_more and not waits_for_us
 
     def silence(self, now: float) -> float | None:
-        if self._ended_at is not None:
-            silence = now - self._ended_at
-            return silence if silence >= GRACE_SECONDS else None
-        return None if self._runs and not self._waits_for_body else now - self._since
+        if self._ended_at is not None or (self._runs and not self._waits_for_body):
+            return None
+        silence = now - self._since
+        is_taking = silence < self._registry.limits.stall_seconds
+        return None if is_taking and self.transport.get_write_buffer_size() else silence
 
     def overdue(self, now: float) -> bool:
         limits, hurry = self._registry.limits, self._registry.draining
@@ -260,31 +309,47 @@ class Connection(HttpToolsProtocol):
             return now - self._blocked_since >= (GRACE_SECONDS if hurry else limits.stall_seconds)
         if self._runs:
             return False
-        waits_for_header = self._heading or not self.used
-        limit = limits.header_seconds if waits_for_header else limits.idle_seconds
-        return now - self._since >= limit
+        return now - self._since >= (GRACE_SECONDS if hurry else self._patience_seconds)
+
+    @property
+    def _patience_seconds(self) -> float:
+        """How long it may be silent, or send what is left over of a body."""
+        limits = self._registry.limits
+        if not self._has_place:
+            return LINGER_SECONDS
+        if self._heading or not self.used:
+            return limits.header_seconds
+        if self._is_left_over:
+            return limits.stall_seconds + self._left_over_bytes / LEFT_OVER_PACE
+        return limits.idle_seconds
 
     def drop(self) -> bool:
-        if self._ended_at is not None or self._blocked_since is not None:
+        is_ending = self._ended_at is not None or not self._has_place
+        if is_ending or self._blocked_since is not None:
             self.transport.abort()
         elif self._heading:
             self._refuse(408, _NO_HEADER)
+        else:
+            return self._is_let_go()
+        return True
+
+    def give_way(self) -> bool:
+        if not (self._heading or self._runs):
+            return self._is_let_go()
+        if self._has_data():
+            return False
+        self._leave(408, _NO_BODY if self._runs else _NO_HEADER)
+        self.end()
+        return True
+
+    def _is_let_go(self) -> bool:
+        """End it between two requests; return False where one has just come."""
+        if self._is_left_over:
+            self.end()
         elif self._has_data():
             return False
         else:
             self._close()
-        return True
-
-    def give_way(self) -> bool:
-        if self._ended_at is not None or self.transport.get_write_buffer_size():
-            self.transport.abort()  # what is left of an answer may never be taken
-            return True
-        if not self.beginning:
-            return self.drop()
-        if self._has_data():
-            return False
-        self._leave(408, _NO_BODY if self._runs else _NO_HEADER)
-        self._close()
         return True
 
     def _has_data(self) -> bool:

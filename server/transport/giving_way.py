@@ -1,14 +1,15 @@
-"""Which connection gives way to one that finds no place: the one that serves least.
+"""Which connection gives way to one that finds no place: rules and an order, over what connections say.
 
-Decisions only, over what connections say of themselves; the clock is an argument.
+Decisions only; the clock is an argument. A connection whose client waits for it never gives way, nor one
+that holds bytes which were not read yet, nor one on which something was answered within the last second.
 """
 
-from collections import deque
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import Protocol
 
-from server.transport.limits import GRACE_SECONDS
+from server.transport.limits import FRESH_SECONDS, GRACE_SECONDS
 
 # An order is good for so long, and for so much a connection: with many, sorting them for each that
 # comes would be all that is done.
@@ -16,19 +17,36 @@ _ORDER_SECONDS = 0.02
 _ORDER_SECONDS_EACH = 20e-6
 
 
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """Whose connections are counted together; those of a proxy carry the requests of many clients."""
+
+    name: str
+    is_proxy: bool = False
+
+
+class Worth(IntEnum):
+    """What is lost with a connection that is silent, least first."""
+
+    ANSWERED = 0  # it has had its answer, and the rest of a refused body comes
+    EMPTY = 1  # nothing of a request has ever come
+    UNANSWERED = 2  # a part of its first request has come
+    KEPT = 3  # idle between two requests
+    BEGINNING = 4  # a part of a further request has come
+    FRESH = 5  # it has come within the last second, and its first request may be on its way
+
+
+_UNUSED = (Worth.EMPTY, Worth.UNANSWERED)
+
+
 class Member(Protocol):
     """What the registry sees of a connection."""
 
     @property
-    def address(self) -> str: ...
+    def peer(self) -> Peer: ...
 
     @property
-    def used(self) -> bool:
-        """It has had an answer."""
-
-    @property
-    def beginning(self) -> bool:
-        """A part of a request has come, and the rest is waited for."""
+    def worth(self) -> Worth: ...
 
     def silence(self, now: float) -> float | None:
         """Seconds that it has been waiting for its client; None while the client waits for it."""
@@ -40,61 +58,75 @@ class Member(Protocol):
         """Close it, or cut it off where it was closed before; False where a request has just come."""
 
     def give_way(self) -> bool:
-        """Close it at once, for another; False where a request has just come."""
+        """End it for another; False where a request has just come."""
 
 
-class _Worth(IntEnum):
-    """What is lost with a connection, least first."""
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What a newcomer may ask others to leave.
 
-    NEVER_USED = 0
-    KEPT = 1
-    BEGINNING = 2  # part of a further request, of which the rest may come yet
-    IN_USE = 3  # its client asks now and then, and may be about to
+    ``holds``: how many places its peer counts as having; ``fair``: places that each peer would have if
+    all had as many.
+    """
+
+    peer: Peer
+    holds: int
+    fair: int
+
+    def reaches(self, worth: Worth, peer: Peer, holds: int) -> bool:
+        """Return whether a silent connection of ``peer``, which ``holds`` so many places, gives way.
+
+        What serves no request goes for any newcomer. What may be used goes for another peer alone, one with
+        fewer places, and no peer falls below its fair share so but by first requests that do not come on.
+        """
+        if worth <= Worth.EMPTY:
+            return True
+        if peer == self.peer or holds <= self.holds:
+            return False
+        return worth == Worth.UNANSWERED or peer.is_proxy or holds >= self.fair
 
 
 class Leavers:
-    """Who of ``members`` gives way, one after the other: least worth first, then the longest silent."""
+    """The silent ones of ``members``, in the order in which they give way."""
 
     def __init__(self, members: Collection[Member]) -> None:
         self._members = members
-        self._order: deque[tuple[_Worth, Member]] = deque()
-        self._ordered_at = 0.0
+        self._order: list[tuple[Worth, Member]] = []
+        self._ordered_at = float("-inf")
 
-    def next(self, now: float) -> Member | None:
-        """Return who goes; it has been told to. None: nobody can."""
-        age, lasts = now - self._ordered_at, len(self._members) * _ORDER_SECONDS_EACH
-        if 0 <= age < max(_ORDER_SECONDS, lasts) and (found := self._first(now)):
-            return found
-        self._order, self._ordered_at = _ordered(self._members, now), now
-        return self._first(now)
+    def next(self, now: float, may: Callable[[Worth, Member], bool]) -> Member | None:
+        """Return the first that ``may`` go; it has been told to. None: none can.
 
-    def _first(self, now: float) -> Member | None:
-        while self._order:
-            worth, member = self._order.popleft()
-            found = _rank(member, now) if member in self._members else None
-            if found is not None and found[0] == worth and member.give_way():
+        Least worth first, then the longest silent.
+        """
+        lasts = max(_ORDER_SECONDS, len(self._members) * _ORDER_SECONDS_EACH)
+        if not 0 <= now - self._ordered_at < lasts:
+            self._order, self._ordered_at = _ordered(self._members, now), now
+        for index, (worth, member) in enumerate(self._order):
+            if member not in self._members or not may(worth, member):
+                continue
+            # What was asked something since the order was made is no longer silent.
+            rank = _rank(member, now)
+            if rank is not None and rank[0] == worth and member.give_way():
+                del self._order[index]
                 return member
         return None
 
 
-def _ordered(members: Collection[Member], now: float) -> deque[tuple[_Worth, Member]]:
+def _rank(member: Member, now: float) -> tuple[Worth, float] | None:
+    """Return what is lost with ``member``, then the longest silence first; None: it cannot go."""
+    silence = member.silence(now)
+    if silence is None or silence < FRESH_SECONDS:
+        return None
+    if silence >= GRACE_SECONDS:
+        return member.worth, -silence
+    return (Worth.FRESH, -silence) if member.worth in _UNUSED else None
+
+
+def _ordered(members: Collection[Member], now: float) -> list[tuple[Worth, Member]]:
     silent = [
-        (rank, index, member)
+        (*rank, index, member)
         for index, member in enumerate(members)
         if (rank := _rank(member, now)) is not None
     ]
-    return deque((rank[0], member) for rank, _, member in sorted(silent, key=lambda each: each[:2]))
-
-
-def _rank(member: Member, now: float) -> tuple[_Worth, float] | None:
-    """Return what would be lost with ``member`` and since when, the least first; None: it cannot go."""
-    silence = member.silence(now)
-    if silence is None:
-        return None
-    if not member.used:
-        worth = _Worth.NEVER_USED
-    elif silence >= GRACE_SECONDS:
-        worth = _Worth.KEPT
-    else:
-        worth = _Worth.BEGINNING if member.beginning else _Worth.IN_USE
-    return worth, -silence
+    return [(worth, member) for worth, _, _, member in sorted(silent, key=lambda each: each[:3])]

@@ -1,13 +1,14 @@
-"""Listening: a socket, and the task that accepts from it while there are places."""
+"""Listening: a socket, and the tasks that accept from it and let connections in."""
 
 import asyncio
+import contextlib
 import logging
 import socket
-from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
-from server.transport.registry import Registry
+from server.transport.giving_way import Peer
+from server.transport.registry import Registry, Visitor
 
 _log = logging.getLogger(__name__)
 
@@ -18,6 +19,8 @@ BACKLOG = 512
 _BATCH = 64
 _RETRY_SECONDS = 0.2
 _QUIET_SECONDS = 60.0
+# Connections fall silent without saying so: so often a door with visitors is looked at.
+_LOOK_SECONDS = 0.05
 
 
 class PortError(Exception):
@@ -44,10 +47,28 @@ def listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-async def accept(
-    listener: socket.socket, registry: Registry, create: Callable[[], asyncio.BaseProtocol]
-) -> None:
-    """Accept until cancelled; where there is no place, those who knock wait in the kernel's queue."""
+class Create(Protocol):
+    """Makes the protocol of a connection: one with a place, or one whose request is refused."""
+
+    def __call__(self, *, has_place: bool) -> asyncio.BaseProtocol: ...
+
+
+async def accept(listener: socket.socket, registry: Registry, create: Create) -> None:
+    """Accept until cancelled; what finds no place waits at the door, and is refused where none comes free.
+
+    Beyond that connections wait in the kernel's queue.
+    """
+    door = _Door(registry, create)
+    opening = asyncio.create_task(door.keep())
+    try:
+        await _accept(listener, registry, door)
+    finally:
+        opening.cancel()
+        await asyncio.wait({opening})
+        await door.shut()
+
+
+async def _accept(listener: socket.socket, registry: Registry, door: "_Door") -> None:
     loop = asyncio.get_running_loop()
     said_at = -_QUIET_SECONDS
     while True:
@@ -60,10 +81,11 @@ async def accept(
             if loop.time() - said_at >= _QUIET_SECONDS:
                 said_at = loop.time()
                 _log.warning("cannot accept connections: %s", exc.strerror or exc)
-            registry.drop_silent(loop.time())
+            registry.spare(loop.time())
             await asyncio.sleep(_RETRY_SECONDS)
             continue
-        await _take_in(knocking, registry, create)
+        for sock, address in knocking:
+            door.take(sock, registry.peer(_host(address)))
 
 
 def _others(listener: socket.socket) -> list[_Knocking]:
@@ -77,57 +99,69 @@ def _others(listener: socket.socket) -> list[_Knocking]:
     return found
 
 
-async def _take_in(
-    knocking: list[_Knocking], registry: Registry, create: Callable[[], asyncio.BaseProtocol]
-) -> None:
-    """Make connections of ``knocking``, each once there is a place; close whose address has enough."""
-    loop = asyncio.get_running_loop()
-    coming: list[asyncio.Task[None]] = []
-    try:
-        while knocking:
-            sock, address = knocking[0]
-            host = _host(address)
-            if registry.admits(host, loop.time()):
-                await registry.place()
-                registry.expect(host)
-                coming.append(loop.create_task(_connect(sock, create)))
-                coming[-1].add_done_callback(partial(_arrived, registry, host))
-            else:
-                registry.dropped += 1
-                sock.close()
-            del knocking[0]
-    finally:
-        for sock, _ in knocking:
-            sock.close()
-        await asyncio.gather(*coming)
+class _Door:
+    """Makes connections of the visitors that ``registry`` lets in or turns away."""
 
+    def __init__(self, registry: Registry, create: Create) -> None:
+        self._registry = registry
+        self._create = create
+        self._loop = asyncio.get_running_loop()
+        self._coming: set[asyncio.Task[None]] = set()
 
-def _arrived(registry: Registry, host: str, _: "asyncio.Task[None]") -> None:
-    registry.arrived(host)
+    def take(self, sock: socket.socket, peer: Peer) -> None:
+        """Let ``sock`` knock."""
+        refused = self._registry.knock(Visitor(peer, sock), self._loop.time())
+        if refused is not None:
+            self._begin(refused, has_place=False)
+
+    async def keep(self) -> None:
+        """Open when a place may have come free, and while visitors wait."""
+        changed = self._registry.changed
+        while True:
+            changed.clear()
+            try:
+                self._open()
+            except Exception:  # noqa: BLE001  without this task no newcomer would ever be let in again
+                _log.exception("a look at the newcomers failed")
+            look_again = _LOOK_SECONDS if self._registry.waiting else None
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(changed.wait(), look_again)
+
+    def _open(self) -> None:
+        """Let in what has a place by now, and refuse what has waited long enough."""
+        now = self._loop.time()
+        for visitor in self._registry.let_in(now):
+            self._begin(visitor, has_place=True)
+        for visitor in self._registry.turn_away(now):
+            self._begin(visitor, has_place=False)
+
+    async def shut(self) -> None:
+        """Refuse all visitors; return when each is a connection."""
+        for visitor in self._registry.turn_all_away():
+            self._begin(visitor, has_place=False)
+        if self._coming:
+            await asyncio.wait(self._coming)
+
+    def _begin(self, visitor: Visitor, has_place: bool) -> None:
+        task = self._loop.create_task(self._connect(visitor, has_place))
+        self._coming.add(task)
+        task.add_done_callback(self._coming.discard)
+
+    async def _connect(self, visitor: Visitor, has_place: bool) -> None:
+        """Make ``visitor`` a connection; not to be cancelled, since uvloop closes one that is half made."""
+        sock = visitor.sock
+        try:
+            sock.setblocking(False)
+            if sock.family != socket.AF_UNIX:
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            create = partial(self._create, has_place=has_place)
+            await self._loop.connect_accepted_socket(create, sock)
+        except OSError:
+            sock.close()  # the client left
+            if has_place:
+                self._registry.missed(visitor.peer)
 
 
 def _host(address: Any) -> str:
     """Return where who knocks comes from; empty: through a Unix socket."""
     return str(address[0]) if isinstance(address, tuple) else ""
-
-
-async def _connect(sock: socket.socket, create: Callable[[], asyncio.BaseProtocol]) -> None:
-    """Make ``sock`` a connection, to the end also when this is cancelled.
-
-    uvloop closes one that is half made in silence; whoever counts it would wait for its end for ever.
-    """
-    loop = asyncio.get_running_loop()
-    try:
-        sock.setblocking(False)
-        if sock.family != socket.AF_UNIX:
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    except OSError:
-        sock.close()  # the client left
-        return
-    making = loop.create_task(loop.connect_accepted_socket(create, sock))
-    try:
-        await asyncio.shield(making)
-    except OSError:
-        sock.close()  # the client left
-    finally:
-        await asyncio.wait({making})

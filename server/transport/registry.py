@@ -1,126 +1,324 @@
-"""All open connections: who must go, and who gives way when there is no place for another.
+"""All open connections: which have a place, which wait for one, which have had their last answer.
+
+A connection is in one of three states. At the door its socket is accepted, and nothing was read. With a
+place it may ask. Ending, it has had its last answer, has no place any more, and is read on so that no
+reset takes the answer away. A newcomer for which no place comes free in time is refused, and ends so.
 
 Decisions only, over what connections say of themselves; the clock is an argument.
 """
 
 import asyncio
 from collections import Counter
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
 from ipaddress import IPv6Address
+from typing import Any, Generic, TypeVar
 
-from server.transport.giving_way import Leavers, Member
-from server.transport.limits import ConnectionLimits
+from server.transport.giving_way import Claim, Leavers, Member, Peer, Worth
+from server.transport.limits import (
+    ENDING_CONNECTIONS,
+    GRACE_SECONDS,
+    WAIT_SECONDS,
+    ConnectionLimits,
+)
 
-# What any address may have: one in so many, whatever others take.
+_May = Callable[[Worth, Member], bool]
+
+# As long as a peer has fewer than one place in so many, its newcomers count as its first one.
 _FEW = 32
+# So long an answer that is said to be the last counts as a place that is about to be free.
+_PROMISE_SECONDS = 0.05
+
+
+@dataclass(eq=False, slots=True)
+class Visitor:
+    """A connection at the door, as the kernel gave it."""
+
+    peer: Peer
+    sock: Any = None
 
 
 class Registry:
-    """Counts the members; ``limits`` says how many there may be."""
+    """Gives out the places; ``limits`` says how many there are."""
 
     def __init__(self, limits: ConnectionLimits) -> None:
         self.limits = limits
         self._members: set[Member] = set()
         self._leavers = Leavers(self._members)
-        self._leaving: set[Member] = set()  # gave way, and are not gone yet
-        self._owners: dict[str, _Owner] = {}
-        self._coming: Counter[str] = Counter()  # let in, and not counted yet
-        self._left = asyncio.Event()
-        #: Somebody waits for a place.
-        self.waiting = False
-        #: The server ends: nobody is waited for longer than need be.
+        self._held: Counter[Peer] = Counter()  # places, those that are kept too
+        self._coming: Counter[Peer] = Counter()  # those that are kept
+        self._door: _Lines[Visitor] = _Lines()
+        self._ending: _Lines[Member] = _Lines()
+        self._promised: dict[Member, float] = {}  # whose answer is their last, and when it began
+        #: Set when a place may have become free, or a visitor has come.
+        self.changed = asyncio.Event()
+        #: The server ends: nothing is waited for longer than need be.
         self.draining = False
-        #: Connections that gave way, or found no place for their address.
+        #: Connections that gave way to others.
         self.dropped = 0
+        #: Newcomers for which there was no place.
+        self.refused = 0
 
     def __len__(self) -> int:
         return len(self._members)
 
+    def __repr__(self) -> str:
+        taken, door, ending = self._held.total(), len(self._door), len(self._ending)
+        return (
+            f"<Registry {taken} of {self.limits.total} places, {door} at the door, {ending} ending>"
+        )
+
+    def peer(self, address: str) -> Peer:
+        """Return whose connections those from ``address`` are."""
+        if self.limits.proxies.trusts(address):
+            return Peer(address, is_proxy=True)
+        return Peer(owner(address))
+
+    # Places
+
     def add(self, member: Member) -> None:
-        """Count ``member``."""
+        """Give ``member`` the place that was kept for it, or one of its own."""
         self._members.add(member)
-        self._owners.setdefault(owner(member.address), _Owner()).members.add(member)
+        if self._coming[member.peer] > 0:
+            _less(self._coming, member.peer)
+        else:
+            self._held[member.peer] += 1
+
+    def missed(self, peer: Peer) -> None:
+        """Give back the place that was kept for a connection of ``peer``: its client has left."""
+        _less(self._coming, peer)
+        self._free(peer)
+
+    def end(self, member: Member, now: float) -> None:
+        """Take the place of ``member``, which has had its last answer, or gets it without having a place.
+
+        Where too many end at once, the one that has for longest is cut off, of the peer that has most.
+        """
+        self._leave(member)
+        self._ending.add(member.peer, member, now)
+        if len(self._ending) > ENDING_CONNECTIONS:
+            self._ending.pop_of_most().drop()
 
     def discard(self, member: Member) -> None:
-        """Forget ``member``, if it is counted: its place is free."""
-        self._leaving.discard(member)
-        if member not in self._members:
-            return
-        self._members.discard(member)
-        name = owner(member.address)
-        self._owners[name].members.discard(member)
-        if not self._owners[name].members:
-            del self._owners[name]
-        self._left.set()
+        """Forget ``member``: it is closed."""
+        self._leave(member)
+        self._ending.remove(member.peer, member)
 
-    def expect(self, address: str) -> None:
-        """Keep a place for one from ``address`` that is let in, until it ``arrived``."""
-        self._coming[owner(address)] += 1
+    def _leave(self, member: Member) -> None:
+        if member in self._members:
+            self._members.discard(member)
+            self._promised.pop(member, None)
+            self._free(member.peer)
 
-    def arrived(self, address: str) -> None:
-        """Give the place back that was kept: it is counted as a member by now, or it has left."""
-        _less(self._coming, owner(address))
-        self._left.set()
+    def _free(self, peer: Peer) -> None:
+        _less(self._held, peer)
+        self.changed.set()
+
+    # The door
 
     @property
-    def _taken(self) -> int:
-        return len(self._members) + self._coming.total()
+    def waiting(self) -> bool:
+        """Whether a newcomer waits for a place."""
+        return len(self._door) > 0
 
-    def admits(self, address: str, now: float) -> bool:
-        """Return whether ``address`` may have one more; the longest silent of its own gives way.
+    def is_pressed(self, now: float) -> bool:
+        """Return whether a newcomer has waited for half of the time after which it is refused."""
+        return any(now - self._door.since(peer) >= WAIT_SECONDS / 2 for peer in self._door.peers)
 
-        Where no number is set it may have as many as are free: alone it gets half of them, the next one
-        half of what is left. So while few addresses take all they can, there is a place for who has none.
-        A few it may have in any case: where a hundred others have one each, it would else lose its own.
+    def knock(self, visitor: Visitor, now: float) -> Visitor | None:
+        """Let ``visitor`` wait; return the one that is to be refused where too many do."""
+        self._door.add(visitor.peer, visitor, now)
+        self.changed.set()
+        if len(self._door) <= self.limits.waiting:
+            return None
+        self.refused += 1
+        return self._door.pop_of_most()
+
+    def let_in(self, now: float) -> list[Visitor]:
+        """Return the visitors for which a place is kept from ``now`` on, until each is added or missed.
+
+        Peers with the fewest places come first. A peer may have all that are free.
         """
-        name = owner(address)
-        few = max(1, self.limits.total // _FEW)
-        share = self.limits.per_address or max(few, self.limits.total - self._taken)
-        own = self._owners.get(name)
-        if (len(own.members) if own else 0) + self._coming[name] < share:
-            return True
-        return own is not None and self._give_way(own.leavers, now)
+        found: list[Visitor] = []
+        shut: set[Peer] = set()
+        while peers := [peer for peer in self._door.peers if peer not in shut]:
+            peer = min(peers, key=lambda each: (self._claimed(each), self._door.since(each)))
+            if self._is_at_limit(peer) and not self._is_given_way(now, self._own(peer)):
+                shut.add(peer)
+                continue
+            if self._held.total() >= self.limits.total and not self._is_given_way(
+                now, self._claim(peer)
+            ):
+                break
+            self._held[peer] += 1
+            self._coming[peer] += 1
+            found.append(self._door.pop(peer))
+        return found
 
-    async def place(self) -> None:
-        """Wait for a place; the longest silent gives way."""
-        loop = asyncio.get_running_loop()
-        try:
-            while self._taken >= self.limits.total:
-                self.waiting = True
-                if self._give_way(self._leavers, loop.time()):
-                    return
-                self._left.clear()
-                await self._left.wait()
-        finally:
-            self.waiting = False
+    def turn_away(self, now: float) -> list[Visitor]:
+        """Return the visitors that have waited long enough, as many as there is room for while they end."""
+        found: list[Visitor] = []
+        for peer in list(self._door.peers):
+            while peer in self._door.peers and self._door.since(peer) <= now - WAIT_SECONDS:
+                if len(self._ending) + len(found) >= ENDING_CONNECTIONS and not self._hurry(now):
+                    break
+                found.append(self._door.pop(peer))
+        self.refused += len(found)
+        return found
+
+    def turn_all_away(self) -> list[Visitor]:
+        """Return all visitors: the server ends."""
+        return [
+            self._door.pop(peer) for peer in list(self._door.peers) for _ in self._door.of(peer)
+        ]
+
+    def _hurry(self, now: float) -> bool:
+        """Cut off one that has had time enough to take its last answer; return whether there was one."""
+        if not len(self._ending):
+            return False
+        peer = self._ending.peer_of_most()
+        has_had_time = now - self._ending.since(peer) >= GRACE_SECONDS
+        if has_had_time:
+            self._ending.pop(peer).drop()
+        return has_had_time
+
+    def wants_back(self, member: Member, now: float) -> bool:
+        """Return whether the answer that ``member`` begins is its last, so that a visitor gets its place.
+
+        As many are asked as wait, and none for a peer that has more places than its own.
+        """
+        if self.draining:
+            return True
+        while self._promised:
+            first = next(iter(self._promised))
+            if now - self._promised[first] < _PROMISE_SECONDS:
+                break
+            del self._promised[first]
+        if len(self._promised) >= len(self._door):
+            return False
+        holds = self._counted(member.peer)
+        is_wanted = any(
+            self._claimed(peer) <= holds and self._would_take(peer, member.peer)
+            for peer in self._door.peers
+        )
+        if is_wanted:
+            self._promised[member] = now
+        return is_wanted
+
+    def _would_take(self, visiting: Peer, leaving: Peer) -> bool:
+        """Return whether ``visiting`` has no place, and has one once ``leaving`` gives one back."""
+        if self._is_at_limit(visiting):
+            return visiting == leaving
+        return self._held.total() >= self.limits.total
+
+    # Giving way
 
     def sweep(self, now: float) -> None:
-        """Drop who is overdue; let one give way where somebody waits."""
-        for member in [*self._members, *self._leaving]:
+        """End what is overdue."""
+        for member in [*self._members, *self._ending]:
             if member.overdue(now):
                 member.drop()
-        if self.waiting and self._give_way(self._leavers, now):
-            self._left.set()
 
-    def drop_silent(self, now: float) -> bool:
-        """Let one give way, if there is one; for want of something else than places."""
-        return self._give_way(self._leavers, now)
+    def spare(self, now: float) -> bool:
+        """Free a descriptor for want of another: of a connection that ends, or of a silent one."""
+        if len(self._ending):
+            self._ending.pop_of_most().drop()
+            return True
+        return self._is_given_way(now, lambda worth, member: True)
 
-    def _give_way(self, leavers: Leavers, now: float) -> bool:
-        member = leavers.next(now)
-        if member is None:
-            return False
-        self.discard(member)
-        self._leaving.add(member)
-        self.dropped += 1
-        return True
+    def _is_given_way(self, now: float, may: _May) -> bool:
+        member = self._leavers.next(now, may)
+        if member is not None:
+            self._leave(member)
+            self.dropped += 1
+        return member is not None
+
+    def _claim(self, peer: Peer) -> _May:
+        n_peers = len(self._held) + (peer not in self._held)
+        claim = Claim(peer, self._claimed(peer), self.limits.total // n_peers)
+        return lambda worth, member: claim.reaches(worth, member.peer, self._counted(member.peer))
+
+    def _own(self, peer: Peer) -> _May:
+        return lambda worth, member: member.peer == peer and worth <= Worth.EMPTY
+
+    def _is_at_limit(self, peer: Peer) -> bool:
+        limit = self.limits.per_address
+        return limit is not None and not peer.is_proxy and self._held[peer] >= limit
+
+    def _counted(self, peer: Peer) -> int:
+        """Return how many places ``peer`` counts as having: each of a proxy's is a client of its own."""
+        return min(self._held[peer], 1) if peer.is_proxy else self._held[peer]
+
+    def _claimed(self, peer: Peer) -> int:
+        """Return the same as its newcomers see it: a few are as good as none."""
+        counted = self._counted(peer)
+        return counted if counted >= max(1, self.limits.total // _FEW) else 0
 
 
-class _Owner:
-    """The connections of one address, and which of them goes first."""
+def _less(counter: Counter[Peer], peer: Peer) -> None:
+    """Take one off; a peer that has none left is forgotten."""
+    counter[peer] -= 1
+    if counter[peer] <= 0:
+        del counter[peer]
+
+
+_Item = TypeVar("_Item")
+
+
+class _Lines(Generic[_Item]):
+    """A line for each peer, in the order of arrival."""
 
     def __init__(self) -> None:
-        self.members: set[Member] = set()
-        self.leavers = Leavers(self.members)
+        self._lines: dict[Peer, dict[_Item, float]] = {}
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[_Item]:
+        return (item for line in self._lines.values() for item in line)
+
+    @property
+    def peers(self) -> Collection[Peer]:
+        """The peers that have a line."""
+        return self._lines.keys()
+
+    def of(self, peer: Peer) -> Collection[_Item]:
+        """Return the line of ``peer`` as it is now."""
+        return list(self._lines.get(peer, ()))
+
+    def since(self, peer: Peer) -> float:
+        """Return when the first of ``peer`` joined its line."""
+        return next(iter(self._lines[peer].values()))
+
+    def add(self, peer: Peer, item: _Item, now: float) -> None:
+        """Put ``item`` at the end of the line of ``peer``; no change where it stands there."""
+        line = self._lines.setdefault(peer, {})
+        self._count += item not in line
+        line.setdefault(item, now)
+
+    def pop(self, peer: Peer) -> _Item:
+        """Take the first of ``peer`` out of its line."""
+        item = next(iter(self._lines[peer]))
+        self.remove(peer, item)
+        return item
+
+    def peer_of_most(self) -> Peer:
+        """Return the peer with the longest line."""
+        return max(self._lines, key=lambda peer: len(self._lines[peer]))
+
+    def pop_of_most(self) -> _Item:
+        """Take out the first of the longest line."""
+        return self.pop(self.peer_of_most())
+
+    def remove(self, peer: Peer, item: _Item) -> None:
+        """Take ``item`` out, if it stands there."""
+        line = self._lines.get(peer, {})
+        if item in line:
+            del line[item]
+            self._count -= 1
+            if not line:
+                del self._lines[peer]
 
 
 def owner(address: str) -> str:
@@ -132,10 +330,3 @@ def owner(address: str) -> str:
     except ValueError:
         return address
     return str(found.ipv4_mapped or found.packed[:8].hex())
-
-
-def _less(counter: Counter[str], name: str) -> None:
-    """Take one off; who has none left is forgotten."""
-    counter[name] -= 1
-    if counter[name] <= 0:
-        del counter[name]

@@ -1,4 +1,4 @@
-"""uvicorn's server with our connections: it accepts while there are places, and ends when told to.
+"""uvicorn's server with our connections: it accepts, and ends when told to.
 
 Requests are answered from the moment the socket is open: what takes long at the start goes on beside them.
 """
@@ -93,9 +93,9 @@ class Server(uvicorn.Server):
             os.kill(os.getpid(), sig)
         super().handle_exit(sig, frame)
 
-    def _connection(self) -> BoundedReads:
-        state = self.server_state
-        connection = Connection(self.config, state, self.lifespan.state, self._registry)
+    def _connection(self, *, has_place: bool) -> BoundedReads:
+        state, app_state = self.server_state, self.lifespan.state
+        connection = Connection(self.config, state, app_state, self._registry, has_place)
         if self._certificate is None:
             return BoundedReads(connection)
         return EncryptedReads(connection, self._certificate.context)

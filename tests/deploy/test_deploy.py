@@ -318,6 +318,7 @@ def test_dashboard_shows_data_before_anything_is_refused(tmp_path: Path) -> None
             "sweep_seconds_count": f",{model}",
             "connections": "",
             "connections_dropped_total": "",
+            "connections_refused_total": "",
         }.items()
     ]
     series.append(f"process_resident_memory_bytes{{{target}}}")

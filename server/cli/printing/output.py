@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from models.errors import printable
 from models.whole_files import check_users_file, users_file
 from pipeline.execution.errors import InputError
+from server.operation.logs import is_journal, priority
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -48,7 +49,8 @@ class Warnings(logging.Handler):
 
 def fail(message: str, code: int) -> NoReturn:
     """End the process with one line on stderr."""
-    sys.stderr.write(f"layerstream: {_one_line(message)}\n")
+    begin = priority(logging.ERROR) if is_journal(sys.stderr) else ""
+    sys.stderr.write(f"{begin}layerstream: {_one_line(message)}\n")
     sys.exit(code)
 
 

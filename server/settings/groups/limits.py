@@ -1,10 +1,12 @@
 """What clients may take: time, connections, bytes."""
 
+from ipaddress import ip_network
 from typing import Annotated, ClassVar
 
-from pydantic import Field, PositiveInt
+from pydantic import Field, PositiveInt, field_validator
 
-from server.settings.group import Default, Group, Seconds
+from server.errors import shown
+from server.settings.group import Default, Group, Names, Seconds
 from server.settings.sizes import Size
 
 
@@ -30,9 +32,27 @@ class LimitSettings(Group):
             description="Connections at a time from one address; of IPv6: from one network of 2^64.",
         )
     )
+    trusted_proxies: Annotated[Names, Default("no proxies")] = Field(
+        (),
+        description="Addresses and networks of proxies, unix: those of the Unix socket. A request from one "
+        "is of the client that X-Forwarded-For or Forwarded names; none gives way to other addresses.",
+    )
     max_body: Size = Field(
         64 << 20, validate_default=True, description="Largest body of a request."
     )
     max_image_pixels: PositiveInt = Field(
         64_000_000, description="Largest image, in pixels; a larger JPEG is decoded smaller."
     )
+
+    @field_validator("trusted_proxies")
+    @classmethod
+    def _are_networks(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for name in value:
+            try:
+                if name != "unix":
+                    ip_network(name)
+            except ValueError as exc:
+                raise ValueError(
+                    f"{shown(name)} is no proxy; write an address, a network as 10.0.0.0/8, or unix"
+                ) from exc
+        return value

@@ -25,8 +25,8 @@ class LogSettings(Group):
         description="Where traces of requests go, OTLP over HTTP (http://localhost:4318/v1/traces; extra "
         "otel).",
     )
-    log_format: Literal["auto", "json", "text"] = Field(
-        "auto", description="Log lines; auto: text on a terminal, JSON elsewhere."
+    log_format: Literal["text", "json"] = Field(
+        "text", description="Log lines: text for people, or a JSON object each."
     )
 
     @field_validator("traces")

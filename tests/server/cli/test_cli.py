@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -425,7 +426,7 @@ def test_outputs_that_cannot_be_written(cli: Cli, tiny: Path, tmp_path: Path) ->
         ({"--config": "none.toml"}, ["none.toml"]),
         ({"--host": "192.0.2.1"}, ["cannot listen on 192.0.2.1"]),
         ({"--verify": "never"}, ["verify"]),
-        ({"--log-format": "xml"}, ["--log-format", "'auto', 'json' or 'text'", "not 'xml'"]),
+        ({"--log-format": "xml"}, ["--log-format", "'text' or 'json'", "not 'xml'"]),
     ],
 )
 def test_serve_that_cannot(
@@ -440,6 +441,20 @@ def test_serve_that_cannot(
     chosen = {"--repository": packs.repository, "--budget": "4MiB", "--port": "0", **options}
     given = [part for name, value in chosen.items() if value for part in (name, value)]
     cli("serve", *given).refuses(BAD, *words)
+
+
+def test_a_fault_in_the_settings_is_the_status_that_the_service_manager_shows(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "layerstream.toml").write_text('budget = "1GiB"\nqueue_limt = 3\n')
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "notify"))
+        manager.setblocking(False)
+        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+        cli("serve", "--config", tmp_path / "layerstream.toml").refuses(BAD, "queue_limt")
+        status = manager.recv(4096).decode()
+    assert status.startswith("STATUS=ended: ")
+    assert "layerstream.toml:2: queue_limt: no such setting" in status
 
 
 def test_serve_on_a_port_in_use(cli: Cli, packs: Packs) -> None:
@@ -465,7 +480,7 @@ def test_the_process_ends_with_that_status_and_line(tmp_path: Path) -> None:
 )
 def test_serve_until_told_to_stop(packs: Packs, number: signal.Signals) -> None:
     options = ["--repository", packs.repository, "--budget", "4MiB", "--port", 0, "--threads", 1]
-    options += ["--access-log", "all"]
+    options += ["--access-log", "all", "--log-format", "json"]
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
     with subprocess.Popen(
         command("serve", *options, "--model", "tiny"),

@@ -26,7 +26,9 @@ def test_a_client_cannot_forge_a_line(packs: Packs) -> None:
     said: list[bytes] = []
     models = ("--model", "tiny", "--repository", str(packs.repository))
     budget = str(REQUEST_MEMORY + (64 << 20))
-    with served(*models, "--grpc-port", str(number), "--budget", budget, log=said):
+    with served(
+        *models, "--grpc-port", str(number), "--budget", budget, "--log-format", "json", log=said
+    ):
         leaving = _frame(_GOAWAY, bytes(4) + (2).to_bytes(4, "big") + _FORGED)
         for _ in range(20):
             with socket.create_connection(("127.0.0.1", number), LIMIT_SECONDS) as client:

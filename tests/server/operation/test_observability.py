@@ -3,6 +3,7 @@
 import io
 import json
 import logging
+import os
 import re
 import sys
 from collections import Counter
@@ -394,19 +395,18 @@ class Terminal(io.StringIO):
 
 @pytest.mark.usefixtures("kept_logging")
 @pytest.mark.parametrize(
-    ("form", "stream", "is_json"),
+    ("form", "stream", "begin"),
     [
-        ("json", io.StringIO, True),
-        ("text", io.StringIO, False),
-        ("auto", io.StringIO, True),
-        ("json", Terminal, True),
-        ("auto", Terminal, False),
+        ("json", io.StringIO, r"\{"),
+        ("json", Terminal, r"\{"),
+        ("text", io.StringIO, r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d hello"),
+        ("text", Terminal, r"\d\d:\d\d:\d\d hello"),
     ],
 )
 def test_configure_sends_all_logs_to_stderr(
     form: str,
     stream: type[io.StringIO],
-    is_json: bool,
+    begin: str,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -417,6 +417,31 @@ def test_configure_sends_all_logs_to_stderr(
     assert capsys.readouterr().out == ""
     (line,) = written.getvalue().splitlines()
     assert "hello" in line
-    assert line.startswith("{") == is_json
-    if is_json:
+    assert re.match(begin, line)
+    if form == "json":
         assert json.loads(line)["message"] == "hello"
+
+
+@pytest.mark.usefixtures("kept_logging")
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_where_journald_reads_each_line_has_its_priority(
+    form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also those of a traceback; elsewhere none has."""
+    with (tmp_path / "journal").open("w+") as stream:
+        monkeypatch.setattr("sys.stderr", stream)
+        status = os.fstat(stream.fileno())
+        logs.configure(form, {"JOURNAL_STREAM": f"{status.st_dev}:{status.st_ino}"})
+        logging.getLogger("a").warning("late")
+        try:
+            raise ValueError("why")
+        except ValueError:
+            logging.getLogger("a").exception("failed")
+        logs.configure(form, {"JOURNAL_STREAM": "1:1"})
+        logging.getLogger("a").warning("elsewhere")
+        stream.seek(0)
+        first, *rest, last = stream.read().splitlines()
+    assert first.startswith("<4>warning: late" if form == "text" else "<4>{")
+    assert len(rest) > 3 if form == "text" else len(rest) == 1
+    assert all(line.startswith("<3>") for line in rest)
+    assert not last.startswith("<")

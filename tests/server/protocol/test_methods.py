@@ -37,6 +37,22 @@ async def test_what_a_model_does_is_no_model(shared: Service) -> None:
         assert allowed(answer) == {"POST"}
 
 
+@pytest.mark.parametrize("method", ["POST", "PUT"])
+@pytest.mark.parametrize(
+    "place", ["/v2/models/tiny", "/v2/models/none", "/v2/models/tiny/versions/1"]
+)
+async def test_an_action_that_there_is_not_is_told_those_that_there_are(
+    shared: Service, place: str, method: str
+) -> None:
+    answer = await shared.client.request(method, f"{place}:segment")
+    error(answer, 404, f"{place!r} has no action 'segment'", ":classify, :detect")
+
+
+async def test_what_has_no_actions_is_told_of_none(shared: Service) -> None:
+    error(await shared.client.post("/v2:segment"), 404, "is no path of this server")
+    error(await shared.client.post("/v2/models/tiny/ready:segment"), 404, "is no path")
+
+
 async def test_settings_that_cannot_be_changed_say_so(shared: Service) -> None:
     for path in ("/v2/logging", "/v2/trace/setting", "/v2/models/pair/trace/setting"):
         answer = await shared.client.post(path, json={})

@@ -2,6 +2,7 @@
 
 import asyncio
 import tracemalloc
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,16 +12,19 @@ from server.memory.request_memory import Lease, RequestMemory
 from server.protocol.methods import HeadMiddleware
 from server.requests.body_limit import BodyLimit
 from server.requests.exchange import Exchange
+from server.transport.giving_way import Peer, Worth
 from server.transport.limits import (
     GRACE_SECONDS,
     HEADER_BYTES,
     HEADER_FIELDS,
+    LEFT_OVER_PACE,
     LINGER_SECONDS,
     PIPELINED_REQUESTS,
     PROGRESS_BYTES,
     READ_BYTES,
 )
-from server.transport.registry import Registry
+from server.transport.proxies import TrustedProxies
+from server.transport.registry import Registry, Visitor
 from tests.server.transport.wire import (
     LIMITS,
     Application,
@@ -165,31 +169,41 @@ async def test_what_a_closed_connection_has_left_to_send_has_a_time() -> None:
 # Giving way
 
 
+def gives_way(wire: Wire) -> bool:
+    """Have it silent for a second, and its place wanted."""
+    wire.passed += GRACE_SECONDS
+    return wire.registry.spare(wire.connection.loop.time())
+
+
 @pytest.mark.parametrize("data", [b"", GET[:10], GET])
-async def test_who_gives_way_is_closed_at_once(data: bytes) -> None:
-    """Or else places would be given twice, and descriptors run out."""
+async def test_what_gives_way_has_no_place_at_once(data: bytes) -> None:
     wire = Wire(answers_at_once)
     await wire.sends(data)
-    await wire.time_passes(GRACE_SECONDS)
-    assert wire.registry.drop_silent(wire.connection.loop.time())
-    assert wire.transport.is_closing()
+    assert gives_way(wire)
     assert len(wire.registry) == 0
     if data == GET[:10]:
         wire.refused(408)
+    else:
+        assert wire.transport.is_closed
 
 
-async def test_who_gives_way_and_takes_nothing_is_cut_off() -> None:
+async def test_an_answer_on_its_way_keeps_its_connection_until_it_stalls() -> None:
     wire = Wire(answers_at_once)
     await wire.sends(GET)
     wire.transport.unsent_bytes = 1000
-    assert wire.registry.drop_silent(wire.connection.loop.time())
+    assert not gives_way(wire)
+    await wire.time_passes(LIMITS.stall_seconds)
+    assert gives_way(wire)
+    assert wire.transport.is_closed
+    assert not wire.transport.aborts  # what is left of it may still be taken
+    await wire.time_passes(LINGER_SECONDS)
     assert wire.transport.aborts
 
 
-async def test_who_gave_way_and_does_not_go_is_cut_off() -> None:
+async def test_what_gave_way_and_does_not_go_is_cut_off() -> None:
     wire = Wire(answers_at_once)
     await wire.sends(GET)
-    assert wire.registry.drop_silent(wire.connection.loop.time())
+    assert gives_way(wire)
     assert wire.transport.aborts == 0
     await wire.time_passes(LINGER_SECONDS)
     assert wire.transport.aborts == 1
@@ -198,13 +212,18 @@ async def test_who_gave_way_and_does_not_go_is_cut_off() -> None:
     assert wire.transport.aborts == 1
 
 
-async def test_who_lingers_gives_way_after_a_second() -> None:
+async def test_what_is_used_within_a_second_does_not_give_way() -> None:
+    wire = Wire(answers_at_once)
+    await wire.sends(GET)
+    wire.passed += GRACE_SECONDS / 2
+    assert not wire.registry.spare(wire.connection.loop.time())
+
+
+async def test_what_has_had_its_last_answer_takes_no_place() -> None:
     wire = Wire(answers_at_once)
     await wire.sends(b"nonsense\r\n\r\n")
-    now = wire.connection.loop.time()
-    assert wire.connection.silence(now + GRACE_SECONDS - 0.1) is None
-    assert wire.registry.drop_silent(now + GRACE_SECONDS)
-    assert wire.transport.aborts
+    assert len(wire.registry) == 0
+    assert not wire.transport.aborts
 
 
 @pytest.mark.parametrize("before", [b"", GET])
@@ -215,11 +234,10 @@ async def test_a_part_of_a_request_gives_way_and_is_told(
     wire = Wire(reads_all)
     await wire.sends(before)
     await wire.sends(data)
-    assert wire.connection.beginning
-    assert wire.registry.drop_silent(wire.connection.loop.time())
+    assert gives_way(wire)
     assert wire.answer.count(b"HTTP/1.1 408") == 1
     assert what.encode() in wire.answer
-    assert wire.transport.is_closed
+    assert wire.transport.has_eof
     await wire.settled()
     await wire.sends(b"x" * 99)
     assert wire.answer.count(b"HTTP/1.1") == (2 if before else 1)
@@ -237,7 +255,7 @@ async def test_who_gives_way_before_its_body_is_asked_for_ends_as_one_that_left(
 
     wire = Wire(waits_for_a_model)
     await wire.sends(POST % 100)
-    assert wire.registry.drop_silent(wire.connection.loop.time())
+    assert gives_way(wire)
     assert wire.answer.startswith(b"HTTP/1.1 408")
     model_is_there.set()
     await wire.settled()
@@ -269,7 +287,112 @@ async def test_a_body_that_comes_on_is_not_silent() -> None:
 async def test_who_is_not_waited_for_does_not_give_way(app: Application, data: bytes) -> None:
     wire = Wire(app)
     await wire.sends(data)
-    assert not wire.registry.drop_silent(wire.connection.loop.time())
+    assert not gives_way(wire)
+
+
+# The rest of a body whose request has had its answer
+
+
+FRAMED = {"length": (POST % MIB, b"x"), "chunks": (CHUNKED, b"1\r\nx\r\n")}
+
+
+@pytest.mark.parametrize("framing", FRAMED)
+async def test_a_body_that_dribbles_behind_its_answer_ends_with_the_time_of_a_stall(
+    framing: str,
+) -> None:
+    head, drop = FRAMED[framing]
+    wire = Wire(answers_at_once)
+    await wire.sends(head + drop)
+    assert wire.answer == OK
+    for _ in range(int(LIMITS.stall_seconds)):
+        assert not wire.transport.has_eof
+        await wire.sends(drop)
+        await wire.time_passes(1.0)
+    await wire.sends(drop)
+    await wire.time_passes(0.1)
+    assert wire.transport.has_eof  # and lingers, so that the answer is not lost
+    assert len(wire.registry) == 0
+
+
+async def test_a_body_that_comes_at_a_pace_behind_its_answer_comes_to_its_end() -> None:
+    wire = Wire(answers_at_once)
+    seconds = 2 * int(LIMITS.stall_seconds)
+    await wire.sends(POST % (seconds * LEFT_OVER_PACE))
+    for _ in range(seconds):
+        await wire.sends(b"x" * LEFT_OVER_PACE)
+        await wire.time_passes(1.0)
+    await wire.sends(GET)
+    assert wire.answer == 2 * OK
+
+
+async def test_the_rest_of_a_body_gives_way_before_all_else_and_its_answer_is_not_lost() -> None:
+    wire = Wire(answers_at_once)
+    await wire.sends(POST % MIB + b"x")
+    assert wire.connection.worth == Worth.ANSWERED
+    assert gives_way(wire)
+    assert wire.transport.has_eof
+    assert not wire.transport.aborts
+
+
+# The last answer
+
+
+async def full(app: Application) -> tuple[Wire, Registry]:
+    """Return a connection that has the only place, which another address waits for."""
+    registry = Registry(replace(LIMITS, total=1))
+    wire = Wire(app, registry)
+    registry.knock(Visitor(Peer("other")), wire.connection.loop.time())
+    return wire, registry
+
+
+async def test_an_answer_says_that_it_is_the_last_where_the_place_is_wanted() -> None:
+    wire, registry = await full(answers_at_once)
+    await wire.sends(GET)
+    assert wire.answer == OK[:-4] + b"connection: close\r\n\r\nok"
+    assert wire.transport.is_closed
+    assert registry.let_in(wire.connection.loop.time())
+
+
+async def test_requests_that_were_sent_already_are_answered_before_the_last() -> None:
+    wire, _ = await full(reads_all)
+    await wire.sends((POST % 0) * 3)
+    assert wire.answer.count(b"HTTP/1.1 200 ") == 3
+    assert wire.answer.count(b"connection: close") == 1
+
+
+async def test_without_a_place_a_request_gets_503_and_when_to_come_again() -> None:
+    wire = Wire(answers_at_once, has_place=False)
+    assert len(wire.registry) == 0
+    await wire.sends(POST % MIB)
+    wire.refused(503, "max_connections")
+    assert b"\r\nretry-after: 1\r\n" in wire.answer
+    await wire.sends(b"x" * READ_BYTES)
+    assert wire.answer.count(b"HTTP/1.1") == 1
+
+
+async def test_without_a_place_silence_has_a_short_time() -> None:
+    wire = Wire(answers_at_once, has_place=False)
+    await wire.time_passes(LINGER_SECONDS)
+    assert wire.transport.aborts
+
+
+# Proxies
+
+
+@pytest.mark.parametrize("trusted", [True, False])
+async def test_the_client_of_a_request_is_whom_a_trusted_proxy_names(trusted: bool) -> None:
+    seen: list[Any] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        seen.append(scope["client"])
+        await answers_at_once(scope, receive, send)
+
+    proxies = TrustedProxies.named(["127.0.0.0/8"] if trusted else [])
+    wire = Wire(app, Registry(replace(LIMITS, proxies=proxies)))
+    assert wire.connection.peer.is_proxy == trusted
+    await wire.sends(GET[:-2] + b"X-Forwarded-For: 10.0.0.9, 192.0.2.7\r\n\r\n")
+    await wire.sends(GET)
+    assert seen == [("192.0.2.7", 0) if trusted else ("127.0.0.1", 1), ("127.0.0.1", 1)]
 
 
 # What it holds

@@ -150,7 +150,7 @@ async def test_who_has_not_shaken_hands_gives_way(
     certificate: Certificate, client: ssl.SSLContext
 ) -> None:
     wire = TlsWire(answers_at_once, certificate, client)
-    assert wire.registry.drop_silent(wire.connection.loop.time() + GRACE_SECONDS)
+    assert wire.registry.spare(wire.connection.loop.time() + GRACE_SECONDS)
     assert wire.transport.is_closing()
 
 

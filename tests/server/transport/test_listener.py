@@ -19,7 +19,7 @@ from uvicorn.server import ServerState
 from server.transport.certificate import Certificate
 from server.transport.connection import Connection
 from server.transport.encryption import EncryptedReads
-from server.transport.limits import ConnectionLimits
+from server.transport.limits import GRACE_SECONDS, WAIT_SECONDS, ConnectionLimits
 from server.transport.listener import accept, listen
 from server.transport.reads import BoundedReads
 from server.transport.registry import Registry
@@ -63,6 +63,7 @@ class Served:
     registry: Registry
     connections: list[Connection]
     clients: list[asyncio.StreamWriter]
+    accepting: asyncio.Task[None]
 
     async def connect(
         self, host: str = "127.0.0.1"
@@ -96,14 +97,14 @@ async def served(
     registry, made = Registry(limits), list[Connection]()
     listener = listener or listen("127.0.0.1", 0)
 
-    def create() -> BoundedReads:
-        made.append(Connection(config, ServerState(), {}, registry))
+    def create(*, has_place: bool) -> BoundedReads:
+        made.append(Connection(config, ServerState(), {}, registry, has_place))
         return reads(made[-1])
 
     accepting = asyncio.create_task(accept(listener, registry, create))
     clients = list[asyncio.StreamWriter]()
     try:
-        yield Served(listener.getsockname(), registry, made, clients)
+        yield Served(listener.getsockname(), registry, made, clients, accepting)
     finally:
         accepting.cancel()
         await asyncio.gather(accepting, return_exceptions=True)
@@ -188,8 +189,11 @@ def test_a_request_in_the_socket_keeps_its_connection(run: Callable[..., None]) 
     run(work())
 
 
-def test_with_no_place_left_who_knocks_waits_and_gets_in(run: Callable[..., None]) -> None:
-    limits = ConnectionLimits(2, 9, 10.0, 75.0, 10.0)
+def test_with_no_place_left_a_newcomer_waits_and_gets_the_place_of_an_answer(
+    run: Callable[..., None],
+) -> None:
+    """Clients of one address that keep their connections take turns at the places, and none is refused."""
+    limits = ConnectionLimits(2, None, 10.0, 75.0, 10.0)
 
     async def work() -> None:
         gate = asyncio.Event()
@@ -199,43 +203,61 @@ def test_with_no_place_left_who_knocks_waits_and_gets_in(run: Callable[..., None
             await answers_at_once(scope, receive, send)
 
         async with served(app, limits) as here:
-            ends = []
-            for number in range(4):
-                ends.append(await here.connect())
-                ends[-1][1].write(GET)
-                # Else it would give way before its request has come.
-                await until(lambda n=number: running(here) == min(n + 1, limits.total))  # type: ignore[misc]
-            await until(lambda: here.registry.waiting)
-            assert len(here.registry) == limits.total
+            ends = [await here.connect() for _ in range(5)]
+            for _, writer in ends:
+                writer.write(GET)
+            await until(lambda: here.registry.waiting and running(here) == limits.total)
             gate.set()
-            loop = asyncio.get_running_loop()
-            answers = [loop.create_task(reader.readexactly(len(OK))) for reader, _ in ends]
-
-            def all_answered() -> bool:
-                here.registry.sweep(loop.time())  # as the server does, for those that wait
-                return all(each.done() for each in answers)
-
-            await until(all_answered)
-            assert [each.result() for each in answers] == [OK] * 4
-            assert len(here.registry) <= limits.total
+            answers = [await reader.readuntil(b"ok") for reader, _ in ends]
+            assert all(answer.startswith(b"HTTP/1.1 200 ") for answer in answers)
+            # Each that was waited for was told that its answer is the last.
+            assert sum(b"connection: close" in answer for answer in answers) == 3
+            assert len(here.registry) == limits.total
 
     run(work())
 
 
-def test_an_address_has_its_limit_and_others_get_in(run: Callable[..., None]) -> None:
+def test_what_finds_no_place_in_time_gets_503_and_no_reset(
+    run: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits = ConnectionLimits(9, 2, 10.0, 75.0, 10.0)
+    monkeypatch.setattr("server.transport.registry.WAIT_SECONDS", WAIT_SECONDS / 25)
+
     async def work() -> None:
-        async with served(reads_nothing, ConnectionLimits(9, 2, 10.0, 75.0, 10.0)) as here:
+        async with served(reads_nothing, limits) as here:
             ends = [await here.connect() for _ in range(2)]
             for _, writer in ends:
                 writer.write(GET)
             await until(lambda: running(here) == 2)
             reader, writer = await here.connect()
-            with contextlib.suppress(ConnectionError):
-                assert await reader.read() == b""
-            other, other_writer = await here.connect("127.0.0.2")
-            other_writer.write(GET)
-            await until(lambda: len(here.registry) == 3)
-            assert not other.at_eof()
+            writer.write(GET)
+            _, other = await here.connect("127.0.0.2")
+            other.write(GET)
+            await until(lambda: len(here.registry) == 3)  # another address does not wait for it
+            answer = await reader.read()
+            assert answer.startswith(b"HTTP/1.1 503 ")
+            assert b"\r\nretry-after: 1\r\n" in answer
+            assert here.registry.refused == 1
+
+    run(work())
+
+
+def test_at_the_end_of_the_server_newcomers_are_refused(run: Callable[..., None]) -> None:
+    limits = ConnectionLimits(1, None, 10.0, 75.0, 10.0)
+
+    async def work() -> None:
+        async with served(reads_nothing, limits) as here:
+            _, first = await here.connect()
+            first.write(GET)
+            await until(lambda: running(here) == 1)
+            reader, writer = await here.connect()
+            writer.write(GET)
+            await until(lambda: here.registry.waiting)
+            here.registry.draining = True
+            here.accepting.cancel()
+            answer = await reader.read()
+            assert answer.startswith(b"HTTP/1.1 503 ")
+            assert b"stopping" in answer
 
     run(work())
 
@@ -312,6 +334,10 @@ class Refusing:
         self.slept.append(seconds)
 
 
+def nothing(*, has_place: bool) -> asyncio.Protocol:
+    return asyncio.Protocol()
+
+
 async def test_without_descriptors_it_says_so_once_and_waits(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -320,8 +346,9 @@ async def test_without_descriptors_it_says_so_once_and_waits(
     monkeypatch.setattr(loop, "sock_accept", refusing.sock_accept)
     monkeypatch.setattr("server.transport.listener.asyncio.sleep", refusing.sleep)
     silent = Wire(answers_at_once)
+    silent.passed = GRACE_SECONDS
     with listen("127.0.0.1", 0) as listener, caplog.at_level(logging.WARNING):
-        task = asyncio.create_task(accept(listener, silent.registry, asyncio.Protocol))
+        task = asyncio.create_task(accept(listener, silent.registry, nothing))
         await refusing.over.wait()
         task.cancel()
     assert [record.message for record in caplog.records] == [
@@ -339,7 +366,7 @@ async def test_who_left_before_his_turn_is_no_fault(
     monkeypatch.setattr(asyncio.get_running_loop(), "sock_accept", refusing.sock_accept)
     monkeypatch.setattr("server.transport.listener.asyncio.sleep", refusing.sleep)
     with listen("127.0.0.1", 0) as listener, caplog.at_level(logging.WARNING):
-        task = asyncio.create_task(accept(listener, Registry(LIMITS), asyncio.Protocol))
+        task = asyncio.create_task(accept(listener, Registry(LIMITS), nothing))
         await refusing.over.wait()
         task.cancel()
     assert (caplog.records, refusing.slept) == ([], [])

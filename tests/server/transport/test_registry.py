@@ -1,33 +1,41 @@
-"""Who may open a connection and who gives way, over members that only say how long they are silent."""
+"""Who gets a place, who waits and who gives way, over members that only say how long they are silent."""
 
-import asyncio
 from dataclasses import dataclass, field, replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.transport.limits import GRACE_SECONDS, ConnectionLimits
-from server.transport.registry import Registry, owner
+from server.transport.giving_way import Claim, Leavers, Member, Peer, Worth
+from server.transport.limits import (
+    ENDING_CONNECTIONS,
+    FRESH_SECONDS,
+    GRACE_SECONDS,
+    WAIT_SECONDS,
+    ConnectionLimits,
+)
+from server.transport.proxies import TrustedProxies
+from server.transport.registry import Registry, Visitor, owner
 from tests.examples import examples
 
-TOTAL, PER_ADDRESS = 4, 2
 LIMITS = ConnectionLimits(
-    total=TOTAL, per_address=PER_ADDRESS, header_seconds=10, idle_seconds=75, stall_seconds=10
+    total=32, per_address=None, header_seconds=10, idle_seconds=75, stall_seconds=10, waiting=6
 )
+A, B, C = Peer("a"), Peer("b"), Peer("c")
+PROXY = Peer("10.0.0.1", is_proxy=True)
+PROXIES = TrustedProxies.named(["10.0.0.1"])
 
 
 @dataclass(eq=False)
 class FakeMember:
     """A connection that runs a request (``since`` is None), or has been silent since then."""
 
-    address: str = "a"
-    used: bool = False
-    beginning: bool = False
+    peer: Peer = A
+    worth: Worth = Worth.EMPTY
     since: float | None = 0.0
     is_overdue: bool = False
     has_data: bool = False
-    dropped: list[str] = field(default_factory=list)
+    left: list[str] = field(default_factory=list)
 
     def silence(self, now: float) -> float | None:
         return None if self.since is None else now - self.since
@@ -36,206 +44,88 @@ class FakeMember:
         return self.is_overdue
 
     def drop(self) -> bool:
-        return self._left("overdue")
+        return self._left("dropped")
 
     def give_way(self) -> bool:
         return self._left("gave way")
 
     def _left(self, why: str) -> bool:
         if not self.has_data:
-            self.dropped.append(why)
+            self.left.append(why)
         return not self.has_data
 
 
-MEMBERS = st.builds(
-    FakeMember,
-    address=st.sampled_from("abc"),
-    used=st.booleans(),
-    beginning=st.booleans(),
-    since=st.one_of(st.none(), st.integers(0, 100), st.floats(99.0, 100.0)),
-    has_data=st.booleans(),
-)
+def anything(worth: Worth, member: Member) -> bool:
+    return True
 
 
-def due(members: list[FakeMember]) -> FakeMember | None:
-    """Who gives way among ``members``, said the slow way; None where nobody does."""
-    silent = [each for each in members if each.since is not None and not each.has_data]
-    return min(silent, key=lambda each: (worth(each), each.since), default=None)
-
-
-def worth(member: FakeMember) -> int:
-    """What is lost with ``member`` at 100.0."""
-    if not member.used:
-        return 0
-    is_fresh = 100.0 - (member.since or 0.0) < GRACE_SECONDS
-    return 1 if not is_fresh else 2 if member.beginning else 3
-
-
-def filled(members: list[FakeMember]) -> Registry:
-    registry = Registry(LIMITS)
+def filled(limits: ConnectionLimits, *members: FakeMember) -> Registry:
+    registry = Registry(limits)
     for member in members:
         registry.add(member)
     return registry
 
 
-@given(st.lists(MEMBERS, max_size=8))
+def knock(registry: Registry, peer: Peer, now: float) -> bool:
+    """Knock as ``peer``; return whether it is let in at once."""
+    registry.knock(Visitor(peer), now)
+    return any(visitor.peer == peer for visitor in registry.let_in(now))
+
+
+# The order
+
+
+def worth_at(member: FakeMember, now: float) -> Worth | None:
+    """What would be lost with ``member``, said the long way; None: it cannot give way."""
+    if member.since is None:
+        return None
+    if now - member.since >= GRACE_SECONDS:
+        return member.worth
+    is_unused = member.worth in {Worth.EMPTY, Worth.UNANSWERED}
+    return Worth.FRESH if is_unused and now - member.since >= FRESH_SECONDS else None
+
+
+MEMBERS = st.builds(
+    FakeMember,
+    peer=st.sampled_from([A, B, C]),
+    worth=st.sampled_from([worth for worth in Worth if worth != Worth.FRESH]),
+    since=st.one_of(st.none(), st.integers(0, 100), st.floats(98.5, 100.0)),
+    has_data=st.booleans(),
+)
+
+
+@given(st.lists(MEMBERS, max_size=8), st.sets(st.sampled_from(Worth)))
 @examples(few=140, many=5000)
-def test_never_used_then_kept_then_beginning_then_in_use_the_longest_silent_of_each(
-    members: list[FakeMember],
+def test_least_worth_goes_first_then_the_longest_silent(
+    members: list[FakeMember], allowed: set[Worth]
 ) -> None:
-    registry, expected = filled(members), due(members)
-    gave_way = registry.drop_silent(100.0)
-    left = [member for member in members if member.dropped]
-    assert gave_way == (expected is not None)
-    assert len(left) == len(members) - len(registry) == registry.dropped == int(gave_way)
-    for member in left:
-        assert expected is not None
-        assert (worth(member), member.since) == (worth(expected), expected.since)
-        assert member.dropped == ["gave way"]
-
-
-@given(st.lists(MEMBERS, max_size=30))
-@examples(few=140, many=5000)
-def test_limits_hold_whoever_comes(arrivals: list[FakeMember]) -> None:
-    async def run() -> None:
-        registry, there = Registry(LIMITS), list[FakeMember]()
-        for new in arrivals:
-            same = [member for member in there if member.address == new.address]
-            if not registry.admits(new.address, 100.0):
-                assert len(same) == PER_ADDRESS
-                assert due(same) is None
-                continue
-            place = asyncio.create_task(registry.place())
-            await asyncio.sleep(0)
-            there = [member for member in there if not member.dropped]
-            if not place.done():
-                assert registry.waiting
-                assert due(there) is None
-                gone = there.pop()
-                registry.discard(gone)  # it ended by itself: its place is free
-                await asyncio.sleep(0)
-                await asyncio.sleep(0)
-            assert place.done()
-            assert not registry.waiting
-            registry.add(new)
-            there.append(new)
-            assert len(registry) == len(there) <= TOTAL
-            counts = [sum(each.address == name for each in there) for name in "abc"]
-            assert max(counts) <= PER_ADDRESS
-        assert not any(member.dropped and member.since is None for member in arrivals)
-
-    asyncio.run(run())
-
-
-async def test_who_waits_gets_in_when_somebody_falls_silent() -> None:
-    members = [FakeMember(address, since=None) for address in "aabb"]
-    registry = filled(members)
-    place = asyncio.create_task(registry.place())
-    await asyncio.sleep(0)
-    registry.sweep(1.0)
-    await asyncio.sleep(0)
-    assert registry.waiting
-    assert not place.done()
-    members[2].since = 1.5
-    registry.sweep(2.0)
-    await asyncio.sleep(0)
-    assert place.done()
-    assert members[2].dropped == ["gave way"]
-    assert not registry.waiting
-
-
-async def test_who_waits_and_is_cancelled_waits_no_more() -> None:
-    registry = filled([FakeMember(address, since=None) for address in "aabb"])
-    place = asyncio.create_task(registry.place())
-    await asyncio.sleep(0)
-    place.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await place
-    assert not registry.waiting
-
-
-def test_overdue_members_are_dropped_and_count_until_they_are_gone() -> None:
-    members = [
-        FakeMember(is_overdue=True),
-        FakeMember(),
-        FakeMember(is_overdue=True, has_data=True),
+    left = Leavers(members).next(100.0, lambda worth, member: worth in allowed)
+    able = [
+        (worth, each.since)
+        for each in members
+        if (worth := worth_at(each, 100.0)) in allowed and not each.has_data
     ]
-    registry = filled(members)
-    registry.sweep(1.0)
-    assert [member.dropped for member in members] == [["overdue"], [], []]
-    assert len(registry) == 3
-    registry.discard(members[0])
-    registry.discard(members[0])
-    assert len(registry) == 2
+    assert [each for each in members if each.left] == ([] if left is None else [left])
+    if isinstance(left, FakeMember):
+        assert (worth_at(left, 100.0), left.since) == min(able)
+    else:
+        assert not able
 
 
-def test_a_place_of_an_address_comes_back() -> None:
-    members = [FakeMember("a", since=None), FakeMember("a", since=None)]
-    registry = filled(members)
-    assert not registry.admits("a", 1.0)
-    assert registry.admits("b", 1.0)
-    registry.discard(members[0])
-    assert registry.admits("a", 1.0)
+def test_what_was_asked_since_the_order_was_made_stays() -> None:
+    members = [FakeMember(since=number) for number in range(3)]
+    there: set[Member] = set(members)
+    leavers = Leavers(there)
+    members[0].since = None
+    assert leavers.next(100.0, anything) is members[1]
+    there.discard(members[1])
+    members[2].since = 99.9
+    assert leavers.next(100.01, anything) is None
+    members[0].since = 100.0
+    assert leavers.next(101.5, anything) is members[2]
 
 
-# Without a number for each address
-
-
-SHARED = replace(LIMITS, total=32, per_address=None)
-
-
-@given(st.lists(st.integers(0, 5), max_size=200))
-def test_who_has_none_finds_a_place_whatever_a_few_others_take(arrivals: list[int]) -> None:
-    """Five take all that they are given and never let go."""
-    registry = Registry(SHARED)
-    counts = dict.fromkeys(range(5), 0)
-    for name in arrivals:
-        address = f"10.0.0.{name}"
-        admitted = registry.admits(address, 1.0)
-        if name == 5:
-            assert admitted  # and it leaves again
-            continue
-        assert admitted == (counts[name] < SHARED.total - len(registry))
-        if admitted:
-            registry.add(FakeMember(address, since=None))
-            counts[name] += 1
-    assert len(registry) < SHARED.total
-
-
-def test_one_alone_has_half() -> None:
-    registry = Registry(SHARED)
-    while registry.admits("a", 1.0):
-        registry.add(FakeMember("a", since=None))
-    assert len(registry) == SHARED.total // 2
-
-
-def test_where_many_have_one_each_somebody_with_a_few_loses_none_of_them() -> None:
-    registry = Registry(replace(SHARED, total=256))
-    kept = [FakeMember("good", used=True, since=99.9) for _ in range(4)]
-    for number in range(252):
-        registry.add(FakeMember(f"10.0.0.{number}", beginning=True, since=99.5))
-    for member in kept:
-        registry.add(member)
-    assert registry.admits("good", 100.0)  # a fifth
-    for _ in range(100):
-        assert registry.drop_silent(100.0)
-    assert not any(member.dropped for member in kept)
-
-
-def test_who_has_just_come_goes_after_those_who_have_begun_and_do_not_go_on() -> None:
-    """His request follows in a moment; it was he who was closed, and not who sends a byte a second."""
-    registry = Registry(SHARED)
-    new = FakeMember("good", since=99.99)
-    slow = [FakeMember(f"10.0.0.{number}", beginning=True, since=99.5) for number in range(31)]
-    for member in (new, *slow):
-        registry.add(member)
-    for _ in slow:
-        assert registry.drop_silent(100.0)
-    assert not new.dropped
-    assert registry.drop_silent(100.0)
-
-
-def test_finding_who_gives_way_does_not_look_at_all_for_each_that_comes() -> None:
+def test_finding_one_does_not_look_at_all_for_each_that_comes() -> None:
     looks = 0
 
     class Counted(FakeMember):
@@ -244,39 +134,347 @@ def test_finding_who_gives_way_does_not_look_at_all_for_each_that_comes() -> Non
             looks += 1
             return super().silence(now)
 
-    registry = Registry(replace(SHARED, total=2000))
-    for number in range(2000):
-        registry.add(Counted(f"10.0.{number % 10}.{number % 250}"))
+    members: set[Member] = {Counted() for _ in range(2000)}
+    leavers = Leavers(members)
     for step in range(1000):
-        assert registry.drop_silent(step / 1000)
-        registry.add(Counted("10.1.0.0", since=step / 1000))
+        left = leavers.next(2.0 + step / 1000, anything)
+        assert left is not None
+        members.discard(left)
+        members.add(Counted(since=2.0 + step / 1000))
     assert looks < 100_000
 
 
-def test_who_has_fallen_silent_or_asked_since_the_order_was_made_is_seen_as_it_is_now() -> None:
-    members = [FakeMember(str(number), since=number) for number in range(4)]
-    registry = Registry(SHARED)
+# Whose
+
+REACHES = [
+    # What serves no request goes for anybody, the same peer too.
+    (Worth.ANSWERED, A, 32, True),
+    (Worth.EMPTY, A, 32, True),
+    (Worth.EMPTY, B, 1, True),
+    # What may be used again stays where the same peer comes, ...
+    (Worth.KEPT, A, 32, False),
+    (Worth.BEGINNING, A, 32, False),
+    (Worth.UNANSWERED, A, 32, False),
+    # ... one that has as much, and goes where its own has more than others.
+    (Worth.KEPT, B, 16, True),
+    (Worth.KEPT, B, 15, False),
+    (Worth.UNANSWERED, B, 15, True),
+    (Worth.UNANSWERED, B, 4, False),
+    (Worth.KEPT, B, 4, False),
+    (Worth.FRESH, B, 16, True),
+    (Worth.FRESH, B, 15, False),
+    (Worth.FRESH, A, 32, False),
+    (Worth.KEPT, PROXY, 5, True),
+]
+
+
+@pytest.mark.parametrize(("worth", "peer", "holds", "reached"), REACHES)
+def test_what_a_newcomer_of_a_with_four_places_reaches_where_sixteen_are_fair(
+    worth: Worth, peer: Peer, holds: int, reached: bool
+) -> None:
+    assert Claim(A, holds=4, fair=16).reaches(worth, peer, holds) == reached
+
+
+# Places
+
+
+def test_one_address_may_fill_all_places_and_loses_none_to_its_own() -> None:
+    registry, members = Registry(LIMITS), []
+    for _ in range(LIMITS.total):
+        assert knock(registry, A, 100.0)
+        members.append(FakeMember(worth=Worth.KEPT))
+        registry.add(members[-1])
+    assert not knock(registry, A, 100.0)
+    assert not any(member.left for member in members)
+
+
+def test_another_address_gets_as_much_and_no_more() -> None:
+    members = [FakeMember(A, Worth.KEPT, since=number) for number in range(LIMITS.total)]
+    registry = filled(LIMITS, *members)
+    for number in range(LIMITS.total // 2):
+        assert knock(registry, B, 100.0)
+        assert members[number].left == ["gave way"]  # the longest idle of all
+    assert not knock(registry, B, 100.0)
+    assert not any(member.left for member in members[LIMITS.total // 2 :])
+
+
+def test_what_was_used_within_a_second_stays_for_whomever() -> None:
+    members = [FakeMember(A, Worth.KEPT, since=99.5) for _ in range(LIMITS.total)]
+    registry = filled(LIMITS, *members)
+    assert not knock(registry, B, 100.0)
+    assert not any(member.left for member in members)
+    assert [visitor.peer for visitor in registry.let_in(100.5)] == [B]
+
+
+def test_an_address_with_a_few_gets_one_more_beside_many_with_one_each() -> None:
+    few = [FakeMember(A, Worth.KEPT, since=99.5) for _ in range(4)]
+    many = [FakeMember(Peer(str(n)), Worth.KEPT, since=n / 1000) for n in range(252)]
+    registry = filled(replace(LIMITS, total=256), *few, *many)
+    assert knock(registry, A, 100.0)
+    assert [each for each in many if each.left] == [many[0]]
+
+
+def test_a_proxy_counts_as_one_however_many_clients_it_carries() -> None:
+    """None of its connections goes while a client has more than one, and one goes for a client without."""
+    limits = replace(LIMITS, proxies=PROXIES)
+    proxied = [FakeMember(PROXY, Worth.KEPT, since=0.0) for _ in range(LIMITS.total - 2)]
+    direct = [FakeMember(A, Worth.KEPT, since=90.0) for _ in range(2)]
+    registry = filled(limits, *proxied, *direct)
+    assert registry.peer("10.0.0.1") == PROXY
+    assert not knock(registry, PROXY, 100.0)  # a fair share is more than what A has
+    registry.turn_all_away()
+    assert knock(registry, B, 100.0)
+    assert sum(bool(member.left) for member in proxied) == 1
+
+
+def test_no_limit_of_an_address_is_a_proxys() -> None:
+    registry = Registry(replace(LIMITS, per_address=2, proxies=PROXIES))
+    assert [knock(registry, PROXY, 1.0) for _ in range(3)] == [True] * 3
+    assert [knock(registry, A, 1.0) for _ in range(3)] == [True, True, False]
+
+
+def test_where_its_address_has_enough_only_its_own_empty_ones_go() -> None:
+    own, other = FakeMember(A, Worth.KEPT), FakeMember(B)
+    registry = filled(replace(LIMITS, per_address=2), own, FakeMember(A), other)
+    assert knock(registry, A, 100.0)
+    assert not knock(registry, A, 100.0)
+    assert not own.left
+    assert not other.left
+
+
+def test_newcomers_press_when_half_of_their_time_is_over() -> None:
+    registry = filled(LIMITS, *busy(LIMITS.total))
+    assert not knock(registry, A, 1.0)
+    knock(registry, B, 1.5)
+    assert [registry.is_pressed(1.0 + share * WAIT_SECONDS) for share in (0.4, 0.5)] == [
+        False,
+        True,
+    ]
+
+
+# The last answer
+
+
+def busy(count: int, peer: Peer = A) -> list[FakeMember]:
+    return [FakeMember(peer, Worth.BEGINNING, since=None) for _ in range(count)]
+
+
+@pytest.mark.parametrize("peer", [A, B])
+def test_as_many_answers_are_last_ones_as_newcomers_wait(peer: Peer) -> None:
+    members = busy(LIMITS.total)
+    registry = filled(LIMITS, *members)
+    assert not registry.wants_back(members[0], 1.0)
+    for _ in range(2):
+        assert not knock(registry, peer, 1.0)
+    assert [registry.wants_back(each, 1.0) for each in members[:3]] == [True, True, False]
+    assert registry.wants_back(members[3], 1.1)  # nobody went
+    registry.end(members[3], 1.1)
+    assert [visitor.peer for visitor in registry.let_in(1.1)] == [peer]
+    assert registry.wants_back(members[4], 1.1)  # the other one waits on
+
+
+def test_an_address_with_few_gives_none_to_one_with_many() -> None:
+    few = busy(2, B)
+    registry = filled(LIMITS, *busy(LIMITS.total - 2), *few)
+    assert not knock(registry, A, 1.0)
+    assert not registry.wants_back(few[0], 1.0)
+
+
+def test_while_places_are_free_no_answer_is_the_last() -> None:
+    member = busy(1)[0]
+    registry = filled(LIMITS, member)
+    registry.knock(Visitor(A), 1.0)  # it has not been let in yet
+    assert not registry.wants_back(member, 1.0)
+
+
+def test_when_the_server_ends_every_answer_is_the_last() -> None:
+    registry = filled(LIMITS)
+    registry.draining = True
+    assert registry.wants_back(FakeMember(), 1.0)
+
+
+# Ends
+
+
+def test_overdue_members_are_dropped_and_count_until_they_are_gone() -> None:
+    members = [
+        FakeMember(is_overdue=True),
+        FakeMember(),
+        FakeMember(is_overdue=True, has_data=True),
+    ]
+    registry = filled(LIMITS, *members)
+    registry.sweep(1.0)
+    assert [member.left for member in members] == [["dropped"], [], []]
+    assert len(registry) == 3
+    registry.discard(members[0])
+    registry.discard(members[0])
+    assert len(registry) == 2
+
+
+def test_what_has_had_its_last_answer_takes_no_place_and_is_read_on_for_a_time() -> None:
+    registry, members = Registry(LIMITS), [FakeMember(A) for _ in range(LIMITS.total)]
     for member in members:
         registry.add(member)
-    assert registry.drop_silent(100.0)
-    members[1].since = None  # it asks
-    assert registry.drop_silent(100.0)
-    assert [bool(member.dropped) for member in members] == [True, False, True, False]
-    members[1].since = 99.0
-    assert registry.drop_silent(100.0)
-    assert registry.drop_silent(100.0)
-    assert members[1].dropped
-    assert not registry.drop_silent(100.0)
+        registry.end(member, 1.0)
+    assert len(registry) == 0
+    assert knock(registry, A, 1.0)
+    members[0].is_overdue = True
+    registry.sweep(2.0)
+    assert [each for each in members if each.left] == [members[0]]
 
 
-def test_who_is_let_in_has_a_place_before_it_is_counted() -> None:
-    registry = Registry(SHARED)
-    for _ in range(SHARED.total // 2):
-        assert registry.admits("a", 1.0)
-        registry.expect("a")
-    assert not registry.admits("a", 1.0)
-    registry.arrived("a")  # it left
-    assert registry.admits("a", 1.0)
+def test_where_too_many_end_the_first_of_the_address_with_most_is_cut_off() -> None:
+    registry = Registry(LIMITS)
+    ending = [FakeMember(A if number % 2 else B) for number in range(9)]
+    flood = [FakeMember(C) for _ in range(ENDING_CONNECTIONS)]
+    for number, member in enumerate([*ending, *flood]):
+        registry.end(member, number)
+    assert not any(member.left for member in ending)
+    assert [member for member in flood if member.left] == flood[: len(ending)]
+
+
+def test_for_want_of_a_descriptor_what_ends_goes_then_what_is_silent() -> None:
+    kept, ending = FakeMember(worth=Worth.KEPT), FakeMember()
+    registry = filled(LIMITS, kept)
+    registry.end(ending, 99.0)
+    assert registry.spare(100.0)
+    assert (kept.left, ending.left) == ([], ["dropped"])
+    assert registry.spare(100.0)
+    assert kept.left == ["gave way"]
+    assert not registry.spare(100.1)
+
+
+# All of it: whatever comes in whatever order
+
+
+@dataclass
+class World:
+    """Connections of a few addresses on a registry of eight places, played on a clock of its own."""
+
+    limits: ConnectionLimits
+    now: float = 100.0
+    members: list[FakeMember] = field(default_factory=list)
+    visitors: dict[Visitor, float] = field(default_factory=dict)
+    came = refused = 0
+
+    def __post_init__(self) -> None:
+        self.registry = Registry(self.limits)
+
+    def step(self, what: str, peer: Peer, which: int) -> None:
+        there = [member for member in self.members if not member.left]
+        if what == "knock":
+            visitor = Visitor(peer)
+            self.visitors[visitor] = self.now
+            self.came += 1
+            self.refuse(self.registry.knock(visitor, self.now))
+        elif what == "time":
+            self.now += which / 4
+        elif there:
+            self.play(there[which % len(there)], what)
+        self.turn()
+
+    def play(self, member: FakeMember, what: str) -> None:
+        if what == "ask":
+            member.since, member.worth = None, Worth.BEGINNING
+        elif what == "answer":
+            member.since, member.worth = self.now, Worth.KEPT
+        elif what == "refuse its body":
+            member.since, member.worth = self.now, Worth.ANSWERED
+        elif what == "send":
+            member.has_data = not member.has_data
+        else:
+            member.left.append(what)
+            self.registry.discard(member)
+
+    def refuse(self, visitor: Visitor | None) -> None:
+        if visitor is not None:
+            del self.visitors[visitor]
+            self.refused += 1
+
+    def turn(self) -> None:
+        gone = {id(member) for member in self.members if member.left}
+        for visitor in self.registry.let_in(self.now):
+            since = self.visitors.pop(visitor)
+            if self.now - since >= 1.0:  # its client has had enough
+                self.registry.missed(visitor.peer)
+                self.refused += 1
+                continue
+            self.members.append(FakeMember(visitor.peer, since=self.now))
+            self.registry.add(self.members[-1])
+        for visitor in self.registry.turn_away(self.now):
+            self.refuse(visitor)
+        for member in self.members:
+            if member.left == ["gave way"] and id(member) not in gone:
+                self.check_left(member)
+        self.check()
+
+    def check_left(self, member: FakeMember) -> None:
+        assert member.since is not None  # its client waited for nothing,
+        silence = self.now - member.since  # had not asked a moment ago,
+        assert silence >= (FRESH_SECONDS if member.worth == Worth.EMPTY else GRACE_SECONDS)
+        assert not member.has_data  # nor sent what was not read yet
+        if len({each.peer for each in self.members}) == 1:
+            # And one address alone loses nothing that it uses, or may be about to.
+            assert member.worth <= Worth.EMPTY
+            assert silence >= GRACE_SECONDS
+
+    def check(self) -> None:
+        there = [member for member in self.members if not member.left]
+        assert len(there) == len(self.registry) <= self.limits.total
+        assert self.registry.waiting == bool(self.visitors)
+        assert len(self.visitors) <= self.limits.waiting
+        # Whoever comes has a place, waits, or gets an answer, before long.
+        assert self.came == len(self.members) + len(self.visitors) + self.refused
+        assert all(self.now - since < WAIT_SECONDS for since in self.visitors.values())
+        held = {peer: sum(each.peer == peer for each in there) for peer in (A, B, PROXY)}
+        limit = self.limits.per_address or self.limits.total
+        assert all(count <= limit for peer, count in held.items() if not peer.is_proxy)
+        if len(there) < self.limits.total:  # no place is left free for which somebody may wait
+            assert all(held[each.peer] >= limit for each in self.visitors)
+
+
+ACTIONS = ("knock", "knock", "knock", "time", "ask", "answer", "refuse its body", "send", "close")
+STEPS = st.lists(
+    st.tuples(st.sampled_from(ACTIONS), st.sampled_from([A, B, PROXY]), st.integers(0, 9)),
+    max_size=80,
+)
+
+
+@given(STEPS, st.sampled_from([None, 3]))
+@examples(few=150, many=5000)
+def test_whatever_comes_nothing_in_use_goes_and_nobody_waits_for_long(
+    steps: list[tuple[str, Peer, int]], per_address: int | None
+) -> None:
+    world = World(replace(LIMITS, total=8, per_address=per_address, proxies=PROXIES))
+    for step in steps:
+        world.step(*step)
+
+
+@given(st.lists(st.tuples(st.sampled_from(ACTIONS), st.just(A), st.integers(0, 9)), max_size=80))
+@examples(few=50, many=2000)
+def test_one_address_alone_loses_nothing_that_it_uses(steps: list[tuple[str, Peer, int]]) -> None:
+    world = World(replace(LIMITS, total=8))
+    for step in steps:
+        world.step(*step)
+
+
+def test_refusals_come_no_faster_than_there_is_room_for_them_to_end() -> None:
+    registry = Registry(replace(LIMITS, total=1, waiting=2 * ENDING_CONNECTIONS))
+    registry.add(busy(1)[0])
+    for _ in range(2 * ENDING_CONNECTIONS):
+        assert registry.knock(Visitor(A), 1.0) is None
+    now = 1.0 + WAIT_SECONDS
+    first = registry.turn_away(now)
+    assert len(first) == ENDING_CONNECTIONS
+    ending = [FakeMember(visitor.peer) for visitor in first]
+    for member in ending:
+        registry.end(member, now)
+    assert not registry.turn_away(now)
+    registry.discard(ending[0])
+    assert len(registry.turn_away(now)) == 1
+    assert not any(member.left for member in ending)
+    assert registry.turn_away(now + GRACE_SECONDS)  # they have had time enough
+    assert all(member.left for member in ending[1:3])
 
 
 @pytest.mark.parametrize(

@@ -63,15 +63,17 @@ class FakeTransport(asyncio.Transport):
 class Wire:
     """One connection to ``app``; ``passed`` seconds have gone by since it was opened."""
 
-    def __init__(self, app: Application, registry: Registry | None = None) -> None:
+    def __init__(
+        self, app: Application, registry: Registry | None = None, has_place: bool = True
+    ) -> None:
         config = uvicorn.Config(
             app, log_config=None, ws="none", lifespan="off", proxy_headers=False
         )
         config.load()
-        self.registry = registry or Registry(LIMITS)
+        self.registry = Registry(LIMITS) if registry is None else registry
         self.transport = FakeTransport()
         self.state = ServerState()
-        self.connection = Connection(config, self.state, {}, self.registry)
+        self.connection = Connection(config, self.state, {}, self.registry, has_place)
         self._began = self.connection.loop.time()
         self.connection.loop.time = self._time  # type: ignore[method-assign]
         self.passed = 0.0

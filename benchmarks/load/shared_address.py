@@ -1,0 +1,139 @@
+"""Many clients behind one address: what they lose, direct and through nginx.
+
+64, 256 and 1,000 clients keep a connection each and ask once a second, all from 127.0.0.1, as those of a
+NAT or a container bridge do. ``nginx``: the same through nginx with kept connections to the service.
+``announced``: 100 such clients beside 300 connections of the same address that announce 2 GB each, are
+refused, do not go, and come again.
+
+Run as ``python -m benchmarks.load.shared_address [--ways direct,nginx,announced] [--clients 64,256,1000]``.
+``--program FILE`` measures another installation; the clients know of a service only what HTTP says.
+"""
+
+import argparse
+import json
+import resource
+import sys
+import tempfile
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.load.child import LoadProcess
+from benchmarks.load.messages import infer_request, request_bytes
+from benchmarks.mill.crowd import Crowd, Siege
+from benchmarks.servers.nginx import NoNginxError, before, check_nginx
+from benchmarks.servers.served import Served, ours, running
+from benchmarks.servers.small_models import TINY_SHAPE, tiny
+from models.compiler import compile_onnx
+
+_WAYS = ("direct", "nginx", "announced")
+_GOOD = 100
+_ANNOUNCED = request_bytes("POST", "/v2/models/tiny/infer", None, {"Content-Length": str(2 << 30)})
+_ANNOUNCING = Crowd(300, _ANNOUNCED, drip=b"x", stays=True)
+#: What a client may get: an answer, or that there is no room for now and when to come again.
+_FAIR = {"200", "503"}
+
+
+def _request(folder: Path) -> Path:
+    values = np.random.default_rng(0).standard_normal(TINY_SHAPE).astype(np.float32)
+    tensor = {"name": "x", "shape": TINY_SHAPE, "datatype": "FP32", "data": values.ravel().tolist()}
+    file = folder / "request"
+    file.write_bytes(infer_request("tiny", {"inputs": [tensor]}))
+    return file
+
+
+def _cpu_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / 100
+
+
+class _Bench:
+    """One way to the service after the other, a service of its own for each number of clients."""
+
+    def __init__(self, given: argparse.Namespace, folder: Path, load: LoadProcess) -> None:
+        self._given, self._folder, self._load = given, folder, load
+        self._repository = folder / "repository"
+        compile_onnx(tiny(folder), self._repository / "tiny")
+        self._request = _request(folder)
+
+    def measure(self, way: str, clients: int) -> dict[str, Any]:
+        """Return what ``clients`` got on a ``way``."""
+        command = ours(self._repository, self._given.budget, *self._given.flags)
+        if self._given.program:
+            command = [self._given.program, *command[3:]]
+        with running(command, "--port") as served:
+            began = _cpu_seconds(served.pid)
+            result = getattr(self, f"_{way}")(served, clients)
+            result["server_cpu_seconds"] = round(_cpu_seconds(served.pid) - began, 2)
+        return {"way": way, "clients": clients, **result}
+
+    def _paced(self, port: int, clients: int) -> dict[str, Any]:
+        given = self._given
+        pace = {"rate": given.rate, "within": given.within}
+        return self._load.paced(port, self._request, clients, given.seconds, **pace)
+
+    def _direct(self, served: Served, clients: int) -> dict[str, Any]:
+        return self._paced(served.port, clients)
+
+    def _nginx(self, served: Served, clients: int) -> dict[str, Any]:
+        with before(served.port, self._folder / "nginx") as port:
+            return self._paced(port, clients)
+
+    def _announced(self, served: Served, clients: int) -> dict[str, Any]:
+        siege = Siege(_ANNOUNCING, served.port, ["127.0.0.1"])
+        playing = threading.Thread(target=siege.play, args=(self._given.seconds + 15,))
+        playing.start()
+        try:
+            result = self._paced(served.port, clients)
+        finally:
+            siege.end()
+            playing.join()
+        return {**result, "announcing": dict(siege.seen)}
+
+
+def _faults(result: dict[str, Any]) -> list[str]:
+    """Return in words what was lost."""
+    unfair = {name: count for name, count in result["outcomes"].items() if name not in _FAIR}
+    name = f"{result['way']}, {result['clients']} clients"
+    return [f"{name}: {count} of {result['sent']} {kind}" for kind, count in unfair.items()]
+
+
+def main() -> None:
+    """Measure and print JSON; exit 1 where a request was lost, 2 where nginx is wanted and not there."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--ways", default=",".join(_WAYS), type=lambda text: text.split(","))
+    parser.add_argument("--clients", default="64,256,1000", help="direct and through nginx")
+    parser.add_argument("--seconds", type=float, default=10.0, help="of each")
+    parser.add_argument("--rate", type=float, default=1.0, help="requests a second of a client")
+    parser.add_argument(
+        "--within", type=float, default=0.0, help="seconds in which all of them ask"
+    )
+    parser.add_argument("--budget", default="48MiB")
+    parser.add_argument("--program", help="layerstream of another installation")
+    parser.add_argument("flags", nargs="*", help="of serve, behind --")
+    options = parser.parse_args()
+    unknown = set(options.ways) - set(_WAYS)
+    if unknown:
+        parser.error(f"--ways: {', '.join(sorted(unknown))}; there are {', '.join(_WAYS)}")
+    if "nginx" in options.ways:
+        try:
+            check_nginx()
+        except NoNginxError as exc:
+            parser.error(f"--ways nginx: {exc}")
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(most, 16384), most))
+    counts = [int(each) for each in options.clients.split(",")]
+    jobs = [(way, count) for way in options.ways if way != "announced" for count in counts]
+    jobs += [("announced", _GOOD)] if "announced" in options.ways else []
+    with tempfile.TemporaryDirectory(dir=".") as name, LoadProcess() as load:
+        bench = _Bench(options, Path(name), load)
+        results = [bench.measure(*job) for job in jobs]
+    faults = [fault for result in results for fault in _faults(result)]
+    print(json.dumps({"results": results, "faults": faults}, indent=2))
+    sys.exit(1 if faults else 0)
+
+
+if __name__ == "__main__":
+    main()
