@@ -19,6 +19,7 @@ from server.errors import ServiceError
 from server.operation.interpreter import pass_over_what_stays, take_short_turns
 from server.operation.notify import Notifier
 from server.operation.reloading import Reloading, Step
+from server.protocol.front import InferReception
 from server.repository.polling.following import follow
 from server.settings.exposure import warn_of_exposure
 from server.settings.settings import Settings
@@ -180,6 +181,7 @@ def _server(
         stopping=stopping,
         sweep=sweep,
         certificate=certificate,
+        reception=InferReception(context),
     )
 
 

@@ -7,11 +7,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from server.transport.reads import stamp_arrivals
 from server.transport.registry import Registry
 
 _log = logging.getLogger(__name__)
 
 _Knocking = tuple[socket.socket, Any]
+_Create = Callable[[socket.socket], asyncio.BaseProtocol]
 
 #: Who may knock before somebody opens.
 BACKLOG = 512
@@ -44,9 +46,7 @@ def listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-async def accept(
-    listener: socket.socket, registry: Registry, create: Callable[[], asyncio.BaseProtocol]
-) -> None:
+async def accept(listener: socket.socket, registry: Registry, create: _Create) -> None:
     """Accept until cancelled; where there is no place, those who knock wait in the kernel's queue."""
     loop = asyncio.get_running_loop()
     said_at = -_QUIET_SECONDS
@@ -77,9 +77,7 @@ def _others(listener: socket.socket) -> list[_Knocking]:
     return found
 
 
-async def _take_in(
-    knocking: list[_Knocking], registry: Registry, create: Callable[[], asyncio.BaseProtocol]
-) -> None:
+async def _take_in(knocking: list[_Knocking], registry: Registry, create: _Create) -> None:
     """Make connections of ``knocking``, each once there is a place; close whose address has enough."""
     loop = asyncio.get_running_loop()
     coming: list[asyncio.Task[None]] = []
@@ -111,7 +109,7 @@ def _host(address: Any) -> str:
     return str(address[0]) if isinstance(address, tuple) else ""
 
 
-async def _connect(sock: socket.socket, create: Callable[[], asyncio.BaseProtocol]) -> None:
+async def _connect(sock: socket.socket, create: _Create) -> None:
     """Make ``sock`` a connection, to the end also when this is cancelled.
 
     uvloop closes one that is half made in silence; whoever counts it would wait for its end for ever.
@@ -121,10 +119,11 @@ async def _connect(sock: socket.socket, create: Callable[[], asyncio.BaseProtoco
         sock.setblocking(False)
         if sock.family != socket.AF_UNIX:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            stamp_arrivals(sock)
     except OSError:
         sock.close()  # the client left
         return
-    making = loop.create_task(loop.connect_accepted_socket(create, sock))
+    making = loop.create_task(loop.connect_accepted_socket(partial(create, sock), sock))
     try:
         await asyncio.shield(making)
     except OSError:

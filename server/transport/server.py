@@ -13,6 +13,7 @@ import uvicorn
 from server.transport.certificate import Certificate
 from server.transport.connection import Connection
 from server.transport.encryption import EncryptedReads
+from server.transport.intake import AllBegin, Intake, Reception
 from server.transport.listener import accept
 from server.transport.reads import BoundedReads
 from server.transport.registry import Registry
@@ -25,8 +26,9 @@ _SWEEP_SECONDS = 0.25
 class Server(uvicorn.Server):
     """Serves on ``listener``, encrypted if there is a ``certificate``.
 
-    ``started_with`` is called once requests are accepted, ``stopping`` when no more are; ``sweep`` every
+    ``ready`` is called once requests are accepted, ``stopping`` when no more are; ``sweep`` every
     quarter of a second with the time of the loop, from the first moment to the end of draining.
+    ``reception``: what requests ask for; None: nobody minds when they begin.
     """
 
     def __init__(
@@ -39,8 +41,10 @@ class Server(uvicorn.Server):
         stopping: Callable[[], None],
         sweep: Callable[[float], None],
         certificate: Certificate | None = None,
+        reception: Reception | None = None,
     ) -> None:
         super().__init__(config)
+        self._reception = reception or AllBegin()
         self._listener = listener
         self._registry = registry
         self._certificate = certificate
@@ -51,6 +55,7 @@ class Server(uvicorn.Server):
         await super().startup([])
         if not self.started or self.should_exit:
             return
+        self._intake = Intake(self._reception, asyncio.get_running_loop())
         accepting = accept(self._listener, self._registry, self._connection)
         self._tasks = [asyncio.create_task(accepting), asyncio.create_task(self._sweeping())]
         self._ready()
@@ -70,12 +75,14 @@ class Server(uvicorn.Server):
             os.kill(os.getpid(), sig)
         super().handle_exit(sig, frame)
 
-    def _connection(self) -> BoundedReads:
+    def _connection(self, sock: socket.socket) -> BoundedReads:
         state = self.server_state
-        connection = Connection(self.config, state, self.lifespan.state, self._registry)
+        connection = Connection(
+            self.config, state, self.lifespan.state, self._registry, self._intake
+        )
         if self._certificate is None:
-            return BoundedReads(connection)
-        return EncryptedReads(connection, self._certificate.context)
+            return BoundedReads(connection, sock)
+        return EncryptedReads(connection, sock, self._certificate.context)
 
     async def _sweeping(self) -> None:
         loop = asyncio.get_running_loop()

@@ -89,16 +89,16 @@ async def served(
     app: Application,
     limits: ConnectionLimits = LIMITS,
     listener: socket.socket | None = None,
-    reads: Callable[[Connection], BoundedReads] = BoundedReads,
+    reads: Callable[[Connection, socket.socket], BoundedReads] = BoundedReads,
 ) -> AsyncIterator[Served]:
     config = uvicorn.Config(app, log_config=None, ws="none", lifespan="off", proxy_headers=False)
     config.load()
     registry, made = Registry(limits), list[Connection]()
     listener = listener or listen("127.0.0.1", 0)
 
-    def create() -> BoundedReads:
+    def create(sock: socket.socket) -> BoundedReads:
         made.append(Connection(config, ServerState(), {}, registry))
-        return reads(made[-1])
+        return reads(made[-1], sock)
 
     accepting = asyncio.create_task(accept(listener, registry, create))
     clients = list[asyncio.StreamWriter]()
@@ -321,7 +321,7 @@ async def test_without_descriptors_it_says_so_once_and_waits(
     monkeypatch.setattr("server.transport.listener.asyncio.sleep", refusing.sleep)
     silent = Wire(answers_at_once)
     with listen("127.0.0.1", 0) as listener, caplog.at_level(logging.WARNING):
-        task = asyncio.create_task(accept(listener, silent.registry, asyncio.Protocol))
+        task = asyncio.create_task(accept(listener, silent.registry, lambda _: asyncio.Protocol()))
         await refusing.over.wait()
         task.cancel()
     assert [record.message for record in caplog.records] == [
@@ -339,7 +339,7 @@ async def test_who_left_before_his_turn_is_no_fault(
     monkeypatch.setattr(asyncio.get_running_loop(), "sock_accept", refusing.sock_accept)
     monkeypatch.setattr("server.transport.listener.asyncio.sleep", refusing.sleep)
     with listen("127.0.0.1", 0) as listener, caplog.at_level(logging.WARNING):
-        task = asyncio.create_task(accept(listener, Registry(LIMITS), asyncio.Protocol))
+        task = asyncio.create_task(accept(listener, Registry(LIMITS), lambda _: asyncio.Protocol()))
         await refusing.over.wait()
         task.cancel()
     assert (caplog.records, refusing.slept) == ([], [])
