@@ -4,19 +4,16 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import Iterable
-from random import getrandbits
 
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from server.operation.logs import request_id
+from server.operation.logs import identity, request_id
 from server.operation.tracing import Tracing, current
 from server.requests.exchange import Exchange
 from server.requests.exchanges import Exchanges
 
 _log = logging.getLogger("server.access")
-_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 # Asked every few seconds by whoever watches, who is told how things are: also while nothing serves.
 _PROBES = re.compile(r"/metrics|/v2/health/(live|ready)|/v2/models/[^/]+(/versions/[^/]+)?/ready")
@@ -44,12 +41,12 @@ class RequestMiddleware:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        identity = _identity(scope["headers"])
-        token = request_id.set(identity)
+        name = identity(scope["headers"])
+        token = request_id.set(name)
         try:
             with self._exchanges.exchange(scope, receive, send) as exchange:
                 scope["exchange"] = exchange
-                answer = _Answer(exchange.send, identity)
+                answer = _Answer(exchange.send, name)
                 await self._answer(scope, exchange, answer)
         finally:
             # It knows who has the scope: a circle of a dozen objects, which only the collector would free.
@@ -86,14 +83,6 @@ class RequestMiddleware:
                 trace.end(answer.status)
             if answer.status >= 400 or self._log_all:
                 _write(scope, answer.status, time.perf_counter() - started)
-
-
-def _identity(headers: Iterable[tuple[bytes, bytes]]) -> str:
-    """Return the client's name of its request, where that is sane, or a new one."""
-    for name, value in headers:
-        if name == b"x-request-id" and _ID.fullmatch(offered := value.decode("latin-1")):
-            return offered
-    return f"{getrandbits(128):032x}"
 
 
 class _Answer:

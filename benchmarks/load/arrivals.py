@@ -3,15 +3,11 @@
 import random
 import selectors
 import time
-from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
 from benchmarks.load.figures import summary_ms
-from benchmarks.load.kept import Kept
-
-# Refused to make room for others: what a client may try again.
-_REFUSALS = {429, 503}
+from benchmarks.load.kept import Answers, Kept
 
 
 @dataclass(frozen=True)
@@ -34,11 +30,11 @@ class Arrivals:
 
 @dataclass
 class _Tally:
-    statuses: Counter[str] = field(default_factory=Counter)
-    accepted: list[float] = field(default_factory=list)
-    refused: list[float] = field(default_factory=list)
+    answers: Answers
     lateness: list[float] = field(default_factory=list)
-    in_time: int = 0  # answered 200 before the arrivals ended
+    in_time: int = (
+        0  # answered 200 before the arrivals ended, and before the deadline if there is one
+    )
     unsent: int = 0
     ended: int = 0
 
@@ -50,7 +46,7 @@ class _Run:
         self._selector = selectors.DefaultSelector()
         self._idle: list[Kept] = []
         self._open = 0
-        self.tally = _Tally()
+        self.tally = _Tally(Answers(arrivals.deadline))
 
     def run(self) -> None:
         """Let them arrive, then wait for the last answers, ``drain`` seconds at most."""
@@ -67,7 +63,7 @@ class _Run:
         while self._busy() and now < self._end + self._given.drain:
             self._serve(0.1)
             now = time.perf_counter()
-        self.tally.statuses["none"] += len(self._busy())
+        self.tally.answers.statuses["none"] += len(self._busy())
         for client in self._clients():
             client.close()
         self._selector.close()
@@ -121,42 +117,36 @@ class _Run:
                 self._lose(client)
                 continue
             if response is not None:
-                self._count(response.status, time.perf_counter(), client.sent_at)
+                self._count(response.status, client)
                 if response.closes or not client.is_reusable:
                     self._drop(client)
                 else:
                     self._idle.append(client)
 
-    def _count(self, status: int, now: float, sent_at: float) -> None:
-        self.tally.statuses[str(status)] += 1
-        if status == 200:
-            self.tally.accepted.append(now - sent_at)
-            self.tally.in_time += now <= self._end
-        elif status in _REFUSALS:
-            self.tally.refused.append(now - sent_at)
+    def _count(self, status: int, client: Kept) -> None:
+        self.tally.answers.count(status, client)
+        deadline = self._given.deadline
+        now = time.perf_counter()
+        is_late = deadline is not None and now - client.sent_at > deadline
+        self.tally.in_time += status == 200 and now <= self._end and not is_late
 
 
 def open_loop(arrivals: Arrivals) -> dict[str, Any]:
     """Return what came of ``arrivals``.
 
-    ``goodput`` counts answers of status 200 a second while requests arrived; delays count from sending.
+    ``goodput`` counts answers of status 200, in time, a second while requests arrived; delays count from
+    sending.
     ``unsent`` found every connection busy, ``client_late`` is how late this process itself was.
     """
     run = _Run(arrivals)
     run.run()
     tally = run.tally
-    result = {
+    return {
         "rate": round(arrivals.rate, 2),
         "arrived": len(tally.lateness),
         "unsent": tally.unsent,
         "ended": tally.ended,
-        "statuses": dict(tally.statuses),
         "goodput": round(tally.in_time / arrivals.seconds, 2),
-        "accepted": summary_ms(tally.accepted),
-        "refused": summary_ms(tally.refused),
         "client_late": summary_ms(tally.lateness),
+        **tally.answers.figures(),
     }
-    if arrivals.deadline is not None:
-        after = [delay - arrivals.deadline for delay in tally.accepted if delay > arrivals.deadline]
-        result["accepted_after_deadline"] = summary_ms(after)
-    return result

@@ -26,9 +26,16 @@ class LoadProcess:
             text=True,
         )
 
-    def closed(self, port: int, request: Path, clients: int, seconds: float) -> dict[str, Any]:
+    def closed(
+        self,
+        port: int,
+        request: Path,
+        clients: int,
+        seconds: float,
+        deadline: float | None = None,
+    ) -> dict[str, Any]:
         """Return ``closed_loop`` of the request in a file."""
-        job = {"port": port, "clients": clients, "seconds": seconds}
+        job = {"port": port, "clients": clients, "seconds": seconds, "deadline": deadline}
         return self._do({"loop": "closed", "request": str(request), **job})
 
     def open(self, port: int, request: Path, **job: Any) -> dict[str, Any]:

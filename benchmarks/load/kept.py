@@ -1,15 +1,26 @@
-"""One kept connection of a client that never blocks; a selector says when it may go on."""
+"""One kept connection of a client that never blocks, and what is counted of the answers to many.
+
+A selector says when a connection may go on. Delays count from sending to the moment in which this process
+has read the answer; how long that waited to be read, the kernel says.
+"""
 
 import contextlib
 import errno
 import os
 import selectors
 import socket
+import struct
 import time
+from collections import Counter
+from typing import Any
 
+from benchmarks.load.figures import summary_ms
 from benchmarks.load.messages import Response, ResponseReader
 
 _READ_BYTES = 1 << 18
+# SO_TIMESTAMPNS of asm-generic/socket.h.
+_TIMESTAMP = 35
+_TIMESPEC = struct.Struct("@ll")
 
 
 class Kept:
@@ -26,10 +37,13 @@ class Kept:
         self._reader = ResponseReader()
         self._unsent = memoryview(b"")
         self.sent_at = 0.0
+        #: When the kernel had the last part of the answer, which this process may have read later.
+        self.came_at = 0.0
         self.is_busy = False
         self.socket = socket.socket()
         try:
             self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self.socket.setsockopt(socket.SOL_SOCKET, _TIMESTAMP, 1)
             self.socket.bind((source, 0))
             self.socket.setblocking(False)
             code = self.socket.connect_ex(("127.0.0.1", port))
@@ -57,9 +71,16 @@ class Kept:
     def receive(self) -> Response | None:
         """Read what is there; return the answer once it is whole."""
         try:
-            data = self.socket.recv(_READ_BYTES)
+            data, ancillary, _, _ = self.socket.recvmsg(
+                _READ_BYTES, socket.CMSG_SPACE(_TIMESPEC.size)
+            )
         except BlockingIOError:
             return None
+        self.came_at = time.perf_counter()
+        for _, kind, stamp in ancillary:
+            if kind == _TIMESTAMP:
+                seconds, nanoseconds = _TIMESPEC.unpack(stamp)
+                self.came_at -= max(0.0, time.time() - seconds - nanoseconds * 1e-9)
         response = self._reader.feed(data) if data else self._reader.end()
         if response is None and not data:
             raise ConnectionError("the server closed the connection")
@@ -82,3 +103,49 @@ class Kept:
         if self.socket.fileno() >= 0:
             self._selector.unregister(self.socket)
             self.socket.close()
+
+
+# Refused to make room for others: what a client may try again.
+_REFUSALS = {429, 503}
+
+
+class Answers:
+    """What came of requests: statuses and delays. ``deadline``: in seconds, what comes later is late."""
+
+    def __init__(self, deadline: float | None = None) -> None:
+        self.statuses: Counter[str] = Counter()
+        self._deadline = deadline
+        self._accepted: list[float] = []
+        self._refused: list[float] = []
+        self._unread: list[float] = []
+        self._late_in_kernel = 0
+
+    def count(self, status: int, client: Kept) -> None:
+        """Count the answer that ``client`` has just read."""
+        now = time.perf_counter()
+        self.statuses[str(status)] += 1
+        self._unread.append(now - client.came_at)
+        if status in _REFUSALS:
+            self._refused.append(now - client.sent_at)
+        elif status == 200:
+            self._accepted.append(now - client.sent_at)
+            if self._deadline is not None:
+                self._late_in_kernel += client.came_at - client.sent_at > self._deadline
+
+    def figures(self) -> dict[str, Any]:
+        """Return them; ``unread``: how long answers waited for this process.
+
+        With a deadline also how many of the accepted were late, as this process counts, and as one would
+        that reads at once.
+        """
+        found: dict[str, Any] = {
+            "statuses": dict(self.statuses),
+            "accepted": summary_ms(self._accepted),
+            "refused": summary_ms(self._refused),
+            "unread": summary_ms(self._unread),
+        }
+        if self._deadline is not None:
+            after = [delay - self._deadline for delay in self._accepted if delay > self._deadline]
+            found["late"] = summary_ms(after)
+            found["late_if_read_at_once"] = self._late_in_kernel
+        return found

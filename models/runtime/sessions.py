@@ -3,8 +3,8 @@
 A pool a session means many pools that spin against each other; ONNX Runtime can have one for the whole
 process instead, but then refuses every session that does not use it. So only a process that calls
 ``claim_process`` (the command line does) gets the shared pool; in a process of someone else each session
-has threads of its own, which sleep between runs. Plans do not count these: each takes 51 KB and a stack, one
-less than there are threads in each session.
+has threads of its own, which sleep between runs. Plans do not count these: each takes 51 KB and a stack,
+one less than there are threads in each session.
 """
 
 import os

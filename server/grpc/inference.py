@@ -50,7 +50,7 @@ async def stream(call: Call) -> None:
 
 async def _answer(call: Call, exchange: Exchange, in_stream: bool) -> bytes | None:
     """Return the answer to the next message; None where there is none."""
-    asked = await _asked(call.context, exchange)
+    asked = await _asked(call.context, exchange, in_stream)
     if asked is None:
         return None
 
@@ -77,21 +77,24 @@ async def _answer(call: Call, exchange: Exchange, in_stream: bool) -> bytes | No
     return await run_model(call.context, exchange, name, version, parts)
 
 
-async def _asked(context: Context, exchange: Exchange) -> Asked | None:
+async def _asked(context: Context, exchange: Exchange, in_stream: bool) -> Asked | None:
     """Return the next message; None: the client has no more.
 
-    How long it is, nobody knows before it is there. So what the largest request takes is held first.
+    How long it is, nobody knows before it is there. So what the largest request takes is held first, but in
+    a stream only when the message has come: it may be long until then, and others would go without.
     """
     exchange.keeps_body = False
+    least = min(_largest_bytes(context), exchange.lease.room_bytes)
     async with exchange.within(context.settings.request_timeout):
-        exchange.check_room()
-        await exchange.hold(min(_largest_bytes(context), exchange.lease.room_bytes))
+        if not in_stream:
+            exchange.check_room()
+            await exchange.hold(least)
         found = await exchange.receive()
         if found["type"] == "http.disconnect":
             return None
         parts = Parts.of(found["body"])
         need = _COPIES * parts.work_bytes + SHORT_CODEC_BYTES
-        await exchange.hold(max(need, exchange.lease.held_bytes))
+        await exchange.hold(max(need, least))
         return parts.asked()
 
 

@@ -144,11 +144,14 @@ def answer_error(request: Request, exc: Exception) -> JSONResponse:
     return _answer(message, status_of(exc), _headers(exc))
 
 
+def retry_after(exc: BusyError) -> int:
+    """Return after how many whole seconds a client that was refused may come again."""
+    return min(max(math.ceil(exc.retry_seconds), 1), _LONGEST_WAIT_SECONDS)
+
+
 def _headers(exc: Exception) -> dict[str, str]:
     if isinstance(exc, BusyError):
-        return {
-            "Retry-After": str(min(max(math.ceil(exc.retry_seconds), 1), _LONGEST_WAIT_SECONDS))
-        }
+        return {"Retry-After": str(retry_after(exc))}
     # The rest of the body is not waited for.
     close = {"Connection": "close"}
     if isinstance(exc, EncodedError):

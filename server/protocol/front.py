@@ -1,19 +1,107 @@
-"""What requests go through before FastAPI's router, which takes as long as a small network.
+"""The way of infer requests: whether there is time for them, and past FastAPI's router to their function.
 
-Infer requests are answered here, by the same function as behind the router; there it stays for the
+The router takes as long as a small network. The same function answers as behind it; there it stays for the
 documentation and for other methods. What has a body waits for the server to have begun.
 """
 
+import math
 import re
+import time
+from functools import lru_cache
 
+import orjson
 from fastapi import FastAPI, Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from server.context import Context
-from server.protocol.errors import KNOWN, answer_error
+from server.errors import BusyError, NotFoundError, NotServingError
+from server.operation.logs import identity
+from server.protocol.errors import KNOWN, answer_error, outcome_of, retry_after
 from server.protocol.infer import infer_tensors
+from server.protocol.serving import usual_timeout
+from server.repository.entry import Entry
+from server.requests.exchange import FREE_BYTES
+from server.transport.intake import Arrived
 
 _INFER = re.compile(r"/v2/models/([^/]+)(?:/versions/([^/]+))?/infer")
+# Only where there is not time enough for all does it matter whose parameter this is.
+_TIMEOUT = re.compile(rb'"timeout"\s*:\s*(\d{1,15})')
+_MICROSECONDS = 1_000_000
+# Of the paths of requests that came last it is known what they ask; clients may send any.
+_KNOWN_PATHS = 64
+_REFUSAL = (
+    b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nretry-after: %d\r\n"
+    b"x-request-id: %b\r\ncontent-length: %d\r\n\r\n%b"
+)
+
+
+class InferReception:
+    """Tells by when infer requests have to be answered, and refuses them, without parsing their bodies."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def deadline(self, request: Arrived, is_free: bool) -> float | None:
+        """Return by when an infer request has to be answered, as far as is known; None for all others.
+
+        Raises:
+            BusyError: its model's line would refuse it.
+        """
+        entry = self._asked(request.scope)
+        worker = None if entry is None else entry.worker
+        if entry is None or worker is None:
+            return None
+        if is_free and worker.idle:
+            return math.inf  # nothing keeps it waiting
+        limit = self._context.settings.request_timeout
+        seconds = _named(request) or usual_timeout(
+            self._context, entry.model, entry.timeout_seconds
+        )
+        deadline = request.at + min(seconds or limit, limit)
+        try:
+            if request.is_whole and not worker.idle:
+                worker.check_room(deadline - time.monotonic())
+        except NotServingError:
+            return None  # whoever reads it says so
+        return deadline
+
+    def refusal(self, request: Arrived, why: BusyError) -> bytes:
+        """Return the answer to ``request``, which is refused, and count it."""
+        entry = self._asked(request.scope)
+        if entry is not None and entry.version is not None:
+            outcome, seconds = outcome_of(why), time.monotonic() - request.at
+            self._context.metrics.outcome(entry.model, outcome, seconds)
+            self._context.metrics.inferences.of(entry.model, entry.version).add(
+                outcome, seconds, None
+            )
+        body = orjson.dumps({"error": str(why)})
+        name = identity(request.scope["headers"]).encode()
+        return _REFUSAL % (retry_after(why), name, len(body), body)
+
+    def _asked(self, scope: Scope) -> Entry | None:
+        """Return the entry of the model that an infer request asks; None: it is none, or none answers."""
+        asked = _infer_path(scope["path"]) if scope["method"] == "POST" else None
+        if asked is None:
+            return None
+        try:
+            return self._context.repository.find(*asked)
+        except NotFoundError:
+            return None  # whoever reads it says why
+
+
+@lru_cache(maxsize=_KNOWN_PATHS)
+def _infer_path(path: str) -> tuple[str, str | None] | None:
+    """Return the model and the version that an infer request to ``path`` asks; None: it is none."""
+    found = _INFER.fullmatch(path)
+    return None if found is None else (found[1], found[2])
+
+
+def _named(request: Arrived) -> float | None:
+    """Return the seconds that ``request`` has by its own parameters, where its body is short and here."""
+    if not request.is_whole or len(request.body) > FREE_BYTES:
+        return None
+    found = _TIMEOUT.search(request.body)
+    return None if found is None else int(found[1]) / _MICROSECONDS or None
 
 
 class Front:
@@ -29,14 +117,14 @@ class Front:
         if scope["method"] != "POST":
             await self._others(scope, receive, send)
             return
-        found = _INFER.fullmatch(scope["path"])
+        asked = _infer_path(scope["path"])
         exchange, headers = scope["exchange"], scope["headers"]
         try:
             self._context.check_begun()
-            if found is None:
+            if asked is None:
                 await self._others(scope, receive, send)
                 return
-            name, version = found.groups()
+            name, version = asked
             response = await infer_tensors(self._context, exchange, headers, name, version)
         except KNOWN as exc:
             scope["app"] = self._app

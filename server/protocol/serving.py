@@ -9,11 +9,10 @@ from fastapi import Depends, Request
 from numpy.typing import NDArray
 
 from models.packs.pack import Pack
-from pipeline.execution.errors import DeadlineError
 from pipeline.execution.given import Arrays, Tensors, copies
 from pipeline.execution.statistics import SweepStatistics
 from server.context import Context
-from server.errors import DisconnectedError
+from server.errors import DisconnectedError, LateError
 from server.memory.request_memory import SMALL_BYTES
 from server.memory.request_needs import answer_bytes
 from server.metrics.inference_statistics import Passage
@@ -117,7 +116,8 @@ async def run_model(
 ) -> T:
     """Answer one request of the client of ``exchange`` to model ``name``, in the ``parts`` of its endpoint.
 
-    Reading and computing may each take the time limit; a time that the client names counts from the start.
+    Reading and computing may each take the time limit; a time that the client names, or the model has,
+    counts from the first byte of the request.
     A request has no place in line before its body is read. What is counted is the outcome of the whole.
 
     Raises:
@@ -126,24 +126,25 @@ async def run_model(
         LateError: no answer could come in time.
         Otherwise what Repository.use, Worker.answer and the ``parts`` raise.
     """
-    started, limit = time.perf_counter(), context.settings.request_timeout
+    arrived, limit = exchange.arrived_at, context.settings.request_timeout
     use = await context.repository.use(name, version, limit)
     worker, pack = use.worker, use.pack
     outcome, passage = "cancelled", None
     try:
         # A refusal costs least before the body is read.
-        usual = deadline_of(context.settings, name) or use.default_timeout_seconds
-        worker.check_room(None if parts.names_timeout else usual)
-        exchange.check_room()
+        usual = usual_timeout(context, name, use.default_timeout_seconds)
 
         def left_of(timeout_seconds: float | None) -> float:
-            return _left(timeout_seconds or usual, time.perf_counter() - started, limit)
+            return _left(timeout_seconds or usual, time.monotonic() - arrived, limit)
+
+        worker.check_room(None if parts.names_timeout or usual is None else left_of(None))
+        exchange.check_room()
 
         def check(timeout_seconds: float | None) -> None:
             worker.check_room(left_of(timeout_seconds))
 
         # An answer that would be late is not waited for, with a body or without memory.
-        async with exchange.within(limit if parts.names_timeout else min(usual or limit, limit)):
+        async with exchange.within(limit if parts.names_timeout else left_of(None)):
             question = await parts.prepare(pack, check)
         left = left_of(question.timeout_seconds)
 
@@ -152,7 +153,7 @@ async def run_model(
             return parts.keep(question, outputs, pack)
 
         if worker.is_quick:  # here and now: it takes next to nothing
-            answer = worker.answer_at_once(question.inputs, take)
+            answer = worker.answer_at_once(question.inputs, left, take)
         else:
             work = worker.answer(question.inputs, left, take, level(question.priority))
             answer = await until_left(exchange, work)
@@ -177,21 +178,31 @@ async def run_model(
         raise
     finally:
         use.end()
-        seconds = time.perf_counter() - started
+        seconds = time.monotonic() - arrived
         context.metrics.outcome(name, outcome, seconds)
         context.metrics.inferences.of(name, pack.version).add(outcome, seconds, passage)
+
+
+def usual_timeout(context: Context, model: str, configured: float | None) -> float | None:
+    """Return within how many seconds ``model`` answers who does not say; None: the server's limit holds.
+
+    ``configured``: by the model's own configuration.
+    """
+    return deadline_of(context.settings, model) or configured
 
 
 def _left(wanted: float | None, passed: float, limit: float) -> float:
     """Return within how many seconds the answer must come.
 
     Raises:
-        DeadlineError: the time that the client named has passed.
+        LateError: the time that was wanted has passed before anything was computed.
     """
     if wanted is None:
         return limit
     if wanted <= passed:
-        raise DeadlineError(f"the request was not read within its timeout of {wanted:g} s")
+        raise LateError(
+            f"the request was not read within its timeout of {wanted:g} s", passed - wanted
+        )
     return min(limit, wanted - passed)
 
 

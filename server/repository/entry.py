@@ -126,8 +126,12 @@ class Entry:
     def use(self) -> Use:
         """Return a use of what answers, which its ``uses`` count already; raises as ``serving``."""
         found = self.serving()
-        timeout = None if self.slot is None else self.slot.config.default_timeout_seconds
-        return Use(found.worker, found.prepared.pack, self.uses, timeout)
+        return Use(found.worker, found.prepared.pack, self.uses, self.timeout_seconds)
+
+    @property
+    def timeout_seconds(self) -> float | None:
+        """Of requests that name none, by the model's configuration."""
+        return None if self.slot is None else self.slot.config.default_timeout_seconds
 
     def move(self, place: Place) -> None:
         """Note that what is loaded has been opened again as ``place``."""

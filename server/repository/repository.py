@@ -257,6 +257,14 @@ class Repository:
         """
         return self._entries.serving(name, version)
 
+    def find(self, name: str, version: str | None = None) -> Entry:
+        """Return what is known of the slot that answers requests to ``version``, or to the latest.
+
+        Raises:
+            NotFoundError: unknown name or version.
+        """
+        return self._entries.find(name, version)
+
     async def described(self, name: str, version: str | None = None) -> tuple[Entry, Pack]:
         """Return as ``get``; of a model that is away for a moment, what is on disk. Raises as ``use``."""
         try:

@@ -78,7 +78,8 @@ class ServedEngine:
         #: Why the memory of an engine that could not be opened stays reserved; empty where none does.
         self.lost = ""
         self._fault = ""
-        self._usual_seconds = math.inf
+        #: What a sweep takes when nothing holds it up, of late.
+        self.usual_seconds = math.inf
         self._has_resident_pieces = bool(self.engine.pack.manifest.resident_pieces)
 
     @property
@@ -115,11 +116,11 @@ class ServedEngine:
         engine, _, watch, *_ = self.running
         if self._has_resident_pieces or engine.takes_turns or watch is not None:
             return False
-        return self._usual_seconds < _QUICK_SECONDS and engine.reads_nothing
+        return self.usual_seconds < _QUICK_SECONDS and engine.reads_nothing
 
     def answer(self, inputs: Tensors, deadline: float, take: Take[T]) -> Answer[T]:
-        """Answer one request that has not waited. Raises as ``sweep`` says."""
-        (answer,) = self.sweep([Lane(inputs, deadline, take=take)], [0.0])
+        """Answer one request that has not waited, in next to no time. Raises as ``sweep`` says."""
+        (answer,) = self.sweep([Lane(inputs, deadline, take=take)], [0.0], keeps_core=False)
         if isinstance(answer, Exception):
             raise answer
         return answer
@@ -130,6 +131,8 @@ class ServedEngine:
         waited: Sequence[float],
         record: Recorder | None = None,
         claim: Claim = FREE,
+        *,
+        keeps_core: bool = True,
     ) -> list[Answer[Any] | Exception]:
         """Run the engine for ``lanes``; return for each its answer, or why it has none.
 
@@ -140,7 +143,7 @@ class ServedEngine:
         if self.fault:
             return [self.out_of_service() for _ in lanes]
         try:
-            found = self._swept(lanes, record, claim)
+            found = self._swept(lanes, record, claim, keeps_core)
         except Exception as exc:  # noqa: BLE001  the thread outlives it, and who asked hears of it
             found = [exc for _ in lanes]
         answers: list[Answer[Any] | Exception] = []
@@ -168,7 +171,7 @@ class ServedEngine:
             self.requests += answered
             self.sweep_seconds += delay
             self.stalls += (stalled - self.stalls) / _STALLS_OF
-            self._usual_seconds = min(self._usual_seconds * _FORGETTING, delay)
+            self.usual_seconds = min(self.usual_seconds * _FORGETTING, delay)
 
     def leave(self, fault: str) -> None:
         """Leave service, if there is a fault; what came before stays: others may be answered meanwhile."""
@@ -227,17 +230,18 @@ class ServedEngine:
 
     def _go_on_with(self, running: Running) -> None:
         self.running = running
-        self._usual_seconds = math.inf
+        self.usual_seconds = math.inf
 
     def _swept(
         self,
         lanes: Sequence[Lane],
         record: Recorder | None,
         claim: Claim,
+        keeps_core: bool,
     ) -> "list[tuple[Any, SweepStatistics] | Exception]":
         """Run the engine; its answers and its errors count only if the file is the same to the end."""
         engine = self.running.engine
-        found = engine.run_lanes(lanes, record, claim=claim)
+        found = engine.run_lanes(lanes, record, claim=claim, keeps_core=keeps_core)
         if not engine.reads_nothing or any(isinstance(each, LoaderError) for each in found):
             try:
                 self.reader.check()

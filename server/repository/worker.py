@@ -19,6 +19,7 @@ from pipeline.execution.given import Take, Tensors, copies
 from pipeline.execution.interleaving.baton import Claim
 from pipeline.execution.partitions.answering import Answering
 from pipeline.schedule.trace import TraceEvent
+from server.errors import LateError
 from server.repository.gate import Gate
 from server.repository.served_engine import Answer, Running, ServedEngine
 from server.repository.working.jobs import Job, Reopening, jobs_of, refuse
@@ -27,8 +28,6 @@ from server.requests.uninterrupted import to_its_end
 from server.scheduling.dispatcher import Dispatcher
 from server.scheduling.line import Line
 from server.scheduling.sweeps import ALONE, NORMAL, Batching, Sweep, Ticket
-
-_QUICK_LIMIT_SECONDS = 1.0
 
 T = TypeVar("T")
 
@@ -127,16 +126,28 @@ class Worker:
             self._line.check_room(time.monotonic() + seconds - outside)
 
     @property
+    def idle(self) -> bool:
+        """Whether nothing waits or runs: a request would begin at once."""
+        return self._line.idle
+
+    @property
     def is_quick(self) -> bool:
         """Whether ``answer_at_once`` may be called: nobody waits, and an answer takes next to nothing."""
-        return self.served.is_quick and self._line.idle
+        return self.served.is_quick and self.idle
 
-    def answer_at_once(self, inputs: Tensors, take: Take[T]) -> Answer[T]:
-        """Compute on this thread, the event loop's, while the worker's own sleeps; as Engine.answer."""
+    def answer_at_once(self, inputs: Tensors, limit_seconds: float, take: Take[T]) -> Answer[T]:
+        """Compute on this thread, the event loop's, while the worker's own sleeps; as Engine.answer.
+
+        Raises:
+            LateError: the answer would come too late.
+        """
+        late = self.served.usual_seconds - limit_seconds
+        if late > 0:
+            raise LateError(f"model {self.served.name!r}: no answer in time", late)
         request = object()
         began = self._underway.begin(request)
         try:
-            return self.served.answer(inputs, began + _QUICK_LIMIT_SECONDS, take)
+            return self.served.answer(inputs, began + limit_seconds, take)
         finally:
             self._underway.end(request)
 
@@ -159,8 +170,6 @@ class Worker:
         """
         outside = self._dispatcher.costs.outside_seconds
         job = Job.within(limit_seconds, inputs, take, priority, outside)
-        if job.limit <= time.monotonic():
-            raise DeadlineError(f"no answer within {limit_seconds:g} s")
         self._line.join(job)
         return self._answered(job, limit_seconds)
 

@@ -58,6 +58,7 @@ class Exchange:
         self._closed = closed
         self._loop = asyncio.get_running_loop()
         self.opened_at = self._loop.time()
+        self._arrived_at: float | None = scope.get("arrived_at")
         # Taken at once where it is known: who holds a part and waits for more would wait for his like.
         self._declared = _declared_length(scope)
         self._received = 0
@@ -83,6 +84,13 @@ class Exchange:
     def __exit__(self, *_: object) -> None:
         self._closed(self)
         self.lease.close()
+
+    @property
+    def arrived_at(self) -> float:
+        """When the first byte of the request came, on time.monotonic's clock; where nobody knows, now."""
+        if self._arrived_at is None:
+            self._arrived_at = time.monotonic()
+        return self._arrived_at
 
     @property
     def declared_bytes(self) -> int:
@@ -334,10 +342,10 @@ class _Within:
                 raise evicted from None
             if self._exchange.is_short:
                 raise BusyError(
-                    f"there was no memory for the request within {self._seconds:g} s "
+                    f"there was no memory for the request within {self._seconds:.3g} s "
                     "(setting request_memory)"
                 ) from None
-            raise DeadlineError(f"{self._what} within {self._seconds:g} s") from None
+            raise DeadlineError(f"{self._what} within {self._seconds:.3g} s") from None
 
 
 def _declared_length(scope: Scope) -> int:

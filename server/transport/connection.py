@@ -1,19 +1,24 @@
 """One HTTP connection: uvicorn's protocol, with bounds on what it holds and how long it may wait.
 
 It differs in five things. It reads at most READ_BYTES at a time, and no further into a body than the
-application asked for. A header has a limit in bytes and in time. What ends before its request was read
-lingers, so that the client sees the answer and no reset. It tells the registry how long it has been silent,
-and where a newcomer waits for its place, the next answer says that it is the last. From a trusted proxy a
-request's client is the one that the proxy names.
+application asked for. A request begins when the intake lets it, and may be refused instead. A header has a
+limit in bytes and in time. What ends before its request was read lingers, so that the client sees the
+answer and no reset. It tells the registry how long it has been silent, and where a newcomer waits for its
+place, the next answer says that it is the last. From a trusted proxy a request's client is the one that the
+proxy names.
 """
 
 import asyncio
 import fcntl
 import json
 import termios
+import time
+from collections import deque
 from typing import Any, cast
 
 import httptools
+from starlette.types import Scope
+from uvicorn._types import ASGI3Application
 from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import (
     STATUS_LINE,
@@ -23,6 +28,7 @@ from uvicorn.protocols.http.httptools_impl import (
 from uvicorn.server import ServerState
 
 from server.transport.giving_way import Peer, Worth
+from server.transport.intake import AllBegin, Intake
 from server.transport.limits import (
     GRACE_SECONDS,
     HEADER_BYTES,
@@ -41,7 +47,10 @@ _STOPPING = "the server is stopping"
 
 
 class Connection(HttpToolsProtocol):
-    """A connection that ``registry`` counts; without ``has_place`` its request is refused."""
+    """A connection that ``registry`` counts; without ``has_place`` its request is refused.
+
+    ``intake``: None lets every request begin at once.
+    """
 
     def __init__(
         self,
@@ -49,11 +58,19 @@ class Connection(HttpToolsProtocol):
         state: ServerState,
         app_state: dict[str, Any],
         registry: Registry,
+        intake: Intake | None = None,
+        *,
         has_place: bool = True,
     ) -> None:
         super().__init__(config, state, app_state)
         self._registry = registry
+        self._intake = Intake(AllBegin(), self.loop) if intake is None else intake
+        self._complete: deque[tuple[RequestResponseCycle, ASGI3Application]] = deque()
         self._has_place = has_place
+        #: When the first byte that was not read yet came, where that is known; on time.monotonic's clock.
+        self.came_at: float | None = None
+        #: Whether what comes next begins a request.
+        self.awaits_request = True
         self.peer = Peer("")
         self.used = False
         self._since = self.loop.time()
@@ -99,6 +116,7 @@ class Connection(HttpToolsProtocol):
             else:
                 self._refuse(400, f"this is not an HTTP request: {str(exc)[:100]}")
             return
+        self._offer()
         if self._header_bytes > HEADER_BYTES:
             self._refuse(431, f"the header is over the limit of {HEADER_BYTES} bytes")
         elif self._runs and self.cycle.more_body and self.cycle.body:
@@ -107,6 +125,9 @@ class Connection(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self.scope["connection"] = self  # type: ignore[typeddict-unknown-key]
+        came_at, self.came_at, self.awaits_request = self.came_at, None, False
+        arrived_at = time.monotonic() if came_at is None else came_at
+        self.scope["arrived_at"] = arrived_at  # type: ignore[typeddict-unknown-key]
         self._heading = True
         self._since = self.loop.time()
 
@@ -145,6 +166,31 @@ class Connection(HttpToolsProtocol):
         super().on_message_complete()
         self._header_bytes = 0
 
+    # Beginning
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        """Have ``cycle`` offered to the intake once what was read has been parsed."""
+        self._complete.append((cycle, app))
+
+    def _offer(self) -> None:
+        while self._complete:
+            self._intake.take(_Arrived(self, *self._complete.popleft()))
+
+    def begin(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        """Have ``cycle`` answered, if anybody still waits for that."""
+        if not cycle.disconnected:
+            super()._start_asgi_task(cycle, app)
+
+    def turn_away(self, cycle: RequestResponseCycle, answer: bytes) -> None:
+        """Give ``cycle`` the bytes of an ``answer`` without beginning it; what comes of it is read past."""
+        if cycle.disconnected:
+            return
+        cycle.response_started = cycle.response_complete = True
+        self.transport.write(answer)
+        if not cycle.keep_alive:
+            self.end()
+        self.on_response_complete()
+
     # Answering
 
     def write(self, data: bytes) -> None:
@@ -180,8 +226,10 @@ class Connection(HttpToolsProtocol):
         if self.transport.is_closing():
             return
         self.flow.resume_reading()
+        self.awaits_request = not self.pipeline
         if self.pipeline:
             self._start_asgi_task(*self.pipeline.pop())
+            self._offer()
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -221,6 +269,11 @@ class Connection(HttpToolsProtocol):
     def _end(self) -> None:
         self._ended_at = self.loop.time()
         self._registry.end(self, self._ended_at)
+
+    @property
+    def looked_at(self) -> float:
+        """As Intake has it."""
+        return self._intake.looked_at
 
     @property
     def discards(self) -> bool:
@@ -368,6 +421,30 @@ class _HeaderError(Exception):
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
         self.status = status
+
+
+class _Arrived:
+    """A request of ``connection`` as its intake sees it."""
+
+    __slots__ = ("_app", "_connection", "_cycle", "at", "body", "scope")
+
+    def __init__(
+        self, connection: Connection, cycle: RequestResponseCycle, app: ASGI3Application
+    ) -> None:
+        self._connection, self._cycle, self._app = connection, cycle, app
+        self.scope = cast(Scope, cycle.scope)
+        self.body = cycle.body
+        self.at: float = self.scope["arrived_at"]
+
+    @property
+    def is_whole(self) -> bool:
+        return not self._cycle.more_body
+
+    def begin(self) -> None:
+        self._connection.begin(self._cycle, self._app)
+
+    def refuse(self, answer: bytes) -> None:
+        self._connection.turn_away(self._cycle, answer)
 
 
 class _Ending:

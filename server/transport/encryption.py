@@ -8,6 +8,7 @@ time of a header, gives way like others, and no more is read, or decrypted, than
 import asyncio
 import contextlib
 import json
+import socket
 import ssl
 from typing import Any, cast
 
@@ -166,8 +167,10 @@ class Encrypted(asyncio.Transport):
 class EncryptedReads(BoundedReads):
     """What the event loop sees of an encrypted connection."""
 
-    def __init__(self, connection: Connection, context: ssl.SSLContext) -> None:
-        super().__init__(connection)
+    def __init__(
+        self, connection: Connection, sock: socket.socket, context: ssl.SSLContext
+    ) -> None:
+        super().__init__(connection, sock)
         self._context = context
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -193,6 +196,7 @@ class EncryptedReads(BoundedReads):
         self._connection.connection_made(encrypted)
 
     def get_buffer(self, sizehint: int) -> memoryview:
+        self.stamp()
         return BUFFER
 
     def buffer_updated(self, nbytes: int) -> None:

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from server.transport.giving_way import Peer
+from server.transport.reads import stamp_arrivals
 from server.transport.registry import Registry, Visitor
 
 _log = logging.getLogger(__name__)
@@ -37,6 +38,9 @@ def listen(host: str, port: int) -> socket.socket:
     # With the protocol named, event loops know TCP and send small answers at once (TCP_NODELAY).
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    stamp_arrivals(
+        listener
+    )  # what it accepts inherits that: bytes that come to the door have a time
     try:
         listener.bind((host, port))
         listener.listen(BACKLOG)
@@ -50,7 +54,7 @@ def listen(host: str, port: int) -> socket.socket:
 class Create(Protocol):
     """Makes the protocol of a connection: one with a place, or one whose request is refused."""
 
-    def __call__(self, *, has_place: bool) -> asyncio.BaseProtocol: ...
+    def __call__(self, sock: socket.socket, *, has_place: bool) -> asyncio.BaseProtocol: ...
 
 
 async def accept(listener: socket.socket, registry: Registry, create: Create) -> None:
@@ -154,7 +158,7 @@ class _Door:
             sock.setblocking(False)
             if sock.family != socket.AF_UNIX:
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            create = partial(self._create, has_place=has_place)
+            create = partial(self._create, sock, has_place=has_place)
             await self._loop.connect_accepted_socket(create, sock)
         except OSError:
             sock.close()  # the client left

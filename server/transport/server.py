@@ -17,6 +17,7 @@ import uvicorn
 from server.transport.certificate import Certificate
 from server.transport.connection import Connection
 from server.transport.encryption import EncryptedReads
+from server.transport.intake import AllBegin, Intake, Reception
 from server.transport.listener import accept
 from server.transport.reads import BoundedReads
 from server.transport.registry import Registry
@@ -32,7 +33,7 @@ class Server(uvicorn.Server):
     ``begin`` runs once requests are accepted; an error of it ends the server, and ``run_until_told``
     raises it. It is cancelled when the server ends before. ``stopping`` is called when no more requests
     are accepted, ``sweep`` every quarter of a second with the time of the loop, from the first moment to
-    the end of draining.
+    the end of draining. ``reception``: what requests ask for; None: every request begins at once.
     """
 
     def __init__(
@@ -45,8 +46,10 @@ class Server(uvicorn.Server):
         stopping: Callable[[], None],
         sweep: Callable[[float], None],
         certificate: Certificate | None = None,
+        reception: Reception | None = None,
     ) -> None:
         super().__init__(config)
+        self._reception = reception or AllBegin()
         self._listener = listener
         self._registry = registry
         self._certificate = certificate
@@ -65,6 +68,7 @@ class Server(uvicorn.Server):
         await super().startup([])
         if not self.started or self.should_exit:
             return
+        self._intake = Intake(self._reception, asyncio.get_running_loop())
         accepting = accept(self._listener, self._registry, self._connection)
         self._tasks = [asyncio.create_task(accepting), asyncio.create_task(self._sweeping())]
         self._beginning = asyncio.create_task(self._begun())
@@ -93,12 +97,14 @@ class Server(uvicorn.Server):
             os.kill(os.getpid(), sig)
         super().handle_exit(sig, frame)
 
-    def _connection(self, *, has_place: bool) -> BoundedReads:
+    def _connection(self, sock: socket.socket, *, has_place: bool) -> BoundedReads:
         state, app_state = self.server_state, self.lifespan.state
-        connection = Connection(self.config, state, app_state, self._registry, has_place)
+        connection = Connection(
+            self.config, state, app_state, self._registry, self._intake, has_place=has_place
+        )
         if self._certificate is None:
-            return BoundedReads(connection)
-        return EncryptedReads(connection, self._certificate.context)
+            return BoundedReads(connection, sock)
+        return EncryptedReads(connection, sock, self._certificate.context)
 
     async def _sweeping(self) -> None:
         loop = asyncio.get_running_loop()

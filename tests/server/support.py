@@ -320,6 +320,7 @@ class Connection:
         *headers: tuple[str, str],
         more: bool = False,
         method: str = "POST",
+        arrived_at: float | None = None,
     ) -> None:
         self.status = 0
         self.answer = b""
@@ -342,6 +343,7 @@ class Connection:
             "headers": [(name.encode(), value.encode()) for name, value in headers],
             "client": ("127.0.0.1", 1),
             "server": ("service", 80),
+            "arrived_at": arrived_at,
         }
 
     def go_away(self) -> None:

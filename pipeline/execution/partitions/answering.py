@@ -69,6 +69,8 @@ class Answering(Protocol):
         record: Recorder | None = None,
         during: AbstractContextManager[object] | None = None,
         claim: Claim = FREE,
+        *,
+        keeps_core: bool = True,
     ) -> list[tuple[Any, SweepStatistics] | Exception]: ...
 
     def wake(self) -> None: ...

@@ -112,6 +112,8 @@ class Pipeline:
         record: Recorder | None = None,
         during: AbstractContextManager[object] | None = None,
         claim: Claim = FREE,
+        *,
+        keeps_core: bool = True,
     ) -> list[tuple[Any, SweepStatistics] | Exception]:
         """Carry one frame, the only one of ``lanes``; as Engine.run_lanes.
 

@@ -57,7 +57,7 @@ class Held:
             in_repository=tuple(sorted(path.name for path in root.iterdir())),
             decoding=context.decoding.locked(),
             watchers=state.watchers._count,
-            uploads=len(context.uploads._names),
+            uploads=len(context.uploads._underway),
         )
 
 

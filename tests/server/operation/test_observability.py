@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.packs.pack import open_pack
+from pipeline.devices.base import KernelError
 from pipeline.devices.cpu import CpuDevice
 from pipeline.profiles.delay_limits import SweepLimits
 from pipeline.profiles.machine import this_machine
@@ -28,6 +29,8 @@ from tests.pipeline.made_profiles import profile
 from tests.server.conftest import SettingsFactory
 from tests.server.support import (
     LIMIT_SECONDS,
+    Faults,
+    Once,
     Packs,
     Service,
     error,
@@ -288,15 +291,16 @@ async def test_requests_are_lines_with_their_ids(
 
 
 async def test_a_failure_is_logged_with_the_id_of_its_request(
-    service: Service, lines: io.StringIO
+    faults: Faults, service: Service, lines: io.StringIO
 ) -> None:
     headers = {"X-Request-ID": "the-one"}
-    body = request(inputs_for("tiny"), parameters={"timeout": 1})
+    faults.kernel = Once(KernelError("broke"))
+    body = request(inputs_for("tiny"))
     answer = await service.client.post("/v2/models/tiny/infer", json=body, headers=headers)
-    error(answer, 504)
+    error(answer, 500)
     warnings = [line for line in parsed(lines) if line["level"] == "warning"]
     assert [line["request_id"] for line in warnings] == ["the-one"]
-    assert "DeadlineError" in str(warnings[0]["message"])
+    assert "KernelError" in str(warnings[0]["message"])
 
 
 async def test_who_asks_for_what_does_not_serve_writes_nothing(

@@ -3,8 +3,10 @@
 import asyncio
 import json
 import threading
+import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -15,8 +17,10 @@ from loader.errors import FileChangedError
 from models.compiler import compile_onnx
 from pipeline.devices.base import KernelError
 from pipeline.execution.errors import CancelledError, DeadlineError
+from pipeline.execution.given import Take
 from pipeline.execution.sweeps.sweep import Sweeper
 from pipeline.schedule.schedule import Stage
+from server.repository.served_engine import Answer
 from server.repository.worker import Worker
 from server.settings.settings import Settings
 from tests.server.conftest import SettingsFactory
@@ -102,6 +106,36 @@ async def test_it_is_counted_as_any_other(quick: Service) -> None:
     ]
     assert counts == [4] * 4
     assert quick.context.request_memory.used_bytes == 0
+
+
+async def test_a_short_answer_has_the_time_of_its_request(
+    quick: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a fixed second a request that came before a pause of the process had none left after it."""
+    worker = await warm(quick)
+    answer, left = worker.served.answer, list[float]()
+
+    def seen(inputs: Tensors, deadline: float, take: Take[Any]) -> Answer[Any]:
+        left.append(deadline - time.monotonic())
+        return answer(inputs, deadline, take)
+
+    monkeypatch.setattr(worker.served, "answer", seen)
+    limit = quick.context.settings.request_timeout
+    for parameters, seconds in (({}, limit), ({"timeout": 20_000_000}, 20.0)):
+        response = await quick.infer("pair", PAIR, parameters=parameters)
+        assert response.status_code == 200
+        assert seconds - 10.0 < left.pop() <= seconds
+
+
+async def test_a_short_answer_that_would_be_late_is_not_computed(
+    quick: Service, faults: Faults
+) -> None:
+    worker = await warm(quick)
+    worker.served.usual_seconds, ran = 20.0, computed_by(quick, faults)
+    refused = await quick.infer("pair", PAIR, parameters={"timeout": 10_000_000})
+    error(refused, 503, "no answer in time")
+    assert int(refused.headers["Retry-After"]) >= 10
+    assert ran == []
 
 
 async def test_faults_end_one_request_and_no_more(quick: Service, faults: Faults) -> None:

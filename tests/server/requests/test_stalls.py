@@ -268,7 +268,7 @@ async def test_memory_comes_back_whatever_becomes_of_a_request(
         await outcome(404, path="/v2/models/nobody/infer")
         await outcome(499, padded[:-1], more=True, leaves=True)
         late = padded.replace(b'{"inputs"', b'{"parameters": {"timeout": 1}, "inputs"')
-        await outcome(504, late)
+        await outcome(503, late)
 
         def broken() -> None:
             raise ZeroDivisionError

@@ -129,9 +129,8 @@ async def test_a_deadline_that_cannot_be_met_is_refused_at_once(
     (first,) = await waiting.ask()
     parameters = {"timeout": 2}
     late = await laned.infer("tiny", inputs_for("tiny"), parameters=parameters)
-    assert late.status_code in (503, 504), (
-        "before the line its body took longer than two microseconds"
-    )
+    error(late, 503)
+    assert int(late.headers["Retry-After"]) == 1
     waiting.gate.open()
     assert (await first).status_code == 200
     costs = laned.worker("tiny")._dispatcher.costs
@@ -140,7 +139,7 @@ async def test_a_deadline_that_cannot_be_met_is_refused_at_once(
     refused = await laned.infer("tiny", inputs_for("tiny"))
     error(refused, 503, "tiny", "no answer in time")
     assert int(refused.headers["Retry-After"]) > 30
-    assert await laned.metric("layerstream_requests_total", model="tiny", outcome="late") == 1
+    assert await laned.metric("layerstream_requests_total", model="tiny", outcome="late") == 2
 
 
 async def test_what_its_model_can_never_answer_in_time_is_refused_unread(

@@ -90,16 +90,16 @@ async def served(
     app: Application,
     limits: ConnectionLimits = LIMITS,
     listener: socket.socket | None = None,
-    reads: Callable[[Connection], BoundedReads] = BoundedReads,
+    reads: Callable[[Connection, socket.socket], BoundedReads] = BoundedReads,
 ) -> AsyncIterator[Served]:
     config = uvicorn.Config(app, log_config=None, ws="none", lifespan="off", proxy_headers=False)
     config.load()
     registry, made = Registry(limits), list[Connection]()
     listener = listener or listen("127.0.0.1", 0)
 
-    def create(*, has_place: bool) -> BoundedReads:
-        made.append(Connection(config, ServerState(), {}, registry, has_place))
-        return reads(made[-1])
+    def create(sock: socket.socket, *, has_place: bool) -> BoundedReads:
+        made.append(Connection(config, ServerState(), {}, registry, has_place=has_place))
+        return reads(made[-1], sock)
 
     accepting = asyncio.create_task(accept(listener, registry, create))
     clients = list[asyncio.StreamWriter]()
@@ -334,7 +334,7 @@ class Refusing:
         self.slept.append(seconds)
 
 
-def nothing(*, has_place: bool) -> asyncio.Protocol:
+def nothing(sock: socket.socket, *, has_place: bool) -> asyncio.Protocol:
     return asyncio.Protocol()
 
 

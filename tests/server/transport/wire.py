@@ -73,7 +73,7 @@ class Wire:
         self.registry = Registry(LIMITS) if registry is None else registry
         self.transport = FakeTransport()
         self.state = ServerState()
-        self.connection = Connection(config, self.state, {}, self.registry, has_place)
+        self.connection = Connection(config, self.state, {}, self.registry, has_place=has_place)
         self._began = self.connection.loop.time()
         self.connection.loop.time = self._time  # type: ignore[method-assign]
         self.passed = 0.0

@@ -1,0 +1,336 @@
+"""When requests begin, and which are refused: played on a virtual clock, by a loop that a test holds."""
+
+import asyncio
+import heapq
+import itertools
+import math
+import random
+import socket
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import pytest
+from starlette.types import Scope
+
+from server.errors import BusyError, LateError
+from server.transport.intake import PAUSE_SECONDS, SLICES_SECONDS, Arrived, Intake
+from server.transport.reads import came_at, stamp_arrivals
+from tests.server.transport.wire import Wire, answers_at_once
+
+WORK, READ = 0.0002, 0.00003
+_MOST_TURNS = 20_000
+
+
+class Loop:
+    """What an intake sees of an event loop: it runs what is ready, then reads what has come."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.ready: deque[Callable[[], None]] = deque()
+        self.unwritten: list[Asking] = []
+        self._timers: list[tuple[float, int, Callable[[], None]]] = []
+        self._numbers = itertools.count()
+
+    def time(self) -> float:
+        return self.now
+
+    def call_soon(self, call: Callable[[], None]) -> None:
+        self.ready.append(call)
+
+    def call_later(self, seconds: float, call: Callable[[], None]) -> None:
+        heapq.heappush(self._timers, (self.now + seconds, next(self._numbers), call))
+
+    def turn(self) -> None:
+        """Run the timers that are due and what is ready now, not what that makes ready; then write."""
+        while self._timers and self._timers[0][0] <= self.now:
+            heapq.heappop(self._timers)[2]()
+        for _ in range(len(self.ready)):
+            self.ready.popleft()()
+        for each in self.unwritten:
+            each.answered = self.now
+        self.unwritten.clear()
+
+    @property
+    def next_timer(self) -> float:
+        return self._timers[0][0] if self._timers else math.inf
+
+
+@dataclass(eq=False)
+class Asking:
+    """A request that takes ``work`` seconds of ``loop``; times are infinite until they come."""
+
+    loop: Loop
+    at: float
+    timeout: float | None
+    work: float = WORK
+    is_whole: bool = True
+    body: bytes = b""
+    scope: Scope = field(default_factory=dict)
+    begun: float = math.inf
+    answered: float = math.inf
+    refused: float = math.inf
+
+    def begin(self) -> None:
+        self.begun = self.loop.now
+        self.loop.call_soon(self._run)
+
+    def _run(self) -> None:
+        self.loop.now += self.work
+        self.loop.unwritten.append(self)
+
+    def refuse(self, answer: bytes) -> None:
+        assert self.begun == math.inf
+        assert answer == b"no"
+        self.refused = self.loop.now
+
+    @property
+    def is_late(self) -> bool:
+        assert self.timeout is not None
+        return math.isfinite(self.answered) and self.answered > self.at + self.timeout
+
+
+class Timeouts:
+    """A reception that knows the timeout of each request; ``full``: a line that refuses all."""
+
+    def __init__(self) -> None:
+        self.full = False
+
+    def deadline(self, request: Arrived, is_free: bool) -> float | None:
+        asking = cast(Asking, request)
+        if self.full:
+            raise BusyError("full")
+        return None if asking.timeout is None else asking.at + asking.timeout
+
+    def refusal(self, request: Arrived, why: BusyError) -> bytes:
+        return b"no"
+
+
+@pytest.fixture
+def loop() -> Loop:
+    return Loop()
+
+
+@pytest.fixture
+def intake(loop: Loop) -> Intake:
+    return Intake(Timeouts(), cast(asyncio.AbstractEventLoop, loop), loop.time)
+
+
+def play(loop: Loop, intake: Intake, coming: list[Asking]) -> None:
+    """Let ``coming`` come, each when it does, until nothing is left to do."""
+    left = deque(sorted(coming, key=lambda each: each.at))
+    for _ in range(_MOST_TURNS):
+        loop.turn()
+        while left and left[0].at <= loop.now:
+            loop.now += READ
+            intake.take(left.popleft())
+        if not loop.ready:
+            next_at = min(left[0].at if left else math.inf, loop.next_timer)
+            if next_at == math.inf:
+                return
+            loop.now = max(loop.now, next_at)
+    raise AssertionError("it does not come to an end")
+
+
+def arrivals(loop: Loop, rate: float, seconds: float, timeout: float, seed: int) -> list[Asking]:
+    drawn = random.Random(seed)
+    at, found = loop.now, list[Asking]()
+    while at < loop.now + seconds:
+        at += drawn.expovariate(rate)
+        found.append(Asking(loop, at, timeout))
+    return found
+
+
+@pytest.mark.parametrize("timeout", [0.15, 0.005])
+@pytest.mark.parametrize("seed", range(2))
+def test_at_three_times_the_capacity_those_that_begin_are_in_time(
+    loop: Loop, intake: Intake, timeout: float, seed: int
+) -> None:
+    seconds = 0.6
+    coming = arrivals(loop, 3 / WORK, seconds, timeout, seed)
+    play(loop, intake, coming)
+    answered = [each for each in coming if math.isfinite(each.answered)]
+    refused = [each for each in coming if math.isfinite(each.refused)]
+    assert len(answered) + len(refused) == len(coming)
+    assert not any(each.is_late for each in coming)
+    capacity = seconds * (1 - 3 / WORK * READ) / WORK  # what reading them all leaves
+    assert len(answered) >= 0.9 * capacity
+    delays = sorted(each.refused - each.at for each in refused)
+    assert delays[0] >= PAUSE_SECONDS - SLICES_SECONDS[0] - READ
+    assert delays[int(0.99 * len(delays))] <= 0.05
+
+
+def test_where_there_is_time_for_all_nobody_is_refused(loop: Loop, intake: Intake) -> None:
+    coming = [Asking(loop, loop.now, 30.0) for _ in range(2000)]
+    play(loop, intake, coming)
+    assert all(math.isfinite(each.answered) for each in coming)
+
+
+def test_sockets_are_looked_at_while_many_wait(loop: Loop, intake: Intake) -> None:
+    """Or else what comes meanwhile waits unseen for as long as the work for all of them takes."""
+    for _ in range(500):
+        intake.take(Asking(loop, loop.now, 30.0))
+    while len(loop.ready) or loop.next_timer < math.inf:
+        before = loop.now
+        loop.turn()
+        assert loop.now - before <= SLICES_SECONDS[1] + WORK
+
+
+def test_what_suddenly_takes_longer_is_in_time_or_refused(loop: Loop, intake: Intake) -> None:
+    coming = arrivals(loop, 3 / WORK, 0.6, 0.15, 7)
+    for each in coming:
+        if 0.2 <= each.at - coming[0].at < 0.3:
+            each.work = 2.5 * WORK
+    play(loop, intake, coming)
+    assert not any(each.is_late for each in coming)
+
+
+def test_the_first_deadline_goes_first_and_others_need_not_wait(loop: Loop, intake: Intake) -> None:
+    long = [Asking(loop, loop.now, 30.0) for _ in range(100)]
+    for each in long:
+        intake.take(each)
+    short, probe = Asking(loop, loop.now, 0.02), Asking(loop, loop.now, None)
+    intake.take(short)
+    intake.take(probe)
+    assert math.isfinite(probe.begun)
+    play(loop, intake, [])
+    assert math.isfinite(short.begun)
+    assert sum(each.begun < short.begun for each in long) == 1  # the one that found a free loop
+
+
+def test_a_free_loop_lets_any_request_begin(loop: Loop, intake: Intake) -> None:
+    for _ in range(3):
+        hasty = Asking(loop, loop.now, 1e-6)
+        play(loop, intake, [hasty])
+        assert math.isfinite(hasty.begun)
+
+
+def test_what_its_line_refuses_is_refused_and_not_sooner_than_after_a_pause(loop: Loop) -> None:
+    reception = Timeouts()
+    reception.full = True
+    intake = Intake(reception, cast(asyncio.AbstractEventLoop, loop), loop.time)
+    fresh, old = Asking(loop, loop.now, 1.0), Asking(loop, loop.now - 1.0, 9.0)
+    play(loop, intake, [fresh, old])
+    assert (
+        old.refused - loop.now <= 0 < PAUSE_SECONDS - SLICES_SECONDS[0] <= fresh.refused - fresh.at
+    )
+
+
+# On a connection
+
+
+class Refusing(Timeouts):
+    """Refuses all, and says so in HTTP."""
+
+    def deadline(self, request: Arrived, is_free: bool) -> float | None:
+        raise LateError("too late", 1.0)
+
+    def refusal(self, request: Arrived, why: BusyError) -> bytes:
+        return b"HTTP/1.1 503 x\r\ncontent-length: 0\r\n\r\n"
+
+
+def refusing(wire: Wire) -> None:
+    """Have the connection of ``wire`` refuse what it gets, on the clock of ``wire``."""
+    loop = wire.connection.loop
+    wire.connection._intake = Intake(Refusing(), loop, loop.time)
+
+
+async def test_a_refused_request_never_begins_and_its_connection_lives_on() -> None:
+    begun = list[Any]()
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        begun.append(scope)
+        await answers_at_once(scope, receive, send)
+
+    wire = Wire(app)
+    refusing(wire)
+    await wire.sends(b"POST /x HTTP/1.1\r\nhost: x\r\ncontent-length: 3\r\n\r\nabc")
+    assert wire.connection.silence(wire.connection.loop.time()) is None  # it waits for us
+    assert wire.answer == b""
+    await wire.time_passes(0.1)
+    assert wire.answer.count(b"HTTP/1.1 503") == 1
+    # Two in one segment, and one whose body comes later.
+    await wire.sends(b"GET /x HTTP/1.1\r\nhost: x\r\n\r\n" * 2)
+    await wire.sends(b"POST /x HTTP/1.1\r\nhost: x\r\ncontent-length: 3\r\n\r\na")
+    await wire.time_passes(0.1)
+    await wire.time_passes(0.1)
+    assert wire.answer.count(b"HTTP/1.1 503") == 4
+    await wire.sends(b"bc")
+    assert not wire.transport.is_closing()
+    wire.connection._intake = Intake(_Begins(), asyncio.get_running_loop())
+    await wire.sends(b"GET /x HTTP/1.1\r\nhost: x\r\n\r\n")
+    assert wire.answer.endswith(b"ok")
+    assert len(begun) == 1
+
+
+class _Begins(Timeouts):
+    def deadline(self, request: Arrived, is_free: bool) -> float | None:
+        return None
+
+
+async def test_who_asks_once_and_is_refused_is_closed() -> None:
+    wire = Wire(answers_at_once)
+    refusing(wire)
+    await wire.sends(b"GET /x HTTP/1.0\r\n\r\n")
+    assert wire.answer == b""
+    await wire.time_passes(0.1)
+    assert wire.answer.count(b"HTTP/1.1 503") == 1
+    assert wire.transport.is_closed
+
+
+async def test_a_client_that_leaves_while_it_waits_begins_nothing() -> None:
+    begun = list[Any]()
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        begun.append(scope)
+
+    wire, kept = Wire(app), list[Arrived]()
+    intake = Intake(_Begins(), asyncio.get_running_loop())
+    intake.take = kept.append  # type: ignore[method-assign,assignment]
+    wire.connection._intake = intake
+    await wire.sends(b"GET /x HTTP/1.1\r\nhost: x\r\n\r\n")
+    await wire.is_lost()
+    kept[0].begin()
+    kept[0].refuse(b"x")
+    await wire.settled()
+    assert begun == []
+    assert wire.answer == b""
+
+
+# When bytes came
+
+
+def test_the_kernel_says_when_the_first_byte_came() -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        socket.create_connection(listener.getsockname()) as client,
+        listener.accept()[0] as server,
+    ):
+        server.setblocking(False)
+        stamp_arrivals(server)
+        assert came_at(server) is None
+        server.settimeout(10.0)
+        found, before = None, 0.0
+        for _ in range(1000):  # the kernel begins with it a moment after it is asked to
+            before = time.monotonic()
+            client.sendall(b"x")
+            assert server.recv(1, socket.MSG_PEEK) == b"x"
+            if (found := came_at(server)) is not None:
+                break
+            server.recv(1)
+        assert found is not None
+        # Two clocks are read one after the other.
+        assert before - 0.01 <= found <= time.monotonic()
+        server.close()
+        assert came_at(server) is None
+
+
+def test_of_a_unix_socket_it_says_nothing() -> None:
+    one, other = socket.socketpair()
+    with one, other:
+        stamp_arrivals(one)
+        other.sendall(b"x")
+        assert came_at(one) is None
+        assert one.recv(10) == b"x"
