@@ -8,7 +8,6 @@ import logging
 import re
 import time
 from collections.abc import Awaitable, Callable
-from random import getrandbits
 from urllib.parse import unquote
 
 import grpc
@@ -18,13 +17,15 @@ from starlette.types import Message
 from server.access.guard import why_refused
 from server.access.keys import Key
 from server.context import Context
+from server.errors import BusyError
 from server.grpc.shares import Shares
 from server.grpc.statuses import code_of, hints_of
-from server.operation.logs import request_id
+from server.operation.logs import identity, request_id
 from server.operation.tracing import Trace, current
 from server.protocol.administration import FORWARDED, Caller
 from server.protocol.errors import KNOWN, told
 from server.requests.exchange import Exchange
+from server.transport.giving_way import Worth
 
 ServicerContext = aio.ServicerContext[bytes, bytes]
 Work = Callable[["Call"], Awaitable[None]]
@@ -32,7 +33,6 @@ Work = Callable[["Call"], Awaitable[None]]
 SERVICE = "inference.GRPCInferenceService"
 
 _log = logging.getLogger("server.access")
-_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _PEER = re.compile(r"ipv[46]:\[?(.*?)\]?:\d+")
 #: As health over HTTP: who asks whether a server lives has no key.
 _OPEN = frozenset({"ServerLive", "ServerReady"})
@@ -50,7 +50,7 @@ _INTERNAL = "internal error; the log has the details"
 
 
 class Call:
-    """What a method sees of its call."""
+    """What a method sees of its call; what shares see of it: a member that waits for its client, or not."""
 
     def __init__(
         self, context: Context, shares: Shares, method: str, wire: ServicerContext
@@ -62,6 +62,10 @@ class Call:
         metadata = wire.invocation_metadata() or ()
         self._metadata = [(key, value) for key, value in metadata if isinstance(value, str)]
         self._task = asyncio.current_task()
+        self._exchange: Exchange | None = None
+        self._answered = False
+        self._address = _address(wire)
+        self.peer = shares.peer(self._address)
         #: Which one was presented, where keys are asked for.
         self.key: Key | None = None
 
@@ -78,7 +82,7 @@ class Call:
         """
         origins = self._headers("origin")
         return Caller(
-            peer=self._peer(),
+            peer=self._address,
             host="localhost",
             origin=", ".join(origins) if origins else None,
             site=next(iter(self._headers("sec-fetch-site")), None),
@@ -89,16 +93,46 @@ class Call:
     def exchange(self) -> Exchange:
         """Return the exchange of one message and its answer, a context manager."""
         connection = _Connection(self._wire, self._task)
-        scope = {"client": (self._peer(), 0), "connection": connection}
-        return self.context.exchanges.exchange(scope, connection.receive, connection.send)
+        scope = {"client": (self._address, 0), "connection": connection}
+        self._answered = self._exchange is not None
+        exchanges = self.context.exchanges
+        self._exchange = exchanges.exchange(scope, connection.receive, connection.send)
+        return self._exchange
+
+    # What shares see
+
+    @property
+    def worth(self) -> Worth:
+        """What is lost with it: gRPC does not say whether a part of its first message has come."""
+        return Worth.KEPT if self._answered else Worth.UNANSWERED
+
+    def silence(self, now: float) -> float | None:
+        """Seconds that its next message has been waited for; None while its client waits."""
+        exchange = self._exchange
+        return None if exchange is None or exchange.is_read else exchange.stalled_seconds(now)
+
+    def overdue(self, now: float) -> bool:
+        """Never: exchanges end what stalls."""
+        return False
+
+    def drop(self) -> bool:
+        """End it."""
+        return self.give_way()
+
+    def give_way(self) -> bool:
+        """End it for a call of another address; False where its message has just come."""
+        exchange = self._exchange
+        if exchange is None or exchange.is_read:
+            return False
+        exchange.end(BusyError("the place of this call was given to another address"))
+        return True
 
     async def serve(self, work: Work) -> None:
         """Do ``work`` for a caller who may ask for it, and end the call as it went."""
-        offered = next(iter(self._headers("x-request-id")), "")
-        identity = offered if _ID.fullmatch(offered) else f"{getrandbits(128):032x}"
-        token = request_id.set(identity)
+        named = identity((key.encode(), value.encode()) for key, value in self._metadata)
+        token = request_id.set(named)
         began, code = time.perf_counter(), grpc.StatusCode.CANCELLED
-        about = (("x-request-id", identity),)
+        about = (("x-request-id", named),)
         self._wire.set_trailing_metadata(about)
         trace = self._begin_trace()
         try:
@@ -106,7 +140,7 @@ class Call:
             if refused:
                 code = grpc.StatusCode.UNAUTHENTICATED
                 await self._wire.abort(code, refused, about)
-            with self._shares.call(self._peer()):
+            async with self._shares.place(self):
                 await work(self)
             code = grpc.StatusCode.OK
         except KNOWN as exc:
@@ -149,11 +183,6 @@ class Call:
     def _headers(self, name: str) -> list[str]:
         return [value for key, value in self._metadata if key == name]
 
-    def _peer(self) -> str:
-        """Return the address of the other end; empty where it has none."""
-        found = _PEER.fullmatch(unquote(self._wire.peer()))
-        return found[1] if found else ""
-
     def _write(self, code: grpc.StatusCode, seconds: float) -> None:
         """Write the line of the call, unless it says nothing; as over HTTP."""
         is_well = code is grpc.StatusCode.OK
@@ -170,6 +199,12 @@ class Call:
                 **key,
             },
         )
+
+
+def _address(wire: ServicerContext) -> str:
+    """Return the address of the other end; empty where it has none."""
+    found = _PEER.fullmatch(unquote(wire.peer()))
+    return found[1] if found else ""
 
 
 class _Connection:

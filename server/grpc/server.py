@@ -8,12 +8,17 @@ from grpc import aio
 from server.context import Context
 from server.grpc.service import handlers
 from server.grpc.shares import Shares
+from server.settings.settings import Settings
 from server.transport.certificate import Certificate
-from server.transport.limits import HEADER_BYTES, allowed_files
+from server.transport.limits import HEADER_BYTES, ConnectionLimits, allowed_files
 from server.transport.listener import PortError
+from server.transport.proxies import TrustedProxies
 
 # Messages come as they are: what a compressed one opens to has no limit in gRPC.
 _UNCOMPRESSED = 1
+# Calls that run, as many that wait for a place, and those that are being refused: the library counts all,
+# and refuses what is more without a hint, whosever it is.
+_CALLS_EACH = 4
 
 
 class GrpcServer:
@@ -25,9 +30,9 @@ class GrpcServer:
         self._ending: asyncio.Task[None] | None = None
         self._server = aio.server(
             options=_options(context),
-            maximum_concurrent_rpcs=settings.max_connections,
+            maximum_concurrent_rpcs=_CALLS_EACH * settings.max_connections,
         )
-        shares = Shares(settings.max_connections, settings.max_connections_per_address)
+        shares = Shares(_limits(settings), asyncio.get_running_loop().time)
         self._server.add_generic_rpc_handlers((handlers(context, shares),))
 
     async def start(self, host: str, port: int) -> int:
@@ -72,6 +77,19 @@ def _options(context: Context) -> list[tuple[str, int]]:
         # Or it lets clients send more and more before anybody asked for it.
         ("grpc.http2.bdp_probe", 0),
     ]
+
+
+def _limits(settings: Settings) -> ConnectionLimits:
+    """Return the limits of calls, as those of connections are; as many wait for a place as there are."""
+    return ConnectionLimits(
+        total=settings.max_connections,
+        per_address=settings.max_connections_per_address,
+        header_seconds=settings.header_timeout,
+        idle_seconds=settings.idle_timeout,
+        stall_seconds=settings.stall_timeout,
+        waiting=settings.max_connections,
+        proxies=TrustedProxies.named(settings.trusted_proxies),
+    )
 
 
 def _message_limit(context: Context) -> int:

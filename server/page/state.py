@@ -48,6 +48,7 @@ def state(context: Context, on_disk: Iterable[str], public: Callable[[str], str]
             "request_waiting": context.exchanges.waiting,
         },
         "memory": budget.account(),
+        "search": context.repository.search,
         "uploads": [
             {"name": name, **asdict(step)} for name, step in sorted(context.uploads.steps().items())
         ],

@@ -15,6 +15,7 @@ from models.packs.pack import Pack
 from pipeline.fitting.wanted import Fitted
 from server.errors import NotLoadedError, NotServingError, RefusedError, ServiceError
 from server.repository.layout.slots import Slot
+from server.repository.planning.planning_threads import Progress
 from server.repository.planning.preparing import Prepared
 from server.repository.replanning import Place
 from server.repository.uses import Use, Uses
@@ -45,12 +46,19 @@ class Unloaded:
     may_pass: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass
 class Loading:
-    """It is being planned, read and opened."""
+    """It is being planned, then read and opened (``step``); ``progress``: how far planning is."""
 
-    why: str = "loading"
+    step: str = "planning"
+    progress: Progress = field(default_factory=Progress)
     cause: Absence = "loading"
+
+    @property
+    def why(self) -> str:
+        """What is being done, and how far that is."""
+        said = self.progress.said if self.step == "planning" else ""
+        return f"loading: {self.step}{said and f', {said}'}"
 
 
 @dataclass(frozen=True)
@@ -111,6 +119,11 @@ class Entry:
         self.condition = Serving(worker, prepared, place)
         self.version, self.slot = prepared.pack.version, prepared.slot
         self.weight_bytes = prepared.pack.manifest.weight_bytes
+
+    def read(self) -> None:
+        """Note, where it loads, that it has been planned, and is read now."""
+        if isinstance(self.condition, Loading):
+            self.condition.step = "reading weights"
 
     def serving(self) -> Serving:
         """Return what answers now.

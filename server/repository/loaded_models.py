@@ -24,7 +24,7 @@ from server.repository.entry import Entry
 from server.repository.layout.seen import is_still
 from server.repository.layout.slots import Slot
 from server.repository.opening import Opener
-from server.repository.planning.planning_threads import PlanningThreads
+from server.repository.planning.planning_threads import PlanningThreads, Progress
 from server.repository.planning.preparing import Prepared, Preparer
 from server.repository.replanning import Place, Places, check_within, growing, making_room
 from server.repository.uses import Uses
@@ -56,6 +56,8 @@ class LoadedModels:
         self._closing = closing
         self._absent = absent
         self.planning = PlanningThreads()
+        #: How far the search is for plans in place of those that models have; None: there is none.
+        self.search: Progress | None = None
 
     async def prepared(self, slot: Slot) -> Prepared:
         """Return what is in ``slot``, ready to be admitted; raises as Preparer.prepare."""
@@ -72,6 +74,7 @@ class LoadedModels:
         try:
             for other, smaller in changes.items():
                 await self._reopen(self._entries[other], smaller)
+            entry.read()
             worker = await self._opener.open(key, model, place)
         except BaseException:
             await to_its_end(self._restore({other: loaded[other] for other in changes}))
@@ -109,7 +112,7 @@ class LoadedModels:
         loaded = self.places()
         changes: dict[str, Place] = {}
         try:
-            shares = await self.planning.run(lambda: self._planned([*loaded], None))
+            shares = await self._searched(lambda: self._planned([*loaded], None))
             planned = _as_places(loaded, shares) | self._replaced_on_disk(loaded)
             check_within(entry.name, planned[entry.name], most_bytes)
             others = {name: place for name, place in loaded.items() if name != entry.name}
@@ -129,7 +132,7 @@ class LoadedModels:
         loaded = self.places()
         try:
             work = partial(self._planned, [*loaded], None, at_once=False)
-            shares = await self.planning.run(work)
+            shares = await self._searched(work)
         except (NotServingError, ModelError, PlanError, DeviceError, RefusedError) as exc:
             _log.warning("models keep the plans they have: %s", exc)
             return
@@ -155,6 +158,15 @@ class LoadedModels:
                 trim_heap()
 
         return await self.planning.run(planned)
+
+    async def _searched(self, work: Callable[[], Shares]) -> Shares:
+        """Return what ``work`` finds; meanwhile ``search`` says how far it is."""
+        self.search = search = Progress()
+        try:
+            with telling(search):
+                return await self.planning.run(work)
+        finally:
+            self.search = None
 
     def _replaced_on_disk(self, loaded: Places) -> dict[str, Place]:
         """Return those of ``loaded`` that stay as they are: their weights could not be opened again."""
@@ -194,7 +206,9 @@ class LoadedModels:
         try:
             shares = share_out(sharers, room, self._opener.activations, len(loaded))
             for model in models:
-                model.known.save()
+                # What somebody removes or replaces now gets no new file.
+                if is_still(model.slot.seen, model.pack.weights_path):
+                    model.known.save()
             return shares
         finally:  # before anybody takes what was planned
             forget()

@@ -382,6 +382,12 @@ class Repository:
             self._changing.grow_later()
             return entry
 
+    @property
+    def search(self) -> str | None:
+        """How far the search is for better plans than the loaded models have; None: there is none."""
+        search = self._loaded.search
+        return None if search is None else search.said
+
     async def frontier(self, name: str, heard: Tell) -> list[dict[str, Any]]:
         """Return the plans that a loaded model may have, ascending in memory, in figures.
 

@@ -11,6 +11,7 @@ export class Frontier {
   #points = [];
   #model = null;
   #drawn = "";
+  #asking = new AbortController();
 
   // `attempt(words, act)` runs what may be refused and says so.
   constructor(attempt) {
@@ -25,14 +26,21 @@ export class Frontier {
 
   // Show that of another model: none until it is asked for. Versions side by side share what is planned.
   choose(model) {
+    this.leave();
     element("frontier-figure").hidden = model.name !== model.model;
     this.#points = [];
     this.#drawn = "";
     this.#model = null;
     element("frontier").replaceChildren();
     element("frontier-said").textContent = "Planning it takes a core for some seconds.";
-    element("frontier-ask").hidden = false;
+    element("frontier-ask").hidden = element("frontier-ask").disabled = false;
     element("replan").hidden = true;
+  }
+
+  // Nothing is planned for a page that looks at another model, or at none.
+  leave() {
+    this.#asking.abort();
+    this.#asking = new AbortController();
   }
 
   // The model as it is now.
@@ -46,14 +54,16 @@ export class Frontier {
   }
 
   async #plan() {
-    const button = element("frontier-ask"), name = this.#model.name;
+    const button = element("frontier-ask"), { signal } = this.#asking;
     button.disabled = true;
     try {
-      const points = await this.#found(name);
-      if (points === null) return;
-      this.#points = points;
+      this.#points = await this.#found(this.#model.name, signal);
+    } catch (error) {
+      if (signal.aborted) return;
+      element("frontier-said").textContent = "";
+      throw error;
     } finally {
-      button.disabled = false;
+      if (!signal.aborted) button.disabled = false;
     }
     button.hidden = true;
     element("replan").hidden = false;
@@ -63,11 +73,11 @@ export class Frontier {
     this.#draw(true);
   }
 
-  // What the server plans for this page, which says how far it is; null when another model is looked at by
-  // then. Nothing is planned for a page that has gone.
-  async #found(name) {
-    for await (const { kind, said } of told(await ask(look(name, "frontier")))) {
-      if (name !== this.#model?.name) return null;
+  // What the server plans for this page, which says how far it is.
+  async #found(name, signal) {
+    element("frontier-said").textContent = "Planning.";
+    for await (const { kind, said } of told(await ask(look(name, "frontier"), { signal }))) {
+      signal.throwIfAborted();
       if (kind === "error") throw new Error(said.error);
       if (kind === "plans") return said;
       element("frontier-said").textContent = `Planning: ${said.step}, ${said.done} of ${said.of}.`;
@@ -76,7 +86,16 @@ export class Frontier {
   }
 
   async #replan(bytes) {
-    await answer(change(this.#model.name, "replan"), { method: "POST", json: { memory_bytes: bytes } });
+    const buttons = element("replan").querySelectorAll("button"), said = element("replan-said");
+    const able = (may) => buttons.forEach((button) => (button.disabled = !may));
+    able(false);
+    said.textContent = `planning ${this.#model.name} again`;
+    try {
+      await answer(change(this.#model.name, "replan"), { method: "POST", json: { memory_bytes: bytes } });
+    } finally {
+      able(true);
+      said.textContent = "";
+    }
   }
 
   #draw(always) {

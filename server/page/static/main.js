@@ -6,7 +6,7 @@ import { milliseconds, size } from "./format.js";
 import { Frontier } from "./frontier.js";
 import { History } from "./history.js";
 import { showMemory } from "./memory.js";
-import { showModels, showUploads } from "./models.js";
+import { showModels, showSearch, showUploads } from "./models.js";
 import { showRecent } from "./recent.js";
 import { follow } from "./stream.js";
 import { Try } from "./tryit.js";
@@ -75,10 +75,12 @@ function take(state) {
   showMemory(state);
   showModels(models, chosen, on);
   showUploads(state.uploads);
+  showSearch(state.search);
   const model = named(chosen);
   if (model?.state === "READY") show(model);
   else if (model === undefined || model.state === "UNAVAILABLE") {
     element("look").hidden = true;
+    frontier.leave();
     chosen = null;
   }
 }

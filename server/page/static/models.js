@@ -6,7 +6,11 @@ import { milliseconds, rate, size } from "./format.js";
 // Columns that narrow screens have room for.
 const NARROW = ["memory", "delay"];
 
+const narrow = matchMedia("(max-width: 44rem)");
+
 const rows = new Map();
+
+narrow.addEventListener("change", () => rows.forEach(spread));
 
 // `on`: { load, unload, look }, each called with a name.
 export function showModels(models, chosen, on) {
@@ -33,10 +37,18 @@ export function showUploads(uploads) {
     html("li", {}, `Upload of ${name}: ${step}${detail && `, ${detail}`}`)));
 }
 
+// How far the search for better plans is; null: there is none.
+export function showSearch(said) {
+  const line = document.getElementById("search");
+  line.hidden = said === null;
+  line.textContent = `Better plans are being searched for${said ? `: ${said}` : ""}.`;
+}
+
 function newRow(name, on) {
   const cells = {};
   for (const key of ["memory", "weights", "delay", "stalls", "rate", "waiting"])
     cells[key] = html("td", { class: NARROW.includes(key) ? "number" : "number more" });
+  const about = html("td", { class: "state" });
   const state = html("span"), reason = html("span", { class: "reason" });
   const button = (words, act) => {
     const made = html("button", { type: "button", "aria-label": `${words} ${name}` }, words);
@@ -44,15 +56,23 @@ function newRow(name, on) {
     return made;
   };
   const buttons = { look: button("Details", on.look), load: button("Load", on.load), unload: button("Unload", on.unload) };
-  const element = html("tr", {},
-    html("th", { scope: "row", class: "model" }, name), html("td", { class: "state" }, state, reason), ...Object.values(cells),
+  about.append(state, reason);
+  const element = html("tr", {}, html("th", { scope: "row", class: "model" }, name), about, ...Object.values(cells),
     html("td", { class: "actions" }, buttons.look, " ", buttons.load, buttons.unload));
-  return { element, cells, state, reason, buttons };
+  return { element, cells, about, state, reason, buttons };
 }
 
-function fill({ element, cells, state, reason, buttons }, model, isChosen) {
+// On a narrow screen the reason why a model does not serve has the room of the figures that it has not.
+function spread({ element, about }) {
+  about.colSpan = narrow.matches && element.classList.contains("away") ? 1 + NARROW.length : 1;
+}
+
+function fill(row, model, isChosen) {
+  const { element, cells, state, reason, buttons } = row;
   const ready = model.state === "READY", has = (value, show) => (value == null ? "–" : show(value));
   element.classList.toggle("chosen", isChosen);
+  element.classList.toggle("away", !ready);
+  spread(row);
   state.textContent = model.state.toLowerCase();
   state.className = `state-${model.state}`;
   reason.textContent = ready ? model.architecture : model.reason;

@@ -16,6 +16,17 @@ _MOST = 8
 T = TypeVar("T")
 
 
+class Progress:
+    """What a search has told last, in words; empty before it tells anything."""
+
+    def __init__(self) -> None:
+        self.said = ""
+
+    def __call__(self, step: str, done: int, of: int) -> None:
+        """Hear that ``done`` of so many parts of ``step`` are done."""
+        self.said = f"{step}, {done} of {of}"
+
+
 class PlanningThreads:
     """Runs what plans, until it is closed."""
 

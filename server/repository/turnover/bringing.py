@@ -6,6 +6,7 @@ import logging
 
 from loader.errors import LoaderError
 from pipeline.execution.errors import DrainError
+from pipeline.program.stopping import telling
 from server.errors import NotServingError, RefusedError
 from server.memory.budget import Budget
 from server.repository.closing import Closing
@@ -69,11 +70,13 @@ class Bringing:
         await self._closing.close(entry, entry.reason)
         if isinstance(entry.condition, Lost):
             raise NotServingError(f"{entry.message}; restart the server")
-        entry.condition, entry.slot = Loading(), slot
+        loading = Loading()
+        entry.condition, entry.slot = loading, slot
         try:
-            model = await self._loaded.prepared(slot)
-            gone = await self._evicting.make_room(model) if evicts else False
-            return await self._loaded.admit(entry, model) or gone
+            with telling(loading.progress):
+                model = await self._loaded.prepared(slot)
+                gone = await self._evicting.make_room(model) if evicts else False
+                return await self._loaded.admit(entry, model) or gone
         except (Exception, asyncio.CancelledError) as exc:
             entry.condition = self._not_loaded(entry.name, exc, was_evicted)
             if isinstance(exc, RefusedError):

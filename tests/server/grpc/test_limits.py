@@ -167,8 +167,12 @@ async def test_a_client_that_sends_nothing_is_ended(service: Service) -> None:
 
 
 async def test_an_address_has_its_share_of_calls(
-    settings: SettingsFactory, blocked: Gate, arrivals: asyncio.Semaphore
+    settings: SettingsFactory,
+    blocked: Gate,
+    arrivals: asyncio.Semaphore,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr("server.transport.registry.WAIT_SECONDS", 0.0)
     chosen = settings(models=("tiny",), max_connections_per_address=2)
     async with serving(chosen) as service, calling(service.context) as client:
         calls = [client.begin("ModelInfer", TINY) for _ in range(2)]
@@ -176,11 +180,39 @@ async def test_an_address_has_its_share_of_calls(
             await arrivals.acquire()
         error = await client.refused("ServerMetadata", b"")
         assert error.code() is Code.UNAVAILABLE
-        assert "2 calls" in (error.details() or "")
+        assert "one address" in (error.details() or "")
+        assert int(dict(error.trailing_metadata() or ())["grpc-retry-pushback-ms"]) > 0
         blocked.open()
         for call in calls:
             assert (await call).outputs
         assert (await client("ServerMetadata")).name
+
+
+async def test_a_stream_without_a_message_gives_way_to_another_address(
+    settings: SettingsFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All calls are one address's streams; a call of another one takes the place of the longest silent."""
+    monkeypatch.setattr("server.transport.giving_way.GRACE_SECONDS", 0.0)
+    monkeypatch.setattr("server.transport.giving_way.FRESH_SECONDS", 0.0)
+    chosen = settings(models=("tiny",), max_connections=3)
+    async with serving(chosen) as service, calling(service.context) as client:
+        streams: list[Any] = []
+        for count in range(1, 4):
+            streams.append(client.channel.stream_stream(f"/{SERVICE}/ModelStreamInfer")())
+            async with asyncio.timeout(LIMIT_SECONDS):
+                while len(service.context.exchanges) < count:
+                    await asyncio.sleep(0)
+        monkeypatch.setattr("server.grpc.call._address", lambda wire: "192.0.2.1")
+        own_connection = [("grpc.use_local_subchannel_pool", 1)]
+        async with grpc.aio.insecure_channel(client.place, own_connection) as channel:
+            assert (await Client(channel, client.place)("ModelInfer", TINY)).outputs
+        assert await streams[0].code() is Code.UNAVAILABLE
+        hints = dict(await streams[0].trailing_metadata())
+        assert int(hints["grpc-retry-pushback-ms"]) > 0
+        assert not any(stream.done() for stream in streams[1:])
+        for stream in streams[1:]:
+            stream.cancel()
+        await nothing_held(service)
 
 
 async def test_a_connection_that_says_nothing_is_closed(settings: SettingsFactory) -> None:

@@ -1,5 +1,6 @@
 """The page as a person uses it: in Chromium, on a server of its own (extra `browser`)."""
 
+import json
 import shutil
 import subprocess
 import sys
@@ -113,3 +114,59 @@ def test_everybody_can_use_it(
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     table = page.locator(".wide")
     assert table.evaluate("table => table.scrollWidth <= table.clientWidth"), "names are cut off"
+
+
+def told(**state: Any) -> str:
+    """A state that the page is sent."""
+    budget = {"total_bytes": 8, "used_bytes": 4, "request_bytes": 2, "request_used_bytes": 0}
+    shown: dict[str, Any] = {
+        "version": "0",
+        "budget": budget,
+        "memory": {},
+        "uploads": [],
+        "search": None,
+    }
+    return f"event: state\ndata: {json.dumps(shown | state)}\n\n"
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_what_is_away_or_under_way_says_why_and_how_far(
+    server: tuple[subprocess.Popen[bytes], str], page: Any, width: int
+) -> None:
+    reasons = {
+        "mobilenetv1": "does not fit in the budget: needs 2.6 MiB, free 937 KiB of 8 MiB " * 4,
+        "yolov4": "loading: planning, ways to stream, 3 of 10",
+    }
+    states = dict(zip(reasons, ("UNAVAILABLE", "LOADING"), strict=True))
+    models = [
+        {"name": name, "model": name, "state": states[name], "reason": reason, "weight_bytes": 9}
+        for name, reason in reasons.items()
+    ]
+    uploads = [{"name": "new", "step": "receive", "detail": "3.0 MiB"}]
+    body = told(models=models, uploads=uploads, search="operators on rows, 1 of 9")
+    page.route(
+        "**/page/events", lambda route: route.fulfill(body=body, content_type="text/event-stream")
+    )
+    page.set_viewport_size({"width": width, "height": 900})
+    page.goto(server[1])
+    page.get_by_text("ways to stream, 3 of 10").wait_for()
+    assert "Upload of new: receive, 3.0 MiB" in page.locator("#uploads").inner_text()
+    assert "operators on rows, 1 of 9" in page.locator("#search").inner_text()
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    table = page.locator(".wide")
+    assert table.evaluate("table => table.scrollWidth <= table.clientWidth")
+    assert max(row.bounding_box()["height"] for row in page.locator("#models tr").all()) < 450
+
+
+def test_a_frontier_is_given_up_when_another_model_is_looked_at(
+    server: tuple[subprocess.Popen[bytes], str], page: Any
+) -> None:
+    page.route("**/page/models/tiny/frontier", lambda route: None)  # it does not come
+    page.goto(server[1])
+    page.get_by_role("button", name="Details tiny").click()
+    page.get_by_role("button", name="Plan the frontier").click()
+    page.get_by_text("Planning.").wait_for()
+    with page.expect_event("requestfailed"):
+        page.get_by_role("button", name="Details pair").click()
+    assert page.get_by_role("button", name="Plan the frontier").is_enabled()
+    assert page.get_by_role("alert").count() == 0

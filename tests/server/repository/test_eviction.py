@@ -141,16 +141,15 @@ async def test_load_and_unload_by_hand(crowded: Service, packs: Packs) -> None:
 
 
 async def test_a_client_waits_no_longer_than_it_may(
-    settings: SettingsFactory, packs: Packs, faults: Faults
+    crowded: Service, packs: Packs, faults: Faults
 ) -> None:
-    changes = crowding(packs, request_timeout=0.2)
-    async with serving(settings(**changes)) as service:
-        gate = Gate()
-        faults.read = lambda offset, length: gate.hold()
-        error(await service.infer("twin", inputs_for("twin")), 504, "'twin'")
-        gate.open()
-        faults.read = lambda offset, length: None
-        await right(service, packs, "twin")
+    gate = Gate()
+    faults.read = lambda offset, length: gate.hold()
+    asked = {"timeout": 200_000}
+    error(await crowded.infer("twin", inputs_for("twin"), parameters=asked), 504, "'twin'")
+    gate.open()
+    faults.read = lambda offset, length: None
+    await right(crowded, packs, "twin")
 
 
 async def test_only_so_many_wait(settings: SettingsFactory, packs: Packs, faults: Faults) -> None:

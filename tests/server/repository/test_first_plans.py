@@ -1,8 +1,10 @@
 """A model serves on a plan by rules of thumb while a search goes on, and then on what that has found."""
 
 import asyncio
+import shutil
 import threading
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ import pytest
 from pipeline.planning.plan import PlanError
 from pipeline.program.stopping import PlanningStoppedError, go_on
 from server.memory.search import Search
+from server.repository.entry import Entry, Loading
 from server.repository.planning import preparing
 from tests.server.conftest import SettingsFactory
 from tests.server.support import LIMIT_SECONDS, Packs, Service, arrays, inputs_for, serving
@@ -139,3 +142,41 @@ async def test_the_end_of_the_server_ends_the_search(
     async with serving(settings(models=("tiny",), models_budget=1 << 20)):
         assert await asyncio.to_thread(search.begun.wait, LIMIT_SECONDS)
     assert search.stopped.acquire(timeout=LIMIT_SECONDS)
+
+
+async def test_the_search_says_how_far_it_is_until_it_ends(service: Service, search: Held) -> None:
+    repository = service.context.repository
+    assert await asyncio.to_thread(search.begun.wait, LIMIT_SECONDS)
+    assert repository.search == ""
+    progress = repository._loaded.search
+    assert progress is not None
+    progress("ways to stream", 1, 3)
+    assert repository.search == "ways to stream, 1 of 3"
+    search.found.set()
+    await grown(service)
+    assert repository.search is None
+
+
+async def test_nothing_is_written_into_a_folder_that_somebody_removes(
+    settings: SettingsFactory, search: Held, packs: Packs, tmp_path: Path
+) -> None:
+    shutil.copytree(packs.repository / "tiny", tmp_path / "packs" / "tiny")
+    folder = tmp_path / "packs" / "tiny" / "1"
+    chosen = settings(models=("tiny",), models_budget=1 << 20, repository=folder.parents[1])
+    async with serving(chosen) as service:
+        assert await asyncio.to_thread(search.begun.wait, LIMIT_SECONDS)
+        for file in folder.iterdir():
+            file.unlink()
+        search.found.set()
+        await grown(service)
+        folder.rmdir()
+
+
+def test_a_model_that_loads_says_what_is_done() -> None:
+    loading = Loading()
+    entry = Entry("tiny", condition=loading)
+    assert entry.reason == "loading: planning"
+    loading.progress("ways to stream", 1, 3)
+    assert entry.reason == "loading: planning, ways to stream, 1 of 3"
+    entry.read()
+    assert entry.reason == "loading: reading weights"

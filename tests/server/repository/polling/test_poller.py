@@ -12,7 +12,16 @@ from server.repository.layout.wholeness import check_whole
 from server.repository.polling.changes import Changes
 from server.repository.polling.poller import Poller
 from tests.server.conftest import SettingsFactory
-from tests.server.support import Packs, Service, arrays, close, error, inputs_for, serving
+from tests.server.support import (
+    LIMIT_SECONDS,
+    Packs,
+    Service,
+    arrays,
+    close,
+    error,
+    inputs_for,
+    serving,
+)
 
 TINY = inputs_for("tiny")
 NOTHING = Changes()
@@ -49,6 +58,14 @@ async def is_like(service: Service, packs: Packs, source: str) -> None:
     close(arrays(await service.infer("tiny", TINY)), packs.expected(source, TINY))
 
 
+async def grown(service: Service) -> None:
+    """Wait until nothing that is found is written into a folder that the test removes."""
+    growth = service.context.repository._changing._growth
+    if growth is not None:
+        async with asyncio.timeout(LIMIT_SECONDS):
+            await asyncio.wait({growth})
+
+
 async def test_what_comes_changes_and_goes_is_followed(
     following: Service, poller: Poller, packs: Packs, repository: Path
 ) -> None:
@@ -61,12 +78,14 @@ async def test_what_comes_changes_and_goes_is_followed(
     await is_like(following, packs, "twin")
     assert (await following.infer("twin", inputs_for("twin"))).status_code == 200
     assert await poller.step() == NOTHING
+    await grown(following)
     shutil.rmtree(repository / "pair")
     await poller.step()
     assert await poller.step() == Changes(gone=("pair",))
     error(await following.infer("pair", inputs_for("pair")), 404)
     assert set(following.context.budget.held()) == {"tiny", "twin"}
     # The newer version is taken back: the one before serves again.
+    await grown(following)
     shutil.rmtree(repository / "tiny" / "2")
     await poller.step()
     await poller.step()
