@@ -13,8 +13,16 @@ MULTIPLICATIONS_A_SECOND = 30e9
 BYTES_A_SECOND = 6e9
 LAUNCH_SECONDS = 4e-6
 COPY_SECONDS = 2e-6
+#: How many such cores compute as fast as a usual server's two threads with AVX-512.
+CORES = 4
+#: What a launch, or a phase of rows, takes beside its kernels: Python, and a pool of threads to wake.
+WAKE_SECONDS = 20e-6
+#: Weights that a row operator went through a moment ago.
+CACHED_BYTES_A_SECOND = 30e9
 #: What a disk reads.
 READ_BYTES_A_SECOND = 1.5e9
+#: What a read takes beside its bytes, where a kernel waits for it.
+READ_SECONDS = 100e-6
 
 
 def piece_seconds(manifest: Manifest) -> Iterator[float]:

@@ -4,10 +4,12 @@ from dataclasses import dataclass
 
 from models.packs.manifest import Manifest
 from pipeline.fitting.fit import fit
+from pipeline.fitting.judge import judged
 from pipeline.fitting.row_variants import estimated_seconds
 from pipeline.fitting.wanted import LEAST, NOTHING, Fitted, Wanted
+from pipeline.fitting.within import Within
 from pipeline.planning.found_plans import FoundPlans
-from pipeline.planning.plan import Plan
+from pipeline.planning.plan import Choice, Plan
 from pipeline.profiles.profile import Profile
 from pipeline.program.stopping import tell
 from pipeline.schedule.architectures import ARCHITECTURES, Architecture
@@ -18,6 +20,10 @@ _MOST_LIMITS = 40
 _SAME = 1.01
 #: At least so many points, where a network has as many plans.
 POINTS = 12
+# What takes so many times as long as with all memory takes hardly longer.
+_HARDLY_LONGER = 1.3
+# How closely the memory for that is looked for, between the least and all of it.
+_HALVINGS = 5
 
 
 @dataclass(frozen=True)
@@ -81,3 +87,55 @@ def _unbeaten(points: list[FrontierPoint]) -> list[FrontierPoint]:
             kept.append(point)
             least = min(least, point.seconds)
     return kept
+
+
+@dataclass(frozen=True)
+class Cost:
+    """``times`` the delay with all memory is taken within ``total_bytes``; ``estimated``: by arithmetic."""
+
+    total_bytes: int
+    times: float
+    estimated: bool
+
+
+def costs_of_least(
+    manifest: Manifest,
+    least: Plan,
+    resident: Architecture = ARCHITECTURES["pre"],
+    profile: Profile | None = None,
+) -> list[Cost]:
+    """Return what ``least``, the smallest plan, costs, then from which memory on that is hardly anything.
+
+    The second only where the first takes longer: the same parts on rows or none, more weights in
+    memory. Nothing is searched for, so less memory may be enough. ``resident``: what has all memory.
+
+    Raises:
+        PlanError: there is no such plan. ProfileError: the profile lacks a kernel.
+    """
+    all_memory = _point(manifest, fit(manifest, resident, NOTHING, profile))
+    if not all_memory.seconds:  # a model without kernels
+        return []
+
+    def cost(fitted: Fitted, total_bytes: int) -> Cost:
+        point = _point(manifest, fitted)
+        return Cost(total_bytes, point.seconds / all_memory.seconds, point.estimated)
+
+    first = cost(judged(least, profile), least.total_bytes)
+    if first.times <= _HARDLY_LONGER:
+        return [first]
+    enough: list[Cost] = []
+    for choice in (least.choice, Choice()):
+        low, high = least.total_bytes, all_memory.plan.total_bytes
+        for _ in range(_HALVINGS):
+            middle = round((low * high) ** 0.5)
+            # Rules of thumb stream it; the profile judges what they find.
+            within = Within(manifest, least.architecture, Wanted(total_bytes=middle), None)
+            found = within.streaming(choice)
+            tried = None if found is None else cost(judged(found.plan, profile), middle)
+            if tried is not None and tried.times <= _HARDLY_LONGER:
+                high, enough = middle, [tried]
+            else:
+                low = middle
+        if enough:
+            break
+    return [first, *enough]

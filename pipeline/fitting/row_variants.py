@@ -2,20 +2,27 @@
 
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
 
+from models.packs.choice import choose_pieces, finest_positions
 from models.packs.manifest import Manifest
 from models.packs.records.pieces import Piece
 from pipeline.fitting.arithmetic import (
     BYTES_A_SECOND,
+    CACHED_BYTES_A_SECOND,
     COPY_SECONDS,
+    CORES,
     LAUNCH_SECONDS,
     MULTIPLICATIONS_A_SECOND,
     READ_BYTES_A_SECOND,
+    READ_SECONDS,
+    WAKE_SECONDS,
+    piece_seconds,
 )
+from pipeline.planning.make import chunk_limit
 from pipeline.planning.plan import Plan
 from pipeline.planning.rows.in_groups import in_groups
 from pipeline.planning.rows.variants import QUICK_STEPS, Variant, find_variants
@@ -25,6 +32,8 @@ from pipeline.program.row_network import RowNetwork
 from pipeline.program.row_times import phase_seconds
 from pipeline.program.steps import regions_of, row_network
 from pipeline.schedule.architectures import Architecture
+from pipeline.timing.durations import Durations
+from pipeline.timing.timeline import timeline
 
 
 def row_variants(
@@ -149,14 +158,55 @@ class _Estimated:
         return lambda piece: seconds.get(piece, 0.0)
 
 
+@dataclass(frozen=True)
+class _Called(_Estimated):
+    """Times of rows as those of whole pieces: with what they touch, and weights for each call again."""
+
+    def call(self, operator: int, rows: int, columns: int | None = None) -> float:
+        """Return what row operator ``operator`` takes for ``rows`` rows of its output, or some columns."""
+        item = self.network.operators[operator]
+        output = self.network.values[item.output]
+        part = rows / output.height * (1.0 if columns is None else columns / output.shape[3])
+        values = [output, *(self.network.values[taken.row_value] for taken in item.inputs)]
+        touched = part * sum(value.n_bytes for value in values)
+        weights = sum(operand.n_bytes for operand in item.weights)
+        work = super().call(operator, rows, columns) - LAUNCH_SECONDS + touched / BYTES_A_SECOND
+        return LAUNCH_SECONDS + work / CORES + weights / CACHED_BYTES_A_SECOND
+
+
 def estimated_seconds(manifest: Manifest, plan: Plan) -> float:
-    """Return about what a sweep of ``plan`` takes, by arithmetic alone: kernels and reads side by side."""
+    """Return about what a sweep of ``plan`` takes, by arithmetic alone: its schedule with estimated times.
+
+    Small steps count as they are: each launch, each copy, each read that kernels wait for in a small ring,
+    the weights that a row operator goes through again.
+    """
+    reads = [READ_SECONDS + group.read_bytes / READ_BYTES_A_SECOND for group in plan.groups]
+    times = [tuple(reads[index % len(reads)] for index in range(len(plan.stages[0])))]
+    if plan.architecture.copies:
+        times.append(tuple(group.length / BYTES_A_SECOND for group in plan.groups))
+    times.append(tuple(_step_seconds(manifest, plan)))
+    durations = Durations(tuple(times), plan.choice.depth)
+    return timeline(plan.stages, durations, plan.stages[0].ahead).delay_seconds
+
+
+def _step_seconds(manifest: Manifest, plan: Plan) -> Iterator[float]:
+    """Yield about what each step takes; the first of a launch takes the launch."""
     network = row_network(manifest)
-    times = _Estimated(network)
-    pieces = times.pieces()
+    times = _Called(network)
+    phases = (
+        seconds
+        for region in regions_of(plan.steps)
+        for seconds in phase_seconds(network, region.plan, times)
+    )
+    finest = list(piece_seconds(manifest))
     inside = {piece for region in plan.choice.regions for piece in region.pieces}
-    whole = sum(pieces(piece) for piece in range(len(manifest.pieces)) if piece not in inside)
-    kernels = whole + LAUNCH_SECONDS * sum(isinstance(step, Piece) for step in plan.steps)
-    for region in regions_of(plan.steps):
-        kernels += sum(phase_seconds(network, region.plan, times))
-    return max(kernels, plan.read_bytes / READ_BYTES_A_SECOND)
+    limit = chunk_limit(manifest, plan.architecture, plan.choice)
+    chosen = choose_pieces(manifest, limit, plan.choice.later_chunks)
+    whole = (each for each in finest_positions(chosen) if each.start not in inside)
+    joined = {position for run in plan.runs for position in run[1:]}
+    for position, step in enumerate(plan.steps):
+        if isinstance(step, Piece):
+            work = sum(finest[piece] - LAUNCH_SECONDS for piece in next(whole))
+            yield work / CORES + (LAUNCH_SECONDS if position in joined else WAKE_SECONDS)
+        else:
+            yield WAKE_SECONDS + next(phases)

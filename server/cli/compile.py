@@ -1,5 +1,6 @@
 """``layerstream compile``: from an ONNX file to a pack."""
 
+import logging
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -22,9 +23,12 @@ from pipeline.checking.accepting import checker
 from pipeline.devices.base import Device
 from pipeline.devices.lowered import device_measure
 from pipeline.fitting.fit import fit
+from pipeline.fitting.frontier import costs_of_least
 from pipeline.fitting.wanted import LEAST
 from pipeline.planning.make import make_plan
+from pipeline.planning.plan import Plan
 from pipeline.profiles.found_plans_file import plans_of
+from pipeline.profiles.profile import ProfileError
 from pipeline.program.sessions import session_bytes
 from pipeline.schedule.architectures import ARCHITECTURES
 from server.cli.arguments.options import Json, open_named, size
@@ -32,6 +36,7 @@ from server.cli.printing.output import print_json, say, suggest, warn
 from server.cli.printing.sentences import counted, less_for_pictures, serving, stored_as, typed
 from server.cli.printing.steps import steps
 from server.memory.request_needs import Need, smallest_budgets
+from server.repository.planning.pack_profiles import find_profile
 from server.settings.sizes import format_least, format_size, parse_shapes
 
 # A CPU has no kernels for these: what they save is reading.
@@ -206,9 +211,10 @@ def summary_of(pack: Pack, cpu: Device) -> dict[str, Any]:
     """
     manifest = (pack if pack.manifest.target.capability else cpu.fitted(pack)).manifest
     known = plans_of(pack)
-    least = fit(manifest, ARCHITECTURES["auto"], LEAST, None, known).plan.total_bytes
+    least = fit(manifest, ARCHITECTURES["auto"], LEAST, None, known).plan
     known.save()
-    budgets = smallest_budgets(least, [Need.of(manifest)])
+    needs = [Need.of(manifest)]
+    budgets = smallest_budgets(least.total_bytes, needs)
     return {
         "model": pack.name,
         "version": pack.version,
@@ -230,6 +236,7 @@ def summary_of(pack: Pack, cpu: Device) -> dict[str, Any]:
         "sessions": len(manifest.graphs),
         "smallest_budget_bytes": budgets.full_bytes,
         "pictures_budget_bytes": budgets.bare_bytes,
+        "costs": [] if manifest.target.capability else _costs(pack, manifest, least, cpu, needs),
         "arena_bytes": make_plan(manifest, ARCHITECTURES["2s"]).arena_bytes,
         "scratch_bytes": scratch_bytes(manifest.pieces),
         "session_bytes": session_bytes(manifest, manifest.pieces),
@@ -247,6 +254,25 @@ def summary_of(pack: Pack, cpu: Device) -> dict[str, Any]:
             {"channels": item.channels, "groups": list(item.sizes)} for item in manifest.bottlenecks
         ],
     }
+
+
+def _costs(
+    pack: Pack, manifest: Manifest, least: Plan, cpu: Device, needs: list[Need]
+) -> list[dict[str, Any]]:
+    """Return how many times as long as with all memory requests take: in the smallest budget, in more."""
+    profile = find_profile(pack, cpu, logging.DEBUG)
+    try:
+        found = costs_of_least(manifest, least, profile=profile)
+    except ProfileError:  # it was measured before there were rows, or on other kernels
+        found = costs_of_least(manifest, least)
+    return [
+        {
+            "budget_bytes": smallest_budgets(cost.total_bytes, needs).full_bytes,
+            "times": cost.times,
+            "estimated": cost.estimated,
+        }
+        for cost in found
+    ]
 
 
 def _port(port: Port) -> dict[str, Any]:

@@ -45,6 +45,7 @@ from server.cli.printing.sentences import (
     serving,
     source,
     stored,
+    takes,
     tensor,
     typed,
 )
@@ -117,6 +118,8 @@ def _facts(pack: Pack, summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "shared", f"{format_size(summary['shared_bytes'])} that other layers have, too"
     alone = "where it is served alone"
     yield "budget", f"from {typed(least)} up, {alone}{less_for_pictures(summary)}"
+    if summary["costs"]:
+        yield "takes there", takes(summary["costs"])
     yield "profile", _profile(pack)
     for port in manifest.inputs:
         yield "input", given(port)

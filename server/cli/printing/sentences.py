@@ -220,6 +220,18 @@ def less_for_pictures(summary: Mapping[str, Any]) -> str:
     return f"; from {typed(pictures)} for photographs, not for tensors"
 
 
+def takes(costs: Sequence[Mapping[str, Any]]) -> str:
+    """Return how long requests take in the smallest budget beside all memory, and from which on less."""
+    first, *larger = costs
+    more = "".join(f"; {_times(cost)} from {typed(cost['budget_bytes'])} up" for cost in larger)
+    estimated = " (estimated: no profile)" if first["estimated"] else ""
+    return f"about {_times(first)} the time with all its memory{more}{estimated}"
+
+
+def _times(cost: Mapping[str, Any]) -> str:
+    return f"{cost['times']:.1f} x"
+
+
 def serving(pack: Pack, budget_bytes: int) -> str:
     """Return the command that serves ``pack`` alone in its smallest budget."""
     # REPOSITORY/NAME/VERSION; as the user wrote it, where that says all of these

@@ -3,6 +3,7 @@
 import itertools
 import random
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import onnx
@@ -16,6 +17,7 @@ from models.packs.pack import open_pack
 from models.zoo.builder import Builder
 from models.zoo.patchnet import patchnet
 from pipeline.fitting.fit import fit
+from pipeline.fitting.frontier import costs_of_least
 from pipeline.fitting.row_variants import estimated_seconds, row_variants
 from pipeline.fitting.wanted import LEAST, Fitted, Wanted
 from pipeline.planning.plan import PlanError
@@ -57,6 +59,36 @@ def test_plans_take_what_variants_promise(manifest: Manifest) -> None:
         taken += STEP_BYTES * len(plan.steps)
         assert taken == pytest.approx(variant.n_bytes, rel=0.1)
         assert estimated_seconds(manifest, plan) > 0
+
+
+def test_few_rows_at_a_time_are_said_to_cost_more_than_many(manifest: Manifest) -> None:
+    """The same regions, whose kernels do the same in all, in more and more launches."""
+    least = fit(manifest, AUTO, LEAST).plan
+    assert least.choice.regions
+    taken = []
+    for rows in (1, 2, 4, 8):
+        regions = tuple(replace(each, rows=rows) for each in least.choice.regions)
+        plan = smallest_plan(manifest, AUTO, regions, least.choice.chunk_bytes)
+        taken.append(estimated_seconds(manifest, plan))
+    assert taken == sorted(set(taken), reverse=True)
+
+
+def test_the_smallest_plan_has_a_cost_and_a_quicker_one_takes_more_memory(
+    manifest: Manifest,
+) -> None:
+    least = fit(manifest, AUTO, LEAST).plan
+    costs = costs_of_least(manifest, least)
+    assert costs[0].total_bytes == least.total_bytes
+    assert costs[0].times > 1
+    assert len(costs) == 2
+    assert all(cost.estimated for cost in costs)
+    for cost in costs[1:]:
+        assert cost.total_bytes > least.total_bytes
+        assert cost.times < costs[0].times
+        room = Wanted(total_bytes=cost.total_bytes)
+        assert fit(manifest, AUTO, room).plan.total_bytes <= cost.total_bytes
+    measured = costs_of_least(manifest, least, profile=profile(manifest))
+    assert not any(cost.estimated for cost in measured)
 
 
 def test_the_search_is_deterministic(manifest: Manifest) -> None:

@@ -73,6 +73,17 @@ def test_run_takes_and_writes_strings(output: Any, tmp_path: Path, architecture:
         assert found["y"].shape == (1, 32)
 
 
+def test_inspect_says_what_the_smallest_budget_costs(output: Any, flow: Pack) -> None:
+    found = json.loads(output("inspect", flow.folder, "--json"))
+    first = found["costs"][0]
+    assert first["budget_bytes"] == found["smallest_budget_bytes"]
+    assert first["times"] > 0
+    assert first["estimated"]
+    (line,) = (row for row in output("inspect", flow.folder).splitlines() if "the time with" in row)
+    assert f"about {first['times']:.1f} x the time with all its memory" in line
+    assert line.endswith("(estimated: no profile)")
+
+
 def test_inspect_says_what_runs_in_one_pass(output: Any, flow: Pack) -> None:
     found = json.loads(output("inspect", flow.folder, "--json"))["one_pass"]
     assert found.keys() == {"pieces", "alone", "kernels", "missing", "not_shared"}
