@@ -18,6 +18,8 @@ _POINTER_BYTES = 8
 # Panels of matrices that a thread packs and keeps: measured 47 KB. And numbers for each channel.
 _BESIDE_BYTES = 64 << 10
 _PLANE_RANK = 4
+# So many results of a maximum are made at once, by the places of what they are made of.
+_POOLED_AT_ONCE = 512
 
 
 def quantised_bytes(graph: Graph, node: onnx.NodeProto) -> int:
@@ -65,13 +67,17 @@ def _quantised_input(graph: Graph, node: onnx.NodeProto) -> int:
 
 def _of_pool(graph: Graph, node: onnx.NodeProto) -> int:
     kernel: int = math.prod(attributes(node)["kernel_shape"])
-    return _POINTER_BYTES * kernel * math.prod(graph.array(node.output[0]).shape[1:-1])
+    pixels = math.prod(graph.array(node.output[0]).shape[1:-1])
+    return _POINTER_BYTES * kernel * min(pixels, _POOLED_AT_ONCE)
+
+
+def _of_average(graph: Graph, node: onnx.NodeProto) -> int:
+    """Bound the sums of channels, and the zeros that stand behind the last pixels or channels."""
+    return _sums(graph, node) + _quantised_input(graph, node)
 
 
 def _as_floats(graph: Graph, node: onnx.NodeProto) -> int:
-    return _SUM_BYTES * (
-        _quantised_input(graph, node) + math.prod(graph.array(node.output[0]).shape)
-    )
+    return _SUM_BYTES * _quantised_input(graph, node)
 
 
 _BOUNDS: Mapping[str, Callable[[Graph, onnx.NodeProto], int]] = {
@@ -82,5 +88,5 @@ _BOUNDS: Mapping[str, Callable[[Graph, onnx.NodeProto], int]] = {
     "DynamicQuantizeMatMul": _quantised_input,
     "NhwcMaxPool": _of_pool,
     "QLinearAveragePool": _as_floats,
-    "QLinearGlobalAveragePool": _as_floats,
+    "QLinearGlobalAveragePool": _of_average,
 }

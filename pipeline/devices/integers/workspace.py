@@ -12,6 +12,8 @@ _FLOAT_BYTES = 4
 _SHARING = 10_000
 # Fewer are made sooner than others have begun.
 _ROWS_A_PART = 4
+# A layer alone makes no row twice: fewer rows at a time cost it launches alone.
+_STRIP_ROWS = 8
 # Bytes that all parts of a task may take at least, and each of them; what part of its tensors they are
 # beyond that. With 23.25 KiB patchnet's networks for 64 KiB take 58,944 bytes.
 _LEAST_BYTES, _PART_BYTES, _PART_OF_TENSORS = 93 << 8, 93 << 7, 2
@@ -70,10 +72,14 @@ def strip_rows(
 ) -> tuple[int, int]:
     """Return how many rows of the result are made of rows of a request at a time, and of how many.
 
-    These take half of the workspace, or of the least what ``task`` leaves.
+    These take half of the workspace, or of the least what ``task`` leaves; for a layer alone no more than
+    all of its parts need.
     """
     room = max(workspace // 2, _LEAST_BYTES - int(task.n_bytes)) // _line_bytes(found, rectangle)
-    counts = range(1, found.layers[-1].rows.made + 1)
+    most = found.layers[-1].rows.made
+    if len(found.layers) == 1:
+        most = min(most, max(_ROWS_A_PART * int(task.n_parts), _STRIP_ROWS))
+    counts = range(1, most + 1)
     rows = max(bisect_right(counts, room, key=found.most_given_rows), 1)
     return rows, found.most_given_rows(rows)
 

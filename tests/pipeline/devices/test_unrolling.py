@@ -59,9 +59,11 @@ def quantised() -> onnx.ModelProto:
     """Quantised operators that sum in memory of their own: channels first and last, groups, strides."""
     model = parse_model(
         """<ir_version: 9, opset_import: ["" : 17, "com.microsoft" : 1]>
-        quantised (uint8[1,16,40,40] x, uint8[1,40,40,16] v, uint8[200,300] m, float[1,300] f)
+        quantised (uint8[1,16,40,40] x, uint8[1,40,40,16] v, uint8[200,300] m, float[1,300] f,
+            uint8[1,640,16,16] c)
         => (uint8[1,16,40,40] y, uint8[1,8,19,19] z, uint8[1,19,19,16] p, uint8[200,96] q,
-            int32[1,8,38,38] i, uint8[1,32,1,1] g, float[1,96] d) {
+            int32[1,8,38,38] i, uint8[1,32,1,1] g, float[1,96] d,
+            uint8[1,640,1,1] h, uint8[1,640,8,8] j) {
             y = QLinearConv<group=16, pads=[1,1,1,1]>(x, s, k, wa, s, k, s, k)
             a = QLinearConv(x, s, k, wb, s, k, s, k)
             z = QLinearConv<strides=[2,2]>(x, s, k, wb, s, k, s, k)
@@ -70,6 +72,8 @@ def quantised() -> onnx.ModelProto:
             i = ConvInteger(x, wb, k, k)
             e = QLinearConv<kernel_shape=[1,1]>(a, s, k, we, s, k, s, k)
             g = com.microsoft.QLinearGlobalAveragePool(e, s, k, s, k)
+            h = com.microsoft.QLinearGlobalAveragePool(c, s, k, s, k)
+            j = com.microsoft.QLinearAveragePool<kernel_shape=[2,2], strides=[2,2]>(c, s, k, s, k)
             d = com.microsoft.DynamicQuantizeMatMul(f, wc, s, k)
         }"""
     )

@@ -5,6 +5,9 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 
+from pipeline.devices.integers.layers import QuantisedTask
+from pipeline.devices.integers.recognising import recognised
+from pipeline.devices.integers.workspace import fitted, taken_bytes
 from tests.pipeline.devices.integers.quantised import Network, native
 
 SMALL, LARGE = 1, 1 << 20
@@ -114,3 +117,26 @@ def test_bits_are_those_of_onnxruntime(kind: Callable[[int], Network]) -> None:
         expected = network.expected()
         for threads, workspace in ((1, SMALL), (2, 2 << 14), (3, LARGE)):
             assert np.array_equal(network.computed(threads, workspace), expected), (seed, threads)
+
+
+@pytest.mark.usefixtures("_products")
+@pytest.mark.parametrize("shape", [(1, 19, 20, 300), (1, 33, 34, 300)], ids=["filters", "pixels"])
+def test_a_part_keeps_few_packed_filters_whatever_memory_there_is(shape: tuple[int, ...]) -> None:
+    network = Network(0, shape).conv(250)
+    task = fitted(_found(network), native(), 2, LARGE)
+    assert task.n_parts == 2
+    assert task.n_bytes < 2 * (48 << 10)
+    assert np.array_equal(network.computed(2, LARGE), network.expected())
+
+
+def test_a_layer_takes_few_rows_of_a_request_whatever_memory_there_is() -> None:
+    network = Network(0, (1, 3, 128, 128)).picture((1, 3, 128, 128), slice(0, 128), slice(0, 128))
+    found = _found(network.conv(16, 3, 2, 1))
+    taken = taken_bytes(found, fitted(found, native(), 1, LARGE), LARGE, by_rows=True)
+    assert taken < 4 * 3 * 128 * 128 / 2  # of the image
+
+
+def _found(network: Network) -> QuantisedTask:
+    found = recognised(network.serialised(), network.piece())
+    assert isinstance(found, QuantisedTask)
+    return found

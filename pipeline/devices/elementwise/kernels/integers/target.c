@@ -33,7 +33,16 @@ static size_t counted(struct task *task) {
     return run(task, 0, NULL);
 }
 
-// As many filters as a part has; then fewer until they fit.
+// Packed weights of a group that stay in a core's cache while all pixels are multiplied with them.
+static const size_t cached = 32 << 10;
+
+static size_t packed_bytes(const struct task *task) {
+    const struct layer *of = &task->layers[0];
+    const size_t depth = task->picture.planes ? picture_depth(of) : (size_t)of->channels;
+    return laid_of(of, depth).total * (size_t)task->group * sizeof(tap);
+}
+
+// As many filters as a part has; then fewer until they fit, and stay in a cache.
 static void fit_dense(struct task *task, size_t most) {
     const struct layer *of = &task->layers[0];
     const double products = (double)taps_of(of) * of->channels * of->filters;
@@ -41,8 +50,9 @@ static void fit_dense(struct task *task, size_t most) {
     const double quantised = task->picture.planes ? 5.0 * of->height * of->width * of->channels / LANES : 0;
     const double written = 3.0 * (double)rounded((size_t)of->filters, LANES) / LANES;
     task->cost = pixels * (multiplied * products + written) + quantised;
-    task->group = (int)rounded((size_t)task->layers[0].filters, LANES);
-    while (counted(task) > most && task->group > LANES)
+    const int panels = (of->filters + LANES - 1) / LANES, parts = divides_filters(task) ? task->n_parts : 1;
+    task->group = (panels + parts - 1) / parts * LANES;
+    while ((counted(task) > most || packed_bytes(task) > cached) && task->group > LANES)
         task->group = greater((int)rounded((size_t)task->group / 2, LANES), LANES);
 }
 
