@@ -144,7 +144,7 @@ serve_networks() {
         [ "$((number++))" != 0 ] || inside layerstream profile --iterations 2 "$models/$name"
     done
     inside sh -ec "chown -R root:layerstream $models && chmod -R u=rwX,g=rX,o= $models"
-    drop_in zz-load "[Service]\nEnvironment=LAYERSTREAM_BUDGET=${budget}MiB\nMemoryMax=$((budget + 168))M"
+    drop_in zz-load "[Service]\nEnvironment=LAYERSTREAM_BUDGET=${budget}MiB\nMemoryMax=$((budget + 180))M"
     restart
 }
 try "serves ${networks[*]:-nothing else} in ${budget}MiB" serve_networks
@@ -208,7 +208,7 @@ alert() { # SECONDS ALERT
 post() { inside curl -sf -X POST "http://127.0.0.1:8080/v2/repository/models/$1"; }
 
 provoke_refused() {  # a budget in which only the small model fits
-    drop_in zz-load "[Service]\nEnvironment=LAYERSTREAM_BUDGET=12MiB LAYERSTREAM_REQUEST_MEMORY=4MiB\nMemoryMax=180M"
+    drop_in zz-load "[Service]\nEnvironment=LAYERSTREAM_BUDGET=12MiB LAYERSTREAM_REQUEST_MEMORY=4MiB\nMemoryMax=192M"
     restart
     alert 60 LayerstreamModelRefused
 }

@@ -229,14 +229,19 @@ def share_out(
 def admission(
     sharers: Sequence[Sharer], budget: Budget, activations: Activations, loaded: int = 0
 ) -> tuple[bool, list[int]]:
-    """Return whether ``share_out`` lets models compute in turns, and the positions that it admits."""
+    """Return whether ``share_out`` lets models compute in turns, and the positions that it admits.
+
+    First come the ``loaded`` ones, then the next, which is about to be loaded: those that wait do not
+    decide whether it is.
+    """
     admitted = {
         in_turns: _admitted(sharers, budget.without(()), in_turns)
         for in_turns in _WAYS[activations]
     }
 
-    def served(way: bool) -> tuple[int, int]:
-        return sum(position < loaded for position in admitted[way]), len(admitted[way])
+    def served(way: bool) -> tuple[int, int, int]:
+        staying = sum(position < loaded for position in admitted[way])
+        return staying, staying + (loaded in admitted[way]), len(admitted[way])
 
     in_turns = max(admitted, key=served)  # the first of equal ones
     return in_turns, admitted[in_turns]

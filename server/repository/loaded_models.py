@@ -26,7 +26,7 @@ from server.repository.layout.slots import Slot
 from server.repository.opening import Opener
 from server.repository.planning.planning_threads import PlanningThreads, Progress
 from server.repository.planning.preparing import Prepared, Preparer
-from server.repository.replanning import Place, Places, check_within, growing, making_room
+from server.repository.replanning import Change, Place, Places, check_within, growing, making_room
 from server.repository.uses import Uses
 from server.requests.uninterrupted import to_its_end
 from server.settings.sizes import format_size
@@ -72,21 +72,19 @@ class LoadedModels:
         loaded, key = self.places(), key or entry.name
         place, changes = await self.room(model, loaded, key)
         try:
-            for other, smaller in changes.items():
+            for other, smaller in changes:
                 await self._reopen(self._entries[other], smaller)
             entry.read()
             worker = await self._opener.open(key, model, place)
         except BaseException:
-            await to_its_end(self._restore({other: loaded[other] for other in changes}))
+            await to_its_end(self._restore({other: loaded[other] for other, _ in changes}))
             raise
         if entry.worker is not None:
             entry.uses = Uses()
         entry.serve(worker, model, place)
         return bool(changes) or place.fitted.by_thumb
 
-    async def room(
-        self, model: Prepared, loaded: Places, key: str
-    ) -> tuple[Place, dict[str, Place]]:
+    async def room(self, model: Prepared, loaded: Places, key: str) -> tuple[Place, list[Change]]:
         """Return what ``model`` shall be at once beside the ``loaded``, and which of these change before.
 
         What is not among the loaded, and is called as ``key``, counts for gone.
@@ -110,7 +108,7 @@ class LoadedModels:
         """
         before, entry.most_bytes = entry.most_bytes, most_bytes
         loaded = self.places()
-        changes: dict[str, Place] = {}
+        changes: list[Change] = []
         try:
             shares = await self._searched(lambda: self._planned([*loaded], None))
             planned = _as_places(loaded, shares) | self._replaced_on_disk(loaded)
@@ -118,13 +116,13 @@ class LoadedModels:
             others = {name: place for name, place in loaded.items() if name != entry.name}
             place, budget = planned[entry.name], self._budget.without([entry.name])
             changes = making_room(place, others, planned, budget)
-            for other, smaller in changes.items():
+            for other, smaller in changes:
                 await self._reopen(self._entries[other], smaller)
             if not place.is_like(loaded[entry.name]):
                 await self._reopen(entry, place)
         except BaseException:
             entry.most_bytes = before
-            await to_its_end(self._restore({other: loaded[other] for other in changes}))
+            await to_its_end(self._restore({other: loaded[other] for other, _ in changes}))
             raise
 
     async def grow(self) -> None:

@@ -5,6 +5,7 @@ model comes only so many as let it in, afterwards only what is worth it. What wa
 so that it serves at once, is changed for what a search has found.
 """
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Self
@@ -52,27 +53,31 @@ def _chosen(plan: Plan | PipelinePlan) -> tuple[object, ...]:
 
 #: Models by name.
 Places = Mapping[str, Place]
+#: A model, and what it is opened again as.
+Change = tuple[str, Place]
 
 
-def making_room(
-    newcomer: Place, loaded: Places, planned: Places, budget: Budget
-) -> dict[str, Place]:
+def making_room(newcomer: Place, loaded: Places, planned: Places, budget: Budget) -> list[Change]:
     """Return what changes, in order, so that ``newcomer`` fits in ``budget`` beside ``loaded``.
 
-    ``planned``: what the loaded ones shall be when it has come. None grows before that: one that shall, in
-    turns with others, keeps its plan there. Each step leaves the budget whole.
+    ``planned``: what the loaded ones shall be when it has come. At first none grows: one that shall, in
+    turns with others, keeps its plan there. Where that is not enough, all become what was planned: of plans
+    in turns the smaller one may leave less room, since it may have more of what is not shared. Each step
+    leaves the budget whole; one that does not fit yet is tried once more at the end.
     """
-    trial = budget.without(())
-    changes: dict[str, Place] = {}
-    for name in sorted(loaded, key=lambda name: _added(name, planned[name], loaded, budget)):
+    trial, now = budget.without(()), dict(loaded)
+    changes: list[Change] = []
+    order = sorted(loaded, key=lambda name: _added(name, planned[name], loaded, budget))
+    for grows, name in itertools.product((False, True), order):
         if _fits(newcomer, trial):
             break
         target = planned[name]
-        if _added(name, target, loaded, trial) > 0:
-            target = Place(loaded[name].fitted, target.in_turns)
-        if not target.is_like(loaded[name]):
+        if not grows and _added(name, target, now, trial) > 0:
+            target = Place(now[name].fitted, target.in_turns)
+        if not target.is_like(now[name]) and _added(name, target, now, trial) <= trial.free_bytes:
             _change(trial, name, target)
-            changes[name] = target
+            now[name] = target
+            changes.append((name, target))
     return changes
 
 

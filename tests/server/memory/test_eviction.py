@@ -49,7 +49,8 @@ def test_room_is_made_and_nobody_goes_for_nothing(
         budget = Budget(total)
         staying = [each.sharer for each in loaded if each.sharer.name not in gone]
         away = [each.sharer for each in loaded if each.sharer.name in gone]
-        shares = share_out([*staying, new, *others, *away], budget, way, len(staying))
+        waiting = sorted([*others, *away], key=lambda each: each.name)  # as they lie on disk
+        shares = share_out([*staying, new, *waiting], budget, way, len(staying))
         assert budget.used_bytes <= total
         return all(isinstance(outcome, Fitted) for outcome in shares.outcomes[: len(staying) + 1])
 

@@ -3,7 +3,7 @@
 import asyncio
 import random
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from functools import partial
 from itertools import groupby
 from typing import Any
@@ -70,8 +70,8 @@ def test_models_come_and_go_step_by_step_within_the_budget(
             if isinstance(outcome, Fitted)
         }
 
-    def apply(changes: dict[str, Place]) -> None:
-        for name, place in changes.items():
+    def apply(changes: Iterable[tuple[str, Place]]) -> None:
+        for name, place in changes:
             budget.change(name, place.fitted.plan.memory, place.in_turns)
             loaded[name] = place
 
@@ -79,7 +79,7 @@ def test_models_come_and_go_step_by_step_within_the_budget(
         if name in loaded:
             budget.release(name)
             del loaded[name]
-            apply(growing(loaded, planned([*loaded]), budget))
+            apply(growing(loaded, planned([*loaded]), budget).items())
             continue
         shares = planned([*loaded, name])
         if name not in shares:
@@ -89,6 +89,21 @@ def test_models_come_and_go_step_by_step_within_the_budget(
         budget.reserve(name, shares[name].fitted.plan.memory, shares[name].in_turns)
         loaded[name] = shares[name]
         assert budget.used_bytes <= total
+
+
+def test_a_smaller_plan_that_shares_less_gives_way_to_what_was_planned() -> None:
+    """Kept, it would take no less than planned by itself, and leave the newcomer no room."""
+    kept, wide = {"ring": 12, "arena": 1}, {"ring": 3, "arena": 14}
+    budget = Budget(30)
+    budget.reserve("a", kept, True)
+    new = Place(fitted({"ring": 13, "arena": 14}), True)
+    changes = making_room(
+        new, {"a": Place(fitted(kept), True)}, {"a": Place(fitted(wide), True)}, budget
+    )
+    for name, place in changes:
+        budget.change(name, place.fitted.plan.memory, place.in_turns)
+    budget.reserve("new", new.fitted.plan.memory, True)
+    assert budget.used_bytes == 30
 
 
 def test_what_a_search_has_found_takes_the_place_of_a_first_plan() -> None:
