@@ -5,6 +5,7 @@ Invariant: a device that decided what ``Piece.native`` and the ``chain`` of piec
 """
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -36,32 +37,48 @@ Session = tuple[int | ChainNode, ...]
 
 @dataclass
 class Opened:
-    """What steps need: ``sessions``, each once, and in each lane ``bindings`` of them and other bytes.
+    """What steps need: sessions, each once, and in each lane ``bindings`` of them and other bytes.
 
-    ``together_bytes``: of kernels without sessions of their own, once for all.
+    ``sessions``: how often each is bound. ``together``: bytes that kernels without sessions of their own
+    share, each as often as a piece or row operator asks for them; the most is there once for all.
     """
 
-    sessions: set[Session] = field(default_factory=set)
+    manifest: Manifest
+    sessions: Counter[Session] = field(default_factory=Counter)
     bindings: int = 0
     other_bytes: int = 0
-    together_bytes: int = 0
+    together: Counter[int] = field(default_factory=Counter)
+    _held_bytes: int = 0
 
-    def add(self, session: Session) -> None:
-        """Take one more binding, of a session that may be there."""
-        self.sessions.add(session)
-        self.bindings += len(session)
+    def add(self, session: Session, times: int = 1) -> None:
+        """Take one more binding, of a session that may be there, or one less (``times`` -1)."""
+        self.bindings += times * len(session)
+        before, self.sessions[session] = self.sessions[session], self.sessions[session] + times
+        if not (before and self.sessions[session]):
+            self._held_bytes += times * _bytes_of(self.manifest, session)
+        if not self.sessions[session]:
+            del self.sessions[session]
+
+    def join(self, pieces: Sequence[Piece], times: int = 1) -> None:
+        """Make one launch of ``pieces``, which were launches of their own, or part them (``times`` -1)."""
+        for piece in pieces:
+            _add_piece(self, piece, -times)
+        self.add(tuple(map(_in_run, pieces)), times)
+
+    def n_bytes(self, lanes: int = 1) -> int:
+        """Return what sessions, bindings and copies take at most; each of ``lanes`` has the last two."""
+        shared = self._held_bytes + max(+self.together, default=0)
+        return shared + lanes * (BINDING_BYTES * self.bindings + self.other_bytes)
 
 
 def opened_by(manifest: Manifest, steps: Sequence[Step], runs: Sequence[range] = ()) -> Opened:
     """Return what ``steps`` need, where those of each of ``runs`` are one launch."""
-    found = Opened()
-    inside = {position for run in runs for position in run}
-    for run in runs:
-        pieces = (step for step in steps[run.start : run.stop] if isinstance(step, Piece))
-        found.add(tuple(map(_in_run, pieces)))
-    for position, step in enumerate(steps):
-        if isinstance(step, Piece) and position not in inside:
+    found = Opened(manifest)
+    for step in steps:
+        if isinstance(step, Piece):
             _add_piece(found, step)
+    for run in runs:
+        found.join([step for step in steps[run.start : run.stop] if isinstance(step, Piece)])
     for region in regions_of(steps):
         for launch in region.plan.launched:
             _add_launch(found, region.manifest, launch)
@@ -75,11 +92,7 @@ def session_bytes(
 
     Equal sessions are one; each of ``lanes`` has its own bindings and copies.
     """
-    found = opened_by(manifest, steps, runs)
-    held = sum(_bytes_of(manifest, session) for session in found.sessions)
-    return (
-        held + found.together_bytes + lanes * (BINDING_BYTES * found.bindings + found.other_bytes)
-    )
+    return opened_by(manifest, steps, runs).n_bytes(lanes)
 
 
 def _bytes_of(manifest: Manifest, session: Session) -> int:
@@ -91,14 +104,14 @@ def _bytes_of(manifest: Manifest, session: Session) -> int:
     return sum(parts) - SESSION_BYTES * (len(session) - 1)
 
 
-def _add_piece(found: Opened, piece: Piece) -> None:
+def _add_piece(found: Opened, piece: Piece, times: int = 1) -> None:
     if piece.native is not None:
-        found.other_bytes += piece.native.bound_bytes
-        found.together_bytes = max(found.together_bytes, piece.native.together_bytes)
+        found.other_bytes += times * piece.native.bound_bytes
+        found.together[piece.native.together_bytes] += times
     elif piece.chain is not None:
-        _add_chain(found, piece.chain, _shapes(piece.outputs))
+        _add_chain(found, piece.chain, _shapes(piece.outputs), times)
     else:
-        found.add((piece.graph,))
+        found.add((piece.graph,), times)
 
 
 def _add_launch(found: Opened, manifest: Manifest, launch: Sequence[Action]) -> None:
@@ -120,13 +133,13 @@ def _add_call(found: Opened, manifest: Manifest, call: Call) -> None:
     _add_chain(found, operator.chain, [strip_shape(manifest, call.output)])
 
 
-def _add_chain(found: Opened, chain: Chain, outputs: Sequence[Shape]) -> None:
+def _add_chain(found: Opened, chain: Chain, outputs: Sequence[Shape], times: int = 1) -> None:
     if not chain.makes:
         return
-    found.other_bytes += chain.bound_bytes
+    found.other_bytes += times * chain.bound_bytes
     least = chain.shared_elements
     if least is not None and max(math.prod(outputs[made]) for made in chain.makes) >= least:
-        found.together_bytes = max(found.together_bytes, chain.together_bytes)
+        found.together[chain.together_bytes] += times
 
 
 def _in_run(piece: Piece) -> int | ChainNode:

@@ -15,7 +15,7 @@ from models.packs.records.pieces import Piece
 from models.runtime.joined_graphs import JOINED_TYPES
 from pipeline.planning.plan import Plan
 from pipeline.program.macs import macs_of_piece
-from pipeline.program.sessions import SESSION_BYTES, session_bytes
+from pipeline.program.sessions import SESSION_BYTES, opened_by, session_bytes
 from pipeline.program.steps import Step
 from pipeline.schedule.schedule import Stage, awaited
 
@@ -40,14 +40,27 @@ def joined(manifest: Manifest, plan: Plan, most_bytes: int | None = None) -> Pla
     runs = tuple(_runs(manifest, plan.steps, plan.stages))
     found = _with(manifest, plan, runs)
     if most_bytes is not None and _added(found, plan) > most_bytes:
-        found, taken = plan, list[range]()
-        for run in runs:
-            longer = _with(manifest, plan, (*taken, run))
-            if _added(longer, plan) <= most_bytes:
-                found, taken = longer, [*taken, run]
+        found = _with(manifest, plan, tuple(_affordable(manifest, plan, runs, most_bytes)))
     # Where they are equal to each other they may even take less.
     added = max(_added(found, plan), 1) if found.runs else 0
     return replace(found, choice=replace(plan.choice, joined_bytes=added))
+
+
+def _affordable(
+    manifest: Manifest, plan: Plan, runs: Sequence[range], most_bytes: int
+) -> Iterator[range]:
+    """Yield those of ``runs`` that together take at most ``most_bytes`` more, the first ones first."""
+    opened, lanes, scratch = opened_by(manifest, plan.steps), plan.choice.lanes, plan.scratch_bytes
+    most = plan.session_bytes + plan.scratch_bytes + most_bytes
+    for run in runs:
+        pieces = _pieces(plan.steps[run.start : run.stop])
+        opened.join(pieces)
+        longer = max(scratch, _scratch_bytes(manifest, pieces))
+        if opened.n_bytes(lanes) + longer <= most:
+            scratch = longer
+            yield run
+        else:
+            opened.join(pieces, -1)
 
 
 def _added(longer: Plan, plan: Plan) -> int:
