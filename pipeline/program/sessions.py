@@ -65,9 +65,14 @@ class Opened:
             _add_piece(self, piece, -times)
         self.add(tuple(map(_in_run, pieces)), times)
 
+    @property
+    def together_bytes(self) -> int:
+        """What kernels without sessions of their own share: as much as the one that asks for most."""
+        return max(+self.together, default=0)
+
     def n_bytes(self, lanes: int = 1) -> int:
         """Return what sessions, bindings and copies take at most; each of ``lanes`` has the last two."""
-        shared = self._held_bytes + max(+self.together, default=0)
+        shared = self._held_bytes + self.together_bytes
         return shared + lanes * (BINDING_BYTES * self.bindings + self.other_bytes)
 
 
