@@ -21,7 +21,7 @@ SUM_INPUT = 3
 #: Operators whose kernels read an element, compute, and write it: safe on the same memory.
 IN_PLACE = frozenset(
     (
-        *("Add", "Clip", "Div", "HardSigmoid", "LeakyRelu", "Mul", "Neg", "QLinearAdd"),
+        *("Add", "Div", "HardSigmoid", "LeakyRelu", "Mul", "Neg", "QLinearAdd"),
         *(
             "QLinearConcat",
             "QLinearLeakyRelu",
