@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from benchmarks.load.figures import summary_ms
-from benchmarks.load.kept import Answers, Kept
+from benchmarks.load.kept import Answers, Kept, receive_all
 
 
 @dataclass(frozen=True)
@@ -107,21 +107,15 @@ class _Run:
         self._open -= 1
 
     def _serve(self, seconds: float) -> None:
-        for key, events in self._selector.select(max(0.0, seconds)):
-            client: Kept = key.data
-            try:
-                if events & selectors.EVENT_WRITE:
-                    client.write()
-                response = client.receive() if events & selectors.EVENT_READ else None
-            except OSError:
+        for client, response in receive_all(self._selector, seconds):
+            if response is None:
                 self._lose(client)
                 continue
-            if response is not None:
-                self._count(response.status, client)
-                if response.closes or not client.is_reusable:
-                    self._drop(client)
-                else:
-                    self._idle.append(client)
+            self._count(response.status, client)
+            if response.closes or not client.is_reusable:
+                self._drop(client)
+            else:
+                self._idle.append(client)
 
     def _count(self, status: int, client: Kept) -> None:
         self.tally.answers.count(status, client)

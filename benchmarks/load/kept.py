@@ -12,6 +12,7 @@ import socket
 import struct
 import time
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 from benchmarks.load.figures import summary_ms
@@ -21,6 +22,26 @@ _READ_BYTES = 1 << 18
 # SO_TIMESTAMPNS of asm-generic/socket.h.
 _TIMESTAMP = 35
 _TIMESPEC = struct.Struct("@ll")
+
+
+def receive_all(
+    selector: selectors.BaseSelector, seconds: float
+) -> Iterator[tuple["Kept", "Response | None"]]:
+    """Let connections of ``selector`` go on, waiting up to ``seconds``; yield what has come.
+
+    A whole answer with its connection, and None with one that broke.
+    """
+    for key, events in selector.select(max(0.0, seconds)):
+        client: Kept = key.data
+        try:
+            if events & selectors.EVENT_WRITE:
+                client.write()
+            response = client.receive() if events & selectors.EVENT_READ else None
+        except OSError:
+            yield client, None
+            continue
+        if response is not None:
+            yield client, response
 
 
 class Kept:

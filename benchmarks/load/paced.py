@@ -12,7 +12,7 @@ from collections import Counter
 from typing import Any
 
 from benchmarks.load.figures import summary_ms
-from benchmarks.load.kept import Kept
+from benchmarks.load.kept import Kept, receive_all
 
 _DRAIN_SECONDS = 10.0
 
@@ -74,18 +74,10 @@ class _Paced:
         client.close()
 
     def _serve(self, seconds: float) -> None:
-        for key, events in self._selector.select(max(0.0, seconds)):
-            client: Kept = key.data
-            try:
-                if events & selectors.EVENT_WRITE:
-                    client.write()
-                response = client.receive() if events & selectors.EVENT_READ else None
-            except OSError:
-                if client.is_busy:
-                    self.outcomes["lost"] += 1
-                self._drop(client)
-                continue
+        for client, response in receive_all(self._selector, seconds):
             if response is None:
+                self.outcomes["lost"] += client.is_busy
+                self._drop(client)
                 continue
             outcome = str(response.status)
             if response.status == 503 and response.header("retry-after") is None:

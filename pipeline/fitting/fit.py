@@ -15,11 +15,13 @@ from pipeline.fitting.weights import plan_weights
 from pipeline.fitting.within import Within
 from pipeline.planning.found_plans import PLANNER_VERSION, FoundPlan, FoundPlans, canonical
 from pipeline.planning.make import make_plan, of_weights
-from pipeline.planning.plan import Choice, PlanError
+from pipeline.planning.plan import Choice, Plan, PlanError
 from pipeline.profiles.profile import Profile
 from pipeline.program.regions import RegionError
 from pipeline.program.steps import row_network
 from pipeline.schedule.architectures import Architecture
+
+_BY_THUMB = "a first plan, by rules of thumb: the best one is searched for"
 
 
 def fit(
@@ -59,6 +61,39 @@ def fit(
     if smallest is not None and kept.total_bytes < smallest.total_bytes:
         known.add(least, kept)
     return fitted
+
+
+def by_thumb(
+    manifest: Manifest,
+    architecture: Architecture,
+    wanted: Wanted,
+    least: Plan,
+    profile: Profile | None = None,
+) -> Fitted:
+    """Return a plan within ``wanted.total_bytes`` that is found without a search.
+
+    The whole network streams if that fits, else what is on rows is what ``least``, its smallest plan, has
+    there. Memory that is left keeps weights. ``profile`` judges it, and decides nothing. Where nothing else
+    fits, or the architecture is planned on a profile alone, it is ``least``.
+
+    Raises:
+        ProfileError: the profile lacks a kernel.
+    """
+    plan = _streaming(manifest, architecture, wanted, least) or least
+    return replace(judged(plan, profile, (_BY_THUMB,)), by_thumb=True)
+
+
+def _streaming(
+    manifest: Manifest, architecture: Architecture, wanted: Wanted, least: Plan
+) -> Plan | None:
+    if architecture.tuned == "search":
+        return None
+    within = Within(manifest, of_weights(architecture, manifest), wanted, None)
+    for choice in (Choice(), least.choice):
+        found = within.streaming(choice)
+        if found is not None:
+            return found.plan
+    return None
 
 
 def _searched(

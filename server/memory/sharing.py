@@ -11,8 +11,7 @@ from typing import Literal
 from models.errors import ModelError
 from models.packs.manifest import Manifest
 from pipeline.execution.leases import SHARED_KINDS
-from pipeline.fitting.by_thumb import by_thumb
-from pipeline.fitting.fit import fit
+from pipeline.fitting.fit import by_thumb, fit
 from pipeline.fitting.laned import fit_lanes
 from pipeline.fitting.partitioned import fit_partitions
 from pipeline.fitting.wanted import NOTHING, Fitted, Wanted

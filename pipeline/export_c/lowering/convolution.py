@@ -1,8 +1,10 @@
 """Convolutions and pools: any stride, pad, dilation and number of groups, in one or two dimensions."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pipeline.devices.operators.window import Window
 from pipeline.export_c.lowering.node import Operation, Shape, items
@@ -20,21 +22,7 @@ def convolution(operation: Operation) -> None:
     if shape[1] != depth * groups or filters % groups:
         operation.refuse(f"a weight {list(weight.shape)} in {groups} groups on {list(shape)}")
     frame = _frame(operation, weight.shape[2:])
-    made = operation.make((shape[0], filters, *frame.result))
-    bias = operation.optional(2)
-    fields = geometry(shape, frame, filters, groups)
-    fields |= {"line": fields["size_x"], "plane": items(shape[2:]), "part": 0}
-    operation.step(
-        "convolve",
-        Value(operation.name(0)),
-        Weight(np.ascontiguousarray(weight), rows=True),
-        None if bias is None else Weight(np.ascontiguousarray(bias)),
-        Value(made),
-        Record("window", fields),
-        Rows(filters),
-        Band(fields["result_y"]),
-        after=After(adds=True),
-    )
+    _filters_step(operation, "convolve", weight, frame, groups, Band(_two(frame.result)[0]))
 
 
 def transposed_convolution(operation: Operation) -> None:
@@ -49,18 +37,31 @@ def transposed_convolution(operation: Operation) -> None:
     by_group = weight.reshape(groups, len(weight) // groups, *weight.shape[1:]).swapaxes(1, 2)
     by_filter = by_group.reshape(groups * together, -1, *weight.shape[2:])
     frame = _spread(operation, weight.shape[2:], shape[2:])
-    made = operation.make((shape[0], len(by_filter), *frame.result))
-    bias = operation.optional(2)
-    fields = geometry(shape, frame, len(by_filter), groups)
+    _filters_step(operation, "convolve_transposed", by_filter, frame, groups)
+
+
+def _filters_step(
+    operation: Operation,
+    kernel: str,
+    weight: NDArray[Any],
+    frame: Window,
+    groups: int,
+    *bands: Band,
+) -> None:
+    """Add the step of a ``kernel``; ``weight`` has filters first, some of which can run at a time."""
+    shape, filters, bias = operation.shape(0), len(weight), operation.optional(2)
+    made = operation.make((shape[0], filters, *frame.result))
+    fields = geometry(shape, frame, filters, groups)
     fields |= {"line": fields["size_x"], "plane": items(shape[2:]), "part": 0}
     operation.step(
-        "convolve_transposed",
+        kernel,
         Value(operation.name(0)),
-        Weight(np.ascontiguousarray(by_filter), rows=True),
+        Weight(np.ascontiguousarray(weight), rows=True),
         None if bias is None else Weight(np.ascontiguousarray(bias)),
         Value(made),
         Record("window", fields),
-        Rows(len(by_filter)),
+        Rows(filters),
+        *bands,
         after=After(adds=True),
     )
 

@@ -7,8 +7,7 @@ import pytest
 from models.packs.manifest import Manifest
 from models.packs.pack import open_pack
 from pipeline.fitting import within
-from pipeline.fitting.by_thumb import by_thumb
-from pipeline.fitting.fit import fit
+from pipeline.fitting.fit import by_thumb, fit
 from pipeline.fitting.wanted import LEAST, Wanted
 from pipeline.schedule.architectures import ARCHITECTURES
 from tests.pipeline.made_profiles import profile
