@@ -22,7 +22,7 @@ def serve(config: Path | None, **flags: Any) -> None:
     or a line of the file of --config (queue_limit = 8); the first of these wins.
     Sizes are written 64MiB, 24MB or in bytes.
     """
-    from server.operation.cgroup import memory_limited
+    from server.memory.cgroup import memory_limited
     from server.operation.notify import Notifier
 
     notifier = Notifier.from_environment(os.environ)

@@ -6,8 +6,8 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from server.access.guard import Access
+from server.memory.cgroup import MemoryLimit, memory_limit
 from server.metrics.families import counter, gauge
-from server.operation.cgroup import MemoryLimit, memory_limit
 from server.operation.process import ProcessMemory, process_memory
 from server.transport.registry import Registry
 

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Sequence
 
-from server.operation.cgroup import memory_limited
+from server.memory.cgroup import memory_limited
 from server.operation.notify import Notifier
 from server.repository.entry import Entry
 from server.settings.sizes import format_size

@@ -17,6 +17,7 @@ from pipeline.profiles.profile import Profile
 from pipeline.schedule.architectures import ARCHITECTURES, Architecture
 from server.errors import NotServingError, RefusedError
 from server.memory.budget import Budget, check_requests
+from server.memory.cgroup import free_bytes
 from server.memory.minima import Minimum
 from server.memory.request_needs import Need
 from server.memory.sharing import Sharer, partitioned_sharer, sharer
@@ -61,7 +62,8 @@ class Preparer:
         self._settings = settings
         self._budget = budget
         self._device = device
-        self._search = SearchApart()
+        # What requests may hold is reserved and not there yet.
+        self._search = SearchApart(lambda: free_bytes() - budget.free_bytes - budget.request_bytes)
         #: What was found of packs beside which nothing can be written, by their folders.
         self._unsaved: dict[Path, FoundPlans] = {}
 

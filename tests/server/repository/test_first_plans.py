@@ -49,7 +49,7 @@ class Held(Search):
 @pytest.fixture
 def search(monkeypatch: pytest.MonkeyPatch) -> Held:
     held = Held()
-    monkeypatch.setattr(preparing, "SearchApart", lambda: held)
+    monkeypatch.setattr(preparing, "SearchApart", lambda _: held)
     return held
 
 

@@ -10,7 +10,7 @@ import pytest
 from pipeline.planning.plan import PlanError
 from pipeline.program.stopping import PlanningStoppedError, go_on, stopping_when, tell, telling
 from server.memory import search
-from server.repository.planning.apart import SearchApart
+from server.repository.planning.apart import APART_BYTES, SearchApart
 
 #: As quick to start as Python is, and never says a word.
 SILENT = (sys.executable, "-S", "-E", "-c", "import time; time.sleep(60)")
@@ -30,20 +30,24 @@ def refuse(words: str) -> None:
     raise PlanError(words)
 
 
+def plenty() -> int:
+    return APART_BYTES
+
+
 @pytest.fixture
 def nothing_is_brief(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(search, "BRIEF_SECONDS", 0.0)
 
 
 def test_what_is_brief_stays_here() -> None:
-    assert SearchApart(KILLED).fully(where, [1, 3]) == (os.getpid(), 3)
+    assert SearchApart(plenty, KILLED).fully(where, [1, 3]) == (os.getpid(), 3)
 
 
 @pytest.mark.usefixtures("nothing_is_brief")
 def test_what_takes_long_runs_elsewhere_and_says_how_far_it_is() -> None:
     told: list[tuple[str, int, int]] = []
     with telling(lambda *said: told.append(said)):
-        process, found = SearchApart().fully(where, [1, 3])
+        process, found = SearchApart(plenty).fully(where, [1, 3])
     assert process != os.getpid()
     assert found == 3
     assert told[-2:] == [("sizes", 0, 2), ("sizes", 1, 2)]
@@ -53,13 +57,13 @@ def test_what_takes_long_runs_elsewhere_and_says_how_far_it_is() -> None:
 @pytest.mark.usefixtures("nothing_is_brief")
 def test_its_errors_are_those_of_the_search() -> None:
     with pytest.raises(PlanError, match="too few bytes"):
-        SearchApart().fully(refuse, "too few bytes")
+        SearchApart(plenty).fully(refuse, "too few bytes")
 
 
 @pytest.mark.usefixtures("nothing_is_brief")
 def test_a_process_that_is_killed_is_an_error() -> None:
     with pytest.raises(PlanError, match="without a word"):
-        SearchApart(KILLED).fully(where, [1])
+        SearchApart(plenty, KILLED).fully(where, [1])
 
 
 @pytest.mark.usefixtures("nothing_is_brief")
@@ -68,5 +72,11 @@ def test_it_ends_when_it_is_not_wanted_any_more() -> None:
     timer = threading.Timer(0.05, unwanted.set)
     timer.start()
     with stopping_when(unwanted.is_set), pytest.raises(PlanningStoppedError):
-        SearchApart(SILENT).fully(where, [1])
+        SearchApart(plenty, SILENT).fully(where, [1])
     timer.join()
+
+
+@pytest.mark.usefixtures("nothing_is_brief")
+def test_without_room_for_a_process_it_stays_here() -> None:
+    search = SearchApart(lambda: APART_BYTES - 1, KILLED)
+    assert search.fully(where, [1, 3]) == search.now(where, [1, 3]) == (os.getpid(), 3)

@@ -1,6 +1,6 @@
-"""The memory limit of the control group that this process is in, versions 1 and 2.
+"""What memory the system lets this process have: the limit of its control group, and what is free.
 
-Read only: systemd sets the limit (``MemoryMax=``), a container's runtime, or nobody.
+Read only, versions 1 and 2: systemd sets the limit (``MemoryMax=``), a container's runtime, or nobody.
 """
 
 from collections.abc import Iterator
@@ -11,6 +11,7 @@ from server.settings.sizes import format_size
 
 _MOUNT = Path("/sys/fs/cgroup")
 _MEMBERSHIP = Path("/proc/self/cgroup")
+_MEMORY = Path("/proc/meminfo")
 # Version 1 has no word for "no limit" but a number that no machine has.
 _NO_LIMIT = 1 << 60
 
@@ -31,6 +32,17 @@ def memory_limit(mount: Path = _MOUNT, membership: Path = _MEMBERSHIP) -> Memory
     """Return the nearest limit of this process's group and those around it; None: there is none."""
     found = [limit for group in _groups(mount, membership) if (limit := _limit(group)) is not None]
     return min(found, key=lambda limit: limit.free_bytes, default=None)
+
+
+def free_bytes(mount: Path = _MOUNT, membership: Path = _MEMBERSHIP, memory: Path = _MEMORY) -> int:
+    """Return what this process and others of its group may still take; 0: the system does not say."""
+    limit = memory_limit(mount, membership)
+    try:
+        lines = memory.read_text(encoding="ascii").splitlines()
+        available = next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable:"))
+    except (OSError, ValueError, StopIteration):
+        return 0
+    return 1024 * available if limit is None else min(1024 * available, limit.free_bytes)
 
 
 def memory_limited() -> str:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from server.operation.cgroup import MemoryLimit, memory_limit
+from server.memory.cgroup import MemoryLimit, free_bytes, memory_limit
 
 V2 = "0::/system.slice/layerstream.service\n"
 V1 = "9:name=systemd:/system.slice/l.service\n4:memory:/system.slice/l.service\n0::/\n"
@@ -73,3 +73,16 @@ def test_no_limit_and_what_cannot_be_understood_are_none(
 def test_without_control_groups_there_is_none(tmp_path: Path) -> None:
     assert memory_limit(tmp_path, tmp_path / "missing") is None
     assert found(tmp_path, V2) is None
+
+
+def test_what_is_free_is_the_least_of_the_limit_and_the_machine(tmp_path: Path) -> None:
+    memory = tmp_path / "meminfo"
+    where = tmp_path / "cgroup", tmp_path / "membership", memory
+    assert free_bytes(*where) == 0  # the system does not say
+    memory.write_text("MemTotal: 9000 kB\nMemAvailable: 4000 kB\n")
+    assert free_bytes(*where) == 4000 << 10
+    group_v2(tmp_path / "cgroup/system.slice/layerstream.service", 1_000_000, 400_000)
+    (tmp_path / "membership").write_text(V2)
+    assert free_bytes(*where) == 600_000
+    memory.write_text("MemAvailable: 100 kB\n")
+    assert free_bytes(*where) == 100 << 10
