@@ -1,12 +1,12 @@
 """Who goes for another: room is made, nobody goes for nothing, and who is used goes last."""
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pipeline.fitting.wanted import Fitted
 from server.memory.budget import Budget
 from server.memory.eviction import Resident, victims
-from server.memory.sharing import Activations, Sharer, share_out
+from server.memory.sharing import Activations, Sharer, admission, share_out
 from tests.server.memory.sets import numbers
 
 LEAST = st.tuples(st.integers(0, 60), st.integers(0, 60))
@@ -68,6 +68,23 @@ def test_room_is_made_and_nobody_goes_for_nothing(
     idle = {name for name, each in candidates.items() if not each.is_used}
     if served(idle):
         assert idle >= set(gone)  # who is used goes only where idle ones do not suffice
+
+
+@given(
+    total=st.integers(0, 300),
+    models=st.lists(LEAST, min_size=1, max_size=6),
+    loaded=st.integers(0, 5),
+)
+@example(total=115, models=[(35, 25), (35, 45), (25, 5)], loaded=1)
+def test_models_that_wait_do_not_decide_whether_the_one_that_comes_is_admitted(
+    total: int, models: list[tuple[int, int]], loaded: int
+) -> None:
+    loaded = min(loaded, len(models) - 1)
+    sharers = [model(f"m{number}", least) for number, least in enumerate(models)]
+    _, alone = admission(sharers[: loaded + 1], Budget(total), "auto", loaded)
+    if alone == list(range(loaded + 1)):
+        _, beside = admission(sharers, Budget(total), "auto", loaded)
+        assert beside[: loaded + 1] == alone
 
 
 def test_the_least_recently_used_goes_first() -> None:
