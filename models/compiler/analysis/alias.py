@@ -34,6 +34,8 @@ IN_PLACE = frozenset(
         ),
     )
 )
+# Limits of floats are parts of chains; over what they read, fewer layers run on rows.
+_IN_PLACE_OF_INTEGERS = IN_PLACE | {"Clip"}
 # A smaller value had better be inside a piece, with nodes around it.
 _LEAST_BYTES = 256 << 10
 
@@ -80,9 +82,12 @@ def over_operands(graph: Graph, aliases: Aliases, nodes: Iterable[int]) -> Alias
     maker = {name: index for index, node in enumerate(graph.nodes) for name in made(node)}
     for index in nodes:
         node = graph.nodes[index]
-        if node.op_type not in IN_PLACE or graph.region(index) is not None or len(made(node)) != 1:
+        if len(made(node)) != 1 or graph.region(index) is not None:
             continue
         result = graph.values.get(node.output[0])
+        is_float = result is None or result.dtype.startswith("float")
+        if node.op_type not in (IN_PLACE if is_float else _IN_PLACE_OF_INTEGERS):
+            continue
         operands = [name for name in reads(node) if name in graph.values]
         # What was made last is what regions make and use up at once.
         for name in sorted(operands, key=lambda each: -maker.get(each, -1)):

@@ -10,12 +10,16 @@ from models.packs.records.fields import Array
 LARGE, SMALL = (1, 1 << 17), (1, 8)
 
 
-def graph(*nodes: tuple[str, str, tuple[str, ...]], shape: tuple[int, ...] = LARGE) -> Graph:
+def graph(
+    *nodes: tuple[str, str, tuple[str, ...]],
+    shape: tuple[int, ...] = LARGE,
+    dtype: str = "float32",
+) -> Graph:
     """Return a graph of nodes (operator, result, operands); ``x`` goes in, the last result out."""
     names = ["x", *(result for _, result, _ in nodes)]
     return Graph(
         nodes=tuple(helper.make_node(kind, reads, [result]) for kind, result, reads in nodes),
-        values={name: Array(dtype="float32", shape=shape) for name in names},
+        values={name: Array(dtype=dtype, shape=shape) for name in names},
         constants={},
         inputs=("x",),
         outputs=(nodes[-1][1],),
@@ -42,6 +46,21 @@ def test_a_sum_lies_over_what_was_made_last() -> None:
 
 def test_so_does_a_sum_of_bytes() -> None:
     assert parents(graph(*BLOCK[:2], ("QLinearAdd", *BLOCK[2][1:]), BLOCK[3]))["sum"] == ("b", 0)
+
+
+@pytest.mark.parametrize(("dtype", "found"), [("float32", {}), ("uint8", {"b": ("a", 0)})])
+def test_limits_of_integers_do_and_those_of_floats_stay_in_their_chain(
+    dtype: str, found: dict[str, tuple[str, int]]
+) -> None:
+    shape = (1, 1 << 19)  # of bytes as of floats it is large
+    nodes = graph(
+        ("Conv", "a", ("x",)),
+        ("Clip", "b", ("a",)),
+        ("Conv", "y", ("b",)),
+        shape=shape,
+        dtype=dtype,
+    )
+    assert parents(nodes) == found
 
 
 def test_what_is_read_later_is_kept() -> None:
