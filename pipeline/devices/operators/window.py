@@ -59,8 +59,9 @@ def window(call: Call, kernel: Sequence[int], size: Sequence[int]) -> Window:
         _axis(length, extent, stride, auto_pad, pad)
         for length, extent, stride, pad in zip(size, extents, strides, around, strict=True)
     ]
+    rounds_up = bool(call.attribute("ceil_mode", 0))
     results = [
-        _count(sum(axis) - extent, axis, stride, bool(call.attribute("ceil_mode", 0)))
+        _count(sum(axis) - extent, axis, stride, rounds_up)
         for axis, extent, stride in zip(axes, extents, strides, strict=True)
     ]
     if min(results, default=1) < 1:
@@ -69,12 +70,17 @@ def window(call: Call, kernel: Sequence[int], size: Sequence[int]) -> Window:
         max((count - 1) * stride + extent - sum(axis), 0)
         for count, stride, extent, axis in zip(results, strides, extents, axes, strict=True)
     ]
+    ends = [end for _, _, end in axes]
+    if (
+        not rounds_up
+    ):  # one window that is larger than all it has: ONNX Runtime takes the rest for padding
+        ends, beyond = [end + past for end, past in zip(ends, beyond, strict=True)], [0] * len(ends)
     return Window(
         tuple(kernel),
         tuple(strides),
         tuple(dilations),
         tuple(begin for begin, _, _ in axes),
-        tuple(end for _, _, end in axes),
+        tuple(ends),
         tuple(beyond),
         tuple(results),
     )

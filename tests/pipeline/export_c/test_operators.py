@@ -77,7 +77,7 @@ PAIRS = """pairs (float[2,3,4,5] x, float[3,1,5] y) => (
 }"""
 
 POOLS = """pools (float[2,4,9,7] x) => (
-    float a, float b, float c, float d, float e, float f, float g, float h) {
+    float a, float b, float c, float d, float e, float f, float g, float h, float i) {
     a = MaxPool<kernel_shape=[3,2], strides=[2,1], pads=[1,0,1,1]>(x)
     b = AveragePool<kernel_shape=[3,3], strides=[2,2], pads=[1,1,1,1]>(x)
     c = AveragePool<kernel_shape=[3,3], strides=[2,2], pads=[1,1,1,1], count_include_pad=1>(x)
@@ -86,6 +86,7 @@ POOLS = """pools (float[2,4,9,7] x) => (
     f = GlobalMaxPool(x)
     g = ReduceMean<axes=[2,3], keepdims=0>(x)
     h = AveragePool<kernel_shape=[2,4], strides=[2,3], pads=[1,3,1,1], ceil_mode=1, count_include_pad=1>(x)
+    i = AveragePool<kernel_shape=[10,8], strides=[2,2], count_include_pad=1>(x)
 }"""
 
 MOVEMENT = """movement (float[1,6,4,4] x, float[1,6,4,4] z) => (
