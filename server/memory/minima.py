@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Generic, NamedTuple, TypeVar
 
+from loader.errors import LoaderError
 from models.errors import ModelError
 from models.packs.pack import find_pack
 from pipeline.devices.base import DeviceError
@@ -60,7 +61,7 @@ class Minima(Generic[T]):
             known = self._known.get(manifest)
             if known is None or known[0] != seen:
                 known = self._known[manifest] = seen, self._least(folder)
-        except (ModelError, PlanError, DeviceError, RefusedError, OSError):
+        except (ModelError, LoaderError, PlanError, DeviceError, RefusedError, OSError):
             return None
         return known[1]
 

@@ -71,7 +71,8 @@ class Preparer:
         """Return what the pack in ``folder``, a version's, needs at least, as the device is; blocks.
 
         Raises:
-            ModelError, DeviceError, PlanError: its pack is damaged, or not for here. OSError: no access.
+            ModelError, LoaderError, DeviceError, PlanError: its pack is damaged, or not for here.
+            OSError: no access.
         """
         # What is wrong with a profile is said when the pack is opened.
         pack, profile = prepared(self._checked(folder), self._device, logging.DEBUG)

@@ -59,8 +59,9 @@ class _FailedError(Exception):
         self.kind = kind
 
 
-# Of C++, and of the loader of libraries: these are imported within the limit, too.
+# Of C++, threads, and the loader of libraries: these are imported within the limit, too.
 _OUT_OF_MEMORY = (
+    "Cannot allocate memory",
     "bad_alloc",
     "bad allocation",
     "cannot map zero-fill pages",
@@ -78,12 +79,19 @@ def _failures() -> Iterator[None]:
     except MemoryError as exc:
         raise _FailedError("compiling it takes more memory than it may", "memory") from exc
     except ModelError as exc:
+        if _is_short(exc):
+            raise _FailedError("compiling it takes more memory than it may", "memory") from exc
         raise _FailedError(str(exc), "disk" if _is_full(exc) else "model") from exc
     except OSError as exc:
         raise _FailedError(exc.strerror or str(exc), "disk" if _is_full(exc) else "fault") from exc
     except Exception as exc:
-        short = any(words in str(exc) for words in _OUT_OF_MEMORY)
-        raise _FailedError(f"{type(exc).__name__}: {exc}", "memory" if short else "fault") from exc
+        kind: Kind = "memory" if _is_short(exc) else "fault"
+        raise _FailedError(f"{type(exc).__name__}: {exc}", kind) from exc
+
+
+def _is_short(exc: BaseException) -> bool:
+    """Return whether it is memory that lacked, which libraries tell in words alone."""
+    return any(words in str(exc) for words in _OUT_OF_MEMORY)
 
 
 def _is_full(exc: BaseException | None) -> bool:
@@ -97,9 +105,11 @@ def _is_full(exc: BaseException | None) -> bool:
 def _compile(task: Task) -> Path:
     from models.compiler import CompileOptions, compile_onnx
     from models.packs.target import named_target
+    from models.runtime.sessions import claim_process
     from pipeline.checking.accepting import checker
     from pipeline.devices.lowered import device_measure
 
+    claim_process()  # sessions with threads of their own would take the limit for stacks
     source, target = Path(task.source), named_target(task.target)
     options = CompileOptions(
         target=target,

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from loader.errors import ReadError
+from models.errors import PackError
 from server.memory.minima import Minima
 from tests.server.conftest import SettingsFactory
 from tests.server.support import Packs, serving
@@ -33,6 +35,14 @@ def test_a_pack_is_opened_again_when_it_is_another(packs: Packs, tmp_path: Path)
     shutil.rmtree(folder)
     assert minima.of(folder) is None
     assert asked == [folder] * 3
+
+
+@pytest.mark.parametrize("fault", [ReadError("weights.bin"), PackError("x"), PermissionError()])
+def test_a_pack_that_cannot_be_read_has_no_claim(packs: Packs, fault: Exception) -> None:
+    def least(folder: Path) -> int:
+        raise fault
+
+    assert Minima(least).of(packs.repository / "tiny") is None
 
 
 @pytest.mark.parametrize(

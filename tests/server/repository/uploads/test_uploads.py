@@ -15,8 +15,10 @@ from typing import Any
 import aiofiles
 import pytest
 
+from models.errors import ModelError
 from models.packs.pack import versions
 from server.protocol.documentation import schemas
+from server.repository.uploads.child import _FailedError, _failures
 from server.repository.uploads.compiling import Compiler, Limits
 from server.repository.uploads.uploads import Uploads
 from tests.server.conftest import SettingsFactory
@@ -314,6 +316,21 @@ async def test_a_real_model_is_compiled(
         refused = await service.client.post(UPLOAD.format("bad"), content=source)
         error(refused, 413, "compile_memory")
         nothing_is_left(repository, tiny=["1", "2"], pair=["1"])
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind"),
+    [
+        (ModelError("the pack fails: pthread_create failed: Cannot allocate memory"), "memory"),
+        (ModelError("no model"), "model"),
+        (RuntimeError("std::bad_alloc"), "memory"),
+        (RuntimeError("a bug"), "fault"),
+    ],
+)
+def test_what_failed_is_told_by_what_was_said(fault: Exception, kind: str) -> None:
+    with pytest.raises(_FailedError) as told, _failures():
+        raise fault
+    assert told.value.kind == kind
 
 
 @pytest.mark.slow
