@@ -77,6 +77,12 @@ class Expected:
                 if least is not None and least.has_room(self._budget.request_bytes):
                     yield Sharer(slot.name, least.memory, alone=least.alone)
 
+    def fits_alone(self, name: str, model: str) -> bool:
+        """Return whether slot ``name`` of ``model`` has room where no other is loaded; blocks."""
+        room = self._budget.total_bytes - self._budget.request_bytes
+        found = (self._minima.of(slot.folder) for slot in self.slots_of(model) if slot.name == name)
+        return any(least is None or sum(least.memory.values()) <= room for least in found)
+
     def slots(self) -> Iterator[Slot]:
         """Yield the slots of all models, as far as they can be read; blocks."""
         for name in self.names():

@@ -148,7 +148,10 @@ class Repository:
             with contextlib.suppress(*_FAILURES, RefusedError, NotServingError):
                 await self._load(name, evicts=False)
             for entry in self._entries.of(name):
-                if self._evicts and entry.absence == "refused":
+                may_come = self._evicts and entry.absence == "refused"
+                if may_come and await asyncio.to_thread(
+                    self._expected.fits_alone, entry.name, entry.model
+                ):
                     entry.condition = Unloaded(entry.reason, "evicted")
                     _log.info("model %s: no room now, a request to it makes some", entry.name)
                 elif not entry.serves:

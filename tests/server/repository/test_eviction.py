@@ -1,6 +1,7 @@
 """Models that go for others, and come back with the next request to them."""
 
 import asyncio
+import logging
 import shutil
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -123,6 +124,20 @@ async def test_pinned_models_stay(settings: SettingsFactory, packs: Packs) -> No
         error(await service.infer("twin", inputs_for("twin")), 409, "'twin'", "excess")
         assert loaded(service) == {"tiny", "pair"}
         await right(service, packs, "tiny")
+
+
+async def test_what_never_fits_is_not_promised(
+    settings: SettingsFactory, packs: Packs, caplog: pytest.LogCaptureFixture
+) -> None:
+    small, large = sorted(("twin", "pair"), key=packs.smallest)
+    room = (packs.smallest(small) + packs.smallest(large)) // 2
+    changes = crowding(packs, models_budget=room, models=(small, large))
+    with caplog.at_level(logging.INFO):
+        async with serving(settings(**changes)) as service:
+            error(await service.infer(large, inputs_for(large)), 409, repr(large), "excess")
+            await right(service, packs, small)
+    assert f"not served: model {large!r}" in caplog.text
+    assert "a request to it makes some" not in caplog.text
 
 
 async def test_without_the_policy_nobody_goes(settings: SettingsFactory, packs: Packs) -> None:
