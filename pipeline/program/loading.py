@@ -93,7 +93,7 @@ def saving_loadings(
     alone = network.alone
     free = sorted((item for item in writes if item.value in alone), key=lambda item: item.operator)
     taken = {item.value: np.zeros(len(item.ends), bool) for item in free}
-    for old in sorted(network.last_read(pieces) & reads.keys()) if free else ():
+    for old in network.last_read(reads, pieces) if free else ():
         ends = _read_ends(reads[old], network.values[old].height)
         first = min(reader.operator for reader in reads[old])
         left = np.ones(len(ends), bool)

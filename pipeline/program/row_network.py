@@ -198,15 +198,16 @@ class RowNetwork:
             second.row_bytes,
         )
 
-    def last_read(self, pieces: range) -> frozenset[int]:
-        """Return the row values, whole and with memory of their own, that nobody reads after ``pieces``.
+    def last_read(self, numbers: Iterable[int], pieces: range) -> list[int]:
+        """Return which of the row values ``numbers`` are not read after ``pieces``, the first one first.
 
-        They are made before, and what ``pieces`` make may be written over them.
+        They are whole, have memory of their own, and are made before, so what ``pieces`` make may be
+        written over them.
         """
         after = self.readers.after(pieces.stop)
-        return frozenset(
+        return sorted(
             number
-            for number in self.alone
+            for number in self.alone.intersection(numbers)
             if self._first_piece[number] < pieces.start and self.values[number].value not in after
         )
 
