@@ -59,6 +59,12 @@ class NotServingError(ServiceError):
     """The model is to be served and is not: it is loading, could not be loaded, or left service."""
 
 
+class LoadingError(NotServingError):
+    """The model is being planned or read; try again after ``retry_seconds``."""
+
+    retry_seconds = 1.0
+
+
 class BusyError(ServiceError):
     """The queue of the model is full; try again after ``retry_seconds``."""
 

@@ -25,6 +25,7 @@ from server.errors import (
     ForbiddenError,
     InvalidRequestError,
     LateError,
+    LoadingError,
     NotFiniteError,
     NotFoundError,
     NotServingError,
@@ -144,13 +145,13 @@ def answer_error(request: Request, exc: Exception) -> JSONResponse:
     return _answer(message, status_of(exc), _headers(exc))
 
 
-def retry_after(exc: BusyError) -> int:
+def retry_after(exc: BusyError | LoadingError) -> int:
     """Return after how many whole seconds a client that was refused may come again."""
     return min(max(math.ceil(exc.retry_seconds), 1), _LONGEST_WAIT_SECONDS)
 
 
 def _headers(exc: Exception) -> dict[str, str]:
-    if isinstance(exc, BusyError):
+    if isinstance(exc, BusyError | LoadingError):
         return {"Retry-After": str(retry_after(exc))}
     # The rest of the body is not waited for.
     close = {"Connection": "close"}

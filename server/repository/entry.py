@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from models.packs.pack import Pack
 from pipeline.fitting.wanted import Fitted
-from server.errors import NotLoadedError, NotServingError, RefusedError, ServiceError
+from server.errors import LoadingError, NotLoadedError, NotServingError, RefusedError, ServiceError
 from server.repository.layout.slots import Slot
 from server.repository.planning.planning_threads import Progress
 from server.repository.planning.preparing import Prepared
@@ -27,6 +27,7 @@ Absence = Literal["loading", "refused", "evicted", "unloaded", "failed"]
 
 # Whose fault it is that nothing serves: what is not listed is the server's.
 _ABSENT: dict[Absence | None, type[ServiceError]] = {
+    "loading": LoadingError,
     "refused": RefusedError,
     "unloaded": NotLoadedError,
 }

@@ -70,7 +70,7 @@ def _answer(*contents: Content) -> Document:
 def _error(status: int) -> Document:
     found = {"description": ERRORS[status], "content": _contents(Content(schemas.Error))}
     if status == 503:
-        retry = {"description": "seconds, when the queue is full", "schema": {"type": "integer"}}
+        retry = {"description": "seconds, where waiting helps", "schema": {"type": "integer"}}
         found["headers"] = {"Retry-After": retry}
     return found
 

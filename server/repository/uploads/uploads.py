@@ -216,6 +216,7 @@ def _disk() -> Iterator[None]:
         yield
     except OSError as exc:
         _log.warning("an upload cannot be kept: %s", exc)
-        is_full = exc.errno in {errno.ENOSPC, errno.EDQUOT}
-        state = "is full" if is_full else f"cannot be written: {exc.strerror or exc}"
-        raise SpoolError(f"the disk of the repository {state}") from exc
+        if exc.errno in {errno.ENOSPC, errno.EDQUOT}:
+            raise SpoolError("the disk of the repository is full") from exc
+        why = exc.strerror or exc
+        raise SpoolError(f"the folder of the repository cannot be written: {why}") from exc

@@ -180,3 +180,15 @@ def test_a_model_that_loads_says_what_is_done() -> None:
     assert entry.reason == "loading: planning, ways to stream, 1 of 3"
     entry.read()
     assert entry.reason == "loading: reading weights"
+
+
+async def test_a_client_is_told_when_to_ask_for_a_model_that_loads(
+    service: Service, search: Held, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    search.found.set()
+    monkeypatch.setattr(service.context.repository.find("tiny"), "condition", Loading())
+    refused = await service.infer("tiny", inputs_for("tiny"))
+    assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
+    assert "loading: planning" in refused.json()["error"]
+    monkeypatch.undo()
+    assert (await service.infer("tiny", inputs_for("tiny"))).status_code == 200
