@@ -128,12 +128,12 @@ async def test_a_compressed_message_is_refused(service: Service) -> None:
 async def test_streams_without_a_message_take_nothing_from_others(
     settings: SettingsFactory,
 ) -> None:
-    """As many as there are calls for one address, before a pool that has room for a few requests."""
+    """A hundred of one address, before a pool that has room for a few requests."""
     chosen = settings(models=("tiny",), queue_limit=1)
     async with serving(chosen) as service, calling(service.context) as client:
         service.context.request_memory.capacity_bytes = MIB
         streams: list[Any] = [
-            client.channel.stream_stream(f"/{SERVICE}/ModelStreamInfer")() for _ in range(60)
+            client.channel.stream_stream(f"/{SERVICE}/ModelStreamInfer")() for _ in range(100)
         ]
         async with asyncio.timeout(LIMIT_SECONDS):
             while len(service.context.exchanges) < len(streams):
