@@ -3,10 +3,13 @@
 A Mish is six of them. Each alone reads and writes the whole tensor, 23 MB at 304 x 304 x 64; a slice of one
 passes all six before the next one comes. Values between them need the memory of one slice, and most of
 them can share it, since an operator on elements may write over what it reads.
+
+Between layers of integers a chain begins with DequantizeLinear and ends with QuantizeLinear: floats, four
+times as large as the bytes around them, are then only those of a slice.
 """
 
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 
 from models.compiler.analysis.alias import IN_PLACE, Aliases, Storage
@@ -14,6 +17,7 @@ from models.compiler.analysis.graph import Graph
 from models.compiler.analysis.slices import CutPiece, Slice
 from models.compiler.optimising.blocked import POINTWISE
 from models.graphs.nodes import made, reads
+from models.packs.records.fields import Array
 from models.packs.records.pieces import TENSOR_ALIGNMENT
 
 # Measured with 1 MiB of second-level cache a core, YOLOv4: 0.5 MiB 662 ms, 1 MiB 654, 2 MiB 645, 4 MiB
@@ -22,21 +26,27 @@ _SLICE_BYTES = 2 << 20
 # Below this a launch costs more than memory does.
 _LEAST_BYTES = 256 << 10
 _DOMAINS = ("", "ai.onnx", "com.microsoft")
+# With one scale for the whole tensor they treat every element alike, too.
+_OPERATORS = POINTWISE | {"DequantizeLinear", "QuantizeLinear"}
 
 
 @dataclass(frozen=True)
 class Chain:
-    """Nodes [first, end) on tensors of ``shape``; ``inner``: what they make and nothing else reads."""
+    """Nodes [first, end) on tensors of ``n_elements``; ``inner``: what they make and nothing else reads.
+
+    ``step``: elements of a slice; the last one may have fewer.
+    """
 
     first: int
     end: int
-    shape: tuple[int, ...]
+    n_elements: int
+    step: int
     inner: frozenset[str]
 
 
-def find_chains(graph: Graph, aliases: Aliases) -> dict[int, Chain]:
-    """Return the chains of ``graph`` by their first node."""
-    finder = _Finder(graph, aliases)
+def find_chains(graph: Graph, aliases: Aliases, apart: Set[int] = frozenset()) -> dict[int, Chain]:
+    """Return the chains of ``graph`` by their first node; those of ``apart`` are in none."""
+    finder = _Finder(graph, aliases, apart)
     chains: dict[int, Chain] = {}
     index = 0
     while index < len(graph.nodes):
@@ -56,8 +66,7 @@ def place_chains(
     storage = Storage(graph, aliases)
     for chain in chains.values():
         for name in chain.inner:
-            size = _slice_elements(chain, values[name].n_bytes)
-            values[name] = replace(values[name], shape=(size,))
+            values[name] = replace(values[name], shape=(chain.step,))
         shared = _shared(graph, parents, storage, chain)
         parents.update(shared)
         for name, (parent, _) in shared.items():
@@ -71,36 +80,40 @@ def slices(graph: Graph, chain: Chain) -> Iterator[CutPiece]:
     computed = [name for node in nodes for name in made(node)]
     read = dict.fromkeys(name for node in nodes for name in reads(node))
     outside = [name for name in read if name in graph.values and name not in computed]
+    weights = [Slice(name, graph.array(name).shape) for name in read if graph.is_weight(name)]
     # What the piece is known by comes first: its own part of a result.
     results = sorted(computed, key=lambda name: name in chain.inner)
-    total = math.prod(chain.shape)
-    whole = graph.values[outside[0]].n_bytes
-    step, item = _slice_elements(chain, whole), whole // total
-    for first in range(0, total, step):
-        shape = (min(step, total - first),)
-        parts = {name: Slice(name, shape, first * item) for name in [*outside, *results]}
+    item_bytes = {name: _item_bytes(graph.values[name]) for name in [*outside, *results]}
+    for first in range(0, chain.n_elements, chain.step):
+        shape = (min(chain.step, chain.n_elements - first),)
+        parts = {name: Slice(name, shape, first * item_bytes[name]) for name in item_bytes}
         parts |= {name: Slice(name, shape) for name in chain.inner}
         yield CutPiece(
             chain.first,
             chain.end,
-            {name: parts[name] for name in outside},
+            {name: parts[name] for name in outside} | {part.name: part for part in weights},
             {name: parts[name] for name in results},
-            (),
+            tuple(part for part in weights if part.name not in graph.resident),
+            tuple(part for part in weights if part.name in graph.resident),
         )
 
 
-def _slice_elements(chain: Chain, n_bytes: int) -> int:
-    """Return how many elements a slice of a tensor of ``n_bytes`` has: equal parts, aligned, or all."""
-    total = math.prod(chain.shape)
-    count = -(-n_bytes // _SLICE_BYTES)
-    unit = TENSOR_ALIGNMENT * total // n_bytes
-    return min(-(-total // (count * unit)) * unit, total)
+def _item_bytes(value: Array) -> int:
+    return value.n_bytes // math.prod(value.shape)
+
+
+def _slice_elements(n_elements: int, item_bytes: Set[int]) -> int:
+    """Return how many of ``n_elements`` a slice has: equal parts, aligned for each item size, or all."""
+    count = -(-n_elements * max(item_bytes) // _SLICE_BYTES)
+    unit = TENSOR_ALIGNMENT // min(item_bytes)
+    return min(-(-n_elements // (count * unit)) * unit, n_elements)
 
 
 class _Finder:
-    def __init__(self, graph: Graph, aliases: Aliases) -> None:
+    def __init__(self, graph: Graph, aliases: Aliases, apart: Set[int]) -> None:
         self._graph = graph
         self._aliases = aliases
+        self._outside = apart | aliases.elided
         self._readers = graph.readers
         parents = {parent for parent, _ in aliases.parents.values()}
         self._pinned = {*graph.outputs, *aliases.parents, *parents}
@@ -118,7 +131,14 @@ class _Finder:
         }
         if not inner or not self._apart(first, end, computed):
             return None
-        return Chain(first, end, self._shape(first), frozenset(inner))
+        values = self._graph.values
+        names = {
+            name for node in self._graph.nodes[first:end] for name in (*reads(node), *made(node))
+        }
+        items = {_item_bytes(values[name]) for name in names if name in values}
+        n_elements = math.prod(self._shape(first))
+        step = _slice_elements(n_elements, items)
+        return Chain(first, end, n_elements, step, frozenset(inner))
 
     def _shape(self, index: int) -> tuple[int, ...]:
         return self._graph.values[self._graph.nodes[index].output[0]].shape
@@ -127,9 +147,9 @@ class _Finder:
         """Return whether node ``index`` works on elements and continues what began at ``first``."""
         graph, node = self._graph, self._graph.nodes[index]
         if (
-            node.op_type not in POINTWISE
+            node.op_type not in _OPERATORS
             or node.domain not in _DOMAINS
-            or index in self._aliases.elided
+            or index in self._outside
             or graph.region(index) is not None
             or len(made(node)) != 1
             or made(node)[0] not in graph.values
@@ -140,11 +160,11 @@ class _Finder:
         tensors = [name for name in names if name in graph.values]
         constants = [graph.constants[name] for name in names if name in graph.constants]
         return (
-            value.n_bytes >= _LEAST_BYTES
+            max(graph.values[name].n_bytes for name in [*tensors, *made(node)]) >= _LEAST_BYTES
             and len(tensors) + len(constants) == len(names)
             and all(constant.size == 1 and constant.ndim <= 1 for constant in constants)
             and bool(tensors)
-            and all(graph.values[name] == value for name in tensors)
+            and all(graph.values[name].shape == value.shape for name in tensors)
             and value.shape == self._shape(first)
             and (index == first or not computed.isdisjoint(tensors))
         )
@@ -178,9 +198,18 @@ def _shared(
     taken: set[str] = set()
     for index, node in nodes.items():
         result = made(node)[0]
-        if result in placed or node.op_type not in IN_PLACE:
+        if result in placed:
             continue
-        for name in reads(node):
+        operands = list(reads(node)) if node.op_type in IN_PLACE else []
+        if node.op_type == "QuantizeLinear":
+            # The bytes that the chain is made of: all of a slice is read by then.
+            operands = [name for name in readers if name not in reads(node)]
+        for name in operands:
+            if (
+                name not in graph.values
+                or graph.values[name].n_bytes != graph.values[result].n_bytes
+            ):
+                continue
             ours = (
                 name in chain.inner
                 if result in chain.inner

@@ -153,11 +153,12 @@ def _cut(graph: Graph, target: Target, chunk_bytes: int, measure: Measure) -> Pa
     if on_cpu:
         fused = kept_whole(fused, aliases.elided, aliases.parents, graph)
     # Slices are as small as a CPU's cache; a GPU would only get more launches.
-    chains = find_chains(graph, aliases) if on_cpu else {}
+    grouped = {index for group in fused.values() for index in range(group.first, group.end)}
+    chains = find_chains(graph, aliases, grouped) if on_cpu else {}
     graph, aliases = place_chains(graph, aliases, chains)
     if on_cpu:
         sliced = {index for chain in chains.values() for index in range(chain.first, chain.end)}
-        sliced |= {index for group in fused.values() for index in range(group.first, group.end)}
+        sliced |= grouped
         lone = (index for index in range(len(graph.nodes)) if index not in sliced)
         aliases = over_operands(graph, aliases, lone)
     kept = {*aliases.parents, *(parent for parent, _ in aliases.parents.values())}

@@ -18,7 +18,7 @@ _SIGNED = {"Conv": (1, 2), "BatchNormalization": (1, 2)}
 
 def rewrite(model: onnx.ModelProto) -> None:
     """Replace every Mish of ``model``, and every Softplus, Tanh, Mul that make one."""
-    found = _mishes(model.graph)
+    found = mishes(model.graph)
     if not found:
         return
     used = {
@@ -45,7 +45,7 @@ def rewrite(model: onnx.ModelProto) -> None:
     model.graph.node.extend(kept)
 
 
-def _mishes(graph: onnx.GraphProto) -> dict[int, list[onnx.NodeProto]]:
+def mishes(graph: onnx.GraphProto) -> dict[int, list[onnx.NodeProto]]:
     """Return the nodes of each Mish, the one that reads x first, by the index of the last one."""
     nodes = list(graph.node)
     makers = {name: node for node in nodes for name in node.output}

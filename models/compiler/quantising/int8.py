@@ -14,6 +14,7 @@ from onnx import numpy_helper
 from PIL import Image
 
 from models.compiler.optimising.optimise import fold
+from models.compiler.optimising.rewrite import mishes
 from models.compiler.quantising.ranges import RangeError, Ranges, write_quantised
 from models.errors import CompileError
 from models.graphs.inputs import Warn
@@ -82,27 +83,31 @@ def quantise(
     result = folder / "int8.onnx"
     try:
         reduced = saturates(_CPU_INFO.read_text("utf-8", "replace"))
-        write_quantised(folded, ranges, result, reduced, _answers(folded))
+        write_quantised(folded, ranges, result, reduced, _floats(folded))
     except Exception as exc:  # ONNX Runtime's quantiser raises whatever it stumbles over
         raise CompileError(f"{source}: ONNX Runtime cannot quantise it: {reason(exc)}") from exc
     return result
 
 
-def _answers(file: Path) -> list[str]:
-    """Return the nodes that make something of what the last layers say; they stay floats.
+def _floats(file: Path) -> list[str]:
+    """Return the nodes that stay floats: those of every Mish, and what is made of the last layers' answers.
 
-    There numbers of unlike kinds lie in one tensor (places in pixels, sizes, probabilities), which one
+    A Mish of several nodes has one scale before it and one behind it, none between them.
+
+    In answers numbers of unlike kinds lie in one tensor (places in pixels, sizes, probabilities), which one
     scale cannot hold, and little is computed.
     """
-    nodes = onnx.load(file, load_external_data=False).graph.node
+    graph = onnx.load(file, load_external_data=False).graph
+    nodes = graph.node
+    activations = [label(node) for parts in mishes(graph).values() for node in parts]
     before = set[str]()  # what layers are made of
     found = []
     for node in reversed(nodes):
         if node.op_type in _LAYERS or not before.isdisjoint(node.output):
             before.update(node.input)
-        elif node.name and node.op_type not in _OF_THE_LAST:
-            found.append(node.name)
-    return found
+        elif node.op_type not in _OF_THE_LAST:
+            found.append(label(node))
+    return [*found, *activations]
 
 
 def saturates(cpu_info: str) -> bool:

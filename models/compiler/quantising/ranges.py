@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from onnxruntime.quantization import QDQQuantizer, QuantType
 from onnxruntime.quantization.calibrate import CalibrationDataReader, MinMaxCalibrater
 
+from models.graphs.nodes import label
 from models.runtime.sessions import open_session, session_options
 
 _PER_CHANNEL_OPSET = 13
@@ -88,14 +89,16 @@ def write_quantised(
 ) -> None:
     """Write the model in ``file`` as ``result``: values of 8 bits between QuantizeLinear and its inverse.
 
-    ``reduced``: weights have 7 bits. ``floats``: nodes that stay as they are. Raises what ONNX Runtime's
-    quantiser raises.
+    ``reduced``: weights have 7 bits. ``floats``: labels of nodes that stay as they are. Raises what ONNX
+    Runtime's quantiser raises.
     """
     model = onnx.load(file)
     own = next(item for item in model.opset_import if item.domain in ("", "ai.onnx"))
     if own.version < _PER_CHANNEL_OPSET:
         model = onnx.version_converter.convert_version(model, _PER_CHANNEL_OPSET)
     model = onnx.shape_inference.infer_shapes(model)
+    for node in model.graph.node:
+        node.name = label(node)  # nodes of functions have no name
     quantizer = QDQQuantizer(
         model,
         True,  # a scale for each output channel

@@ -53,11 +53,14 @@ def _pictures() -> Iterator[Image.Image]:
 
 
 def _compiled(
-    model: onnx.ModelProto, folder: Path, pictures: Callable[[], Iterator[Image.Image]] = _pictures
+    model: onnx.ModelProto,
+    folder: Path,
+    pictures: Callable[[], Iterator[Image.Image]] = _pictures,
+    recipe: Preprocess = RECIPE,
 ) -> Pack:
     source = written(model, folder / "m.onnx")
     accept = checker(source, named_target("cpu"), lambda _text: None, lambda *_: None)
-    options = CompileOptions(preprocess=RECIPE, calibrate=pictures, accept=accept)
+    options = CompileOptions(preprocess=recipe, calibrate=pictures, accept=accept)
     return open_pack(compile_onnx(source, folder / "packs" / "m", options))
 
 
@@ -105,6 +108,46 @@ def test_integers_answer_nearly_as_floats(tmp_path: Path) -> None:
     assert pack.manifest.preprocess == RECIPE
     assert pack.manifest.source.file == "m.onnx"
     assert list((tmp_path / "packs" / "m").iterdir()) == [pack.folder]  # no working files
+
+
+@pytest.mark.parametrize("is_read_later", [False, True])
+def test_an_activation_of_floats_takes_a_slice_and_the_bytes_it_is_made_of(
+    is_read_later: bool, tmp_path: Path
+) -> None:
+    recipe = Preprocess(size=(256, 256), mean=RECIPE.mean, std=RECIPE.std)
+    model = parsed(
+        f"""g (float[1,3,256,256] x) => (float[1,8,256,256] y) {{
+            a = Conv<pads=[1,1,1,1]>(x, wa)
+            s = Softplus(a)
+            t = Tanh(s)
+            mish = Mul(a, t)
+            k = Conv({"a" if is_read_later else "mish"}, wk)
+            b = Add(mish, k)
+            y = Conv(b, wb)
+        }}""",
+        {"wa": (16, 3, 3, 3), "wk": (16, 16, 1, 1), "wb": (8, 16, 1, 1)},
+    )
+    pack = _compiled(model, tmp_path, recipe=recipe)
+    session = open_resident(str(tmp_path / "m.onnx"))
+    given = {"x": recipe.apply(next(_pictures()))}
+    floats, integers = session.run(None, given)[0], streamed(pack, given)["y"]
+    assert 0 < np.abs(floats - integers).max() < 0.05 * np.abs(floats).max()
+    manifest = pack.manifest
+    assert "QLinearMul" not in {layer.operator for layer in manifest.layers}
+    assert (
+        max(value.n_bytes for value in manifest.values) <= 2 << 20
+    )  # as floats `a` has twice that
+    over = [
+        value for value in manifest.values if value.parent is not None and value.dtype == "uint8"
+    ]
+    made_of = {manifest.values[value.parent].name for value in over if value.parent is not None}
+    bytes_of_a = next(
+        call.index
+        for piece in manifest.pieces
+        for call in piece.outputs
+        if call.dtype == "uint8" and call.kind == "value"
+    )
+    assert (manifest.values[bytes_of_a].name in made_of) != is_read_later
 
 
 def test_what_cannot_be_calibrated_is_named(tmp_path: Path) -> None:
