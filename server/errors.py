@@ -4,7 +4,12 @@ from collections.abc import Sequence
 
 
 class ServiceError(Exception):
-    """The base of the errors of the service."""
+    """The base of the errors of the service.
+
+    ``retry_seconds``: after which the same may succeed; None: waiting alone does not help.
+    """
+
+    retry_seconds: float | None = None
 
 
 class NotFiniteError(ServiceError):
@@ -60,13 +65,15 @@ class NotServingError(ServiceError):
 
 
 class LoadingError(NotServingError):
-    """The model is being planned or read; try again after ``retry_seconds``."""
+    """The model is being planned or read."""
 
     retry_seconds = 1.0
 
 
 class BusyError(ServiceError):
-    """The queue of the model is full; try again after ``retry_seconds``."""
+    """There is no place or no time for the request now."""
+
+    retry_seconds: float
 
     def __init__(self, message: str, retry_seconds: float = 1.0) -> None:
         super().__init__(message)

@@ -2,7 +2,7 @@
 
 import grpc
 
-from server.errors import BusyError, LoadingError
+from server.errors import ServiceError
 from server.protocol.errors import status_of
 
 _CODES = {
@@ -29,6 +29,6 @@ def code_of(exc: Exception) -> grpc.StatusCode:
 
 def hints_of(exc: Exception) -> tuple[tuple[str, str], ...]:
     """Return what is said beside the status: when to try again."""
-    if isinstance(exc, BusyError | LoadingError):
+    if isinstance(exc, ServiceError) and exc.retry_seconds is not None:
         return ((_WAIT, str(round(exc.retry_seconds * 1e3))),)
     return ()

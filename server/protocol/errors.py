@@ -25,7 +25,6 @@ from server.errors import (
     ForbiddenError,
     InvalidRequestError,
     LateError,
-    LoadingError,
     NotFiniteError,
     NotFoundError,
     NotServingError,
@@ -145,14 +144,14 @@ def answer_error(request: Request, exc: Exception) -> JSONResponse:
     return _answer(message, status_of(exc), _headers(exc))
 
 
-def retry_after(exc: BusyError | LoadingError) -> int:
-    """Return after how many whole seconds a client that was refused may come again."""
-    return min(max(math.ceil(exc.retry_seconds), 1), _LONGEST_WAIT_SECONDS)
+def retry_after(seconds: float) -> int:
+    """Return ``seconds`` as a client is told them that may come again then: whole, within bounds."""
+    return min(max(math.ceil(seconds), 1), _LONGEST_WAIT_SECONDS)
 
 
 def _headers(exc: Exception) -> dict[str, str]:
-    if isinstance(exc, BusyError | LoadingError):
-        return {"Retry-After": str(retry_after(exc))}
+    if isinstance(exc, ServiceError) and exc.retry_seconds is not None:
+        return {"Retry-After": str(retry_after(exc.retry_seconds))}
     # The rest of the body is not waited for.
     close = {"Connection": "close"}
     if isinstance(exc, EncodedError):

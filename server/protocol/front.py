@@ -76,7 +76,7 @@ class InferReception:
             )
         body = orjson.dumps({"error": str(why)})
         name = identity(request.scope["headers"]).encode()
-        return _REFUSAL % (retry_after(why), name, len(body), body)
+        return _REFUSAL % (retry_after(why.retry_seconds), name, len(body), body)
 
     def _asked(self, scope: Scope) -> Entry | None:
         """Return the entry of the model that an infer request asks; None: it is none, or none answers."""

@@ -17,7 +17,6 @@ from models.compiler.analysis.graph import Graph
 from models.compiler.analysis.slices import CutPiece, Slice
 from models.compiler.optimising.blocked import POINTWISE
 from models.graphs.nodes import made, reads
-from models.packs.records.fields import Array
 from models.packs.records.pieces import TENSOR_ALIGNMENT
 
 # Measured with 1 MiB of second-level cache a core, YOLOv4: 0.5 MiB 662 ms, 1 MiB 654, 2 MiB 645, 4 MiB
@@ -83,7 +82,7 @@ def slices(graph: Graph, chain: Chain) -> Iterator[CutPiece]:
     weights = [Slice(name, graph.array(name).shape) for name in read if graph.is_weight(name)]
     # What the piece is known by comes first: its own part of a result.
     results = sorted(computed, key=lambda name: name in chain.inner)
-    item_bytes = {name: _item_bytes(graph.values[name]) for name in [*outside, *results]}
+    item_bytes = {name: graph.values[name].item_bytes for name in [*outside, *results]}
     for first in range(0, chain.n_elements, chain.step):
         shape = (min(chain.step, chain.n_elements - first),)
         parts = {name: Slice(name, shape, first * item_bytes[name]) for name in item_bytes}
@@ -96,10 +95,6 @@ def slices(graph: Graph, chain: Chain) -> Iterator[CutPiece]:
             tuple(part for part in weights if part.name not in graph.resident),
             tuple(part for part in weights if part.name in graph.resident),
         )
-
-
-def _item_bytes(value: Array) -> int:
-    return value.n_bytes // math.prod(value.shape)
 
 
 def _slice_elements(n_elements: int, item_bytes: Set[int]) -> int:
@@ -132,10 +127,9 @@ class _Finder:
         if not inner or not self._apart(first, end, computed):
             return None
         values = self._graph.values
-        names = {
-            name for node in self._graph.nodes[first:end] for name in (*reads(node), *made(node))
-        }
-        items = {_item_bytes(values[name]) for name in names if name in values}
+        nodes = self._graph.nodes[first:end]
+        names = {name for node in nodes for name in (*reads(node), *made(node))}
+        items = {values[name].item_bytes for name in names if name in values}
         n_elements = math.prod(self._shape(first))
         step = _slice_elements(n_elements, items)
         return Chain(first, end, n_elements, step, frozenset(inner))
@@ -213,7 +207,7 @@ def _shared(
             ours = (
                 name in chain.inner
                 if result in chain.inner
-                else name in graph.values and name not in maker and storage.dies(name, chain.end)
+                else name not in maker and storage.dies(name, chain.end)
             )
             if ours and name not in taken and readers[name] <= before[index]:
                 parents[result] = (name, 0)

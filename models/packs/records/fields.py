@@ -87,6 +87,11 @@ class Array(Record):
         return self.dtype == STRINGS or UNKNOWN in self.shape
 
     @property
+    def item_bytes(self) -> int:
+        """Bytes of one element; there are none of strings."""
+        return _ITEM_BYTES[self.dtype]
+
+    @property
     def n_bytes(self) -> int:
         """Bytes in memory; 0 of what is loose."""
-        return 0 if self.is_loose else math.prod(self.shape) * _ITEM_BYTES[self.dtype]
+        return 0 if self.is_loose else math.prod(self.shape) * self.item_bytes

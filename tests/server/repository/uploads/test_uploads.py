@@ -247,20 +247,30 @@ def _waits_for_child(repository: Path) -> int:
                     continue
 
 
-async def test_a_full_disk_is_said(
-    service: Service, packs: Packs, repository: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [
+        (errno.ENOSPC, "the disk of the repository is full"),
+        (errno.EROFS, "the folder of the repository cannot be written: Read-only file system"),
+    ],
+)
+async def test_a_disk_that_takes_no_more_is_said(
+    number: int,
+    words: str,
+    service: Service,
+    packs: Packs,
+    repository: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
     def refuse(*_: object, **__: object) -> None:
-        raise full
+        raise OSError(number, os.strerror(number))
 
     with monkeypatch.context() as patch:
         patch.setattr(aiofiles, "open", refuse)
-        error(await send(service, "new", "copy x"), 503, "disk of the repository is full")
+        error(await send(service, "new", "copy x"), 503, words)
     with monkeypatch.context() as patch:
         patch.setattr("server.repository.uploads.uploads.place", refuse)
-        error(await send(service, "new", copying(packs, "twin")), 503, "is full")
+        error(await send(service, "new", copying(packs, "twin")), 503, words)
     nothing_is_left(repository, tiny=["1"], pair=["1"])
     assert (await service.infer("tiny", TINY)).status_code == 200
 
