@@ -62,7 +62,7 @@ _ROUND = 25
 _WARM_PART = 5
 _CONNECTIONS = 4
 #: What is right beside 200 while models change: they are unloaded, have no room, or were evicted.
-_MAY: Mapping[str, Collection[str]] = {
+WHILE_CHANGING: Mapping[str, Collection[str]] = {
     "infer": ("404", "409"),
     "metadata": ("404", "409"),
     "load": ("409",),
@@ -239,7 +239,7 @@ def _evict(repository: Path, options: argparse.Namespace) -> Iterator[Result]:
 
 
 def _changes(repository: Path, options: argparse.Namespace) -> Iterator[Result]:
-    result, draw = Result("changes", 10 * _MIB, may=_MAY), random.Random(0)
+    result, draw = Result("changes", 10 * _MIB, may=WHILE_CHANGING), random.Random(0)
     with _served(result, repository, [*_NETWORKS], *_EVICTS) as served:
         client = Client(served.port, result.statuses)
         for changes in range(1, options.changes + 1):
