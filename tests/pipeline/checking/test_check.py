@@ -216,7 +216,9 @@ def test_what_lies_as_near_as_onnx_runtime_to_itself_is_compared(
 
 @pytest.mark.parametrize(("off", "more"), [(0.002, -0.1), (0.01, 0.2)])
 def test_what_is_many_times_as_far_off_is_refused(off: float, more: float, tmp_path: Path) -> None:
-    with refuses(CompileError, tmp_path / "m.onnx", "output 'y' is off by", "ONNX Runtime with and"):
+    with refuses(
+        CompileError, tmp_path / "m.onnx", "output 'y' is off by", "ONNX Runtime with and"
+    ):
         unsure(linear(), tmp_path, off, more)
     assert no_pack(tmp_path)
 
