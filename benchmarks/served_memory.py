@@ -66,7 +66,7 @@ WHILE_CHANGING: Mapping[str, Collection[str]] = {
     "infer": ("404", "409"),
     "metadata": ("404", "409"),
     "load": ("409",),
-    "replan": ("404", "409", "503-evicted"),
+    "replan": ("404", "409"),
 }
 _SECONDS = 120.0
 _METRIC = b"layerstream_process_base_anonymous_bytes "
@@ -147,8 +147,7 @@ class Client:
         self._connection.request("GET" if body is None else "POST", path, body)
         with self._connection.getresponse() as response:
             answer = response.read()
-            was_evicted = response.status == 503 and b": evicted; " in answer
-            self._statuses[f"{kind} {response.status}{'-evicted' if was_evicted else ''}"] += 1
+            self._statuses[f"{kind} {response.status}"] += 1
             return answer
 
     def infer(self, model: str) -> None:

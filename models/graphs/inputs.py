@@ -152,7 +152,11 @@ def _array(tensor: TensorProto) -> NDArray[Any]:
 
 
 def fix_inputs(
-    path: Path, model: onnx.ModelProto, batch: int | None, shapes: Mapping[str, tuple[int, ...]]
+    path: Path,
+    model: onnx.ModelProto,
+    batch: int | None,
+    shapes: Mapping[str, tuple[int, ...]],
+    warn: Warn,
 ) -> None:
     """Give every input a static shape and forget all shapes that could contradict it.
 
@@ -161,6 +165,7 @@ def fix_inputs(
         model: inputs with a default have the shape of that.
         batch: what an unknown first dimension becomes; None: 1.
         shapes: whole shapes by input name.
+        warn: is told of a shape that is not the one in the file.
 
     Raises:
         OnnxError: a shape stays unknown or is impossible, or ``batch`` is given and changes nothing.
@@ -180,9 +185,18 @@ def fix_inputs(
             shape = _default_shape(path, defaults[value.name], shapes.get(value.name))
         else:
             shape = shapes.get(value.name) or tuple(n or 0 for n in _lengths(value, first))
+            _compare(path, value, shape, warn)
         _check_shape(path, value, shape, 0 if value.name in given else 1)
         _declare(path, value, shape)
     _forget_shapes(model)
+
+
+def _compare(path: Path, value: onnx.ValueInfoProto, shape: tuple[int, ...], warn: Warn) -> None:
+    """Tell ``warn`` where ``shape`` is not what ``path`` has fixed: its layers may not fit any more."""
+    dims = [dim.dim_value for dim in value.type.tensor_type.shape.dim]
+    same = len(dims) == len(shape) and all(n in (0, m) for n, m in zip(dims, shape, strict=True))
+    if value.type.tensor_type.HasField("shape") and not same:
+        warn(f"{path}: input {value.name!r} is {dims} in the file, {list(shape)} by --shape")
 
 
 def _check_batch(

@@ -54,7 +54,7 @@ def read_onnx(
     lower_versions(model)
     keep_defaults(path, model, warn, keep)
     lift_constants(model)
-    fix_inputs(path, model, batch, shapes or {})
+    fix_inputs(path, model, batch, shapes or {}, warn)
     return model
 
 

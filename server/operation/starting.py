@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 from server.memory.cgroup import memory_limited
 from server.operation.notify import Notifier
-from server.repository.entry import Entry
+from server.repository.entry import Entry, Loading
 from server.settings.sizes import format_size
 
 #: A start may take so much longer after each sign of progress: TimeoutStartSec of the unit.
@@ -14,17 +14,17 @@ _LOOK_SECONDS = 0.5
 
 
 def describe(entries: Sequence[Entry], read_bytes: int) -> str:
-    """Return one line: what loads, how many models serve, how much has been read.
+    """Return one line: what loads and how far it is, how many models serve, how much has been read.
 
     It changes whenever loading has made progress.
     """
-    loading = ", ".join(entry.name for entry in entries if entry.state == "LOADING")
+    loading = [entry for entry in entries if isinstance(entry.condition, Loading)]
     serving = sum(entry.serves for entry in entries)
     if not entries:
         return f"starting{memory_limited()}"
-    what = f"loading {loading}" if loading else "starting"
+    what = "; ".join(f"{entry.name}: {entry.reason}" for entry in loading) or "starting"
     read = format_size(read_bytes)
-    return f"{what}: {serving} of {len(entries)} tried so far serve, {read} read{memory_limited()}"
+    return f"{what}; {serving} of {len(entries)} tried so far serve, {read} read{memory_limited()}"
 
 
 async def tell(notifier: Notifier, look: Callable[[], str]) -> None:

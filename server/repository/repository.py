@@ -23,7 +23,14 @@ from pipeline.devices.base import Device, DeviceError
 from pipeline.execution.errors import DrainError
 from pipeline.planning.plan import PlanError
 from pipeline.program.stopping import Tell
-from server.errors import NotFoundError, NotLoadedError, NotServingError, RefusedError, shown
+from server.errors import (
+    ConflictError,
+    NotFoundError,
+    NotLoadedError,
+    NotServingError,
+    RefusedError,
+    shown,
+)
 from server.memory.budget import Budget
 from server.memory.minima import Minima
 from server.repository.changing import Changing
@@ -376,11 +383,13 @@ class Repository:
         once, and the best one follows when it is found. The limit stays until the model is unloaded.
 
         Raises:
-            NotFoundError, NotServingError: it is not loaded. RefusedError: it needs more at least; nothing
-            has changed. Otherwise as ``load``.
+            NotFoundError, NotServingError: it is not loaded. ConflictError: it was evicted. RefusedError:
+            it needs more at least; nothing has changed. Otherwise as ``load``.
         """
         async with self._changing.alone():
-            entry, _ = self.get(name)
+            if (entry := self._entries.find(name)).evicted:
+                raise ConflictError(entry.message)
+            entry.serving()
             await self._loaded.replan(entry, most_bytes)
             self._changing.grow_later()
             return entry

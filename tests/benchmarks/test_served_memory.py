@@ -36,7 +36,7 @@ def test_bounds(peak: int, step: int, status: str, holds: bool) -> None:
     [
         ("load 409", True),
         ("infer 404", True),
-        ("replan 503-evicted", True),
+        ("replan 409", True),
         ("replan 503", False),
         ("infer 503", False),
         ("unload 404", False),

@@ -382,6 +382,14 @@ def test_unknown_rank_is_refused(tmp_path: Path) -> None:
     assert shapes_of(read_onnx(path, shapes={"x": (2, 5)})) == {"x": (2, 5)}
 
 
+def test_a_shape_that_is_not_the_one_in_the_file_is_said(tmp_path: Path) -> None:
+    path, said = save(tmp_path, dynamic("1,4")), list[str]()
+    read_onnx(path, shapes={"x": (1, 4)}, warn=said.append)
+    assert said == []
+    read_onnx(path, shapes={"x": (1, 8)}, warn=said.append)
+    assert said == [f"{path}: input 'x' is [1, 4] in the file, [1, 8] by --shape"]
+
+
 @pytest.mark.parametrize("length", [-1, -(1 << 63)])
 def test_negative_input_dimensions_are_refused(length: int, tmp_path: Path) -> None:
     model = dynamic("1,4")

@@ -58,10 +58,14 @@ def test_every_kind_of_progress_changes_the_line() -> None:
     lines = [starting.describe([], 0), starting.describe([first], 0)]
     first.condition = Loading()
     lines += [starting.describe([first], 0), starting.describe([first], 1 << 20)]
+    first.condition.progress("search", 3, 20)
+    lines.append(starting.describe([first], 1 << 20))
+    first.read()
+    lines.append(starting.describe([first], 1 << 20))
     first.condition, second.condition = Unloaded(), Loading()
     lines.append(starting.describe([first, second], 1 << 20))
     assert len(set(lines)) == len(lines)
-    assert "loading b" in lines[-1]
+    assert "b: loading: planning" in lines[-1]
 
 
 @pytest.mark.parametrize("method", ["least", "prepare"])

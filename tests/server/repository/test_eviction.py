@@ -91,6 +91,8 @@ async def test_what_was_evicted_says_that_it_answers(crowded: Service, packs: Pa
     assert "evicted" in index["tiny"]["reason"]
     absent = "layerstream_model_absent"
     assert await crowded.metric(absent, model="tiny", reason="evicted") == 1
+    path = "/v2/repository/models/tiny/replan"
+    error(await client.post(path, json={"memory_bytes": None}), 409, "tiny", "evicted")
 
 
 async def test_requests_wait_for_one_load(crowded: Service, packs: Packs) -> None:
