@@ -73,9 +73,16 @@ class Expected:
         for slot in self.slots():
             entry = self._entries.get(slot.name)
             if slot.name not in present and not (entry and _stays_away(entry)):
-                least = self._minima.of(slot.folder)
-                if least is not None and least.has_room(self._budget.request_bytes):
-                    yield Sharer(slot.name, least.memory, alone=least.alone)
+                least = self.least(slot)
+                if least is not None:
+                    yield least
+
+    def least(self, slot: Slot) -> Sharer | None:
+        """Return what is in ``slot`` as one that takes its least; None: it cannot be served. Blocks."""
+        least = self._minima.of(slot.folder)
+        if least is None or not least.has_room(self._budget.request_bytes):
+            return None
+        return Sharer(slot.name, least.memory, alone=least.alone)
 
     def fits_alone(self, name: str, model: str) -> bool:
         """Return whether slot ``name`` of ``model`` has room where no other is loaded; blocks."""
