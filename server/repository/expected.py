@@ -5,9 +5,7 @@ from collections.abc import Collection, Iterator
 
 from loader.errors import LoaderError
 from models.errors import ModelError
-from models.runtime.heap import trim_heap
 from pipeline.devices.base import DeviceError
-from pipeline.fitting.remembered import forget
 from pipeline.planning.plan import PlanError
 from server.errors import NotFoundError, NotServingError
 from server.memory.budget import Budget
@@ -64,8 +62,6 @@ class Expected:
         minima = [minimum for minimum in found if minimum is not None]
         together = least_together(minima, activations != "own")
         needs = [minimum.need for minimum in minima]
-        forget()
-        trim_heap()
         self._budget.set_aside(self._settings.request_memory, needs, together)
 
     def absent(self, present: Collection[str]) -> Iterator[Sharer]:
