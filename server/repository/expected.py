@@ -58,7 +58,7 @@ class Expected:
         Raises:
             RefusedError: there is not as much.
         """
-        found = [self._minima.of(slot.folder) for slot in self.slots()]
+        found = [self._minima.of(slot.name, slot.folder) for slot in self.slots()]
         minima = [minimum for minimum in found if minimum is not None]
         together = least_together(minima, activations != "own")
         needs = [minimum.need for minimum in minima]
@@ -75,7 +75,7 @@ class Expected:
 
     def least(self, slot: Slot) -> Sharer | None:
         """Return what is in ``slot`` as one that takes its least; None: it cannot be served. Blocks."""
-        least = self._minima.of(slot.folder)
+        least = self._minima.of(slot.name, slot.folder)
         if least is None or not least.has_room(self._budget.request_bytes):
             return None
         return Sharer(slot.name, least.memory, alone=least.alone)
@@ -83,7 +83,11 @@ class Expected:
     def fits_alone(self, name: str, model: str) -> bool:
         """Return whether slot ``name`` of ``model`` has room where no other is loaded; blocks."""
         room = self._budget.total_bytes - self._budget.request_bytes
-        found = (self._minima.of(slot.folder) for slot in self.slots_of(model) if slot.name == name)
+        found = (
+            self._minima.of(slot.name, slot.folder)
+            for slot in self.slots_of(model)
+            if slot.name == name
+        )
         return any(least is None or sum(least.memory.values()) <= room for least in found)
 
     def slots(self) -> Iterator[Slot]:
