@@ -11,6 +11,7 @@ from typing import Protocol
 from loader.pool.pool import ReadPool
 from pipeline.devices.find import open_device
 from pipeline.execution.sweeps.sweep import DRAIN_SECONDS
+from pipeline.fitting.remembered import forget
 from server.access.guard import Access
 from server.errors import BusyError, RefusedError, ServiceError, few
 from server.memory.budget import Budget
@@ -180,7 +181,8 @@ class Context:
     async def _reserve_request_memory(self) -> None:
         """Take the memory of requests out of the budget, before models share the rest.
 
-        What the process holds then is its base: libraries, and what is left where models were planned.
+        What the process holds then is its base: libraries, and what planning takes, which plans do not
+        count. Planners let go of theirs before the first model is loaded.
 
         Raises:
             StartupError: there is not as much.
@@ -191,6 +193,7 @@ class Context:
             raise StartupError(str(exc)) from exc
         finally:
             self.metrics.models_follow()
+            await asyncio.to_thread(forget)
         self.request_memory.capacity_bytes = self.budget.request_bytes
         self.exchanges.bodies.divide(self.budget.picture_bytes)
         self._divided = True

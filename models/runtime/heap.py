@@ -52,14 +52,15 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 _LARGE_BYTES = 256 << 10
 #: The largest threshold that glibc takes.
 _LARGEST_BYTES = 32 << 20
-_ARENAS = 2
+#: What threads leave free stays within reach of all; a second one left 1 to 2 MiB of holes beside it.
+_ARENAS = 1
 # Free beside the largest block: at the heap's end they are one, and without room for both all is given
 # back. A kernel that needs all of its scratch got fresh pages each time (1.3 ms instead of 0.2).
 _BESIDE_BYTES = 256 << 10
 
 
 def bound_heap() -> None:
-    """Make the C heap give memory back: few arenas, large blocks mapped and unmapped on their own.
+    """Make the C heap give memory back: one arena, large blocks mapped and unmapped on their own.
 
     By default every thread may have an arena, and the first large block that is freed raises the
     threshold above which blocks go back to the kernel, up to 32 MiB. ``kept_for_kernels`` raises it.

@@ -47,20 +47,22 @@ def least_together(minima: Iterable[Minimum], in_turns: bool) -> int:
 
 
 class Minima(Generic[T]):
-    """Asks ``least`` of a folder once, and again when the manifest there is another file."""
+    """Asks ``least`` of a folder once, and again when the manifest there is another file.
+
+    What a name needed before, as another version, is not kept: each upload brings one.
+    """
 
     def __init__(self, least: Callable[[Path], T]) -> None:
         self._least = least
-        self._known: dict[Path, tuple[_Seen, T]] = {}
+        self._known: dict[str, tuple[_Seen, T]] = {}
 
-    def of(self, folder: Path) -> T | None:
-        """Return what the latest version in ``folder`` needs; None where it cannot be served."""
+    def of(self, name: str, folder: Path) -> T | None:
+        """Return what ``name``, the latest version in ``folder``, needs; None: it cannot be served."""
         try:
-            manifest = find_pack(folder) / "manifest.json"
-            seen = _seen(manifest.stat())
-            known = self._known.get(manifest)
+            seen = _seen((find_pack(folder) / "manifest.json").stat())
+            known = self._known.get(name)
             if known is None or known[0] != seen:
-                known = self._known[manifest] = seen, self._least(folder)
+                known = self._known[name] = seen, self._least(folder)
         except (ModelError, LoaderError, PlanError, DeviceError, RefusedError, OSError):
             return None
         return known[1]

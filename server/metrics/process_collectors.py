@@ -30,7 +30,7 @@ class MemoryCollector(Collector):
         figures = [
             (
                 "process_base_bytes",
-                "Interpreter, libraries and what planning leaves, before models load",
+                "Interpreter, libraries and what planning takes, before models load",
                 base.resident,
             ),
             ("process_base_anonymous_bytes", "Of them, what no file backs", base.anonymous),

@@ -5,9 +5,7 @@ from collections.abc import Collection, Iterator
 
 from loader.errors import LoaderError
 from models.errors import ModelError
-from models.runtime.heap import trim_heap
 from pipeline.devices.base import DeviceError
-from pipeline.fitting.remembered import forget
 from pipeline.planning.plan import PlanError
 from server.errors import NotFoundError, NotServingError
 from server.memory.budget import Budget
@@ -60,12 +58,10 @@ class Expected:
         Raises:
             RefusedError: there is not as much.
         """
-        found = [self._minima.of(slot.folder) for slot in self.slots()]
+        found = [self._minima.of(slot.name, slot.folder) for slot in self.slots()]
         minima = [minimum for minimum in found if minimum is not None]
         together = least_together(minima, activations != "own")
         needs = [minimum.need for minimum in minima]
-        forget()
-        trim_heap()
         self._budget.set_aside(self._settings.request_memory, needs, together)
 
     def absent(self, present: Collection[str]) -> Iterator[Sharer]:
@@ -73,14 +69,25 @@ class Expected:
         for slot in self.slots():
             entry = self._entries.get(slot.name)
             if slot.name not in present and not (entry and _stays_away(entry)):
-                least = self._minima.of(slot.folder)
-                if least is not None and least.has_room(self._budget.request_bytes):
-                    yield Sharer(slot.name, least.memory, alone=least.alone)
+                least = self.least(slot)
+                if least is not None:
+                    yield least
+
+    def least(self, slot: Slot) -> Sharer | None:
+        """Return what is in ``slot`` as one that takes its least; None: it cannot be served. Blocks."""
+        least = self._minima.of(slot.name, slot.folder)
+        if least is None or not least.has_room(self._budget.request_bytes):
+            return None
+        return Sharer(slot.name, least.memory, alone=least.alone)
 
     def fits_alone(self, name: str, model: str) -> bool:
         """Return whether slot ``name`` of ``model`` has room where no other is loaded; blocks."""
         room = self._budget.total_bytes - self._budget.request_bytes
-        found = (self._minima.of(slot.folder) for slot in self.slots_of(model) if slot.name == name)
+        found = (
+            self._minima.of(slot.name, slot.folder)
+            for slot in self.slots_of(model)
+            if slot.name == name
+        )
         return any(least is None or sum(least.memory.values()) <= room for least in found)
 
     def slots(self) -> Iterator[Slot]:

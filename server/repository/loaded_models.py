@@ -10,7 +10,6 @@ from functools import partial
 from typing import Any
 
 from models.errors import ModelError
-from models.runtime.heap import trim_heap
 from pipeline.devices.base import DeviceError
 from pipeline.fitting.remembered import forget
 from pipeline.fitting.wanted import Fitted
@@ -153,7 +152,6 @@ class LoadedModels:
                     return self._preparer.frontier(model)
             finally:
                 forget()
-                trim_heap()
 
         return await self.planning.run(planned)
 
@@ -210,7 +208,6 @@ class LoadedModels:
             return shares
         finally:  # before anybody takes what was planned
             forget()
-            trim_heap()
 
     async def _reopen(self, entry: Entry, place: Place) -> None:
         """Have a loaded model served with another plan; runs to its end even when cancelled.

@@ -83,6 +83,7 @@ class Repository:
         self._evicting = Evicting(
             *(self._entries, budget, self._loaded, self._closing),
             absent=self._expected.absent,
+            least=self._expected.least,
             activations=self._opener.activations,
             may_go=lambda model: bool({model, ALL}.intersection(settings.evictable)),
             patience_seconds=self._patience,

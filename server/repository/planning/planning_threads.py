@@ -1,4 +1,7 @@
-"""Planning beside the event loop, on threads that wait for searches; what is unwanted ends soon."""
+"""Planning beside the event loop, on threads that wait for searches; what is unwanted ends soon.
+
+A call that is cancelled ends when its planning has: the next one does not take memory beside it.
+"""
 
 import asyncio
 import threading
@@ -7,11 +10,14 @@ from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from typing import TypeVar
 
-from pipeline.program.stopping import PlanningStoppedError, stopping_when
+from pipeline.program.stopping import PlanningStoppedError, go_on, stopping_when
 from server.errors import NotServingError
+from server.requests.uninterrupted import to_its_end
 
 #: At once; one more waits.
 _MOST = 8
+#: How long a cancelled call waits for a search that does not ask whether it is wanted.
+_END_SECONDS = 1.0
 
 T = TypeVar("T")
 
@@ -36,7 +42,10 @@ class PlanningThreads:
         self._threads = ThreadPoolExecutor(_MOST, "planner")
 
     async def run(self, work: Callable[[], T]) -> T:
-        """Return what ``work`` returns; when this is cancelled, it ends as soon as its search asks.
+        """Return what ``work`` returns.
+
+        When this is cancelled, ``work`` ends as soon as its search asks, and this ends then; or a second
+        later, where the search does not ask.
 
         Raises:
             NotServingError: closed. Otherwise what ``work`` raises.
@@ -50,16 +59,20 @@ class PlanningThreads:
 
         def stoppable() -> T:
             with stopping_when(lambda: self._closed or left.is_set()):
+                go_on()
                 return waiting.pop()()
 
+        planned = asyncio.get_running_loop().run_in_executor(
+            self._threads, copy_context().run, stoppable
+        )
         try:
-            return await asyncio.get_running_loop().run_in_executor(
-                self._threads, copy_context().run, stoppable
-            )
+            return await asyncio.shield(planned)
         except PlanningStoppedError as exc:
             raise NotServingError("the server is stopping") from exc
-        finally:
+        except asyncio.CancelledError:
             left.set()
+            await to_its_end(asyncio.wait({planned}, timeout=_END_SECONDS))
+            raise
 
     def close(self) -> None:
         """End what is being planned; nothing will be any more."""

@@ -74,8 +74,9 @@ class Bringing:
         entry.condition, entry.slot = loading, slot
         try:
             with telling(loading.progress):
+                # Before it is prepared, which takes memory, too.
+                gone = evicts and await self._evicting.make_room(slot)
                 model = await self._loaded.prepared(slot)
-                gone = await self._evicting.make_room(model) if evicts else False
                 return await self._loaded.admit(entry, model) or gone
         except (Exception, asyncio.CancelledError) as exc:
             entry.condition = self._not_loaded(entry.name, exc, was_evicted)

@@ -70,7 +70,7 @@ class Replacing:
         try:
             await self._loaded.room(model, others, entry.name)
         except RefusedError:
-            found = await self._evicting.chosen(model, entry.name)
+            found = await self._evicting.chosen(model.slot, entry.name)
             if not evicts or found is None:
                 raise
         return await to_its_end(self._replaced(entry, model, before, place, evicts))
@@ -85,7 +85,7 @@ class Replacing:
             if isinstance(entry.condition, Lost):
                 raise NotServingError(f"{entry.message}; restart the server")
             try:
-                gone = await self._evicting.make_room(model) if evicts else False
+                gone = await self._evicting.make_room(model.slot) if evicts else False
                 return await self._loaded.admit(entry, model) or gone
             except Exception:
                 await self._go_back(entry, before, place)

@@ -1,6 +1,8 @@
 """What models/ knows of the machine: target, heap, sessions."""
 
 import ctypes
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -55,6 +57,32 @@ def test_heap_counts_what_c_allocates() -> None:
     assert after is not None
     assert after - before > 49 << 20
     trim_heap()
+
+
+_OF_THREADS = """
+import ctypes, threading
+from models.runtime.heap import bound_heap
+bound_heap()
+libc = ctypes.CDLL(None)
+libc.malloc.argtypes, libc.fdopen.restype = [ctypes.c_size_t], ctypes.c_void_p
+met = threading.Barrier(4)
+def take():
+    libc.malloc(100 << 10)
+    met.wait(30)
+threads = [threading.Thread(target=take) for _ in range(4)]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+libc.malloc_info(0, ctypes.c_void_p(libc.fdopen(1, b"w")))
+libc.fflush(None)
+"""
+
+
+def test_what_threads_leave_free_is_there_for_all() -> None:
+    command = [sys.executable, "-c", _OF_THREADS]
+    told = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
+    if "<malloc" not in told.stdout:
+        pytest.skip("the C library does not tell")
+    assert told.stdout.count("<heap nr=") == 1
 
 
 def test_heap_of_another_c_library_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:

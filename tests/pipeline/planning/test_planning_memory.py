@@ -1,6 +1,5 @@
 """What planning takes while it lasts, and what is left of it."""
 
-import gc
 import weakref
 from pathlib import Path
 
@@ -32,9 +31,8 @@ def test_nothing_of_a_model_is_left_when_its_plan_goes(folder: Path) -> None:
     plan = fit(manifest, AUTO, Wanted(total_bytes=least)).plan
     assert plan.choice.regions
     left = weakref.ref(manifest)
-    forget()
     del manifest, plan
-    gc.collect()
+    forget()
     assert left() is None
 
 

@@ -1,6 +1,8 @@
 """What a model that loads leaves the others: their minimum, and an even share of the rest."""
 
+import gc
 import shutil
+import weakref
 from pathlib import Path
 
 import pytest
@@ -25,16 +27,36 @@ def test_a_pack_is_opened_again_when_it_is_another(packs: Packs, tmp_path: Path)
 
     minima = Minima(least)
     folder = Path(shutil.copytree(packs.repository / "tiny", tmp_path / "tiny"))
-    assert [minima.of(folder), minima.of(folder)] == [1, 1]
+    assert [minima.of("tiny", folder), minima.of("tiny", folder)] == [1, 1]
     shutil.copytree(folder / "1", folder / "2")
-    assert [minima.of(folder), minima.of(folder)] == [2, 2]
+    assert [minima.of("tiny", folder), minima.of("tiny", folder)] == [2, 2]
     manifest = folder / "2" / "manifest.json"
     shutil.copy(manifest, folder / "other")
     (folder / "other").replace(manifest)
-    assert minima.of(folder) == 3
+    assert minima.of("tiny", folder) == 3
     shutil.rmtree(folder)
-    assert minima.of(folder) is None
+    assert minima.of("tiny", folder) is None
     assert asked == [folder] * 3
+
+
+class Needed:
+    """What a pack needs."""
+
+
+def test_versions_that_were_are_not_remembered(packs: Packs, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(packs.repository / "tiny", tmp_path / "tiny"))
+    known: weakref.WeakSet[Needed] = weakref.WeakSet()
+
+    def least(_folder: Path) -> Needed:
+        known.add(needed := Needed())
+        return needed
+
+    minima = Minima(least)
+    for number in range(2, 6):
+        shutil.copytree(folder / "1", folder / str(number))
+        minima.of("tiny", folder)
+    gc.collect()
+    assert len(known) == 1
 
 
 @pytest.mark.parametrize("fault", [ReadError("weights.bin"), PackError("x"), PermissionError()])
@@ -42,7 +64,7 @@ def test_a_pack_that_cannot_be_read_has_no_claim(packs: Packs, fault: Exception)
     def least(folder: Path) -> int:
         raise fault
 
-    assert Minima(least).of(packs.repository / "tiny") is None
+    assert Minima(least).of("tiny", packs.repository / "tiny") is None
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from server.context import Context
 from server.operation import starting
 from server.operation.notify import Notifier
 from server.repository.entry import Entry, Loading, Unloaded
+from server.repository.planning import planning_threads
 from server.repository.planning.preparing import Preparer
 from tests.server.conftest import SettingsFactory
 from tests.server.support import LIMIT_SECONDS, Service, error, inputs_for
@@ -118,6 +119,7 @@ async def test_a_start_that_is_cancelled_leaves_nothing(
         go_on.wait(LIMIT_SECONDS)
 
     monkeypatch.setattr(Preparer, "prepare", slow)
+    monkeypatch.setattr(planning_threads, "_END_SECONDS", 0.01)
     context = Context(settings(models=("tiny",)))
     start = asyncio.create_task(context.start())
     assert await asyncio.to_thread(begun.wait, LIMIT_SECONDS)

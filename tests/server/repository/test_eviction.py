@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 
 from loader.errors import ReadError
+from server.errors import NotServingError
+from server.repository.layout.slots import Slot
+from server.repository.planning.preparing import Prepared, Preparer
 from server.repository.polling.following import follow
 from tests.server.conftest import SettingsFactory
 from tests.server.support import (
@@ -196,6 +199,37 @@ async def test_a_load_that_fails_is_tried_again(
     for answer in await asyncio.gather(*failures):
         error(answer, 503, "a bad block")
     await right(crowded, packs, "twin")
+
+
+async def test_room_is_made_before_a_model_is_prepared(
+    crowded: Service, packs: Packs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To prepare it takes memory, which the models that go still held."""
+    beside: dict[str, set[str]] = {}
+    prepare = Preparer.prepare
+
+    def seen(preparer: Preparer, slot: Slot) -> Prepared:
+        beside[slot.name] = loaded(crowded)
+        return prepare(preparer, slot)
+
+    monkeypatch.setattr(Preparer, "prepare", seen)
+    for name in ("twin", "tiny"):
+        await right(crowded, packs, name)
+    assert beside == {"twin": {"pair"}, "tiny": {"pair"}}
+
+
+async def test_who_went_for_what_cannot_be_prepared_comes_back(
+    crowded: Service, packs: Packs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_preparer: Preparer, slot: Slot) -> Prepared:
+        raise NotServingError(f"model {slot.name!r}: no files left")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Preparer, "prepare", fail)
+        error(await crowded.infer("twin", inputs_for("twin")), 503, "no files left")
+    assert crowded.context.repository.is_evicted("tiny")
+    for name in ("tiny", "twin"):
+        await right(crowded, packs, name)
 
 
 async def test_who_asks_for_the_folder_to_be_followed_brings_nobody_back(

@@ -7,9 +7,10 @@ import pytest
 
 from pipeline.program.stopping import go_on
 from server.errors import NotServingError
+from server.repository.planning import planning_threads
 from server.repository.planning.planning_threads import PlanningThreads
 from tests.server.conftest import SettingsFactory
-from tests.server.support import LIMIT_SECONDS, serving
+from tests.server.support import LIMIT_SECONDS, Gate, serving
 
 
 class Endless:
@@ -37,8 +38,21 @@ async def test_a_plan_ends_when_who_asked_for_it_goes() -> None:
     asking.cancel()
     with pytest.raises(asyncio.CancelledError):
         await asking
-    assert search.ended.wait(LIMIT_SECONDS)
+    assert search.ended.is_set()  # what is planned next has the memory for itself
     assert await threads.run(lambda: 7) == 7  # others go on
+
+
+async def test_nobody_waits_for_ever_for_a_plan_that_does_not_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(planning_threads, "_END_SECONDS", 0.01)
+    gate, threads = Gate(), PlanningThreads()
+    asking = asyncio.create_task(threads.run(gate.hold))
+    await gate.reached()
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    gate.open()
 
 
 async def test_plans_end_when_the_server_does() -> None:

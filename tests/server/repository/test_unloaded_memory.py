@@ -1,14 +1,13 @@
 """A model that was unloaded leaves a few words, and nothing of its pack."""
 
-import gc
 import importlib.util
 import weakref
 
 import pytest
 
 from pipeline.fitting.remembered import forget
+from server import context
 from server.operation.interpreter import IMPORTED_LATE
-from server.repository import expected
 from tests.server.support import Service, inputs_for
 
 
@@ -21,21 +20,27 @@ async def test_nothing_of_a_pack_is_left(service: Service) -> None:
     await service.context.repository.unload("pair")
     await service.context.repository.close()
     forget()
-    gc.collect()
     assert left() is None
     assert (entry.version, entry.pack) == (version, None)
     assert entry.weight_bytes > 0
 
 
-async def test_what_planners_remember_goes_before_models_load(
+async def test_the_base_counts_what_planning_takes_and_planners_forget_before_models_load(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     order: list[str] = []
-    monkeypatch.setattr(expected, "forget", lambda: order.append("forgotten"))
-    monkeypatch.setattr(expected, "trim_heap", lambda: order.append("trimmed"))
+    repository = service.context.repository
+    set_aside = repository.set_aside
+
+    async def planned() -> None:
+        await set_aside()
+        order.append("planned")
+
+    monkeypatch.setattr(repository, "set_aside", planned)
+    monkeypatch.setattr(context, "forget", lambda: order.append("forgotten"))
     monkeypatch.setattr(service.context.metrics, "models_follow", lambda: order.append("base"))
     await service.context._reserve_request_memory()
-    assert order == ["forgotten", "trimmed", "base"]
+    assert order == ["planned", "base", "forgotten"]
 
 
 @pytest.mark.parametrize("name", IMPORTED_LATE)
