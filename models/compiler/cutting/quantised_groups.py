@@ -1,12 +1,13 @@
 """Quantised layers that run as one piece: what is between them never lies in a plan.
 
-An inverted bottleneck's layers around its depthwise one, and the sum behind them (seed 004, Fig. 5); and
-what quantises an image, cuts a rectangle out of it and puts channels last, with the layers that read that.
-A device with kernels for these (pipeline/devices/integers) makes some channels of some rows at a time, with
-the same bits; ONNX Runtime runs their nodes one after the other.
+An inverted bottleneck's layers around its depthwise one, and the sum behind them (seed 004, Fig. 5); a
+layer of which only the maxima of windows are wanted; and what quantises an image, cuts a rectangle out of
+it and puts channels last, with the layers that read that. A device with kernels for these
+(pipeline/devices/integers) makes some channels of some rows at a time, with the same bits; ONNX Runtime
+runs their nodes one after the other.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from models.compiler.analysis.fused import Fused, FusedNodes
@@ -93,9 +94,11 @@ class _Walk:
         return None
 
     def _layers(self, index: int) -> int | None:
-        """Return where the layers end that begin with node ``index``, one of them depthwise."""
+        """Return where the layers end that begin with node ``index``, one of them depthwise or pooled."""
         if not self._is_layer(index):
             return None
+        if self._follows(index + 1) and self._pools(index, index + 1):
+            return index + 2
         count = 1
         if not self._is_depthwise(index):
             index += 1
@@ -156,6 +159,26 @@ class _Walk:
         one = self._graph.constants[node.input[3]].shape[2:] == (1, 1)
         return one and before[:3] == after[:3]
 
+    def _pools(self, index: int, pool: int) -> bool:
+        """Return whether node ``pool`` makes the largest bytes of windows of what layer ``index`` makes."""
+        node, given = self._graph.nodes[pool], self._given(pool)
+        if node.op_type != "NhwcMaxPool" or self._is_depthwise(index):
+            return False
+        if given.get("auto_pad", "NOTSET") != "NOTSET" or set(given.get("dilations", (1,))) != {1}:
+            return False
+        sizes = zip(
+            *(self._graph.array(name).shape[1:3] for name in (node.input[0], node.output[0])),
+            given["kernel_shape"],
+            given.get("strides", (1, 1)),
+            _sums_of_ends(given.get("pads", (0, 0, 0, 0))),
+            strict=True,
+        )
+        # No window, as ceil_mode may have them, reaches beyond the padding.
+        return all(
+            (made - 1) * stride + kernel <= size + pads
+            for size, made, kernel, stride, pads in sizes
+        )
+
     def _adds(self, index: int) -> bool:
         """Return whether a node adds what the one before makes to another value of its shape."""
         node = self._graph.nodes[index]
@@ -167,6 +190,11 @@ class _Walk:
             and all(name in self._graph.values for name in names)
             and len({self._graph.values[name].shape for name in names}) == 1
         )
+
+
+def _sums_of_ends(pads: Sequence[int]) -> tuple[int, int]:
+    """Return the padding of rows and of columns, on both sides."""
+    return pads[0] + pads[2], pads[1] + pads[3]
 
 
 def kept_whole(

@@ -51,7 +51,7 @@ from models.compiler.optimising.normalise import (
     take_tensors,
 )
 from models.compiler.optimising.onnx_checker import check
-from models.compiler.optimising.pools import settle_pool
+from models.compiler.optimising.pools import pool_first, settle_pool
 from models.compiler.optimising.rewrite import rewrite
 from models.compiler.optimising.softmax import along_rows
 from models.errors import OnnxError
@@ -111,6 +111,7 @@ def optimise(
     tensors = take_tensors(optimised, folder)
     copy_constant_outputs(optimised)
     take_crops_apart(optimised)
+    pool_first(optimised)
     placed = types_of(optimised, path, folder).placed
     while settle_pool(optimised, {name: array.shape for name, array in placed.items()}):
         placed = types_of(optimised, path, folder).placed

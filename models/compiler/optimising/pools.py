@@ -1,17 +1,88 @@
-"""Pools whose output ONNX Runtime foresees larger than it computes it.
+"""Maxima of bytes before what keeps their order; and pools with another output than is foreseen.
+
+What keeps the order of numbers makes of the largest one what is the largest behind it. So an activation by
+a table, or a concatenation that rounds again, may come behind the maxima, and has a fourth to do. What
+layers make is then read by maxima at once, and never lies in a plan (cutting/quantised_groups.py).
 
 With ``ceil_mode`` a last window that begins in the padding is left out; the shape that is inferred counts
 it. Such a pool is said again with padding of which the shape comes that is computed.
 """
 
+from collections import Counter
 from collections.abc import Mapping
 
 import onnx
 from onnx import helper
 
-from models.graphs.nodes import attributes
+from models.graphs.nodes import attributes, live, reads, replace_nodes
 
 _POOLS = ("MaxPool", "AveragePool", "LpPool")
+_LARGEST = "NhwcMaxPool"
+# The axis of channels there.
+_CHANNELS = 3
+# What ONNX has where a LeakyRelu says nothing.
+_ALPHA = 0.01
+
+
+def pool_first(model: onnx.ModelProto) -> None:
+    """Move maxima of bytes before what keeps their order, where they alone read what that makes."""
+    moving = _Moving(model.graph)
+    nodes = list[onnx.NodeProto]()
+    for node in [new for old in model.graph.node for new in moving.replaced(old)]:
+        nodes.append(node)
+        nodes += [moving.behind[name] for name in node.output if name in moving.behind]
+    replace_nodes(model, nodes)
+    replace_nodes(model, live(model))  # without what nobody reads any more
+
+
+class _Moving:
+    """``behind``: by what they read, the maxima that follow what makes that at once."""
+
+    def __init__(self, graph: onnx.GraphProto) -> None:
+        self._makers = {name: node for node in graph.node for name in node.output}
+        self._uses = Counter(name for node in graph.node for name in reads(node))
+        self._uses.update(port.name for port in graph.output)
+        self.behind: dict[str, onnx.NodeProto] = {}
+
+    def replaced(self, node: onnx.NodeProto) -> list[onnx.NodeProto]:
+        """Return what stands where ``node`` did."""
+        if node.op_type != _LARGEST or len(node.output) > 1:
+            return [node]
+        return self._moved(node, node.input[0], node.output[0]) or [node]
+
+    def _moved(self, pool: onnx.NodeProto, source: str, result: str) -> list[onnx.NodeProto]:
+        """Return the operators that make ``result`` of maxima; none where ``source`` is not theirs."""
+        maker = self._makers.get(source)
+        places = () if maker is None else _places(maker)
+        if maker is None or not places or self._uses[source] != 1:
+            return []
+        last, nodes = onnx.NodeProto(), list[onnx.NodeProto]()
+        last.CopyFrom(maker)
+        last.output[0] = result
+        for place in places:
+            name, read = f"{result}/{place}", maker.input[place]
+            last.input[place] = name
+            further = self._moved(pool, read, name)
+            nodes += further
+            if further:
+                continue
+            largest = onnx.NodeProto()
+            largest.CopyFrom(pool)
+            largest.name, largest.input[0], largest.output[0] = name, read, name
+            if read in self._makers and read not in self.behind:
+                self.behind[read] = largest
+            else:
+                nodes.append(largest)
+        return [*nodes, last]
+
+
+def _places(node: onnx.NodeProto) -> range:
+    """Return which inputs of ``node`` are numbers whose order it keeps, channel by channel."""
+    if node.op_type == "QLinearLeakyRelu" and attributes(node).get("alpha", _ALPHA) >= 0:
+        return range(1)
+    if node.op_type == "QLinearConcat" and attributes(node)["axis"] in (-1, _CHANNELS):
+        return range(2, len(node.input), 3)
+    return range(0)
 
 
 def settle_pool(model: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]]) -> bool:

@@ -35,6 +35,8 @@ LEAST_PART_BYTES = 256 << 10
 # To turn weights round takes 1.4 ns a byte; a product takes some 0.5 ns longer than QLinearConv for each
 # result. Measured with AVX-512 and two threads.
 _PIXELS_A_WEIGHT = 2
+# All windows of an input lie there at once, nine times as large as it: more would be most of a network.
+_MOST_WINDOWS_BYTES = 2 << 20
 # Which pixels windows have is streamed with the weights, and had better be little beside these.
 _INDEX_PART = 4
 # MLAS multiplies with so many columns at once.
@@ -197,7 +199,8 @@ class _Rewriter:
         if node.op_type != "QLinearConv" or not given.get("channels_last", 0):
             return None
         before, after = (self._graph.array(name).shape for name in (node.input[0], node.output[0]))
-        few = math.prod(after[:-1]) < _PIXELS_A_WEIGHT * math.prod(kernel[1:])
+        pixels, inputs = math.prod(after[:-1]), math.prod(kernel[1:])
+        few = pixels < _PIXELS_A_WEIGHT * inputs and pixels * inputs <= _MOST_WINDOWS_BYTES
         if len(before) != _IMAGE_RANK or not few:
             return None
         windows = windows_of(given, before, kernel[2:], after)

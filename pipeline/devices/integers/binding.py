@@ -90,14 +90,14 @@ class _ByRows:
             return
         self._task.n_parts = self._parts
         point(self._task, self._found, whole)
-        self._task.first_row, self._task.end_row = 0, self._found.layers[-1].rows.made
+        self._task.first_row, self._task.end_row = 0, self._found.made_rows
         self._run()
 
     def _strip_by_strip(self) -> None:
         assert self._found.rectangle is not None
         planes, column = self._found.rectangle.planes[1], self._found.rectangle.first_column
         strip = np.empty((planes, self._most, self._found.layers[0].columns.given), np.float32)
-        task, last, have = self._task, self._found.layers[-1].rows.made, (0, 0)
+        task, last, have = self._task, self._found.made_rows, (0, 0)
         task.n_parts = strip_parts(self._rows, self._parts)
         for first in range(0, last, self._rows):
             end = min(first + self._rows, last)

@@ -92,14 +92,41 @@ class Sum:
 
 
 @dataclass(frozen=True, slots=True)
+class Pool:
+    """The largest bytes of windows of what a layer makes."""
+
+    rows: Window
+    columns: Window
+
+
+@dataclass(frozen=True, slots=True)
 class QuantisedTask:
-    """``layers`` one behind the other on ``source``; they make ``result``. One may be depthwise."""
+    """``layers`` one behind the other on ``source``; they make ``result``. One may be depthwise.
+
+    ``pool``: of a layer alone only maxima are made.
+    """
 
     source: str
     result: str
     layers: tuple[QuantisedLayer, ...]
     rectangle: Rectangle | None = None
     addition: Sum | None = None
+    pool: Pool | None = None
+
+    @property
+    def made_rows(self) -> int:
+        """The rows of the result."""
+        return self._windows[-1].made
+
+    @property
+    def made_columns(self) -> int:
+        return (self.layers[-1] if self.pool is None else self.pool).columns.made
+
+    @property
+    def _windows(self) -> tuple[Window, ...]:
+        """How each step goes over rows."""
+        pools = () if self.pool is None else (self.pool.rows,)
+        return *(layer.rows for layer in self.layers), *pools
 
     @property
     def depthwise(self) -> int:
@@ -108,15 +135,15 @@ class QuantisedTask:
 
     def given_rows(self, first: int, end: int) -> tuple[int, int]:
         """Return the rows of ``source`` that rows [first, end) of the result are made of."""
-        for layer in reversed(self.layers):
-            first, end = layer.rows.needs(first, end)
+        for window in reversed(self._windows):
+            first, end = window.needs(first, end)
         start = 0 if self.rectangle is None else self.rectangle.first_row
         return start + first, start + end
 
     def most_given_rows(self, count: int) -> int:
         """Return the most rows of ``source`` that ``count`` rows of the result are made of."""
-        for layer in reversed(self.layers):
-            count = layer.rows.most_needed(count)
+        for window in reversed(self._windows):
+            count = window.most_needed(count)
         return count
 
 

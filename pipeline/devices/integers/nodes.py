@@ -5,7 +5,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pipeline.devices.elementwise.pieces import Node
-from pipeline.devices.integers.layers import QuantisedAverage, QuantisedLayer, Scaling, Sum, Window
+from pipeline.devices.integers.layers import (
+    Pool,
+    QuantisedAverage,
+    QuantisedLayer,
+    Scaling,
+    Sum,
+    Window,
+)
 
 #: Of values and constants: element type and shape.
 Arrays = Mapping[str, tuple[str, tuple[int, ...]]]
@@ -154,6 +161,24 @@ class NodeReader:
         self.signed(other)
         scalings = (self.scaling(node, at) for at in (1, 4, 6))
         return Sum(other, image.name == second, *scalings)
+
+    def pool(self, node: Node, image: Image) -> Pool:
+        """Return the maxima of windows of ``image`` that ``node`` is: each window has a pixel of it."""
+        given = node.attributes
+        require(node.domain == "com.microsoft")
+        require(given.get("auto_pad", "NOTSET") == "NOTSET")
+        require(_numbers(given.get("dilations"), 1, 2) == (1, 1))
+        kernel, strides = (_numbers(given.get(name), 1, 2) for name in ("kernel_shape", "strides"))
+        pads = _numbers(given.get("pads"), 0, 4)
+        rows, columns = (
+            _window(kernel[axis], strides[axis], 1, (pads[axis], pads[axis + 2]), size)
+            for axis, size in enumerate((image.height, image.width))
+        )
+        require(max(*pads[:2], 0) < min(kernel) and max(*pads[2:], 0) < min(kernel))
+        _, made = self.array(node.outputs[0])
+        # Of ceil_mode some have more windows.
+        require(made == (1, rows.made, columns.made, image.channels))
+        return Pool(rows, columns)
 
     def average(self, node: Node) -> QuantisedAverage:
         """Return the average of each channel that ``node`` is."""

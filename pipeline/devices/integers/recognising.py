@@ -1,8 +1,8 @@
 """Which pieces are quantised layers that the native library computes: read from their graphs.
 
-One convolution or product with channels last; layers around a depthwise one, with the sum behind them; what
-quantises a rectangle of an image in front of them; the average of each channel. Everything else is ONNX
-Runtime's.
+One convolution or product with channels last, and the maxima of its windows; layers around a depthwise one,
+with the sum behind them; what quantises a rectangle of an image in front of them; the average of each
+channel. Everything else is ONNX Runtime's.
 """
 
 import math
@@ -39,6 +39,7 @@ _INPUTS = {
     "QGemm": 9,
     "QLinearAdd": 8,
     "QLinearGlobalAveragePool": 5,
+    "NhwcMaxPool": 1,
     "QuantizeLinear": 3,
     "Slice": 4,
     "Transpose": 1,
@@ -111,22 +112,28 @@ class _Reader:
         else:
             image = self._read.image(source)
         layers: list[QuantisedLayer] = []
-        while self._nodes and self._nodes[0].operator != "QLinearAdd":
+        while self._nodes and self._nodes[0].operator not in ("QLinearAdd", "NhwcMaxPool"):
             node = self._nodes.pop(0)
             require(node.inputs[0] == image.name)
             layer = self._read.layer(node, image)
             require(max(layer.channels, layer.filters) <= MOST)
             layers.append(layer)
             image = Image(node.outputs[0], layer.rows.made, layer.columns.made, layer.filters)
-        addition = None
+        addition, pool = None, None
         if self._nodes:
             require(bool(layers))
             node = self._nodes.pop(0)
-            addition = self._read.sum(node, image, self._piece.inputs)
-            image.name = node.outputs[0]
+            if node.operator == "QLinearAdd":
+                addition = self._read.sum(node, image, self._piece.inputs)
+                image.name = node.outputs[0]
+            else:
+                require(node.inputs[0] == image.name and len(layers) == 1)
+                require(not layers[0].depthwise)
+                pool = self._read.pool(node, image)
+                image = Image(node.outputs[0], pool.rows.made, pool.columns.made, image.channels)
         require(not self._nodes and _goes_together(layers, addition))
         require(image.name == self._piece.outputs[0])
-        task = QuantisedTask(source, image.name, tuple(layers), rectangle, addition)
+        task = QuantisedTask(source, image.name, tuple(layers), rectangle, addition, pool)
         self._check_signs(task)
         _, shape = self._read.array(task.result)
         size = image.height * image.width * image.channels

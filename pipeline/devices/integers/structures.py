@@ -72,6 +72,21 @@ class Picture(ctypes.Structure):
     )
 
 
+class Pool(ctypes.Structure):
+    """`struct pool`."""
+
+    _fields_ = (
+        ("kernel_y", ctypes.c_int32),
+        ("kernel_x", ctypes.c_int32),
+        ("stride_y", ctypes.c_int32),
+        ("stride_x", ctypes.c_int32),
+        ("above", ctypes.c_int32),
+        ("left", ctypes.c_int32),
+        ("made_height", ctypes.c_int32),
+        ("made_width", ctypes.c_int32),
+    )
+
+
 class Task(ctypes.Structure):
     """`struct task`."""
 
@@ -95,6 +110,7 @@ class Task(ctypes.Structure):
         ("made", ctypes.c_void_p),
         ("picture", Picture),
         ("addition", Addition),
+        ("pool", Pool),
         ("layers", Layer * MOST_LAYERS),
     )
 

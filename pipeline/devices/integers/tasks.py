@@ -6,13 +6,22 @@ from typing import Any
 from numpy.typing import NDArray
 
 from pipeline.devices.integers.layers import (
+    Pool,
     QuantisedAverage,
     QuantisedLayer,
     QuantisedTask,
     Scaling,
     Sum,
 )
-from pipeline.devices.integers.structures import Addition, Average, Layer, Picture, Scaled, Task
+from pipeline.devices.integers.structures import (
+    Addition,
+    Average,
+    Layer,
+    Picture,
+    Scaled,
+    Task,
+)
+from pipeline.devices.integers.structures import Pool as PoolStructure
 
 _FLIP = 0x80
 
@@ -22,17 +31,18 @@ Places = Mapping[str, Any]
 
 def unplaced(found: QuantisedTask, parts: int) -> Task:
     """Return ``found`` without addresses, in ``parts`` parts; groups and rows are yet to be chosen."""
-    last = found.layers[-1]
     task = Task(
         n_layers=len(found.layers),
         depthwise=found.depthwise,
         first_row=0,
-        end_row=last.rows.made,
+        end_row=found.made_rows,
         n_parts=parts,
         n_places=parts,
     )
     for at, layer in enumerate(found.layers):
         task.layers[at] = _layer(layer)
+    if found.pool is not None:
+        task.pool = _pool(found.pool)
     if found.rectangle is not None:
         # Only whether there are planes counts before they are bound.
         task.picture = Picture(planes=1, made=_scaled(found.rectangle.made, {}))
@@ -100,6 +110,20 @@ def _scaled(of: Scaling, places: Places) -> Scaled:
     if not places:
         return Scaled(flip=flip)
     return Scaled(places[of.scale].ctypes.data, places[of.zero].ctypes.data, flip)
+
+
+def _pool(of: Pool) -> PoolStructure:
+    rows, columns = of.rows, of.columns
+    return PoolStructure(
+        kernel_y=rows.kernel,
+        kernel_x=columns.kernel,
+        stride_y=rows.stride,
+        stride_x=columns.stride,
+        above=rows.before,
+        left=columns.before,
+        made_height=rows.made,
+        made_width=columns.made,
+    )
 
 
 def _layer(of: QuantisedLayer) -> Layer:

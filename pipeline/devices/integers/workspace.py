@@ -23,7 +23,7 @@ def workspace_bytes(found: QuantisedTask) -> int:
     """Return about how many bytes a task may take: little beside what it reads and makes."""
     first, last = found.layers[0], found.layers[-1]
     read = first.rows.given * first.columns.given * first.channels
-    made = last.rows.made * last.columns.made * last.filters
+    made = found.made_rows * found.made_columns * last.filters
     if found.rectangle is not None:
         read = 0
     return max(_LEAST_BYTES, (read + made) // _PART_OF_TENSORS)
@@ -76,9 +76,10 @@ def strip_rows(
     all of its parts need.
     """
     room = max(workspace // 2, _LEAST_BYTES - int(task.n_bytes)) // _line_bytes(found, rectangle)
-    most = found.layers[-1].rows.made
+    most = found.made_rows
     if len(found.layers) == 1:
-        most = min(most, max(_ROWS_A_PART * int(task.n_parts), _STRIP_ROWS))
+        rows = max(_ROWS_A_PART * int(task.n_parts), _STRIP_ROWS)
+        most = min(most, rows if found.pool is None else max(rows // found.pool.rows.stride, 1))
     counts = range(1, most + 1)
     rows = max(bisect_right(counts, room, key=found.most_given_rows), 1)
     return rows, found.most_given_rows(rows)

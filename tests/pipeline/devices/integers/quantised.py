@@ -95,6 +95,24 @@ class Network:
         self.last, self.scaling, self.shape = name, made, (1, *size, filters)
         return self
 
+    def pool(self, kernel: int, stride: int, pad: int = 0) -> "Network":
+        """Take the maxima of windows."""
+        _, height, width, channels = self.shape
+        size = [(n + 2 * pad - kernel) // stride + 1 for n in (height, width)]
+        name = f"y{len(self.nodes)}"
+        node = helper.make_node(
+            "NhwcMaxPool",
+            [self.last],
+            [name],
+            domain="com.microsoft",
+            kernel_shape=[kernel] * 2,
+            strides=[stride] * 2,
+            pads=[pad] * 4,
+        )
+        self.nodes.append(node)
+        self.last, self.shape = name, (1, *size, channels)
+        return self
+
     def product(self, filters: int, turned: bool = False) -> "Network":
         weights = (filters, self.shape[-1]) if turned else (self.shape[-1], filters)
         operands = self._operands(weights, filters)

@@ -84,6 +84,17 @@ def _picture_and_bottleneck(seed: int) -> Network:
     return _cut(network).conv(24, 3, 2, 1).conv(24, 3, 1, 1, group=24).conv(filters)
 
 
+def _pooled(seed: int) -> Network:
+    network, _, filters = _begun(seed)
+    made = network.conv(filters, 1 + 2 * (seed % 2), 1, 1)
+    return made.pool(2 + seed % 2, 1 + seed % 3, seed % 2)
+
+
+def _pooled_picture(seed: int) -> Network:
+    network, _, filters = _begun(seed)
+    return _cut(network).conv(filters, 3, 1, 1).pool(3, 2, seed % 2)
+
+
 def _cut(network: Network) -> Network:
     """Return a network that reads a rectangle of an image, which is a little larger."""
     _, height, width, _ = network.shape
@@ -107,6 +118,7 @@ def _products(request: pytest.FixtureRequest) -> Iterator[None]:
     [
         *(_point, _window, _each, _product, _average),
         *(_bottleneck, _uneven_bands, _residual, _picture, _picture_and_bottleneck),
+        *(_pooled, _pooled_picture),
     ],
 )
 def test_bits_are_those_of_onnxruntime(kind: Callable[[int], Network]) -> None:

@@ -1,4 +1,6 @@
 // One convolution that reads all channels: some filters at a time, all of its pixels or a part of them.
+//
+// Where only maxima of its results are wanted, it keeps as many rows as a window has.
 #ifndef INTEGERS_DENSE_H
 #define INTEGERS_DENSE_H
 
@@ -57,6 +59,62 @@ static void make_tile(const struct packed *packed, const struct rounding *how, i
     }
 }
 
+// Row `row` of the packed filters, `stride` bytes from pixel to pixel.
+static void make_dense_row(struct source *source, const struct packed *packed, const struct rounding *how, int row,
+                           uint8_t *to, size_t stride) {
+    const pixel *x[TILE];
+    ptrdiff_t steps[MOST_RUNS];
+    const int width = packed->of->made_width;
+    for (int j = 0, n; j < width; j += n) {
+        n = next_tile(width - j);
+        const struct runs runs = read_tile(source, row, j, n, steps, x);
+        make_tile(packed, how, n, x, &runs, to + (size_t)j * stride, stride);
+    }
+}
+
+// Rows of a layer under windows, of `group` filters each; `held` says which they are.
+struct strip {
+    uint8_t *rows;
+    int32_t *held;
+    size_t line;
+};
+
+static struct strip open_strip(const struct task *task, struct memory *memory) {
+    struct strip strip = {.line = (size_t)task->layers[0].made_width * (size_t)task->group};
+    if (!task->pool.kernel_y) return strip;
+    strip.rows = take(memory, strip.line * (size_t)task->pool.kernel_y);
+    strip.held = take(memory, (size_t)task->pool.kernel_y * sizeof *strip.held);
+    return strip;
+}
+
+// Row `row` of the maxima of the packed filters, `stride` bytes from pixel to pixel.
+static void make_maxima(struct source *source, const struct packed *packed, const struct rounding *how, int row,
+                        struct strip *strip, uint8_t *to, size_t stride) {
+    const struct pool *pool = &source->task->pool;
+    const struct layer *of = source->of;
+    const size_t group = (size_t)source->task->group, n = (size_t)packed->n;
+    const int top = row * pool->stride_y - pool->above, flip = of->made.flip;
+    const int first = greater(top, 0), end = lesser(top + pool->kernel_y, of->made_height);
+    for (int y = first; y < end; y++) {
+        const int slot = y % pool->kernel_y;
+        if (strip->held[slot] == y) continue;
+        make_dense_row(source, packed, how, y, strip->rows + (size_t)slot * strip->line, group);
+        strip->held[slot] = y;
+    }
+    for (int j = 0; j < pool->made_width; j++, to += stride) {
+        const int left = j * pool->stride_x - pool->left;
+        const int from = greater(left, 0), until = lesser(left + pool->kernel_x, of->made_width);
+        memset(to, 0, n);
+        for (int y = first; y < end; y++) {
+            const uint8_t *at = strip->rows + (size_t)(y % pool->kernel_y) * strip->line + (size_t)from * group;
+            for (int x = from; x < until; x++, at += group) {
+                for (size_t c = 0; c < n; c++) to[c] = to[c] < at[c] ? at[c] : to[c];
+            }
+        }
+        for (size_t c = 0; flip && c < n; c++) to[c] ^= (uint8_t)flip;
+    }
+}
+
 // Filters that share one packing, and pixels, are divided among parts: filters where there are few pixels.
 static int divides_filters(const struct task *task) {
     const struct layer *of = &task->layers[0];
@@ -71,6 +129,7 @@ static size_t dense(struct task *task, int part, uint8_t *at) {
     struct source source = open_source(task, 1, &memory);
     tap *kept = take(&memory, source.laid.total * rounded((size_t)task->group, LANES) * sizeof *kept);
     struct packed packed = open_packed(&source, task->group, kept, &memory);
+    struct strip strip = open_strip(task, &memory);
     if (!at) return memory.used;
     const struct layer *of = source.of;
     const int parts = task->n_parts, by_filters = divides_filters(task);
@@ -79,18 +138,19 @@ static size_t dense(struct task *task, int part, uint8_t *at) {
     const int end = by_filters ? lesser(panels * (part + 1) / parts * LANES, of->filters) : of->filters;
     const int first_row = task->first_row + (by_filters ? 0 : rows * part / parts);
     const int end_row = task->first_row + (by_filters ? rows : rows * (part + 1) / parts);
-    const struct rounding how = rounding_of(&of->made, NULL, of->made.flip);
+    const int pools = task->pool.kernel_y;
+    const struct rounding how = rounding_of(&of->made, NULL, pools ? 0 : of->made.flip);
     const size_t filters = (size_t)of->filters;
-    const pixel *x[TILE];
-    ptrdiff_t steps[MOST_RUNS];
+    const size_t line = (size_t)(pools ? task->pool.made_width : of->made_width) * filters;
     for (int m = first; m < end; m += task->group) {
         pack(&packed, m, lesser(task->group, end - m));
+        for (int k = 0; k < pools; k++) strip.held[k] = -1;
         for (int i = first_row; i < end_row; i++) {
-            uint8_t *to = task->made + (size_t)i * (size_t)of->made_width * filters + m;
-            for (int j = 0, n; j < of->made_width; j += n) {
-                n = next_tile(of->made_width - j);
-                const struct runs runs = read_tile(&source, i, j, n, steps, x);
-                make_tile(&packed, &how, n, x, &runs, to + (size_t)j * filters, filters);
+            uint8_t *to = task->made + (size_t)i * line + m;
+            if (pools) {
+                make_maxima(&source, &packed, &how, i, &strip, to, filters);
+            } else {
+                make_dense_row(&source, &packed, &how, i, to, filters);
             }
         }
     }

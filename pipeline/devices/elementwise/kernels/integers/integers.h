@@ -47,12 +47,18 @@ struct picture {
     struct scaled made;
 };
 
+// The largest bytes of windows of what a layer makes; windows may begin above and left of it.
+struct pool {
+    int32_t kernel_y, kernel_x;  // 0: there is none
+    int32_t stride_y, stride_x, above, left, made_height, made_width;
+};
+
 enum { MOST_LAYERS = 3 };
 
-// One layer; or layers of which one is depthwise: some channels of it at a time (`group`), some rows of the
+// One layer, and maxima of it; or layers of which one is depthwise: some channels of it at a time (`group`), some rows of the
 // last one at a time (`rows`), whose sums are in memory of the task.
 //
-// Rows [first_row, end_row) of the last layer are made. `n_parts` may run at once, in memory of `n_bytes` with
+// Rows [first_row, end_row) of the last layer, or of its maxima, are made. `n_parts` may run at once, in memory of `n_bytes` with
 // places for `n_places`; that and `cost`, about the nanoseconds of one part alone, says integers_fit. What follows
 // `cost` up to `memory` is of one run.
 struct task {
@@ -68,6 +74,7 @@ struct task {
     uint8_t *made;
     struct picture picture;
     struct addition addition;
+    struct pool pool;
     struct layer layers[MOST_LAYERS];
 };
 
