@@ -104,14 +104,17 @@ static void make_maxima(struct source *source, const struct packed *packed, cons
     for (int j = 0; j < pool->made_width; j++, to += stride) {
         const int left = j * pool->stride_x - pool->left;
         const int from = greater(left, 0), until = lesser(left + pool->kernel_x, of->made_width);
-        memset(to, 0, n);
-        for (int y = first; y < end; y++) {
-            const uint8_t *at = strip->rows + (size_t)(y % pool->kernel_y) * strip->line + (size_t)from * group;
-            for (int x = from; x < until; x++, at += group) {
-                for (size_t c = 0; c < n; c++) to[c] = to[c] < at[c] ? at[c] : to[c];
+        for (size_t m = 0; m < n; m += LANES) {
+            uint8_t most[LANES] = {0};
+            for (int y = first; y < end; y++) {
+                const uint8_t *at = strip->rows + (size_t)(y % pool->kernel_y) * strip->line + (size_t)from * group + m;
+                for (int x = from; x < until; x++, at += group) {
+                    for (int c = 0; c < LANES; c++) most[c] = most[c] < at[c] ? at[c] : most[c];
+                }
             }
+            for (int c = 0; c < LANES; c++) most[c] ^= (uint8_t)flip;
+            memcpy(to + m, most, n - m < LANES ? n - m : LANES);
         }
-        for (size_t c = 0; flip && c < n; c++) to[c] ^= (uint8_t)flip;
     }
 }
 
