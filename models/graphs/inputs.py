@@ -185,13 +185,13 @@ def fix_inputs(
             shape = _default_shape(path, defaults[value.name], shapes.get(value.name))
         else:
             shape = shapes.get(value.name) or tuple(n or 0 for n in _lengths(value, first))
-            _compare(path, value, shape, warn)
+            _say_other(path, value, shape, warn)
         _check_shape(path, value, shape, 0 if value.name in given else 1)
         _declare(path, value, shape)
     _forget_shapes(model)
 
 
-def _compare(path: Path, value: onnx.ValueInfoProto, shape: tuple[int, ...], warn: Warn) -> None:
+def _say_other(path: Path, value: onnx.ValueInfoProto, shape: tuple[int, ...], warn: Warn) -> None:
     """Tell ``warn`` where ``shape`` is not what ``path`` has fixed: its layers may not fit any more."""
     dims = [dim.dim_value for dim in value.type.tensor_type.shape.dim]
     same = len(dims) == len(shape) and all(n in (0, m) for n, m in zip(dims, shape, strict=True))

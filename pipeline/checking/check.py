@@ -278,7 +278,8 @@ class _Checker:
             open_ = replace(self.tolerance, fraction=apart)
             if not (difference(got, expected, open_) and difference(got, other, open_)):
                 return "", False
-            if min(largest_error(got, expected), largest_error(got, other)) > _FARTHEST * apart:
+            nearest = min(largest_error(got, expected), largest_error(got, other))
+            if nearest > max(_FARTHEST * apart, self.tolerance.fraction):
                 return f"{fault}; ONNX Runtime {how}: {own}", False
         return f"ONNX Runtime itself answers otherwise {how}: {own}", True
 

@@ -7,7 +7,7 @@ it and puts channels last, with the layers that read that. A device with kernels
 runs their nodes one after the other.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from models.compiler.analysis.fused import Fused, FusedNodes
@@ -166,17 +166,18 @@ class _Walk:
             return False
         if given.get("auto_pad", "NOTSET") != "NOTSET" or set(given.get("dilations", (1,))) != {1}:
             return False
+        pads = given.get("pads", (0, 0, 0, 0))
         sizes = zip(
             *(self._graph.array(name).shape[1:3] for name in (node.input[0], node.output[0])),
             given["kernel_shape"],
             given.get("strides", (1, 1)),
-            _sums_of_ends(given.get("pads", (0, 0, 0, 0))),
+            map(sum, zip(pads[:2], pads[2:], strict=True)),
             strict=True,
         )
         # No window, as ceil_mode may have them, reaches beyond the padding.
         return all(
-            (made - 1) * stride + kernel <= size + pads
-            for size, made, kernel, stride, pads in sizes
+            (made - 1) * stride + kernel <= size + padding
+            for size, made, kernel, stride, padding in sizes
         )
 
     def _adds(self, index: int) -> bool:
@@ -190,11 +191,6 @@ class _Walk:
             and all(name in self._graph.values for name in names)
             and len({self._graph.values[name].shape for name in names}) == 1
         )
-
-
-def _sums_of_ends(pads: Sequence[int]) -> tuple[int, int]:
-    """Return the padding of rows and of columns, on both sides."""
-    return pads[0] + pads[2], pads[1] + pads[3]
 
 
 def kept_whole(

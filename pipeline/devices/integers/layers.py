@@ -92,7 +92,7 @@ class Sum:
 
 
 @dataclass(frozen=True, slots=True)
-class Pool:
+class Maxima:
     """The largest bytes of windows of what a layer makes."""
 
     rows: Window
@@ -111,7 +111,7 @@ class QuantisedTask:
     layers: tuple[QuantisedLayer, ...]
     rectangle: Rectangle | None = None
     addition: Sum | None = None
-    pool: Pool | None = None
+    pool: Maxima | None = None
 
     @property
     def made_rows(self) -> int:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from pipeline.devices.elementwise.pieces import Node
 from pipeline.devices.integers.layers import (
-    Pool,
+    Maxima,
     QuantisedAverage,
     QuantisedLayer,
     Scaling,
@@ -162,7 +162,7 @@ class NodeReader:
         scalings = (self.scaling(node, at) for at in (1, 4, 6))
         return Sum(other, image.name == second, *scalings)
 
-    def pool(self, node: Node, image: Image) -> Pool:
+    def pool(self, node: Node, image: Image) -> Maxima:
         """Return the maxima of windows of ``image`` that ``node`` is: each window has a pixel of it."""
         given = node.attributes
         require(node.domain == "com.microsoft")
@@ -174,11 +174,11 @@ class NodeReader:
             _window(kernel[axis], strides[axis], 1, (pads[axis], pads[axis + 2]), size)
             for axis, size in enumerate((image.height, image.width))
         )
-        require(max(*pads[:2], 0) < min(kernel) and max(*pads[2:], 0) < min(kernel))
+        require(max(pads) < min(kernel))
         _, made = self.array(node.outputs[0])
         # Of ceil_mode some have more windows.
         require(made == (1, rows.made, columns.made, image.channels))
-        return Pool(rows, columns)
+        return Maxima(rows, columns)
 
     def average(self, node: Node) -> QuantisedAverage:
         """Return the average of each channel that ``node`` is."""

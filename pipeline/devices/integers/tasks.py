@@ -6,7 +6,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from pipeline.devices.integers.layers import (
-    Pool,
+    Maxima,
     QuantisedAverage,
     QuantisedLayer,
     QuantisedTask,
@@ -18,10 +18,10 @@ from pipeline.devices.integers.structures import (
     Average,
     Layer,
     Picture,
+    Pool,
     Scaled,
     Task,
 )
-from pipeline.devices.integers.structures import Pool as PoolStructure
 
 _FLIP = 0x80
 
@@ -112,9 +112,9 @@ def _scaled(of: Scaling, places: Places) -> Scaled:
     return Scaled(places[of.scale].ctypes.data, places[of.zero].ctypes.data, flip)
 
 
-def _pool(of: Pool) -> PoolStructure:
+def _pool(of: Maxima) -> Pool:
     rows, columns = of.rows, of.columns
-    return PoolStructure(
+    return Pool(
         kernel_y=rows.kernel,
         kernel_x=columns.kernel,
         stride_y=rows.stride,

@@ -113,6 +113,32 @@ def test_plans_hold_neither_image_nor_patches_nor_what_is_expanded(tmp_path: Pat
     assert (len(arenas), len(scratches)) == (1, 1)
 
 
+def test_a_layer_of_which_only_maxima_are_read_lies_in_no_plan(tmp_path: Path) -> None:
+    """Of an image by rows, and behind an activation and a concatenation that come after the maxima now."""
+    pool = "MaxPool<kernel_shape=[2,2], strides=[2,2]>"
+    model = parsed(
+        f"""g (float[1,3,{SIZE},{SIZE}] x) => (float[1,5] y) {{
+            a = Conv<pads=[1,1,1,1]>(x, wa)
+            b = LeakyRelu<alpha=0.1>(a)
+            c = {pool}(b)
+            d = Conv<pads=[1,1,1,1]>(c, wd)
+            e = Conv(c, we)
+            f = Concat<axis=1>(d, e)
+            h = {pool}(f)
+            m = GlobalAveragePool(h)
+            v = Flatten(m)
+            y = Gemm<transB=1>(v, wg)
+        }}""",
+        {"wa": (32, 3, 3, 3), "wd": (32, 32, 3, 3), "we": (16, 32, 1, 1), "wg": (5, 48)},
+    )
+    options = CompileOptions(preprocess=RECIPE, calibrate=_pictures)
+    pack = compiled(written(model, tmp_path / "m.onnx"), tmp_path, options)
+    device, plain = CpuDevice(2), CpuDevice(2, native=False)
+    arena = _plan(device.fitted(pack)).arena_bytes
+    assert arena < 32 * SIZE * SIZE < _plan(plain.fitted(pack)).total_bytes
+    assert np.array_equal(_answers(pack, device), _answers(pack, plain))
+
+
 def test_what_a_request_gives_in_another_form_is_not_taken_by_rows(tmp_path: Path) -> None:
     pack = _compiled(tmp_path, 2)
     (port,) = pack.manifest.inputs
