@@ -6,7 +6,7 @@ nothing else of ours. Cases, each in a fresh process, on six small networks:
 
 - one: each alone in about its smallest budget, four connections
 - six: all in 14 MiB
-- evict: all in turn in 10 MiB (``--budget-policy evict-lru``)
+- evict: all in turn in 10 MiB (``--budget-policy evict-lru``), several times
 - changes: these, and load, unload, replan and upload in any order; after each 25 changes all are unloaded,
   and what is left then is compared
 - peers: one network beside the obvious servers, each in a memory cgroup of its own, files included (root)
@@ -56,6 +56,8 @@ _NETWORKS = {
     "squeezenet1.0": ("6MiB", "squeezenet1.0", 1.0),
     "squeezenet1.1": ("5MiB", "squeezenet1.1", 1.0),
 }
+#: Who goes when depends on how requests meet: the worst run counts.
+_EVICT_RUNS = 3
 _EVICTS = ("--budget-policy", "evict-lru")
 _ROUND = 25
 #: The first rounds fill what is filled once.
@@ -231,10 +233,11 @@ def _six(repository: Path, options: argparse.Namespace) -> Iterator[Result]:
 
 
 def _evict(repository: Path, options: argparse.Namespace) -> Iterator[Result]:
-    result = Result("evict", 10 * _MIB)
-    with _served(result, repository, [*_NETWORKS], *_EVICTS) as served:
-        _ask_all(served, result, [*_NETWORKS], options.requests)
-    yield result
+    for run in range(1, _EVICT_RUNS + 1):
+        result = Result(f"evict, run {run}", 10 * _MIB)
+        with _served(result, repository, [*_NETWORKS], *_EVICTS) as served:
+            _ask_all(served, result, [*_NETWORKS], options.requests)
+        yield result
 
 
 def _changes(repository: Path, options: argparse.Namespace) -> Iterator[Result]:
