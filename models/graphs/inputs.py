@@ -170,9 +170,11 @@ def fix_inputs(
     Raises:
         OnnxError: a shape stays unknown or is impossible, or ``batch`` is given and changes nothing.
     """
-    unknown = set(shapes) - {value.name for value in model.graph.input}
+    names = [value.name for value in model.graph.input]
+    unknown = set(shapes).difference(names)
     if unknown:
-        raise OnnxError(f"{path}: no input called {', '.join(sorted(unknown))}")
+        known = ", ".join(names[:_SHOWN_OPTIONS])
+        raise OnnxError(f"{path}: no input called {', '.join(sorted(unknown))}; there is {known}")
     defaults = default_tensors(model)
     _check_batch(path, model, batch, shapes, defaults)
     first = 1 if batch is None else batch
@@ -194,7 +196,9 @@ def fix_inputs(
 def _say_other(path: Path, value: onnx.ValueInfoProto, shape: tuple[int, ...], warn: Warn) -> None:
     """Tell ``warn`` where ``shape`` is not what ``path`` has fixed: its layers may not fit any more."""
     dims = [dim.dim_value for dim in value.type.tensor_type.shape.dim]
-    same = len(dims) == len(shape) and all(n in (0, m) for n, m in zip(dims, shape, strict=True))
+    same = len(dims) == len(shape) and all(
+        n <= 0 or n == m for n, m in zip(dims, shape, strict=True)
+    )
     if value.type.tensor_type.HasField("shape") and not same:
         warn(f"{path}: input {value.name!r} is {dims} in the file, {list(shape)} by --shape")
 

@@ -388,6 +388,13 @@ def test_a_shape_that_is_not_the_one_in_the_file_is_said(tmp_path: Path) -> None
     assert said == []
     read_onnx(path, shapes={"x": (1, 8)}, warn=said.append)
     assert said == [f"{path}: input 'x' is [1, 4] in the file, [1, 8] by --shape"]
+    said.clear()
+    model = dynamic("1,4")
+    model.graph.input[0].type.tensor_type.shape.dim[
+        0
+    ].dim_value = -1  # as some exporters say unknown
+    read_onnx(save(tmp_path, model), shapes={"x": (2, 4)}, warn=said.append)
+    assert said == []
 
 
 @pytest.mark.parametrize("length", [-1, -(1 << 63)])
