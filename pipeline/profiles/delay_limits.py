@@ -81,12 +81,16 @@ class SweepLimits(BaseModel):
 
 
 def _excess(plan: Plan, usual: Sequence[Sequence[float]], services: Services) -> float:
-    """Return by how much the operations of a sweep exceeded what is usual, all together."""
-    return sum(
+    """Return by how much the operations of a sweep exceeded what is usual, all together.
+
+    In whole ticks: differences of times in seconds are off by less than that.
+    """
+    seconds = sum(
         max(seconds - most, 0.0)
         for row, limits in zip(_seconds(plan, services), usual, strict=True)
         for seconds, most in zip(row, limits, strict=False)
     )
+    return round(seconds * _TICKS) / _TICKS
 
 
 def _after(services: Services, delay_seconds: float) -> float:

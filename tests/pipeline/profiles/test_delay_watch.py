@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.planning.make import make_plan
-from pipeline.planning.plan import Plan
+from pipeline.planning.plan import Choice, Plan
 from pipeline.profiles.delay_limits import SweepLimits
 from pipeline.profiles.delay_watch import BoundWatch
 from pipeline.schedule.architectures import ARCHITECTURES
@@ -14,7 +14,7 @@ from pipeline.timing.durations import Durations
 from pipeline.timing.simulator import simulate
 from pipeline.timing.traced_durations import services
 from tests.pipeline.plans import durations, plans
-from tests.pipeline.synthetic import manifest
+from tests.pipeline.synthetic import PAGE, manifest
 
 
 def limits_of(plan: Plan, runs: list[Durations]) -> SweepLimits:
@@ -38,7 +38,9 @@ def test_sweeps_within_the_limits_keep_to_the_bound(data: st.DataObject) -> None
         sweep = simulate(plan.stages, times, carried)
         verdict = watch.see(sweep.events, sweep.delay_seconds - 1e-9)
         assert not verdict.violation
-        assert verdict.within or times not in measured
+        # Reads that ended before the sweep leave others beside other kernels, which these then slow.
+        alike = not carried or times.slowdown == times.disturbance == 0
+        assert verdict.within or not (alike and times in measured)
     assert watch.violations == 0
     assert watch.sweeps == len(measured) + 2
 
@@ -58,6 +60,15 @@ def test_a_delay_above_the_bound_counts_only_within_the_limits() -> None:
     assert (outside.within, outside.exceeded, outside.violation) == (False, True, False)
     assert late.violation
     assert (watch.sweeps, watch.within, watch.exceeded, watch.violations) == (3, 2, 2, 1)
+
+
+def test_the_rounding_of_a_difference_exceeds_no_limit() -> None:
+    plan = make_plan(manifest([2], [True]), ARCHITECTURES["2s"], choice=Choice(ring_bytes=2 * PAGE))
+    times = Durations(((0.2,), (0.4,)), 1)
+    limits = SweepLimits(architecture="2s", runs=1, usual=times.stages, excess_seconds=0.0)
+    sweep = simulate(plan.stages, times)
+    assert sweep.delay_seconds - 0.2 > 0.4  # what floats make of the kernel's time
+    assert BoundWatch(plan, limits).see(sweep.events, sweep.delay_seconds).within
 
 
 def test_a_sweep_that_did_not_end_is_no_sweep() -> None:
