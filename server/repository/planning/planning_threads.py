@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pipeline.program.stopping import PlanningStoppedError, go_on, stopping_when
 from server.errors import NotServingError
@@ -71,6 +71,7 @@ class PlanningThreads:
             raise NotServingError("the server is stopping") from exc
         except asyncio.CancelledError:
             left.set()
+            planned.add_done_callback(_take)
             await to_its_end(asyncio.wait({planned}, timeout=_END_SECONDS))
             raise
 
@@ -78,3 +79,9 @@ class PlanningThreads:
         """End what is being planned; nothing will be any more."""
         self._closed = True
         self._threads.shutdown(wait=False)
+
+
+def _take(planned: asyncio.Future[Any]) -> None:
+    """Take what became of a plan that nobody wants: the loop logs an error that nobody takes."""
+    if not planned.cancelled():
+        planned.exception()

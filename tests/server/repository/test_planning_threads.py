@@ -1,6 +1,7 @@
 """Plans that nobody waits for any more: the thread ends, and the server does not wait for it."""
 
 import asyncio
+import gc
 import threading
 
 import pytest
@@ -40,6 +41,27 @@ async def test_a_plan_ends_when_who_asked_for_it_goes() -> None:
         await asking
     assert search.ended.is_set()  # what is planned next has the memory for itself
     assert await threads.run(lambda: 7) == 7  # others go on
+
+
+@pytest.mark.parametrize("in_time", [True, False])
+async def test_the_log_says_nothing_of_a_plan_that_nobody_wants(
+    monkeypatch: pytest.MonkeyPatch, in_time: bool
+) -> None:
+    monkeypatch.setattr(planning_threads, "_END_SECONDS", LIMIT_SECONDS if in_time else 0)
+    complaints: list[object] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, told: complaints.append(told))
+    search, threads = Endless(), PlanningThreads()
+    asking = asyncio.create_task(threads.run(search))
+    await search.began()
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    await threads.run(search.ended.wait)
+    threads.close()
+    del asking
+    gc.collect()  # an error is complained of when the future goes that has it
+    assert complaints == []
 
 
 async def test_nobody_waits_for_ever_for_a_plan_that_does_not_end(
