@@ -50,7 +50,7 @@ from server.repository.turnover.arrivals import Arrivals
 from server.repository.turnover.bringing import Bringing
 from server.repository.turnover.evicting import Evicting
 from server.repository.turnover.replacing import Replacing
-from server.repository.uses import Use
+from server.repository.uses import Away, Use
 from server.repository.worker import Worker
 from server.settings.per_model import ALL
 from server.settings.settings import Settings
@@ -304,6 +304,18 @@ class Repository:
             raise await self._explained(name, exc) from None
         if not entry.answers:
             self.get(name, version)
+
+    async def away(self, name: str, version: str | None) -> Away | None:
+        """Return what a request would bring back, as it is on disk; None where there is nothing such.
+
+        What is wrong with it is for ``use`` to tell.
+        """
+        with contextlib.suppress(NotFoundError, OSError, *_FAILURES):
+            entry = self._entries.find(name, version)
+            if entry.evicted and entry.slot is not None:
+                pack = await asyncio.to_thread(read_pack, entry.slot.folder)
+                return Away(pack, entry.timeout_seconds)
+        return None
 
     async def use(self, name: str, version: str | None, limit_seconds: float) -> Use:
         """Return a ready model, which does not go before its use ends; waits for one that comes back.

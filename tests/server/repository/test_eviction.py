@@ -1,6 +1,7 @@
 """Models that go for others, and come back with the next request to them."""
 
 import asyncio
+import json
 import logging
 import shutil
 from collections.abc import AsyncIterator, Callable
@@ -23,6 +24,7 @@ from tests.server.support import (
     close,
     error,
     inputs_for,
+    request,
     serving,
 )
 
@@ -101,6 +103,28 @@ async def test_what_was_evicted_says_that_it_answers(crowded: Service, packs: Pa
 async def test_requests_wait_for_one_load(crowded: Service, packs: Packs) -> None:
     await asyncio.gather(*(right(crowded, packs, "twin", seed) for seed in range(8)))
     assert await crowded.metric("layerstream_cold_start_seconds_count", model="twin") == 1
+
+
+@pytest.mark.parametrize("name", ["twin", "tiny"])  # refused at the start, and gone since
+async def test_a_request_that_is_refused_brings_nobody_back(
+    crowded: Service, packs: Packs, name: str
+) -> None:
+    if name == "tiny":
+        await right(crowded, packs, "twin")
+    before = loaded(crowded)
+    image = inputs_for(name)["image"]
+    path = f"/v2/models/{name}/infer"
+    error(await crowded.client.post(path, content=b"junk"), 400)
+    error(await crowded.infer(name, {"picture": image}), 400, "picture")
+    error(await crowded.infer(name, {"image": image[:, :2]}), 400, "image")
+    error(await crowded.client.post(f"/v2/models/{name}:detect", content=b"junk"), 400, name)
+    late = await crowded.infer(name, {"image": image}, parameters={"timeout": 1})
+    error(late, 503, "timeout")
+    assert loaded(crowded) == before
+    assert await crowded.metric("layerstream_model_evictions_total", model="pair") == 0
+    counted = "layerstream_requests_total"
+    assert await crowded.metric(counted, model=name, outcome="invalid") == 4
+    await right(crowded, packs, name)
 
 
 @pytest.mark.slow
@@ -260,6 +284,26 @@ async def test_a_copy_that_is_under_way_is_not_taken(
         assert loaded(service) == {"tiny", "pair"}  # nobody went for it
         weights.write_bytes(whole)
         await right(service, packs, "twin")
+
+
+async def test_a_request_is_computed_by_what_it_was_read_for(
+    settings: SettingsFactory, packs: Packs, copied: Path
+) -> None:
+    """Another model takes the place of an evicted one while the body of a request to it comes."""
+    inputs = inputs_for("twin")
+    body = json.dumps(request(inputs)).encode()
+
+    async def coming() -> AsyncIterator[bytes]:
+        yield body[:-1]
+        await asyncio.to_thread(shutil.rmtree, copied / "twin")
+        await asyncio.to_thread(shutil.copytree, copied / "pair", copied / "twin")
+        yield body[-1:]
+
+    async with serving(settings(**crowding(packs, repository=copied))) as service:
+        path = "/v2/models/twin/infer"
+        error(await service.client.post(path, content=coming()), 503, "twin", "changed")
+        error(await service.infer("twin", inputs), 400)
+        await right(service, packs, "pair")
 
 
 async def test_versions_that_are_laid_out_otherwise_meanwhile(
