@@ -153,10 +153,16 @@ def _server(
     registry = Registry(_limits(settings))
     context.metrics.watch_connections(registry)
     place = _place(listener, certificate is not None)
+    has_failed = False
 
     async def begin() -> None:
-        await context.start()
-        await _start_grpc(context, certificate)
+        nonlocal has_failed
+        try:
+            await context.start()
+            await _start_grpc(context, certificate)
+        except Exception:
+            has_failed = True
+            raise
         reloading.begin()
         _log.info("%s: %s", context.describe(), place)
         context.notifier.ready(context.describe())
@@ -166,7 +172,8 @@ def _server(
         reloading.end()
         for way in context.ways:
             way.end()
-        _log.info("stopping; requests in flight have %g s", settings.drain_timeout)
+        if not has_failed:  # why it ends is said by whoever started it
+            _log.info("stopping; requests in flight have %g s", settings.drain_timeout)
         context.notifier.stopping()
 
     def sweep(now: float) -> None:

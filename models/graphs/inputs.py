@@ -219,7 +219,7 @@ def _check_batch(
         if value.name in shapes:
             fixed.append(f"{value.name!r} by --shape")
         elif value.name not in defaults:
-            if dims and dims[0] in (0, batch):
+            if dims and (dims[0] <= 0 or dims[0] == batch):
                 return
             fixed.append(f"{value.name!r} is {dims}")
     raise OnnxError(
@@ -302,7 +302,11 @@ def _lengths(value: onnx.ValueInfoProto, batch: int) -> list[int | None]:
     """Return the length of each dimension; ``batch`` for an unknown first, None for others unknown."""
     dims = value.type.tensor_type.shape.dim
     unknown = (batch if axis == 0 else None for axis in range(len(dims)))
-    return [dim.dim_value or other for dim, other in zip(dims, unknown, strict=True)]
+    # Some exporters write -1 for unknown.
+    return [
+        dim.dim_value if dim.dim_value > 0 else other
+        for dim, other in zip(dims, unknown, strict=True)
+    ]
 
 
 def _check_shape(

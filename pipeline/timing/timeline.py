@@ -100,8 +100,12 @@ class Timeline:
     @property
     def stall_seconds(self) -> float:
         """Time in which the last stage waited."""
-        served = sum(self.ends[-1]) - sum(self.starts[-1])
-        return max(self.delay_seconds - served, 0.0)
+        begun, ended = self.starts[-1], self.ends[-1]
+        # Gap by gap: a difference of sums would not be zero where there is none.
+        return sum(
+            max(start - before, 0.0)
+            for before, start in zip([0.0, *ended], [*begun, self.delay_seconds], strict=True)
+        )
 
     @property
     def read_busy_seconds(self) -> float:

@@ -111,7 +111,8 @@ def run(
     """Answer one request, an image or tensors. With --repeat it is answered again warm, and timed."""
     device = open_named(context, device_name, threads, memory_kind, precision)
     opened = open_pack(pack, device.target, recompile)
-    if (image is None) == (input_ is None):
+    count = sum(given is not None for given in (image, input_))
+    if not min(len(opened.manifest.required_inputs), 1) <= count <= 1:
         raise typer.BadParameter("give either --image or --input")
     if sum(given is not None for given in (ring, weights, budget)) > 1:
         raise typer.BadParameter("give one of --ring, --weights and --budget")

@@ -94,9 +94,13 @@ class Budget:
         with self._changing:
             free = self.free_bytes + self.request_bytes
             if n_bytes > free:
+                enough = (
+                    smallest_budget(model_bytes, needs) if chosen is None else chosen + model_bytes
+                )
                 raise RefusedError(
                     f"requests take {format_size(n_bytes)} (setting request_memory); free are "
-                    f"{format_size(free)} of a budget of {format_size(self.total_bytes)}"
+                    f"{format_size(free)} of a budget of {format_size(self.total_bytes)}; a budget "
+                    f"of {format_least(enough)} is enough for all models and requests to them"
                 )
             self.request_bytes, self._needs = n_bytes, needs if chosen is None else ()
             self.picture_bytes = max((need.picture_bytes for need in needs), default=0)

@@ -9,6 +9,7 @@ import logging
 import os
 import signal
 import socket
+import time
 from collections.abc import Awaitable, Callable
 from types import FrameType
 
@@ -25,6 +26,7 @@ from server.transport.registry import Registry
 _log = logging.getLogger(__name__)
 
 _SWEEP_SECONDS = 0.25
+_SAME_SIGNAL_SECONDS = 0.1
 
 
 class Server(uvicorn.Server):
@@ -56,6 +58,7 @@ class Server(uvicorn.Server):
         self._begin, self._stopping, self._sweep = begin, stopping, sweep
         self._beginning: asyncio.Task[None] | None = None
         self._tasks: list[asyncio.Task[None]] = []
+        self._told_at: float | None = None
 
     async def run_until_told(self) -> None:
         """Serve until a signal says otherwise, and drain; raises what ``begin`` raised."""
@@ -91,11 +94,19 @@ class Server(uvicorn.Server):
         await _ended(self._tasks[1:])
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Drain at the first signal; at a second one end at once: nothing is written that could be lost."""
-        if self.should_exit:
+        """Drain at the first signal; at a second one end at once: nothing is written that could be lost.
+
+        What comes within a tenth of a second is the same one: GNU timeout sends it to the process, then to
+        its group.
+        """
+        now = time.monotonic()
+        if self._told_at is None:
+            self._told_at = now
+            super().handle_exit(sig, frame)
+        elif now - self._told_at >= _SAME_SIGNAL_SECONDS:
+            _log.warning("told to stop a second time: ending at once")
             signal.signal(sig, signal.SIG_DFL)
             os.kill(os.getpid(), sig)
-        super().handle_exit(sig, frame)
 
     def _connection(self, sock: socket.socket, *, has_place: bool) -> BoundedReads:
         state, app_state = self.server_state, self.lifespan.state

@@ -35,29 +35,40 @@ def open_picture(path: Path) -> Image.Image:
 
 
 def read_inputs(pack: Pack, picture: Image.Image | None, tensors: Path | None) -> Tensors:
-    """Return what the model is given: ``picture`` as its tensor, or the file ``tensors``.
+    """Return what the model is given: ``picture`` as its tensor, the file ``tensors``, or nothing.
 
     Raises:
-        InputError: the file is none of tensors, or the pack does not say how an image becomes one.
+        InputError: the file is none of tensors, the pack does not say how an image becomes one, or there is
+            a tensor without a name for a model that has no inputs.
     """
-    name = pack.manifest.inputs[0].name
     if tensors is not None:
-        return _load(tensors, name)
+        loaded = _load(tensors)
+        return {_only_name(pack, tensors): loaded} if isinstance(loaded, np.ndarray) else loaded
+    if picture is None:
+        return {}
     if pack.manifest.preprocess is None:
         raise InputError(f"{pack.folder}: compiled without --preprocess: give --input X.npy")
-    assert picture is not None
-    return {name: pack.manifest.preprocess.tensor(picture)}
+    return {pack.manifest.inputs[0].name: pack.manifest.preprocess.tensor(picture)}
 
 
-def _load(path: Path, name: str) -> dict[str, NDArray[Any]]:
+def _only_name(pack: Pack, path: Path) -> str:
+    """Return the input that the tensor in ``path``, which has no name, is for: the first."""
+    if not pack.manifest.inputs:
+        raise InputError(f"{path}: the model has no inputs")
+    return pack.manifest.inputs[0].name
+
+
+def _load(path: Path) -> "NDArray[Any] | dict[str, NDArray[Any]]":
     try:
         with path.open("rb") as file:
             loaded = np.load(file, allow_pickle=False)
-            return {name: loaded} if isinstance(loaded, np.ndarray) else dict(loaded)
+            return loaded if isinstance(loaded, np.ndarray) else dict(loaded)
     except OSError as exc:
         raise InputError(f"{path}: {exc.strerror or exc}") from exc
     except (ValueError, EOFError, BadZipFile, zlib.error) as exc:
-        raise InputError(f"{path}: not a .npy or .npz file: {exc}") from exc
+        # NumPy takes whatever it does not know for objects, and gives advice on an option of its own.
+        why = "it holds Python objects, or is another file" if "pickle" in str(exc) else str(exc)
+        raise InputError(f"{path}: no tensors in a .npy or .npz file: {why}") from exc
 
 
 def check_output(pack: Pack, path: Path) -> None:

@@ -366,6 +366,22 @@ def test_a_refusal_has_the_options_for_all_dynamic_inputs(
         read_onnx(path)
 
 
+def test_minus_one_is_an_unknown_length(tmp_path: Path) -> None:
+    """As some exporters write it: what is advised is taken, and so is a batch."""
+    model = dynamic("1,3,h")
+    batch, _, length = model.graph.input[0].type.tensor_type.shape.dim
+    batch.dim_value = -1
+    path = save(tmp_path, model)
+    with refuses(OnnxError, path, "dimension 2 (h) is dynamic", "--shape x=1,3,N"):
+        read_onnx(path)
+    length.dim_value = 4
+    assert shapes_of(read_onnx(save(tmp_path, model))) == {"x": (1, 3, 4)}
+    assert shapes_of(read_onnx(path, batch=2)) == {"x": (2, 3, 4)}
+    length.dim_value = -1
+    with refuses(OnnxError, save(tmp_path, model), "dimension 2 (?) is dynamic", "--shape x=1,3,N"):
+        read_onnx(path)
+
+
 def test_options_of_a_refusal_are_quoted_for_a_shell(tmp_path: Path) -> None:
     model = dynamic("1,h")
     model.graph.input[0].name = model.graph.node[0].input[0] = "das Bild"

@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx
 import numpy as np
-import onnx
+import onnx.parser
 import pytest
 
 from models.packs.pack import open_pack
@@ -273,6 +273,22 @@ def test_run_one_tensor(cli: Cli, packs: Packs, tiny: Path, tmp_path: Path) -> N
     close({"logits": np.load(output)}, packs.expected("tiny", inputs))
 
 
+def test_run_a_model_without_inputs(cli: Cli, tmp_path: Path) -> None:
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 17]> g () => (float[3] y) <float[3] a = {-1, 2, 3}>'
+        "{ y = Relu(a) }"
+    )
+    onnx.save(model, tmp_path / "m.onnx")
+    np.savez(tmp_path / "none.npz")
+    np.save(tmp_path / "one.npy", np.zeros(1, np.float32))
+    assert cli("compile", tmp_path / "m.onnx", "-o", tmp_path / "packs" / "m").code == 0
+    pack = tmp_path / "packs" / "m"
+    for given in ([], ["--input", tmp_path / "none.npz"]):
+        assert cli("run", pack, *given, "--output", tmp_path / "out.npy").code == 0
+        assert np.load(tmp_path / "out.npy").tolist() == [0, 2, 3]
+    cli("run", pack, "--input", tmp_path / "one.npy").refuses(BAD, "one.npy", "has no inputs")
+
+
 def test_run_an_image(cli: Cli, tiny: Path, tmp_path: Path) -> None:
     image = write(tmp_path / "cat.jpg", picture(kind="JPEG"))
     shown = cli("run", tiny, "--image", image, "--top-k", 2)
@@ -361,7 +377,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("pair", ["--input", "text.npy"], ["text.npy"]),
         ("pair", ["--input", "cut.npz"], ["cut.npz"]),
         ("pair", ["--input", "damaged.npz"], ["damaged.npz"]),
-        ("pair", ["--input", "objects.npy"], ["objects.npy"]),
+        ("pair", ["--input", "objects.npy"], ["objects.npy: no tensors", "Python objects"]),
         ("pair", ["--input", "wide.npz"], ["'x'", "float64"]),
         ("pair", ["--input", "half.npz"], ["'steps'", "missing"]),
         ("pair", ["--input", "more.npz"], ["'y'"]),

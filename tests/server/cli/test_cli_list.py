@@ -171,7 +171,11 @@ def test_the_command_that_inspect_suggests_finds_the_pack(
 def test_refusals(cli: Cli, repository: Path, tmp_path: Path) -> None:
     cli("list", tmp_path / "none").refuses(BAD, "none", "no such folder")
     cli("list", repository, "--budget", "16").refuses(BAD, "--budget", "16MiB")
-    cli("list", repository, "--budget", "1KiB").refuses(BAD, "requests take", "1.0 KiB")
+    refused = cli("list", repository, "--budget", "1KiB")
+    refused.refuses(BAD, "requests take", "1.0 KiB")
+    enough = refused.err.rpartition("a budget of ")[2].partition(" is enough")[0]
+    rows = cli("list", repository, "--budget", enough.replace(" ", ""), "--json").document
+    assert not any(row["error"] for row in rows["models"])
     (tmp_path / "empty").mkdir()
     assert cli("list", tmp_path / "empty").out == f"{tmp_path / 'empty'}: no models in it\n"
     for inside in (repository / "tiny", repository / "tiny" / "1"):
