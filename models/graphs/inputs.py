@@ -25,6 +25,9 @@ from models.packs.records.fields import DTYPES
 #: Defaults are kept in the manifest: larger ones are weights.
 MAX_DEFAULT_BYTES = 1 << 16
 
+# What stands for a length that the file leaves open; some exporters write -1.
+_UNKNOWN = (0, -1)
+
 # Where operators have weights: no caller means to replace an initializer there.
 _ALL = tuple(range(9))
 _WEIGHTED = {
@@ -197,7 +200,7 @@ def _say_other(path: Path, value: onnx.ValueInfoProto, shape: tuple[int, ...], w
     """Tell ``warn`` where ``shape`` is not what ``path`` has fixed: its layers may not fit any more."""
     dims = [dim.dim_value for dim in value.type.tensor_type.shape.dim]
     same = len(dims) == len(shape) and all(
-        n <= 0 or n == m for n, m in zip(dims, shape, strict=True)
+        n in (*_UNKNOWN, m) for n, m in zip(dims, shape, strict=True)
     )
     if value.type.tensor_type.HasField("shape") and not same:
         warn(f"{path}: input {value.name!r} is {dims} in the file, {list(shape)} by --shape")
@@ -219,7 +222,7 @@ def _check_batch(
         if value.name in shapes:
             fixed.append(f"{value.name!r} by --shape")
         elif value.name not in defaults:
-            if dims and (dims[0] <= 0 or dims[0] == batch):
+            if dims and dims[0] in (*_UNKNOWN, batch):
                 return
             fixed.append(f"{value.name!r} is {dims}")
     raise OnnxError(
@@ -302,9 +305,8 @@ def _lengths(value: onnx.ValueInfoProto, batch: int) -> list[int | None]:
     """Return the length of each dimension; ``batch`` for an unknown first, None for others unknown."""
     dims = value.type.tensor_type.shape.dim
     unknown = (batch if axis == 0 else None for axis in range(len(dims)))
-    # Some exporters write -1 for unknown.
     return [
-        dim.dim_value if dim.dim_value > 0 else other
+        other if dim.dim_value in _UNKNOWN else dim.dim_value
         for dim, other in zip(dims, unknown, strict=True)
     ]
 

@@ -413,7 +413,7 @@ def test_a_shape_that_is_not_the_one_in_the_file_is_said(tmp_path: Path) -> None
     assert said == []
 
 
-@pytest.mark.parametrize("length", [-1, -(1 << 63)])
+@pytest.mark.parametrize("length", [-2, -(1 << 63)])
 def test_negative_input_dimensions_are_refused(length: int, tmp_path: Path) -> None:
     model = dynamic("1,4")
     model.graph.input[0].type.tensor_type.shape.dim[1].dim_value = length
