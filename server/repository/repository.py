@@ -95,6 +95,7 @@ class Repository:
             *(self._entries, budget, self._loaded, self._closing, self._evicting, replacing)
         )
         self._arrivals = Arrivals(self._entries, self._fetch, settings.queue_limit)
+        self._reading: dict[Path, asyncio.Task[Pack]] = {}
         self._ignored = IgnoredFields()
         self.presence = Presence(settings.repository)
 
@@ -284,7 +285,22 @@ class Repository:
             raise await self._explained(name, exc) from None
         if entry.serves or not entry.answers or entry.slot is None:
             return self.get(name, version)
-        return entry, await asyncio.to_thread(read_pack, entry.slot.folder)
+        return entry, await self._on_disk(entry.slot.folder)
+
+    async def _on_disk(self, folder: Path) -> Pack:
+        """Return the pack in ``folder``; those who ask at once share one reading. Raises as read_pack."""
+        reading = self._reading.get(folder)
+        if reading is None:
+            reading = asyncio.create_task(asyncio.to_thread(read_pack, folder))
+            self._reading[folder] = reading
+
+            def ended(task: "asyncio.Task[Pack]") -> None:
+                del self._reading[folder]
+                if not task.cancelled():
+                    task.exception()  # seen, also where nobody waits any more
+
+            reading.add_done_callback(ended)
+        return await asyncio.shield(reading)
 
     def worker(self, name: str, version: str | None = None) -> tuple[Worker, Pack]:
         """Return the worker and pack of a ready model; raises as ``get``."""
@@ -313,8 +329,7 @@ class Repository:
         with contextlib.suppress(NotFoundError, OSError, *_FAILURES):
             entry = self._entries.find(name, version)
             if entry.evicted and entry.slot is not None:
-                pack = await asyncio.to_thread(read_pack, entry.slot.folder)
-                return Away(pack, entry.timeout_seconds)
+                return Away(await self._on_disk(entry.slot.folder), entry.timeout_seconds)
         return None
 
     async def use(self, name: str, version: str | None, limit_seconds: float) -> Use:

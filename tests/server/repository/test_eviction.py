@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from loader.errors import ReadError
+from models.packs.pack import Pack, read_pack
 from server.errors import NotServingError
+from server.repository import repository
 from server.repository.layout.slots import Slot
 from server.repository.planning.preparing import Prepared, Preparer
 from server.repository.polling.following import follow
@@ -284,6 +286,23 @@ async def test_a_copy_that_is_under_way_is_not_taken(
         assert loaded(service) == {"tiny", "pair"}  # nobody went for it
         weights.write_bytes(whole)
         await right(service, packs, "twin")
+
+
+async def test_requests_that_come_at_once_read_a_pack_once(
+    crowded: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its manifest takes milliseconds to read, and memory that no budget counts."""
+    read = []
+
+    def counted(folder: Path) -> Pack:
+        read.append(folder)
+        return read_pack(folder)
+
+    monkeypatch.setattr(repository, "read_pack", counted)
+    asked = [crowded.client.post("/v2/models/twin/infer", content=b"junk") for _ in range(8)]
+    asked += [crowded.client.get("/v2/models/twin") for _ in range(8)]
+    assert [answer.status_code for answer in await asyncio.gather(*asked)] == [400] * 8 + [200] * 8
+    assert len(read) == 1
 
 
 async def test_a_request_is_computed_by_what_it_was_read_for(
