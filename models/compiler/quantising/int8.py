@@ -18,7 +18,7 @@ from models.compiler.optimising.rewrite import mishes
 from models.compiler.quantising.ranges import RangeError, Ranges, write_quantised
 from models.errors import CompileError
 from models.graphs.inputs import Warn
-from models.graphs.nodes import all_graphs, label
+from models.graphs.nodes import all_graphs, attributes, label, replace_nodes
 from models.graphs.parameters import is_quantised
 from models.images.preprocess import Preprocess
 from models.runtime.sessions import reason
@@ -38,6 +38,10 @@ _CPU_INFO = Path("/proc/cpuinfo")
 _DOT_PRODUCTS = frozenset(("avx_vnni", "avx512_vnni", "asimddp"))
 #: With fewer pictures accuracy depends on which they are (docs/models.md, "8-bit integers").
 _FEW = 10
+# Of a batch norm: scale, bias, mean and variance; and the epsilon that ONNX means where none is said.
+_NORM_PARAMETERS, _EPSILON = 4, 1e-5
+# Of pictures: batch, channels, height and width.
+_RANK = 4
 _FLOATING = (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.DOUBLE)
 
 
@@ -68,6 +72,7 @@ def quantise(
     name = _input(model, source, preprocess)
     folded = fold(model, folder, source)
     _check_finite(folded, source)
+    _make_norms_layers(folded)
     assert preprocess is not None
     ranges = Ranges(folded, _OPERATORS, folder)
     count = 0
@@ -87,6 +92,42 @@ def quantise(
     except Exception as exc:  # ONNX Runtime's quantiser raises whatever it stumbles over
         raise CompileError(f"{source}: ONNX Runtime cannot quantise it: {reason(exc)}") from exc
     return result
+
+
+def _make_norms_layers(file: Path) -> None:
+    """Make each batch norm of pictures that no convolution has taken up a depthwise one in ``file``.
+
+    ONNX Runtime has no norm of integers: floats would lie in memory, four times as large. With a scale for
+    each channel its one weight is exact.
+    """
+    model = onnx.load(file, load_external_data=False)
+    inferred = onnx.shape_inference.infer_shapes(model).graph
+    ranks = {
+        value.name: len(value.type.tensor_type.shape.dim)
+        for value in (*inferred.value_info, *inferred.input)
+    }
+    tensors = {tensor.name: tensor for tensor in model.graph.initializer}
+    nodes = list(model.graph.node)
+    for index, node in enumerate(nodes):
+        parameters = [tensors[name] for name in node.input[1:] if name in tensors]
+        is_plain = node.op_type == "BatchNormalization" and len(node.output) == 1
+        if not is_plain or len(parameters) != _NORM_PARAMETERS or ranks.get(node.input[0]) != _RANK:
+            continue
+        arrays = [numpy_helper.to_array(tensor, str(file.parent)) for tensor in parameters]
+        gamma, beta, mean, variance = (array.astype(np.float64) for array in arrays)
+        weights = gamma / np.sqrt(variance + attributes(node).get("epsilon", _EPSILON))
+        operands = {
+            f"{node.output[0]}/weights": weights.reshape(-1, 1, 1, 1),
+            f"{node.output[0]}/bias": beta - mean * weights,
+        }
+        for name, array in operands.items():
+            added = numpy_helper.from_array(array.astype(arrays[0].dtype), name)
+            model.graph.initializer.append(added)
+        nodes[index] = onnx.helper.make_node(
+            "Conv", [node.input[0], *operands], node.output, label(node), group=weights.size
+        )
+    replace_nodes(model, nodes)
+    onnx.save(model, file)
 
 
 def _floats(file: Path) -> list[str]:

@@ -110,6 +110,42 @@ def test_integers_answer_nearly_as_floats(tmp_path: Path) -> None:
     assert list((tmp_path / "packs" / "m").iterdir()) == [pack.folder]  # no working files
 
 
+@pytest.mark.parametrize("scales", [(1.0, -2.0, 0.5), (0.0, 1e-9, -1e-30)])
+def test_a_batch_norm_that_no_convolution_takes_up_is_of_integers(
+    scales: tuple[float, ...], tmp_path: Path
+) -> None:
+    """As in a DenseNet. Where a channel has hardly a scale, its bias is kept all the same."""
+    model = parsed(
+        """g (float[1,3,16,16] x) => (float[1,16,4,4] y) {
+            a = Conv<pads=[1,1,1,1]>(x, wa)
+            b = MaxPool<kernel_shape=[2,2], strides=[2,2]>(a)
+            c = BatchNormalization<epsilon=0.001>(b, scale, bias, mean, variance)
+            d = Relu(c)
+            e = Conv(d, wb)
+            y = AveragePool<kernel_shape=[2,2], strides=[2,2]>(e)
+        }""",
+        {"wa": (24, 3, 3, 3), "wb": (16, 24, 1, 1)},
+    )
+    generator = np.random.default_rng(3)
+    parameters = {
+        "scale": np.resize(scales, 24),
+        "bias": generator.uniform(0.5, 2, 24),
+        "mean": generator.normal(size=24),
+        "variance": generator.uniform(0.1, 2, 24),
+    }
+    for name, array in parameters.items():
+        added = numpy_helper.from_array(array.astype(np.float32), name)
+        model.graph.initializer.append(added)
+    pack = _compiled(model, tmp_path)
+    assert "BatchNormalization" not in {layer.operator for layer in pack.manifest.layers}
+    floats = [value.name for value in pack.manifest.values if value.dtype == "float32"]
+    assert set(floats) <= {"x", "y"}, "what is between the layers is bytes"
+    given = {"x": RECIPE.apply(next(_pictures()))}
+    expected = open_resident(str(tmp_path / "m.onnx")).run(None, given)[0]
+    apart = np.abs(streamed(pack, given)["y"] - expected).max()
+    assert 0 < apart < 0.05 * np.abs(expected).max()
+
+
 @pytest.mark.parametrize("is_read_later", [False, True])
 def test_an_activation_of_floats_takes_a_slice_and_the_bytes_it_is_made_of(
     is_read_later: bool, tmp_path: Path
