@@ -58,7 +58,7 @@ def convert(cnn: Cnn, overlap: Overlap = Overlap.RING, rows: int | Sequence[int]
     """Return ``cnn`` with ``rows`` rows of output a phase, of all layers or of each (0: all at once).
 
     Raises:
-        DataflowError: these are more phases than an iteration may have firings.
+        DataflowError: these are more phases than an iteration may have firings, or a layer has no rows.
     """
     return graph_of(cnn, row_phases(cnn, rows), overlap)
 
@@ -67,12 +67,14 @@ def row_phases(cnn: Cnn, rows: int | Sequence[int] = 1) -> list[list[tuple[int, 
     """Return the phases of each layer where it makes so many rows at a time.
 
     Raises:
-        DataflowError: these are more than an iteration may have firings.
+        DataflowError: these are more than an iteration may have firings, or a layer has no rows.
     """
     wanted = [rows] * len(cnn.layers) if isinstance(rows, int) else rows
     starts = []
     for number, (layer, count) in enumerate(zip(cnn.layers, wanted, strict=True)):
         height = layer.output.height
+        if height < 1:
+            raise DataflowError(f"{cnn.name}: layer {layer.name} has no rows")
         step = height if count < 1 or _is_whole(cnn, number) else count
         starts.append(range(0, height, step))
     total = sum(map(len, starts))  # before they are listed: a pack may say any height

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from models.geometry.cnn import Cnn, Edge, Layer, Shape, Window
@@ -61,6 +61,12 @@ def test_more_rows_than_anybody_fires_are_refused_before_they_are_listed() -> No
         convert(replace(cnn, layers=(first, *cnn.layers[1:])))
 
 
+def test_a_layer_without_rows_is_refused() -> None:
+    layers = (Layer("x", "input", Shape(4, 5, 2)), Layer("y", "conv", Shape(0, 5, 3), Window(5)))
+    with pytest.raises(DataflowError, match=r"one: layer y has no rows"):
+        convert(Cnn("one", layers, (Edge(0, 1),)))
+
+
 def test_example_2_makes_the_overlap_twice() -> None:
     """n1 in two phases of 24 rows, so that n2 needs nothing of its first phase in its second."""
     whole = convert(figure_1(), rows=0)
@@ -110,6 +116,7 @@ def test_minimum_buffers_at_full_throughput(overlap: Overlap, input_time: int, s
 )
 def test_line_12_counts_the_phases(window: Window, height: int) -> None:
     rows = (height + window.above + window.below - window.height) // window.stride + 1
+    assume(rows > 0)
     layers = (
         Layer("x", "input", Shape(height, 5, 2)),
         Layer("y", "conv", Shape(rows, 5, 3), window),
