@@ -12,8 +12,8 @@ from itertools import groupby
 
 from models.geometry.cnn import Cnn, Edge, Layer, Shape, Window
 from models.geometry.writers import Place, Writers
+from models.network.fields import Array
 from models.packs.manifest import Manifest
-from models.packs.records.fields import Array
 from models.packs.records.pieces import Operand
 from models.packs.records.rows import Window as RowWindow
 

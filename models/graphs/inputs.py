@@ -20,7 +20,7 @@ from models.errors import OnnxError
 from models.graphs.file import reference
 from models.graphs.nodes import all_graphs
 from models.graphs.tensors import MAX_TENSOR_BYTES
-from models.packs.records.fields import DTYPES
+from models.network.fields import DTYPES
 
 #: Defaults are kept in the manifest: larger ones are weights.
 MAX_DEFAULT_BYTES = 1 << 16

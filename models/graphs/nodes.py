@@ -7,6 +7,8 @@ from typing import Any
 import onnx
 from onnx import TensorProto, helper
 
+from models.network.node import Node
+
 
 def attributes(node: onnx.NodeProto) -> dict[str, Any]:
     """Return the attributes of ``node`` as Python values (strings decoded)."""
@@ -15,6 +17,25 @@ def attributes(node: onnx.NodeProto) -> dict[str, Any]:
         name: value.decode("utf-8", "replace") if isinstance(value, bytes) else value
         for name, value in values.items()
     }
+
+
+def node_of(node: onnx.NodeProto, opsets: Mapping[str, int]) -> Node:
+    """Return ``node`` as a plain record; ``opsets``: the versions of domains, ONNX's own is ""."""
+    domain = domain_of(node.domain)
+    count = max((index + 1 for index, name in enumerate(node.output) if name), default=0)
+    return Node(
+        f"{domain}.{node.op_type}" if domain else node.op_type,
+        tuple(node.input),
+        tuple(node.output[:count]),
+        attributes(node),
+        opsets.get(domain, 1),
+        label(node) if count else node.name,
+    )
+
+
+def domain_of(name: str) -> str:
+    """Return a domain by the one of its names that tables have."""
+    return "" if name == "ai.onnx" else name
 
 
 def label(node: onnx.NodeProto) -> str:

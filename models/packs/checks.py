@@ -5,10 +5,10 @@ from pathlib import Path
 
 from models.detection.recipe import head_fault
 from models.errors import PackError
+from models.network.fields import UNKNOWN
 from models.packs.alternative_checks import check_alternatives
 from models.packs.bottleneck_checks import check_bottlenecks
 from models.packs.manifest import Manifest
-from models.packs.records.fields import UNKNOWN
 from models.packs.records.pieces import Operand, Piece
 from models.packs.row_checks import check_rows
 from models.packs.span_checks import check_spans

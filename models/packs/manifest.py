@@ -12,9 +12,9 @@ from pydantic import BaseModel, ConfigDict
 
 from models.detection.recipe import Detection
 from models.images.preprocess import Preprocess
+from models.network.fields import Count
 from models.packs.designed import DesignedMemory
 from models.packs.records.bottlenecks import Bottleneck
-from models.packs.records.fields import Count
 from models.packs.records.pieces import Alternative, GraphRange, Layer, Piece, Resident, Value
 from models.packs.records.ports import Classification, Port, Source, SourceSizes
 from models.packs.records.rows import RowOperator, RowValue

@@ -16,8 +16,8 @@ from PIL import Image
 from loader.errors import LoaderError
 from models.errors import CompileError
 from models.graphs.traits import Traits, read_traits
+from models.network.fields import UNKNOWN
 from models.packs.pack import Pack
-from models.packs.records.fields import UNKNOWN
 from models.packs.records.spans import loses_bits
 from models.progress import Progress, silent
 from models.runtime.heap import trim_heap

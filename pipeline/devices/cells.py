@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models.packs.records.fields import STRINGS, Array
+from models.network.fields import STRINGS, Array
 
 
 class Cell:

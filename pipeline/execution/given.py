@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.images.rows import RowSource
-from models.packs.records.fields import STRINGS
+from models.network.fields import STRINGS
 from models.packs.records.ports import Port
 from pipeline.devices.cells import takes
 from pipeline.execution.errors import InputError

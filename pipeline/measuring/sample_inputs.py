@@ -5,8 +5,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from models.network.fields import STRINGS
 from models.packs.manifest import Manifest
-from models.packs.records.fields import STRINGS
 from models.packs.records.ports import Port
 
 #: Standard normal numbers and small integers, or the same number everywhere.

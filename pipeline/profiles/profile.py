@@ -11,10 +11,10 @@ from typing import Annotated, Literal, Self
 from pydantic import BaseModel, Field, model_validator
 
 from models.errors import ModelError
+from models.network.fields import Checksum
 from models.packs.checksum import checksum
 from models.packs.choice import choose_pieces, finest_positions
 from models.packs.manifest import Manifest
-from models.packs.records.fields import Checksum
 from pipeline.devices.tuning import Tuning
 from pipeline.planning.plan import Plan
 from pipeline.profiles.delay_limits import Seconds, SweepLimits

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable
 
-from models.packs.records.fields import STRINGS
+from models.network.fields import STRINGS
 from models.packs.records.ports import Port
 
 DATATYPES = {

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr, ValidationError
 
-from models.packs.records.fields import STRINGS
+from models.network.fields import STRINGS
 from models.packs.records.ports import Port
 from server.codec.datatypes import datatype
 from server.codec.messages import Wanted, all_wanted

@@ -9,8 +9,8 @@ from typing import NamedTuple, Self
 from models.detection.decoding import WORK_BYTES
 from models.images.placement import Size
 from models.images.preprocess import Preprocess
+from models.network.fields import Array
 from models.packs.manifest import Manifest
-from models.packs.records.fields import Array
 from server.memory.body_share import room_beside_bodies
 from server.memory.request_memory import capacity_for
 

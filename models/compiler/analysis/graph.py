@@ -13,7 +13,7 @@ from onnx import TensorProto
 from models.compiler.analysis.types import Loose
 from models.graphs.nodes import reads
 from models.graphs.parameters import quantised_weights
-from models.packs.records.fields import Array
+from models.network.fields import Array
 
 NCHWC_DOMAIN = "com.microsoft.nchwc"
 

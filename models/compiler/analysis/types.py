@@ -8,7 +8,7 @@ import onnx
 import onnxruntime as ort
 from onnx import TensorProto, helper
 
-from models.packs.records.fields import DTYPES, STRINGS, UNKNOWN, Array
+from models.network.fields import DTYPES, STRINGS, UNKNOWN, Array
 
 _ELEMENT_TYPES = {"float": "float32", "double": "float64", "string": STRINGS}
 

@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 from models.compiler.analysis.graph import Graph
 from models.compiler.analysis.slices import CutPiece, Slice
 from models.compiler.cutting.rows import RowNode
-from models.packs.records.fields import STRINGS
+from models.network.fields import STRINGS
 
 #: The lowest IR version that allows initializers outside the inputs and all dtypes in use.
 IR_VERSION = 9

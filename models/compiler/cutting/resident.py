@@ -11,7 +11,7 @@ from models.compiler.analysis.slices import CutPiece, Slice
 from models.compiler.cutting.pieces import element_type
 from models.errors import CompileError
 from models.graphs.nodes import label, made, reads
-from models.packs.records.fields import UNKNOWN
+from models.network.fields import UNKNOWN
 from models.packs.records.pieces import Resident
 
 # A protobuf message cannot exceed 2 GiB.

@@ -11,7 +11,7 @@ from onnx import helper, numpy_helper
 
 from models.graphs.file import reference
 from models.graphs.nodes import attributes, reads
-from models.packs.records.fields import Array
+from models.network.fields import Array
 
 # The first operator set whose Gemm needs no third input.
 _GEMM_WITHOUT_BIAS = 11

@@ -11,7 +11,7 @@ from onnx.external_data_helper import load_external_data_for_tensor
 from models.compiler.analysis.types import Loose, ValueTypes
 from models.errors import CompileError
 from models.graphs.nodes import inner_tensors, subgraphs
-from models.packs.records.fields import DTYPES
+from models.network.fields import DTYPES
 
 
 def has_dtype(tensor: TensorProto) -> bool:

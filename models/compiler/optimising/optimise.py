@@ -57,7 +57,7 @@ from models.compiler.optimising.softmax import along_rows
 from models.errors import OnnxError
 from models.graphs.file import reference
 from models.graphs.nodes import live
-from models.packs.records.fields import Array
+from models.network.fields import Array
 from models.packs.target import Target, host_target
 from models.progress import Progress, silent
 from models.runtime.heap import trim_heap

@@ -27,7 +27,7 @@ from models.compiler.analysis.graph import Graph
 from models.compiler.optimising.new_constants import NewConstants
 from models.compiler.optimising.windows import Windows, windows_of
 from models.graphs.nodes import attributes, label, made, reads
-from models.packs.records.fields import Array
+from models.network.fields import Array
 
 #: Parts cannot be joined to larger kernels, as chunks can: they had better not be small.
 LEAST_PART_BYTES = 256 << 10

@@ -10,7 +10,7 @@ from models.detection.recipe import Detection, head_fault
 from models.errors import CompileError
 from models.graphs.metadata import LABELS, PREPROCESS, Metadata
 from models.images.preprocess import Preprocess
-from models.packs.records.fields import Array
+from models.network.fields import Array
 from models.packs.records.ports import Classification, Scores
 
 

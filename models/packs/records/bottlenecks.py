@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import PositiveInt
 
-from models.packs.records.fields import Count, Record, Shape, Shared
+from models.network.fields import Count, Record, Shape, Shared
 from models.packs.records.pieces import Operand
 from models.packs.records.rows import OWN_ROW, Window
 

@@ -8,7 +8,7 @@ from typing import Annotated, TypeVar
 
 from pydantic import AfterValidator, Field
 
-from models.packs.records.fields import Count, Record
+from models.network.fields import Count, Record
 
 T = TypeVar("T")
 

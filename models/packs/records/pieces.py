@@ -5,8 +5,8 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, PositiveInt
 
+from models.network.fields import Array, Count, Name, Record, Shared
 from models.packs.records.decided import IsChain, IsNative, not_of_a_file
-from models.packs.records.fields import Array, Count, Name, Record, Shared
 
 TENSOR_ALIGNMENT = 64
 

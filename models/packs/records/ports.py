@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
-from models.packs.records.fields import Array, Count, Name, Record
+from models.network.fields import Array, Count, Name, Record
 
 Scores = Literal["probabilities", "logits"]
 

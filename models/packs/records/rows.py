@@ -5,8 +5,8 @@ from typing import Annotated, Literal
 
 from pydantic import PositiveInt
 
+from models.network.fields import Array, Count, Name, Record, Shared
 from models.packs.records.decided import IsChain
-from models.packs.records.fields import Array, Count, Name, Record, Shared
 from models.packs.records.pieces import Operands
 
 #: What memory holds around a value where windows reach over its border.

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, PositiveInt
 
-from models.packs.records.fields import Checksum, Count, Record, Shared
+from models.network.fields import Checksum, Count, Record, Shared
 
 SPAN_ALIGNMENT = 4096
 _MAX_BLOCK = 1 << 10

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models.packs.records.fields import Array
+from models.network.fields import Array
 from pipeline.export_c.lowering.elementwise import broadcast, join_dimensions, strides_in
 from pipeline.export_c.lowering.movement import concat
 from pipeline.export_c.lowering.node import Operation, Shape, items

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable
 
-from models.packs.records.fields import Array
+from models.network.fields import Array
 from pipeline.export_c.errors import ExportError
 from pipeline.export_c.lowering import (
     byte_elements,

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from models.packs.records.fields import Array
+from models.network.fields import Array
 from pipeline.export_c.lowering.elementwise import join_dimensions, strides_in
 from pipeline.export_c.lowering.node import Operation, Shape, items
 from pipeline.export_c.lowering.steps import Record, Same, Value

@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from models.packs.records.fields import Array
+from models.network.fields import Array
 from pipeline.devices.operators.base import Call
 from pipeline.devices.operators.window import Window, window
 from pipeline.export_c.errors import ExportError

@@ -9,7 +9,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from models.packs.records.fields import Array
+from models.network.fields import Array
 from pipeline.export_c.lowering.strips import Strip
 
 #: The function of sums: what becomes part of a convolution.

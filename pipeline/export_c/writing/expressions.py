@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models.packs.records.fields import Array
+from models.network.fields import Array
 from pipeline.export_c.errors import ExportError
 from pipeline.export_c.lowering.steps import (
     Argument,

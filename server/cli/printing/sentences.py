@@ -6,10 +6,10 @@ from typing import Any
 
 from models.detection.recipe import Detection
 from models.images.preprocess import Preprocess
+from models.network.fields import Array
 from models.packs.designed import DesignedLayer, DesignedMemory
 from models.packs.manifest import Manifest
 from models.packs.pack import Pack
-from models.packs.records.fields import Array
 from models.packs.records.pieces import Resident
 from models.packs.records.ports import Port, SourceSizes
 from models.packs.records.spans import Store

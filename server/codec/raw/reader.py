@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
-from models.packs.records.fields import STRINGS
+from models.network.fields import STRINGS
 from models.packs.records.ports import Port
 from server.codec.datatypes import body_limit, datatype
 from server.codec.raw.numbers import RawNumbers

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models.packs.records.fields import STRINGS
+from models.network.fields import STRINGS
 from models.packs.records.ports import Port
 from server.codec.datatypes import datatype
 from server.errors import InvalidRequestError

@@ -7,7 +7,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from models.packs.records.fields import STRINGS
+from models.network.fields import STRINGS
 from server.codec.datatypes import DATATYPES
 from server.codec.messages import Answer, Output
 from server.errors import NotFiniteError

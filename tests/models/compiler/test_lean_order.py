@@ -9,7 +9,7 @@ from onnx import helper
 from models.compiler.analysis.graph import Graph
 from models.compiler.analysis.lean_order import with_less_kept
 from models.graphs.nodes import made, reads
-from models.packs.records.fields import Array
+from models.network.fields import Array
 
 
 def graph(nodes: list[tuple[str, tuple[str, ...]]], sizes: dict[str, int], output: str) -> Graph:

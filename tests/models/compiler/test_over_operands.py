@@ -5,7 +5,7 @@ from onnx import helper
 
 from models.compiler.analysis.alias import Aliases, over_operands
 from models.compiler.analysis.graph import Graph
-from models.packs.records.fields import Array
+from models.network.fields import Array
 
 LARGE, SMALL = (1, 1 << 17), (1, 8)
 

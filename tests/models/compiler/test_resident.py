@@ -12,7 +12,7 @@ from onnx import TensorProto, numpy_helper
 
 from models.compiler import CompileOptions
 from models.errors import CompileError
-from models.packs.records.fields import STRINGS, UNKNOWN
+from models.network.fields import STRINGS, UNKNOWN
 from pipeline.devices.base import DeviceError
 from pipeline.devices.reference import ReferenceDevice
 from pipeline.planning.make import make_plan

@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.packs.records.fields import Array
+from models.network.fields import Array
 from pipeline.export_c.lowering.steps import After, Program, Same, Step, Value
 from pipeline.export_c.memory import Memory, plan_memory
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
 from models.graphs.nodes import attributes, made, reads, replace_nodes
-from models.packs.records.fields import Array
+from models.network.fields import Array
 
 _DOMAINS = ("", "ai.onnx")
 #: They make of a zero a number, element by element, and nothing of one channel goes to another.

@@ -19,7 +19,7 @@ from onnx import helper, numpy_helper
 
 from models.compiler.optimising.blocked import POINTWISE, live
 from models.graphs.nodes import attributes, reads
-from models.packs.records.fields import Array
+from models.network.fields import Array
 
 _DOMAINS = ("", "ai.onnx")
 _TO_IMAGE, _FROM_IMAGE = [0, 3, 1, 2], [0, 2, 3, 1]

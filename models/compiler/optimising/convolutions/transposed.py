@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
 from models.graphs.nodes import attributes, replace_nodes
-from models.packs.records.fields import Array
+from models.network.fields import Array
 
 _RANK = 4
 _DOMAINS = ("", "ai.onnx")

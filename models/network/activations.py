@@ -1,0 +1,153 @@
+"""Functions of each element, by one name each: activations, and the other operators of one number.
+
+Everything that computes or recognises one of them takes its name from here: fused kernels, native chains,
+CUDA, exported C. What ONNX calls them stands here and nowhere else.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Kind = Literal[
+    "absolute",
+    "ceil",
+    "clip",
+    "elu",
+    "erf",
+    "exp",
+    "floor",
+    "gelu",
+    "gelu_tanh",
+    "hard_sigmoid",
+    "hard_swish",
+    "leaky_relu",
+    "log",
+    "mish",
+    "negative",
+    "reciprocal",
+    "relu",
+    "round",
+    "sigmoid",
+    "sign",
+    "silu",
+    "softplus",
+    "softsign",
+    "sqrt",
+    "tanh",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Activation:
+    """``kind`` with its parameters; most have none.
+
+    ``alpha``: the slope below zero (leaky_relu), the slope (hard_sigmoid), minus the limit at minus
+    infinity (elu), the slope inside the sigmoid (silu: x sigmoid(alpha x)), the sign of what it is of
+    (mish: of alpha x, 1 or -1), the lower bound (clip).
+    ``beta``: the value at zero (hard_sigmoid), the upper bound (clip).
+    """
+
+    kind: Kind
+    alpha: float = 0.0
+    beta: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Spelling:
+    """What an operator of ONNX is called here; ``parameters``: its attributes and their defaults."""
+
+    kind: Kind
+    parameters: tuple[tuple[str, float], ...] = ()
+
+    def activation(self, given: Mapping[str, Any]) -> Activation:
+        """Return the activation with the attributes ``given``."""
+        return Activation(
+            self.kind, *(float(given.get(name, default)) for name, default in self.parameters)
+        )
+
+
+#: By operator; one of another domain than ONNX's own has that in front. Clip and Gelu are said below.
+SPELLINGS: Mapping[str, Spelling] = {
+    "Abs": Spelling("absolute"),
+    "Ceil": Spelling("ceil"),
+    "Elu": Spelling("elu", (("alpha", 1.0),)),
+    "Erf": Spelling("erf"),
+    "Exp": Spelling("exp"),
+    "Floor": Spelling("floor"),
+    "HardSigmoid": Spelling("hard_sigmoid", (("alpha", 0.2), ("beta", 0.5))),
+    "HardSwish": Spelling("hard_swish"),
+    "LeakyRelu": Spelling("leaky_relu", (("alpha", 0.01),)),
+    "Log": Spelling("log"),
+    "Mish": Spelling("mish", (("alpha", 1.0),)),
+    "Neg": Spelling("negative"),
+    "Reciprocal": Spelling("reciprocal"),
+    "Relu": Spelling("relu"),
+    "Round": Spelling("round"),
+    "Sigmoid": Spelling("sigmoid"),
+    "Sign": Spelling("sign"),
+    "Softplus": Spelling("softplus"),
+    "Softsign": Spelling("softsign"),
+    "Sqrt": Spelling("sqrt"),
+    "Swish": Spelling("silu", (("alpha", 1.0),)),
+    "Tanh": Spelling("tanh"),
+    "com.microsoft.FastGelu": Spelling("gelu_tanh"),
+    "com.microsoft.Gelu": Spelling("gelu"),
+    "com.microsoft.QuickGelu": Spelling("silu", (("alpha", 1.702),)),
+}
+_GELUS: Mapping[str, Kind] = {"none": "gelu", "tanh": "gelu_tanh"}
+_UNBOUNDED = (-math.inf, math.inf)
+#: Operators that are a function of each element of their first input.
+OPERATORS = frozenset((*SPELLINGS, "Clip", "Gelu"))
+
+#: Returns the one number that a name stands for; None: it is not known, or there are several.
+Number = Callable[[str], float | None]
+
+
+def activation_of(
+    operator: str, inputs: Sequence[str], attributes: Mapping[str, Any], number: Number
+) -> Activation | None:
+    """Return the function that a node is; None: it is none, or its parameters are not known.
+
+    ``inputs``: their names. ``number``: of inputs that are constants.
+    """
+    if operator == "Clip":
+        return _clip(inputs, attributes, number)
+    if len(inputs) != 1:
+        return None
+    if operator == "Gelu":
+        kind = _GELUS.get(attributes.get("approximate", "none"))
+        return None if kind is None else Activation(kind)
+    spelling = SPELLINGS.get(operator)
+    return None if spelling is None else spelling.activation(attributes)
+
+
+def activation_named(name: str, parameters: Sequence[float]) -> Activation | None:
+    """Return the activation that a fused operator has as an attribute; None: there is none such.
+
+    Parameters that are left out have their defaults.
+    """
+    if name == "Clip":
+        return Activation("clip", *(*parameters, *_UNBOUNDED[len(parameters) :])[:2])
+    spelling = SPELLINGS.get(name)
+    if spelling is None:
+        return None
+    names = (key for key, _ in spelling.parameters)
+    return spelling.activation(dict(zip(names, parameters, strict=False)))
+
+
+def _clip(
+    inputs: Sequence[str], attributes: Mapping[str, Any], number: Number
+) -> Activation | None:
+    """Return Clip's bounds: attributes before operator set 11, inputs since, each of them optional."""
+    bounds = [
+        float(attributes.get(name, bound))
+        for name, bound in zip(("min", "max"), _UNBOUNDED, strict=True)
+    ]
+    for position, name in enumerate(inputs[1:3]):
+        if name:
+            given = number(name)
+            if given is None:
+                return None
+            bounds[position] = given
+    return Activation("clip", *bounds)

@@ -1,0 +1,161 @@
+"""A node of an ONNX graph as everybody takes it who asks what it computes, and what is known around it."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models.network.fields import Array, Name
+from models.network.windows import WindowError, Windows, windows_of
+
+Shape = tuple[int, ...]
+
+
+class UnsuitedError(ValueError):
+    """What a node says is not known here, or not supported; the message is the reason."""
+
+
+@dataclass(frozen=True)
+class Node:
+    """``operator`` with its domain in front where that is not ONNX's own: "com.microsoft.FusedConv".
+
+    ``inputs`` and ``outputs`` that are left out are ""; none at the end are. ``opset``: the version of the
+    domain. ``label``: what users know it by.
+    """
+
+    operator: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attributes: Mapping[str, Any]
+    opset: int = 1
+    label: str = ""
+
+    @property
+    def output(self) -> str:
+        """What it makes first."""
+        return self.outputs[0]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Value(Array):
+    """A tensor by its name."""
+
+    name: Name
+
+    def named(self, name: str) -> "Value":
+        return replace(self, name=name)
+
+    def shaped(self, shape: Sequence[int], name: str | None = None) -> "Value":
+        """Return the same numbers, or others of their type, in another shape."""
+        return replace(self, shape=tuple(map(int, shape)), name=self.name if name is None else name)
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What is known of names: ``array`` their dtype and shape, ``constant`` their numbers; else None."""
+
+    array: Callable[[str], Array | None]
+    constant: Callable[[str], NDArray[Any] | None]
+
+
+class NodeReader:
+    """Reads what a node says of its inputs and outputs; everything raises UnsuitedError where it cannot."""
+
+    def __init__(self, node: Node, known: Known) -> None:
+        self.node = node
+        self._known = known
+
+    @property
+    def output(self) -> str:
+        """The name of the only output."""
+        if len(self.node.outputs) != 1:
+            raise UnsuitedError(f"{len(self.node.outputs)} outputs")
+        return self.node.outputs[0]
+
+    def made(self, of: Value, shape: Sequence[int] | None = None) -> Value:
+        """Return the only output: of the type of ``of``, and of its shape if none is given."""
+        return of.shaped(of.shape if shape is None else shape, self.output)
+
+    def has(self, position: int) -> bool:
+        """Return whether input ``position`` is given."""
+        return position < len(self.node.inputs) and bool(self.node.inputs[position])
+
+    def name(self, position: int) -> str:
+        """Return the name of a required input."""
+        if not self.has(position):
+            raise UnsuitedError(f"input {position} is missing")
+        return self.node.inputs[position]
+
+    def value(self, position: int) -> Value:
+        """Return a required input whose shape is known and which is not empty."""
+        name = self.name(position)
+        found = self._known.array(name)
+        if found is None or found.is_loose:
+            raise UnsuitedError("a shape is not known")
+        if not math.prod(found.shape):
+            raise UnsuitedError("a tensor is empty")
+        return Value(name=name, dtype=found.dtype, shape=found.shape)
+
+    def floats(self, position: int) -> Value:
+        """Return a required input of 32-bit floats."""
+        found = self.value(position)
+        if found.dtype != "float32":
+            raise UnsuitedError(f"input {position} is {found.dtype}, not float32")
+        return found
+
+    def optional(self, position: int) -> Value | None:
+        """Return an input of 32-bit floats that may be left out."""
+        return self.floats(position) if self.has(position) else None
+
+    def constant(self, position: int) -> NDArray[Any]:
+        """Return the numbers of a required input that is a constant."""
+        name = self.name(position)
+        found = self._known.constant(name)
+        if found is None:
+            raise UnsuitedError(f"input {position}, {name!r}, is not constant")
+        return found
+
+    def number(self, name: str) -> float | None:
+        """Return the one number that the constant ``name`` is; None: it is none, or has several."""
+        found = self._known.constant(name)
+        return None if found is None or found.size != 1 else float(np.asarray(found).item())
+
+    def integers(self, position: int, name: str) -> list[int] | None:
+        """Return a list that is an input in new operator sets and attribute ``name`` in old ones."""
+        if self.has(position):
+            return [int(number) for number in self.constant(position).reshape(-1)]
+        values = self.attribute(name)
+        return None if values is None else [int(number) for number in values]
+
+    def listed(self, position: int, name: str) -> list[int]:
+        """As ``integers``, of a list that must be there."""
+        found = self.integers(position, name)
+        if found is None:
+            raise UnsuitedError(f"no {name}")
+        return found
+
+    def attribute(self, name: str, default: Any = None) -> Any:
+        return self.node.attributes.get(name, default)
+
+    def require(self, name: str, *values: Any) -> None:
+        """Check that an attribute has one of ``values`` if it is there."""
+        value = self.node.attributes.get(name, values[0])
+        if value not in values:
+            raise UnsuitedError(f"{name} {value!r}")
+
+    def windows(self, kernel: Sequence[int], size: Sequence[int]) -> Windows:
+        """Return the windows of ``kernel`` on a plane of ``size``, or on one axis."""
+        if len(size) not in (1, 2):
+            raise UnsuitedError(f"{len(size)} spatial axes")
+        try:
+            return windows_of(self.node.attributes, kernel, size)
+        except WindowError as exc:
+            raise UnsuitedError(str(exc)) from exc
+
+
+def axis_of(axis: int, rank: int) -> int:
+    """Return ``axis`` counted from the first one."""
+    return axis + rank if axis < 0 else axis

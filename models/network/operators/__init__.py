@@ -1,0 +1,89 @@
+"""Operators by families: a record for each kind, and what reads it from an ONNX node.
+
+A record says all that there is to know of an operator: its values with their shapes, its windows, its
+parameters. Attributes, defaults and versions of operator sets are read here and nowhere else.
+"""
+
+from collections.abc import Callable, Mapping
+
+from models.network.node import Known, Node, NodeReader, UnsuitedError
+from models.network.operators import (
+    convolution,
+    elements,
+    matrix,
+    movement,
+    normalisation,
+    pooling,
+    resizing,
+)
+from models.network.operators.convolution import Convolution, TransposedConvolution
+from models.network.operators.elements import Combine, Map
+from models.network.operators.matrix import Product
+from models.network.operators.movement import Gather, Move, Pad, Reshape
+from models.network.operators.normalisation import BatchNorm, GroupNorm, ResponseNorm, Softmax
+from models.network.operators.pooling import Pool, Reduction
+from models.network.operators.resizing import Resize
+
+__all__ = [
+    "READERS",
+    "BatchNorm",
+    "Combine",
+    "Convolution",
+    "Gather",
+    "GroupNorm",
+    "Map",
+    "Move",
+    "Operator",
+    "Pad",
+    "Pool",
+    "Product",
+    "Reduction",
+    "Reshape",
+    "Resize",
+    "ResponseNorm",
+    "Softmax",
+    "TransposedConvolution",
+    "read_operator",
+]
+
+Operator = (
+    BatchNorm
+    | Combine
+    | Convolution
+    | Gather
+    | GroupNorm
+    | Map
+    | Move
+    | Pad
+    | Pool
+    | Product
+    | Reduction
+    | Reshape
+    | Resize
+    | ResponseNorm
+    | Softmax
+    | TransposedConvolution
+)
+
+#: By operator; one of another domain than ONNX's own has that in front.
+READERS: Mapping[str, Callable[[NodeReader], Operator]] = {
+    **convolution.READERS,
+    **elements.READERS,
+    **matrix.READERS,
+    **movement.READERS,
+    **normalisation.READERS,
+    **pooling.READERS,
+    **resizing.READERS,
+}
+
+
+def read_operator(node: Node, known: Known) -> Operator:
+    """Return what ``node`` computes; ``known``: of its inputs.
+
+    Raises:
+        UnsuitedError: no family has such an operator, or it says something that is not known here.
+    """
+    reader = READERS.get(node.operator)
+    if reader is None:
+        raise UnsuitedError("no such operator is known")
+    return reader(NodeReader(node, known))

@@ -1,0 +1,159 @@
+"""Convolutions, with the sum and the activation that may be part of them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from models.network.activations import Activation, activation_named
+from models.network.node import NodeReader, UnsuitedError, Value
+from models.network.windows import Window, Windows
+
+# FusedGemm has each parameter as an attribute of its own.
+_PARAMETERS = ("activation_alpha", "activation_beta")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Convolution:
+    """activation(x * weight + bias + addend), or activation(x * weight + bias) + addend: ``adds_last``.
+
+    ``x``: [N, C, ...]. ``weight``: [filters, C / groups, *kernel]. ``bias``: [filters]. ``addend``: as
+    ``y``, [N, filters, ...].
+    """
+
+    x: Value
+    weight: Value
+    y: Value
+    windows: Windows
+    groups: int = 1
+    bias: Value | None = None
+    addend: Value | None = None
+    adds_last: bool = False
+    activation: Activation | None = None
+
+    @property
+    def filters(self) -> int:
+        return self.weight.shape[0]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransposedConvolution:
+    """Each element of ``x`` [N, C, ...] is spread over a window of ``y`` [N, filters, ...].
+
+    ``weight``: [C, filters / groups, *kernel]. ``windows``: those of the convolution from ``y`` to ``x``.
+    """
+
+    x: Value
+    weight: Value
+    y: Value
+    windows: Windows
+    groups: int = 1
+    bias: Value | None = None
+
+
+def convolution(read: NodeReader) -> Convolution:
+    """Conv, and FusedConv, whose fourth input is added before the activation."""
+    x, weight = read.floats(0), read.floats(1)
+    if len(weight.shape) != len(x.shape):
+        raise UnsuitedError(f"a weight {list(weight.shape)} on {list(x.shape)}")
+    windows = read.windows(weight.shape[2:], x.shape[2:])
+    groups = int(read.attribute("group", 1))
+    if weight.shape[1] * groups != x.shape[1] or weight.shape[0] % groups:
+        raise UnsuitedError(
+            f"weights {list(weight.shape)} in {groups} groups, input {list(x.shape)}"
+        )
+    return Convolution(
+        x=x,
+        weight=weight,
+        y=read.made(x, (x.shape[0], weight.shape[0], *windows.result)),
+        windows=windows,
+        groups=groups,
+        bias=read.optional(2),
+        addend=read.optional(3),
+        activation=fused_activation(read),
+    )
+
+
+def transposed_convolution(read: NodeReader) -> TransposedConvolution:
+    """ConvTranspose."""
+    x, weight = read.floats(0), read.floats(1)
+    groups, size = int(read.attribute("group", 1)), x.shape[2:]
+    if (
+        len(size) not in {1, 2}
+        or len(weight.shape) != len(x.shape)
+        or x.shape[1] != weight.shape[0]
+    ):
+        raise UnsuitedError(f"a weight {list(weight.shape)} on {list(x.shape)}")
+    axes, result = _spread(read, weight.shape[2:], size)
+    return TransposedConvolution(
+        x=x,
+        weight=weight,
+        y=read.made(x, (x.shape[0], weight.shape[1] * groups, *result)),
+        # From the result to the input, as a convolution would go.
+        windows=Windows(axes, result, size, (0,) * len(size)),
+        groups=groups,
+        bias=read.optional(2),
+    )
+
+
+def _spread(
+    read: NodeReader, kernel: tuple[int, ...], size: tuple[int, ...]
+) -> tuple[tuple[Window, ...], tuple[int, ...]]:
+    """Return how windows of ``kernel`` lie on the result of a ConvTranspose of ``size``, and its size."""
+    count = len(kernel)
+    strides, dilations, more = (
+        tuple(read.attribute(name) or [default] * count)
+        for name, default in (("strides", 1), ("dilations", 1), ("output_padding", 0))
+    )
+    axes = [Window(*numbers) for numbers in zip(kernel, strides, dilations, strict=True)]
+    # What comes without padding.
+    whole = [
+        (length - 1) * axis.stride + axis.reach + extra
+        for axis, length, extra in zip(axes, size, more, strict=True)
+    ]
+    pads = list(read.attribute("pads") or [0] * (2 * count))
+    wanted, way = read.attribute("output_shape"), read.attribute("auto_pad", "NOTSET")
+    if wanted or way.startswith("SAME"):
+        asked = (
+            wanted[-count:]
+            if wanted
+            else [length * stride for length, stride in zip(size, strides, strict=True)]
+        )
+        totals = [max(n - length, 0) for n, length in zip(whole, asked, strict=True)]
+        less, greater = [n // 2 for n in totals], [n - n // 2 for n in totals]
+        pads = [*less, *greater] if way == "SAME_UPPER" else [*greater, *less]
+    elif way == "VALID":
+        pads = [0] * (2 * count)
+    result = tuple(
+        wanted[-count:]
+        if wanted
+        else [n - a - b for n, a, b in zip(whole, pads[:count], pads[count:], strict=True)]
+    )
+    if min(*result, *pads) < 0 or min(result) < 1:
+        raise UnsuitedError(f"a result of {list(result)} with pads {pads}")
+    padded = (
+        Window(axis.kernel, axis.stride, axis.dilation, before, behind)
+        for axis, before, behind in zip(axes, pads[:count], pads[count:], strict=True)
+    )
+    return tuple(padded), result
+
+
+def fused_activation(read: NodeReader) -> Activation | None:
+    """Return the activation that an attribute of the node names; None: there is none.
+
+    Raises:
+        UnsuitedError: nobody knows it.
+    """
+    name = read.attribute("activation")
+    if not name:
+        return None
+    given = [read.attribute(key) for key in _PARAMETERS if read.attribute(key) is not None]
+    found = activation_named(name, read.attribute("activation_params", given))
+    if found is None:
+        raise UnsuitedError(f"activation {name}")
+    return found
+
+
+READERS: dict[str, Callable[[NodeReader], Convolution | TransposedConvolution]] = {
+    "Conv": convolution,
+    "ConvTranspose": transposed_convolution,
+    "com.microsoft.FusedConv": convolution,
+}

@@ -1,0 +1,82 @@
+"""Operators on elements: a function of each, or of two or more at the same place."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from models.network.activations import OPERATORS, Activation, activation_of
+from models.network.node import NodeReader, UnsuitedError, Value
+
+# Before this operator set the shape of the second operand said nothing about where it belongs.
+_BROADCASTS = 7
+
+Arithmetic = Literal[
+    "add", "subtract", "multiply", "divide", "power", "larger", "smaller", "scale_negative"
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Map:
+    """``function`` of each element of ``x``."""
+
+    function: Activation
+    x: Value
+    y: Value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Combine:
+    """``operands``, one or more, joined from the left, each broadcast to the shape of ``y``.
+
+    ``scale_negative``: the first where it is not negative, else its product with the second (PRelu).
+    ``activation``: of what comes out.
+    """
+
+    kind: Arithmetic
+    operands: tuple[Value, ...]
+    y: Value
+    activation: Activation | None = None
+
+
+def mapped(read: NodeReader) -> Map:
+    """A function of each element."""
+    node, x = read.node, read.floats(0)
+    function = activation_of(node.operator, node.inputs, node.attributes, read.number)
+    if function is None:
+        raise UnsuitedError("parameters that are not known")
+    return Map(function=function, x=x, y=read.made(x))
+
+
+def _combined(kind: Arithmetic) -> Callable[[NodeReader], Combine]:
+    def read_combined(read: NodeReader) -> Combine:
+        """Add, Sub, Mul, Div, Pow, PRelu of two, Max, Min, Sum of any number."""
+        if read.node.opset < _BROADCASTS and read.attribute("broadcast"):
+            raise UnsuitedError(f"broadcasting of opset {read.node.opset}")
+        operands = tuple(read.floats(position) for position in range(len(read.node.inputs)))
+        try:
+            shape = np.broadcast_shapes(*(operand.shape for operand in operands))
+        except ValueError:
+            shapes = " and ".join(str(list(operand.shape)) for operand in operands)
+            raise UnsuitedError(f"shapes {shapes}") from None
+        return Combine(kind=kind, operands=operands, y=read.made(operands[0], shape))
+
+    return read_combined
+
+
+_KINDS: dict[str, Arithmetic] = {
+    "Add": "add",
+    "Div": "divide",
+    "Max": "larger",
+    "Min": "smaller",
+    "Mul": "multiply",
+    "PRelu": "scale_negative",
+    "Pow": "power",
+    "Sub": "subtract",
+    "Sum": "add",
+}
+READERS: dict[str, Callable[[NodeReader], Map | Combine]] = {
+    **dict.fromkeys(OPERATORS, mapped),
+    **{name: _combined(kind) for name, kind in _KINDS.items()},
+}

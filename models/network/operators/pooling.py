@@ -1,0 +1,105 @@
+"""Pools with a window, and everything that makes one number of whole axes."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from models.network.node import NodeReader, UnsuitedError, Value, axis_of
+from models.network.operators.movement import Reshape
+from models.network.windows import Windows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pool:
+    """The largest or the mean of each window of the planes of ``x`` [N, C, ...].
+
+    ``counts_padding``: a mean is over the padding, too, whose numbers are zeros.
+    """
+
+    kind: Literal["largest", "mean"]
+    x: Value
+    y: Value
+    windows: Windows
+    counts_padding: bool = False
+
+    @property
+    def planes(self) -> int:
+        return math.prod(self.x.shape[:2])
+
+
+Reduced = Literal[
+    "largest", "mean", "product", "root_of_squares", "smallest", "sum", "magnitudes", "squares"
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reduction:
+    """What ``axes`` of ``x`` come to, ascending: a mean, the largest number, the sum of ``squares``, ..."""
+
+    kind: Reduced
+    x: Value
+    y: Value
+    axes: tuple[int, ...]
+
+
+def _pool(kind: Literal["largest", "mean"]) -> Callable[[NodeReader], Pool]:
+    def read_pool(read: NodeReader) -> Pool:
+        """MaxPool, AveragePool."""
+        read.require("storage_order", 0)
+        x, kernel = read.floats(0), read.attribute("kernel_shape")
+        if kernel is None or len(kernel) != len(x.shape) - 2:
+            raise UnsuitedError(f"a kernel of {kernel} on {list(x.shape)}")
+        windows = read.windows(kernel, x.shape[2:])
+        return Pool(
+            kind=kind,
+            x=x,
+            y=read.made(x, (*x.shape[:2], *windows.result)),
+            windows=windows,
+            counts_padding=kind == "mean" and bool(read.attribute("count_include_pad", 0)),
+        )
+
+    return read_pool
+
+
+def _over_planes(kind: Reduced) -> Callable[[NodeReader], Reduction]:
+    def read_global(read: NodeReader) -> Reduction:
+        """GlobalMaxPool, GlobalAveragePool: over all axes behind the channels."""
+        x = read.floats(0)
+        axes = tuple(range(2, len(x.shape)))
+        y = read.made(x, (*x.shape[:2], *[1] * len(axes)))
+        return Reduction(kind=kind, x=x, y=y, axes=axes)
+
+    return read_global
+
+
+def _over_axes(kind: Reduced) -> Callable[[NodeReader], Reduction | Reshape]:
+    def read_reduction(read: NodeReader) -> Reduction | Reshape:
+        """The operators Reduce...: axes are an attribute or, in new operator sets, an input."""
+        x, given = read.floats(0), read.integers(1, "axes")
+        if not given and read.attribute("noop_with_empty_axes", 0):
+            return Reshape(x=x, y=read.made(x))
+        rank = len(x.shape)
+        axes = sorted({axis_of(axis, rank) for axis in given or range(rank)})
+        ones = [1 if axis in axes else n for axis, n in enumerate(x.shape)]
+        kept = [n for axis, n in enumerate(x.shape) if axis not in axes]
+        y = read.made(x, ones if read.attribute("keepdims", 1) else kept)
+        return Reduction(kind=kind, x=x, y=y, axes=tuple(axes))
+
+    return read_reduction
+
+
+READERS: dict[str, Callable[[NodeReader], Pool | Reduction | Reshape]] = {
+    "AveragePool": _pool("mean"),
+    "GlobalAveragePool": _over_planes("mean"),
+    "GlobalMaxPool": _over_planes("largest"),
+    "MaxPool": _pool("largest"),
+    "ReduceL1": _over_axes("magnitudes"),
+    "ReduceL2": _over_axes("root_of_squares"),
+    "ReduceMax": _over_axes("largest"),
+    "ReduceMean": _over_axes("mean"),
+    "ReduceMin": _over_axes("smallest"),
+    "ReduceProd": _over_axes("product"),
+    "ReduceSum": _over_axes("sum"),
+    "ReduceSumSquare": _over_axes("squares"),
+}

@@ -1,0 +1,158 @@
+"""What part of an input a part of an output needs: windows along one axis, and along several.
+
+Everything that moves over an image is described so: convolutions, pools, resizing by whole factors. Rows,
+columns, tiles, phases of the papers and kernels all ask the same windows.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+
+class WindowError(ValueError):
+    """A kernel does not fit its input."""
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """How an axis of an output is made of an axis of an input.
+
+    Output [a, b) is made of input [a * stride - before, (b - 1) * stride - before + reach), and of
+    [a // factor, (b - 1) // factor + 1) where each element becomes ``factor`` of them. ``before``: padding
+    in front; negative: so many elements come first that are never read. ``behind``: padding behind.
+    """
+
+    kernel: int = 1
+    stride: int = 1
+    dilation: int = 1
+    before: int = 0
+    behind: int = 0
+    factor: int = 1
+
+    @property
+    def reach(self) -> int:
+        """Elements from the first that an output needs to the last."""
+        return (self.kernel - 1) * self.dilation + 1
+
+    def needed(self, first: int, end: int) -> tuple[int, int]:
+        """Return the part of the input that outputs [first, end) need; some may lie in the padding."""
+        if self.factor > 1:
+            return first // self.factor, (end - 1) // self.factor + 1
+        return first * self.stride - self.before, (end - 1) * self.stride - self.before + self.reach
+
+    def within(self, first: int, end: int, length: int) -> tuple[int, int]:
+        """Return what of an input of ``length`` outputs [first, end) need."""
+        low, high = self.needed(first, end)
+        return max(low, 0), min(high, length)
+
+    def made(self, length: int) -> int:
+        """Return how many outputs there are of an input of ``length``, where the last is whole."""
+        if self.factor > 1:
+            return length * self.factor
+        return (length + self.before + self.behind - self.reach) // self.stride + 1
+
+
+#: Each output is made of the input at the same place.
+SAME = Window()
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """``axes`` on an input of ``size``, and the ``result`` that they make, a number for each axis.
+
+    ``beyond``: how far the last window reaches past the padding, where sizes are rounded up.
+    """
+
+    axes: tuple[Window, ...]
+    size: tuple[int, ...]
+    result: tuple[int, ...]
+    beyond: tuple[int, ...]
+
+    @property
+    def kernel(self) -> tuple[int, ...]:
+        return tuple(axis.kernel for axis in self.axes)
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        return tuple(axis.stride for axis in self.axes)
+
+    @property
+    def dilations(self) -> tuple[int, ...]:
+        return tuple(axis.dilation for axis in self.axes)
+
+    @property
+    def before(self) -> tuple[int, ...]:
+        return tuple(axis.before for axis in self.axes)
+
+    @property
+    def behind(self) -> tuple[int, ...]:
+        return tuple(axis.behind for axis in self.axes)
+
+    @property
+    def on_a_plane(self) -> "Windows":
+        """The same on rows and columns: what has one axis is one row."""
+        if len(self.axes) > 1:
+            return self
+        return Windows((SAME, *self.axes), (1, *self.size), (1, *self.result), (0, *self.beyond))
+
+
+def windows_of(
+    attributes: Mapping[str, Any], kernel: Sequence[int], size: Sequence[int]
+) -> Windows:
+    """Return the windows of ``kernel`` on an input of spatial ``size``, by a node's ``attributes``.
+
+    Raises:
+        WindowError: the kernel does not fit, or its axes are not those of the input.
+    """
+    count = len(kernel)
+    pads = attributes.get("pads") or [0] * (2 * count)
+    given = [
+        kernel,
+        attributes.get("strides") or [1] * count,
+        attributes.get("dilations") or [1] * count,
+        pads[:count],
+        pads[count:],
+    ]
+    if len(size) != count or any(len(numbers) != count for numbers in given):
+        raise WindowError(f"a kernel of {list(kernel)} on an input of {list(size)}")
+    auto_pad = attributes.get("auto_pad") or "NOTSET"
+    axes = [
+        _padded(Window(*map(int, numbers)), length, auto_pad)
+        for *numbers, length in zip(*given, size, strict=True)
+    ]
+    rounds_up = bool(attributes.get("ceil_mode", 0))
+    result = [_count(axis, n, rounds_up) for axis, n in zip(axes, size, strict=True)]
+    if min(result, default=1) < 1:
+        raise WindowError(f"a kernel of {list(kernel)} does not fit an input of {list(size)}")
+    beyond = [
+        max(axis.needed(0, made)[1] - length - axis.behind, 0)
+        for axis, made, length in zip(axes, result, size, strict=True)
+    ]
+    if not rounds_up:
+        # One window that is larger than all it has: ONNX Runtime takes the rest for padding.
+        axes = [replace(axis, behind=axis.behind + n) for axis, n in zip(axes, beyond, strict=True)]
+        beyond = [0] * count
+    return Windows(tuple(axes), tuple(size), tuple(result), tuple(beyond))
+
+
+def _padded(axis: Window, length: int, auto_pad: str) -> Window:
+    """Return ``axis`` with the padding that ``auto_pad`` asks for."""
+    if auto_pad == "NOTSET":
+        return axis
+    if auto_pad == "VALID":
+        return replace(axis, before=0, behind=0)
+    total = max((-(-length // axis.stride) - 1) * axis.stride + axis.reach - length, 0)
+    less, more = total // 2, total - total // 2
+    before, behind = (less, more) if auto_pad == "SAME_UPPER" else (more, less)
+    return replace(axis, before=before, behind=behind)
+
+
+def _count(axis: Window, length: int, rounds_up: bool) -> int:
+    """Return how many windows there are on an input of ``length``."""
+    room = axis.before + length + axis.behind - axis.reach
+    if not rounds_up:
+        # Towards zero, as ONNX Runtime: a kernel that is too large by less than a stride has one window.
+        return int(room / axis.stride) + 1
+    count = -(-room // axis.stride) + 1
+    # A window that starts behind the input would see nothing but padding.
+    return count - 1 if (count - 1) * axis.stride >= axis.before + length else count
