@@ -48,7 +48,7 @@ from models.graphs.inputs import take_defaults
 from models.graphs.metadata import Metadata, read_metadata
 from models.graphs.parameters import count_parameters
 from models.graphs.reader import read_onnx
-from models.packs.manifest import FORMAT_VERSION, PLAIN_VERSION, Manifest, write_manifest
+from models.packs.manifest import Manifest, write_manifest
 from models.packs.pack import read_pack
 from models.packs.target import Target, host_target
 from models.progress import Progress, silent
@@ -174,9 +174,6 @@ def _write_pack(
     describer = PieceDescriber(parts, layout, index, sizes)
     rows = RowDescriber(parts, layout, index)
     manifest = Manifest(
-        format_version=FORMAT_VERSION
-        if any(span.is_elsewhere for span in spans)
-        else PLAIN_VERSION,
         name=source.name,
         target=target,
         source=source_record(path),

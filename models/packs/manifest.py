@@ -21,9 +21,8 @@ from models.packs.records.rows import RowOperator, RowValue
 from models.packs.records.spans import FileRecord, Span, Store
 from models.packs.target import Target
 
-#: The newest; and that of packs whose weights lie in the file as kernels read them.
-FORMAT_VERSION = 3
-PLAIN_VERSION = 2
+#: The one that is written and read.
+FORMAT_VERSION = 4
 
 
 class Manifest(BaseModel):
@@ -36,7 +35,7 @@ class Manifest(BaseModel):
     # Pydantic would keep strings for as long as the process lives.
     model_config = ConfigDict(frozen=True, extra="forbid", cache_strings="keys")
 
-    format_version: Literal[2, 3] = 2
+    format_version: Literal[4] = FORMAT_VERSION
     name: str
     target: Target
     source: Source

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ValidationError
 from models.errors import PackError, first_fault
 from models.packs.checks import check_manifest
 from models.packs.checksum import checksum
-from models.packs.manifest import FORMAT_VERSION, PLAIN_VERSION, Manifest, read_manifest
+from models.packs.manifest import FORMAT_VERSION, Manifest, read_manifest
 from models.packs.target import Target, host_target
 
 GRAPH = "model.onnx"
@@ -162,11 +162,11 @@ def _check_version(path: Path, document: _Origin) -> None:
             f"{path}: format_version: {version} is newer than {FORMAT_VERSION}, "
             "the newest that this Layerstream reads"
         )
-    if version < PLAIN_VERSION:
+    if version < FORMAT_VERSION:
         folder = path.parent
         number = f" --version {folder.name}" if folder.name != "1" else ""
         raise PackError(
-            f"{path}: format_version: {version} is older than {PLAIN_VERSION}; compile it again: "
+            f"{path}: format_version: {version} is older than {FORMAT_VERSION}; compile it again: "
             f"layerstream compile {_source_name(document)} -o {folder.parent}{number} --force"
         )
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from models.errors import PackError
-from models.packs.manifest import PLAIN_VERSION, Manifest
+from models.packs.manifest import Manifest
 from models.packs.records.pieces import TENSOR_ALIGNMENT
 from models.packs.records.spans import SPAN_ALIGNMENT, Span, Stored
 from models.packs.storing import least_length, part_fault
@@ -15,10 +15,6 @@ def check_spans(path: Path, manifest: Manifest) -> None:
     Raises:
         PackError: something in them cannot be; the message names the field.
     """
-    if manifest.format_version == PLAIN_VERSION and any(
-        span.is_elsewhere for span in manifest.spans
-    ):
-        raise PackError(f"{path}: format_version: {PLAIN_VERSION} has no spans that are stored")
     size = manifest.files["weights.bin"].n_bytes
     end = file_end = 0
     written: dict[int, Span] = {}

@@ -59,7 +59,7 @@ def stored(source: Manifest, pages: Sequence[int]) -> Manifest:
         part = StoredPart(encoding="int8", offset=0, length=span.length, channels=1)
         spans.append(replace(span, stored=Stored(offset=offset, length=length, parts=(part,))))
         offset += length
-    return source.model_copy(update={"spans": tuple(spans), "format_version": 3, "store": "int8"})
+    return source.model_copy(update={"spans": tuple(spans), "store": "int8"})
 
 
 @st.composite

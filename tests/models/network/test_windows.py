@@ -59,7 +59,11 @@ def test_sizes_are_those_of_onnx_runtime(
     length: int, kernel: int, stride: int, auto_pad: str, rounds_up: bool
 ) -> None:
     assume(stride <= kernel <= length)
-    attributes: dict[str, Any] = {"kernel_shape": [kernel], "strides": [stride], "ceil_mode": int(rounds_up)}
+    attributes: dict[str, Any] = {
+        "kernel_shape": [kernel],
+        "strides": [stride],
+        "ceil_mode": int(rounds_up),
+    }
     attributes |= {"pads": [kernel - 1, 0]} if auto_pad == "NOTSET" else {"auto_pad": auto_pad}
     found = windows_of(attributes, [kernel], [length])
     port = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 1, length])

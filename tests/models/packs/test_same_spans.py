@@ -57,7 +57,6 @@ def pack(source: Path) -> Pack:
 
 def test_the_file_has_them_once(pack: Pack, source: Path) -> None:
     spans = pack.manifest.spans
-    assert pack.manifest.format_version == 3
     ends = {span.file_offset: span.file_end for span in spans}
     assert sum(end - start for start, end in ends.items()) == pack.weights_path.stat().st_size
     all_bytes, own = sum(span.length for span in spans), pack.weights_path.stat().st_size
@@ -155,11 +154,4 @@ def test_what_lies_elsewhere_is_one_that_was_before(
     place = open_pack(folder).manifest.spans[other].file_offset if at == "other" else at
     path = edit(folder, put("spans", number, "at", place))
     with refuses(PackError, path, f"spans.{number}", fault):
-        open_pack(folder)
-
-
-def test_an_older_reader_is_told(source: Path, tmp_path: Path) -> None:
-    folder = compile_onnx(source, tmp_path / "net", OPTIONS)
-    path = edit(folder, put("format_version", 2))
-    with refuses(PackError, path, "format_version: 2 has no spans that are stored"):
         open_pack(folder)

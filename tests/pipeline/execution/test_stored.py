@@ -70,7 +70,7 @@ def expanded(pack: Pack, folder: Path) -> Pack:
         replace(span, stored=None, checksum=checksum(content.data))
         for span, content in zip(pack.manifest.spans, contents, strict=True)
     )
-    changed = {"files": files, "spans": spans, "format_version": 2, "store": "fp32"}
+    changed = {"files": files, "spans": spans, "store": "fp32"}
     write_manifest(pack.manifest.model_copy(update=changed), folder / "manifest.json")
     return open_pack(folder)
 

@@ -48,7 +48,7 @@ def test_weights_are_stored_small_and_vectors_as_they_are(
 ) -> None:
     pack = open_pack(compile_onnx(tiny_onnx, tmp_path / "net", replace(OPTIONS, store=store)))
     manifest = pack.manifest
-    assert (manifest.format_version, manifest.store) == (3, store)
+    assert manifest.store == store
     assert not pack.model_path.exists()
     resident, *streamed = manifest.spans
     assert resident.resident
@@ -58,8 +58,7 @@ def test_weights_are_stored_small_and_vectors_as_they_are(
     assert sum(span.file_length for span in large) <= ratio * sum(span.length for span in large)
 
 
-def test_fp32_is_the_format_that_older_ones_read(tiny_pack: Pack) -> None:
-    assert tiny_pack.manifest.format_version == 2
+def test_fp32_lies_in_the_file_as_in_memory(tiny_pack: Pack) -> None:
     assert tiny_pack.model_path.exists()
     assert all(span.stored is None for span in tiny_pack.manifest.spans)
 
@@ -162,7 +161,6 @@ def first_part(field: str, value: object) -> Change:
 @pytest.mark.parametrize(
     ("change", "fault"),
     [
-        (put("format_version", 2), "format_version: 2 has no spans that are stored"),
         (put("spans", -1, "stored", None), "is not stored, after spans that are"),
         (put("spans", 2, "stored", "offset", 4096 * 7), "spans.2.stored: leaves a hole"),
         (put("spans", 2, "stored", "offset", 0), "spans.2: begins in weights.bin where"),
