@@ -14,7 +14,7 @@ from onnx import helper, numpy_helper
 from models.graphs.constants import lift_constants
 from models.graphs.fusion import Surroundings, fusions
 from models.graphs.nodes import domain_of, node_of
-from models.network.fields import DTYPES, Array
+from models.network.fields import DTYPES
 from models.network.node import Known, UnsuitedError, Value
 from models.network.operators import READERS, Convolution, Move, Operator, Reshape, read_operator
 from pipeline.devices.cuda.call import Call, Pointer, Program
@@ -90,29 +90,29 @@ class _Lowering:
         self._constants = {
             tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer
         }
-        self._arrays: dict[str, Array | None] = {
-            name: _array(array.dtype, array.shape) for name, array in self._constants.items()
-        }
-        self._arrays |= {port.name: _port(port) for port in model.graph.input}
+        given = (
+            *(_value(name, item.dtype, item.shape) for name, item in self._constants.items()),
+            *map(_port, model.graph.input),
+        )
+        self._values = {value.name: value for value in given if value is not None}
+        self._known = Known(self._values.get, self._constants.get)
         self._reasons: dict[int, str] = {}
-        alone = self._read()
-        self.operators = self._fused(alone)
+        self.operators = self._fused(self._read())
 
     def _read(self) -> dict[int, Operator]:
         """Return what nodes are, each by itself; those that read what is not known are left out."""
-        known = Known(self._arrays.get, self._constants.get)
         found: dict[int, Operator] = {}
         unknown: set[str] = set()
         for index, node in enumerate(self._nodes):
             if unknown.isdisjoint(node.inputs):
                 try:
-                    found[index] = read_operator(node, known)
+                    found[index] = read_operator(node, self._known)
                 except ValueError as exc:
                     self._reasons[index] = str(exc)
                 else:
-                    self._arrays |= {value.name: value for value in _made(found[index])}
+                    self._values |= {value.name: value for value in _made(found[index])}
                     continue
-            unknown.update(node.outputs)
+            unknown.update(filter(None, node.outputs))
         return found
 
     def _fused(self, alone: Mapping[int, Operator]) -> dict[int, Operator]:
@@ -121,23 +121,17 @@ class _Lowering:
         around = Surroundings(
             self._nodes,
             {port.name for port in self._graph.output},
-            Known(self._arrays.get, self._constants.get),
+            self._known,
             # What is added lies there before.
             lambda index, name: makers.get(name, -1) < index,
         )
         found = dict(alone)
         for index, fusion in fusions(around, range(len(self._nodes))).items():
-            if index in alone:
-                found[index] = fusion.operator(alone[index], self._value)
-            for other in fusion.nodes[1:]:
-                found.pop(other, None)
-                self._reasons.pop(other, None)
+            if alone.keys() >= set(fusion.nodes):
+                found[index] = fusion.operator(alone[index], self._values.__getitem__)
+                for other in fusion.nodes[1:]:
+                    del found[other]
         return found
-
-    def _value(self, name: str) -> Value:
-        array = self._arrays[name]
-        assert array is not None, name  # an operator that reads it is known
-        return Value(name=name, dtype=array.dtype, shape=array.shape)
 
     def program(self, settings: Settings) -> Program:
         """Return the launches.
@@ -182,7 +176,7 @@ class _Lowering:
         for port in self._graph.output:
             if port.name in given:
                 yield f"{port.name}: no node makes this output"
-            said, made = _port(port), self._arrays.get(port.name)
+            said, made = _port(port), self._values.get(port.name)
             if said and made and (said.dtype, said.shape) != (made.dtype, made.shape):
                 arrays = (f"{array.dtype} {list(array.shape)}" for array in (made, said))
                 yield "{}: {} is made, not {}".format(port.name, *arrays)
@@ -202,7 +196,7 @@ def _renamed(it: Reshape, homes: Mapping[str, Pointer], scope: Scope) -> list[Ca
     return []
 
 
-def _port(port: onnx.ValueInfoProto) -> Array | None:
+def _port(port: onnx.ValueInfoProto) -> Value | None:
     """Return what a port says; None: not all of it is known, or no kernel knows such elements."""
     tensor = port.type.tensor_type
     if not tensor.HasField("shape") or not tensor.elem_type:
@@ -213,8 +207,9 @@ def _port(port: onnx.ValueInfoProto) -> Array | None:
         dtype = np.dtype(helper.tensor_dtype_to_np_dtype(tensor.elem_type))
     except (KeyError, ValueError):
         return None
-    return _array(dtype, [dim.dim_value for dim in tensor.shape.dim])
+    return _value(port.name, dtype, [dim.dim_value for dim in tensor.shape.dim])
 
 
-def _array(dtype: np.dtype[Any], shape: Sequence[int]) -> Array | None:
-    return Array(dtype=dtype.name, shape=tuple(shape)) if dtype.name in DTYPES else None
+def _value(name: str, dtype: np.dtype[Any], shape: Sequence[int]) -> Value | None:
+    known = dtype.name in DTYPES
+    return Value(name=name, dtype=dtype.name, shape=tuple(shape)) if known else None

@@ -124,6 +124,17 @@ def test_what_reads_a_result_that_is_not_known_is_not_named() -> None:
     assert caught.value.operators == ("Reshape: input 1, 'x1', is not constant",)
 
 
+def test_what_is_fused_with_a_node_that_is_not_covered_is_not_lost() -> None:
+    nodes = [
+        node("Add", "x0 half", "t0", broadcast=1),
+        node("Relu", "t0", "t1"),
+        node("Neg", "t1", "y0"),
+    ]
+    with pytest.raises(NotCoveredError) as caught:
+        lower(graph(nodes, [X], {"half": np.array(0.5, np.float32)}, opset=6), Settings())
+    assert caught.value.operators == ("Add: broadcasting of opset 6",)
+
+
 def test_a_transposed_convolution_has_no_kernel() -> None:
     inputs = [X, numbers(4, 3, 2, 2)]
     with pytest.raises(NotCoveredError, match=r"^ConvTranspose: no kernel$"):
