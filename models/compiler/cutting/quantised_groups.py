@@ -1,7 +1,7 @@
 """Quantised layers that run as one piece: what is between them never lies in a plan.
 
 An inverted bottleneck's layers around its depthwise one, and the sum behind them (seed 004, Fig. 5); a
-layer of which only the maxima of windows are wanted; and what quantises an image, cuts a rectangle out of
+layer of which only the maxima of windows are wanted, or bytes that are looked up in a table; and what quantises an image, cuts a rectangle out of
 it and puts channels last, with the layers that read that. A device with kernels for these
 (pipeline/devices/integers) makes some channels of some rows at a time, with the same bits; ONNX Runtime
 runs their nodes one after the other.
@@ -12,6 +12,7 @@ from typing import Any
 
 from models.compiler.analysis.fused import Fused, FusedNodes
 from models.compiler.analysis.graph import Graph
+from models.compiler.optimising.tables import BYTES
 from models.graphs.nodes import attributes, made
 
 _IMAGE = 4
@@ -46,6 +47,22 @@ def edges(graph: Graph, groups: Fused) -> set[int]:
     return lone | {edge for group in groups.values() for edge in (group.first, group.end)}
 
 
+def before_tables(graph: Graph) -> frozenset[str]:
+    """Return the values behind which a table may stand: of layers that read all channels, or their maxima."""
+    walk = _Walk(graph, None)
+    inside = {
+        index: group
+        for group in quantised_groups(graph).values()
+        for index in range(group.first, group.end)
+    }
+    found = set()
+    for index in range(len(graph.nodes)):
+        end, group = walk.dense(index), inside.get(index)
+        if end is not None and not (group is not None and walk.has_depthwise(group)):
+            found.add(graph.nodes[end - 1].output[0])
+    return frozenset(found)
+
+
 def grouped(graph: Graph, groups: Fused) -> frozenset[str]:
     """Return what the nodes of ``groups`` make."""
     return frozenset(
@@ -72,6 +89,9 @@ class _Walk:
             return end if end is not None else self._alone(first_layer)
         return self._layers(index)
 
+    def has_depthwise(self, group: FusedNodes) -> bool:
+        return any(map(self._is_depthwise, range(group.first, group.end)))
+
     def _alone(self, index: int) -> int | None:
         return index + 1 if self._is_layer(index) else None
 
@@ -94,11 +114,12 @@ class _Walk:
         return None
 
     def _layers(self, index: int) -> int | None:
-        """Return where the layers end that begin with node ``index``, one of them depthwise or pooled."""
+        """Return where the layers end that begin with node ``index``: several, or one with more behind it."""
+        end = self.dense(index)
+        if end is not None and end > index + 1:
+            return end
         if not self._is_layer(index):
             return None
-        if self._follows(index + 1) and self._pools(index, index + 1):
-            return index + 2
         count = 1
         if not self._is_depthwise(index):
             index += 1
@@ -111,6 +132,15 @@ class _Walk:
             if self._follows(index + 1) and self._adds(index + 1):
                 return index + 2
         return index + 1 if count > 1 else None
+
+    def dense(self, index: int) -> int | None:
+        """Return the end of a layer that reads all channels, with maxima and a table behind; None: it is none."""
+        if not self._is_dense(index):
+            return None
+        end = index + 1
+        if self._follows(end) and self._pools(index, end):
+            end += 1
+        return end + 2 if self._follows(end) and self._looks_up(end) else end
 
     def _leads(self, index: int) -> bool:
         """Return whether node ``index`` makes one value, which the next node alone reads."""
@@ -141,6 +171,17 @@ class _Walk:
             and (self._most is None or self._graph.constants[weights].nbytes <= self._most)
         )
 
+    def _is_dense(self, index: int) -> bool:
+        if self._is_layer(index):
+            return bool(self._given(index).get("group", 1) == 1)
+        node = self._graph.nodes[index]
+        return (
+            node.op_type == "QGemm"
+            and self._graph.region(index) is None
+            and node.input[0] in self._graph.values
+            and all(name in self._graph.constants for name in node.input[1:] if name)
+        )
+
     def _given(self, index: int) -> Mapping[str, Any]:
         return attributes(self._graph.nodes[index])
 
@@ -162,7 +203,7 @@ class _Walk:
     def _pools(self, index: int, pool: int) -> bool:
         """Return whether node ``pool`` makes the largest bytes of windows of what layer ``index`` makes."""
         node, given = self._graph.nodes[pool], self._given(pool)
-        if node.op_type != "NhwcMaxPool" or self._is_depthwise(index):
+        if node.op_type != "NhwcMaxPool":
             return False
         if given.get("auto_pad", "NOTSET") != "NOTSET" or set(given.get("dilations", (1,))) != {1}:
             return False
@@ -178,6 +219,20 @@ class _Walk:
         return all(
             (made - 1) * stride + kernel <= size + padding
             for size, made, kernel, stride, padding in sizes
+        )
+
+    def _looks_up(self, index: int) -> bool:
+        """Return whether a node and the next one look up bytes in a table (optimising/tables.py)."""
+        nodes = self._graph.nodes
+        if nodes[index].op_type != "Cast" or not self._leads(index):
+            return False
+        gather = nodes[index + 1]
+        table = self._graph.constants.get(gather.input[0])
+        numbers = self._graph.values.get(nodes[index].output[0])
+        return (
+            (gather.op_type, gather.input[1]) == ("Gather", nodes[index].output[0])
+            and (table is not None and table.shape == (BYTES,) and table.itemsize == 1)
+            and (numbers is not None and numbers.dtype == "int32")
         )
 
     def _adds(self, index: int) -> bool:

@@ -103,7 +103,7 @@ class Maxima:
 class QuantisedTask:
     """``layers`` one behind the other on ``source``; they make ``result``. One may be depthwise.
 
-    ``pool``: of a layer alone only maxima are made.
+    ``pool``: of a layer alone only maxima are made. ``table``: what each byte of its result becomes.
     """
 
     source: str
@@ -112,6 +112,7 @@ class QuantisedTask:
     rectangle: Rectangle | None = None
     addition: Sum | None = None
     pool: Maxima | None = None
+    table: str | None = None
 
     @property
     def made_rows(self) -> int:

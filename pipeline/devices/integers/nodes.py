@@ -21,6 +21,8 @@ Arrays = Mapping[str, tuple[str, tuple[int, ...]]]
 IMAGE = 4
 #: Whether bytes are signed; what is no byte is not here.
 SIGNED = {"uint8": False, "int8": True}
+# The element type of numbers of bytes, as ONNX has it, and how many bytes there are.
+_INT32, _BYTES = 6, 256
 #: The library counts pixels, channels and padding with 32 bits, and so what is made of two of them. A file
 #: may say anything.
 MOST = 1 << 20
@@ -175,10 +177,21 @@ class NodeReader:
             for axis, size in enumerate((image.height, image.width))
         )
         require(max(pads) < min(kernel))
-        _, made = self.array(node.outputs[0])
+        sums = zip((rows, columns), pads[:2], pads[2:], strict=True)
+        rests = {(of.given + low + high - of.kernel) % of.stride for of, low, high in sums}
         # Of ceil_mode some have more windows.
-        require(made == (1, rows.made, columns.made, image.channels))
+        require(not given.get("ceil_mode", 0) or rests == {0})
         return Maxima(rows, columns)
+
+    def table(self, image: Image, cast: Node, gather: Node) -> tuple[str, str]:
+        """Return the table in which two nodes look up ``image``, and what they make."""
+        require(cast.inputs[0] == image.name and cast.attributes.get("to") == _INT32)
+        require(gather.operator == "Gather" and gather.attributes.get("axis", 0) == 0)
+        table, numbers = gather.inputs[:2]
+        require(numbers == cast.outputs[0] and table != image.name)
+        self.signed(table)
+        require(self.array(table)[1] == (_BYTES,))
+        return table, gather.outputs[0]
 
     def average(self, node: Node) -> QuantisedAverage:
         """Return the average of each channel that ``node`` is."""

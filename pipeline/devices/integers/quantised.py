@@ -22,7 +22,7 @@ from pipeline.devices.integers.tasks import Places
 from pipeline.devices.integers.workspace import fitted
 
 #: Grows when the same layers take another time: profiles of before hold no longer.
-KERNELS_VERSION = 2
+KERNELS_VERSION = 3
 
 
 class NotAsDecidedError(Exception):

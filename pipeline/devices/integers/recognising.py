@@ -1,6 +1,6 @@
 """Which pieces are quantised layers that the native library computes: read from their graphs.
 
-One convolution or product with channels last, and the maxima of its windows; layers around a depthwise one,
+One convolution or product with channels last, the maxima of its windows, and a table of bytes; layers around a depthwise one,
 with the sum behind them; what quantises a rectangle of an image in front of them; the average of each
 channel. Everything else is ONNX Runtime's.
 """
@@ -33,6 +33,8 @@ from pipeline.devices.integers.structures import MOST_LAYERS
 Recognised = QuantisedTask | QuantisedAverage
 
 _CHANNELS_LAST = (0, 2, 3, 1)
+# What comes behind layers.
+_BEHIND = ("QLinearAdd", "NhwcMaxPool", "Cast")
 # The operators, and how many inputs each has at least.
 _INPUTS = {
     "QLinearConv": 8,
@@ -40,6 +42,8 @@ _INPUTS = {
     "QLinearAdd": 8,
     "QLinearGlobalAveragePool": 5,
     "NhwcMaxPool": 1,
+    "Cast": 1,
+    "Gather": 2,
     "QuantizeLinear": 3,
     "Slice": 4,
     "Transpose": 1,
@@ -112,33 +116,41 @@ class _Reader:
         else:
             image = self._read.image(source)
         layers: list[QuantisedLayer] = []
-        while self._nodes and self._nodes[0].operator not in ("QLinearAdd", "NhwcMaxPool"):
+        while self._nodes and self._nodes[0].operator not in _BEHIND:
             node = self._nodes.pop(0)
             require(node.inputs[0] == image.name)
             layer = self._read.layer(node, image)
             require(max(layer.channels, layer.filters) <= MOST)
             layers.append(layer)
             image = Image(node.outputs[0], layer.rows.made, layer.columns.made, layer.filters)
-        addition, pool = None, None
-        if self._nodes:
-            require(bool(layers))
+        addition, pool, table = None, None, None
+        require(bool(layers))
+        dense = len(layers) == 1 and not layers[0].depthwise
+        if self._next() == "QLinearAdd":
             node = self._nodes.pop(0)
-            if node.operator == "QLinearAdd":
-                addition = self._read.sum(node, image, self._piece.inputs)
-                image.name = node.outputs[0]
-            else:
-                require(node.inputs[0] == image.name and len(layers) == 1)
-                require(not layers[0].depthwise)
-                pool = self._read.pool(node, image)
-                image = Image(node.outputs[0], pool.rows.made, pool.columns.made, image.channels)
+            addition = self._read.sum(node, image, self._piece.inputs)
+            image.name = node.outputs[0]
+        if dense and self._next() == "NhwcMaxPool":
+            node = self._nodes.pop(0)
+            require(node.inputs[0] == image.name)
+            pool = self._read.pool(node, image)
+            image = Image(node.outputs[0], pool.rows.made, pool.columns.made, image.channels)
+        if dense and self._next() == "Cast":
+            require(len(self._nodes) > 1)
+            table, image.name = self._read.table(image, *self._nodes[:2])
+            del self._nodes[:2]
         require(not self._nodes and _goes_together(layers, addition))
         require(image.name == self._piece.outputs[0])
-        task = QuantisedTask(source, image.name, tuple(layers), rectangle, addition, pool)
+        task = QuantisedTask(source, image.name, tuple(layers), rectangle, addition, pool, table)
         self._check_signs(task)
         _, shape = self._read.array(task.result)
         size = image.height * image.width * image.channels
         fits(math.prod(shape) == size, self._piece.nodes[-1], "the results")
         return task
+
+    def _next(self) -> str:
+        """Return the operator of the next node, "" behind the last one."""
+        return self._nodes[0].operator if self._nodes else ""
 
     def _check_signs(self, task: QuantisedTask) -> None:
         """Check that bytes are signed or not wherever they are told of."""
@@ -151,7 +163,11 @@ class _Reader:
             own, other = (of.second, of.first) if of.over else (of.first, of.second)
             require(other.signed == self._read.signed(of.other))
             kinds += (own.signed, of.made.signed)
-        kinds.append(self._read.signed(task.result))
+        if task.table is None:
+            kinds.append(self._read.signed(task.result))
+        else:
+            kinds.pop()
+            require(self._read.signed(task.table) == self._read.signed(task.result))
         require(all(one == other for one, other in zip(kinds[::2], kinds[1::2], strict=True)))
 
     def _rectangle(self) -> tuple[Rectangle, Image]:

@@ -108,6 +108,7 @@ class Task(ctypes.Structure):
         ("memory", ctypes.c_void_p),
         ("given", ctypes.c_void_p),
         ("made", ctypes.c_void_p),
+        ("table", ctypes.c_void_p),
         ("picture", Picture),
         ("addition", Addition),
         ("pool", Pool),

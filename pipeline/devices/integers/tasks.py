@@ -52,6 +52,7 @@ def unplaced(found: QuantisedTask, parts: int) -> Task:
 def place(task: Task, found: QuantisedTask, places: Places) -> None:
     """Write the addresses of all but the source into ``task``."""
     task.made = places[found.result].ctypes.data
+    task.table = None if found.table is None else places[found.table].ctypes.data
     for at, layer in enumerate(found.layers):
         held = task.layers[at]
         held.weights = places[layer.weights].ctypes.data

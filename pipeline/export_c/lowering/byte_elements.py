@@ -13,7 +13,8 @@ from pipeline.export_c.lowering.movement import concat
 from pipeline.export_c.lowering.node import Operation, Shape, items
 from pipeline.export_c.lowering.scales import FLIPS, Scaled, scaled
 from pipeline.export_c.lowering.steps import Named, Record, Value, Weight
-from pipeline.export_c.network.tables import BYTES, TABLE, Region, table_of
+from models.compiler.optimising.tables import BYTES, Region, table_of
+from pipeline.export_c.network.tables import TABLE, as_onnx, opsets
 
 _LATER_SOFTMAX = 13
 #: QLinearSoftmax keeps this many powers of e free for the sum.
@@ -175,7 +176,8 @@ def _part_table(operation: Operation, position: int) -> NDArray[Any]:
     alone = replace(operation.node, inputs=tuple(names))
     constants = {operation.name(index): operation.constant(index) for index in scales}
     dtype, output = operation.array(position).dtype, operation.node.output
-    return table_of(Region([alone], operation.name(position), dtype, output), constants)
+    region = Region([as_onnx(alone)], operation.name(position), dtype, output)
+    return table_of(region, constants, opsets([alone]))
 
 
 def looked_up(operation: Operation) -> None:

@@ -113,6 +113,17 @@ class Network:
         self.last, self.shape = name, (1, *size, channels)
         return self
 
+    def table(self) -> "Network":
+        """Look up each byte in a table."""
+        held = self._constant(self._bytes(self.dtype, (256,)))
+        name = f"y{len(self.nodes)}"
+        self.nodes += [
+            helper.make_node("Cast", [self.last], [f"{name}/numbers"], to=TensorProto.INT32),
+            helper.make_node("Gather", [held, f"{name}/numbers"], [name]),
+        ]
+        self.last = name
+        return self
+
     def product(self, filters: int, turned: bool = False) -> "Network":
         weights = (filters, self.shape[-1]) if turned else (self.shape[-1], filters)
         operands = self._operands(weights, filters)

@@ -95,6 +95,14 @@ def _pooled_picture(seed: int) -> Network:
     return _cut(network).conv(filters, 3, 1, 1).pool(3, 2, seed % 2)
 
 
+def _looked_up(seed: int) -> Network:
+    return (_point, _window, _product)[seed % 3](seed).table()
+
+
+def _looked_up_maxima(seed: int) -> Network:
+    return (_pooled, _pooled_picture)[seed % 2](seed).table()
+
+
 def _cut(network: Network) -> Network:
     """Return a network that reads a rectangle of an image, which is a little larger."""
     _, height, width, _ = network.shape
@@ -118,7 +126,7 @@ def _products(request: pytest.FixtureRequest) -> Iterator[None]:
     [
         *(_point, _window, _each, _product, _average),
         *(_bottleneck, _uneven_bands, _residual, _picture, _picture_and_bottleneck),
-        *(_pooled, _pooled_picture),
+        *(_pooled, _pooled_picture, _looked_up, _looked_up_maxima),
     ],
 )
 def test_bits_are_those_of_onnxruntime(kind: Callable[[int], Network]) -> None:

@@ -118,6 +118,13 @@ static void make_maxima(struct source *source, const struct packed *packed, cons
     }
 }
 
+// Looks up n bytes of each of some pixels, `stride` bytes from one to the next.
+static void look_up(const uint8_t *table, int pixels, size_t n, uint8_t *at, size_t stride) {
+    for (int j = 0; j < pixels; j++, at += stride) {
+        for (size_t m = 0; m < n; m++) at[m] = table[at[m]];
+    }
+}
+
 // Filters that share one packing, and pixels, are divided among parts: filters where there are few pixels.
 static int divides_filters(const struct task *task) {
     const struct layer *of = &task->layers[0];
@@ -144,7 +151,8 @@ static size_t dense(struct task *task, int part, uint8_t *at) {
     const int pools = task->pool.kernel_y;
     const struct rounding how = rounding_of(&of->made, NULL, pools ? 0 : of->made.flip);
     const size_t filters = (size_t)of->filters;
-    const size_t line = (size_t)(pools ? task->pool.made_width : of->made_width) * filters;
+    const int width = pools ? task->pool.made_width : of->made_width;
+    const size_t line = (size_t)width * filters;
     for (int m = first; m < end; m += task->group) {
         pack(&packed, m, lesser(task->group, end - m));
         for (int k = 0; k < pools; k++) strip.held[k] = -1;
@@ -155,6 +163,7 @@ static size_t dense(struct task *task, int part, uint8_t *at) {
             } else {
                 make_dense_row(&source, &packed, &how, i, to, filters);
             }
+            if (task->table) look_up(task->table, width, (size_t)packed.n, to, filters);
         }
     }
     return memory.used;

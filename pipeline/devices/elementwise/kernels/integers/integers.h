@@ -72,6 +72,7 @@ struct task {
     uint8_t *memory;
     const uint8_t *given;
     uint8_t *made;
+    const uint8_t *table;  // what bytes of a layer alone, or of its maxima, become; NULL: they stay
     struct picture picture;
     struct addition addition;
     struct pool pool;
