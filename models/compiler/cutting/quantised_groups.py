@@ -18,6 +18,8 @@ from models.graphs.nodes import attributes, made
 _IMAGE = 4
 _CHANNELS_LAST = [0, 2, 3, 1]
 _FLOAT = "float32"
+# The most tensors that a kernel puts together.
+_MOST_JOINED = 8
 #: Operators that had better be pieces of their own: kernels know each of them alone.
 ALONE = frozenset(("QLinearConv", "QGemm", "QLinearGlobalAveragePool"))
 
@@ -34,7 +36,7 @@ def quantised_groups(graph: Graph, most_weights: int | None = None) -> Fused:
     while index < len(graph.nodes):
         end = walk.end(index)
         if end is not None:
-            found[index] = FusedNodes(index, end, None)
+            found[index] = FusedNodes(index, end, walk.added(index, end))
         index = end or index + 1
     return found
 
@@ -58,7 +60,9 @@ def before_tables(graph: Graph) -> frozenset[str]:
     found = set()
     for index in range(len(graph.nodes)):
         end, group = walk.dense(index), inside.get(index)
-        if end is not None and not (group is not None and walk.has_depthwise(group)):
+        if end is None or graph.nodes[end - 1].op_type == "QLinearAdd":
+            continue
+        if group is None or not walk.has_depthwise(group.first, group.end):
             found.add(graph.nodes[end - 1].output[0])
     return frozenset(found)
 
@@ -87,10 +91,18 @@ class _Walk:
         if first_layer is not None:
             end = self._layers(first_layer)
             return end if end is not None else self._alone(first_layer)
-        return self._layers(index)
+        return self._joined(index) or self._layers(index)
 
-    def has_depthwise(self, group: FusedNodes) -> bool:
-        return any(map(self._is_depthwise, range(group.first, group.end)))
+    def added(self, index: int, end: int) -> str | None:
+        """Return what is added to the layer of a group that is no bottleneck; its sum may lie over it."""
+        *nodes, last = self._graph.nodes[index:end]
+        if last.op_type != "QLinearAdd" or self.has_depthwise(index, end):
+            return None
+        own = made(nodes[-1])[0]
+        return str(last.input[0] if last.input[3] == own else last.input[3])
+
+    def has_depthwise(self, index: int, end: int) -> bool:
+        return any(map(self._is_depthwise, range(index, end)))
 
     def _alone(self, index: int) -> int | None:
         return index + 1 if self._is_layer(index) else None
@@ -134,13 +146,38 @@ class _Walk:
         return index + 1 if count > 1 else None
 
     def dense(self, index: int) -> int | None:
-        """Return the end of a layer that reads all channels, with maxima and a table behind; None: it is none."""
+        """Return the end of a layer that reads all channels and what is behind; None: it is none.
+
+        Maxima, a table, and without maxima a sum.
+        """
         if not self._is_dense(index):
             return None
         end = index + 1
-        if self._follows(end) and self._pools(index, end):
-            end += 1
-        return end + 2 if self._follows(end) and self._looks_up(end) else end
+        pools = self._follows(end) and self._pools(index, end)
+        end += pools
+        end += 2 if self._follows(end) and self._looks_up(end) else 0
+        adds = not pools and self._is_layer(index) and self._follows(end) and self._adds(end)
+        return end + adds
+
+    def _joined(self, index: int) -> int | None:
+        """Return where the layer ends that alone reads what node ``index`` puts together; None: it is none."""
+        if not self._joins(index):
+            return None
+        end = self.dense(index + 1)
+        return end if self._layers(index + 1) in (None, end) else None
+
+    def _joins(self, index: int) -> bool:
+        """Return whether a node puts bytes together along channels that lie last, for the next one alone."""
+        node = self._graph.nodes[index]
+        return (
+            node.op_type == "QLinearConcat"
+            and self._graph.region(index) is None
+            and self._given(index)["axis"] in (-1, _IMAGE - 1)
+            and len(node.input) <= _MOST_JOINED * 3 + 2
+            and all(name in self._graph.values for name in node.input[2::3])
+            and self._leads(index)
+            and self._is_layer(index + 1)
+        )
 
     def _leads(self, index: int) -> bool:
         """Return whether node ``index`` makes one value, which the next node alone reads."""

@@ -6,13 +6,16 @@ from dataclasses import dataclass
 
 from pipeline.devices.elementwise.pieces import Node
 from pipeline.devices.integers.layers import (
+    Concatenation,
     Maxima,
+    Part,
     QuantisedAverage,
     QuantisedLayer,
     Scaling,
     Sum,
     Window,
 )
+from pipeline.devices.integers.structures import MOST_JOINED
 
 #: Of values and constants: element type and shape.
 Arrays = Mapping[str, tuple[str, tuple[int, ...]]]
@@ -83,6 +86,23 @@ class NodeReader:
             return Image(name, 1, *shape)
         require(len(shape) == IMAGE and shape[0] == 1)
         return Image(name, *shape[1:])
+
+    def joined(self, node: Node, others: Sequence[str]) -> tuple[Concatenation, Image]:
+        """Return what of ``others`` a QLinearConcat along channels puts together, and what that is."""
+        given, inputs = node.attributes, node.inputs
+        require(node.domain == "com.microsoft" and given.get("axis") in (-1, IMAGE - 1))
+        require(len(inputs) % 3 == 2 and len(inputs) < 3 * (MOST_JOINED + 1))
+        parts, images = [], []
+        for at in range(2, len(inputs), 3):
+            image, scaling = self.image(inputs[at]), self.scaling(node, at + 1)
+            require(inputs[at] in others and len(self.array(inputs[at])[1]) == IMAGE)
+            require(scaling.signed == self.signed(inputs[at]))
+            parts.append(Part(inputs[at], image.channels, scaling))
+            images.append(image)
+        require(len({(image.height, image.width) for image in images}) == 1)
+        channels = sum(image.channels for image in images)
+        image = Image(node.outputs[0], images[0].height, images[0].width, channels)
+        return Concatenation(tuple(parts), self.scaling(node, 0)), image
 
     def layer(self, node: Node, image: Image) -> QuantisedLayer:
         """Return the convolution or product of ``image`` that ``node`` is."""

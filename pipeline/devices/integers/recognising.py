@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from models.packs.records.pieces import Piece as PackPiece
 from pipeline.devices.elementwise.pieces import Node, Piece, PieceError, read_graph
 from pipeline.devices.integers.layers import (
+    Concatenation,
     QuantisedAverage,
     QuantisedLayer,
     QuantisedTask,
@@ -40,6 +41,7 @@ _INPUTS = {
     "QLinearConv": 8,
     "QGemm": 9,
     "QLinearAdd": 8,
+    "QLinearConcat": 5,
     "QLinearGlobalAveragePool": 5,
     "NhwcMaxPool": 1,
     "Cast": 1,
@@ -111,8 +113,12 @@ class _Reader:
     def _task(self) -> QuantisedTask:
         source = self._nodes[0].inputs[0]
         rectangle: Rectangle | None = None
+        joined: Concatenation | None = None
         if self._nodes[0].operator == "QuantizeLinear":
             rectangle, image = self._rectangle()
+        elif self._nodes[0].operator == "QLinearConcat":
+            joined, image = self._read.joined(self._nodes.pop(0), self._piece.inputs)
+            source = joined.parts[0].source
         else:
             image = self._read.image(source)
         layers: list[QuantisedLayer] = []
@@ -126,10 +132,7 @@ class _Reader:
         addition, pool, table = None, None, None
         require(bool(layers))
         dense = len(layers) == 1 and not layers[0].depthwise
-        if self._next() == "QLinearAdd":
-            node = self._nodes.pop(0)
-            addition = self._read.sum(node, image, self._piece.inputs)
-            image.name = node.outputs[0]
+        require(dense or joined is None)
         if dense and self._next() == "NhwcMaxPool":
             node = self._nodes.pop(0)
             require(node.inputs[0] == image.name)
@@ -139,9 +142,15 @@ class _Reader:
             require(len(self._nodes) > 1)
             table, image.name = self._read.table(image, *self._nodes[:2])
             del self._nodes[:2]
+        if pool is None and self._next() == "QLinearAdd":
+            node = self._nodes.pop(0)
+            addition = self._read.sum(node, image, self._piece.inputs)
+            image.name = node.outputs[0]
         require(not self._nodes and _goes_together(layers, addition))
         require(image.name == self._piece.outputs[0])
-        task = QuantisedTask(source, image.name, tuple(layers), rectangle, addition, pool, table)
+        task = QuantisedTask(
+            source, image.name, tuple(layers), rectangle, addition, pool, table, joined
+        )
         self._check_signs(task)
         _, shape = self._read.array(task.result)
         size = image.height * image.width * image.channels
@@ -154,20 +163,18 @@ class _Reader:
 
     def _check_signs(self, task: QuantisedTask) -> None:
         """Check that bytes are signed or not wherever they are told of."""
-        before = task.rectangle.made.signed if task.rectangle else self._read.signed(task.source)
-        kinds = [before]
+        before = task.rectangle or task.joined
+        kinds = [before.made.signed if before else self._read.signed(task.source)]
         for layer in task.layers:
             kinds += (layer.given.signed, layer.made.signed)
+        if task.table is not None:
+            kinds[-1] = self._read.signed(task.table)
         if task.addition is not None:
             of = task.addition
             own, other = (of.second, of.first) if of.over else (of.first, of.second)
             require(other.signed == self._read.signed(of.other))
             kinds += (own.signed, of.made.signed)
-        if task.table is None:
-            kinds.append(self._read.signed(task.result))
-        else:
-            kinds.pop()
-            require(self._read.signed(task.table) == self._read.signed(task.result))
+        kinds.append(self._read.signed(task.result))
         require(all(one == other for one, other in zip(kinds[::2], kinds[1::2], strict=True)))
 
     def _rectangle(self) -> tuple[Rectangle, Image]:
@@ -208,7 +215,7 @@ def _goes_together(layers: Sequence[QuantisedLayer], addition: Sum | None) -> bo
     if not 0 < len(layers) <= MOST_LAYERS or len(depthwise) > 1:
         return False
     if not depthwise:
-        return len(layers) == 1 and addition is None
+        return len(layers) == 1
     at = depthwise[0]
     behind = layers[at + 1 :]
     if at > 1 or len(behind) > 1 or (addition is not None and not behind):
