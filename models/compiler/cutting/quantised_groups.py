@@ -1,10 +1,10 @@
 """Quantised layers that run as one piece: what is between them never lies in a plan.
 
 An inverted bottleneck's layers around its depthwise one, and the sum behind them (seed 004, Fig. 5); a
-layer of which only the maxima of windows are wanted, or bytes that are looked up in a table; and what quantises an image, cuts a rectangle out of
-it and puts channels last, with the layers that read that. A device with kernels for these
-(pipeline/devices/integers) makes some channels of some rows at a time, with the same bits; ONNX Runtime
-runs their nodes one after the other.
+layer with what is made of its bytes at once, the maxima of windows, what they become in a table, a sum; in
+front of layers what quantises an image, cuts a rectangle out of it and puts channels last, or puts several
+tensors together. A device with kernels for these (pipeline/devices/integers) makes some channels of some
+rows at a time, with the same bits; ONNX Runtime runs their nodes one after the other.
 """
 
 from collections.abc import Collection, Mapping
@@ -50,7 +50,7 @@ def edges(graph: Graph, groups: Fused) -> set[int]:
 
 
 def before_tables(graph: Graph) -> frozenset[str]:
-    """Return the values behind which a table may stand: of layers that read all channels, or their maxima."""
+    """Return the values behind which a table may stand: of dense layers, or their maxima."""
     walk = _Walk(graph, None)
     inside = {
         index: group
@@ -126,7 +126,7 @@ class _Walk:
         return None
 
     def _layers(self, index: int) -> int | None:
-        """Return where the layers end that begin with node ``index``: several, or one with more behind it."""
+        """Return where the layers end that begin at ``index``: several, or one with more behind it."""
         end = self.dense(index)
         if end is not None and end > index + 1:
             return end
@@ -160,14 +160,14 @@ class _Walk:
         return end + adds
 
     def _joined(self, index: int) -> int | None:
-        """Return where the layer ends that alone reads what node ``index`` puts together; None: it is none."""
+        """Return where the layer ends that alone reads what a node puts together; None: there is none."""
         if not self._joins(index):
             return None
         end = self.dense(index + 1)
         return end if self._layers(index + 1) in (None, end) else None
 
     def _joins(self, index: int) -> bool:
-        """Return whether a node puts bytes together along channels that lie last, for the next one alone."""
+        """Return whether a node puts bytes together along their last axis, for the next one alone."""
         node = self._graph.nodes[index]
         return (
             node.op_type == "QLinearConcat"

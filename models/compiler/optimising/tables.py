@@ -17,7 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from models.compiler.analysis.graph import Graph
 from models.compiler.optimising.blocked import POINTWISE
-from models.graphs.nodes import label, made, reads
+from models.graphs.nodes import label, made
 from models.packs.records.fields import Array
 from models.runtime.sessions import open_session, session_options
 
@@ -170,7 +170,7 @@ class _Finder:
         if name in self._layers:
             return name in self._graph.values and self._graph.values[name].dtype in KINDS
         moved = self._moved(name)
-        alone = all(
+        alone = len(set(moved)) == len(moved) and all(
             len(self._graph.readers.get(other, ())) == 1 and other not in self._graph.outputs
             for other in moved
         )
@@ -181,8 +181,7 @@ class _Finder:
         _, node = self._makers.get(name, (0, None))
         if node is None or node.op_type not in _MOVES or name not in self._graph.values:
             return []
-        found = [other for other in reads(node) if other not in self._graph.constants]
-        return found if len(set(found)) == len(found) else []
+        return list(node.input if node.op_type == "Concat" else node.input[:1])
 
     def _is_closed(self, region: Region) -> bool:
         """Return whether nobody else reads what it is made of, or what is inside."""
@@ -209,7 +208,7 @@ class _Rewriter:
         self._gone = set[str]()
 
     def look_up(self, region: Region, sources: Iterable[str]) -> None:
-        """Put what ``region`` makes behind the layers among ``sources``, of which its bytes are put together."""
+        """Put what ``region`` makes behind the layers among ``sources``, which its bytes come of."""
         table = table_of(region, self._graph.constants, self._versions)
         self._gone.update(name for node in region.nodes for name in made(node))
         for name in sources:

@@ -1,8 +1,9 @@
 """Which pieces are quantised layers that the native library computes: read from their graphs.
 
-One convolution or product with channels last, the maxima of its windows, and a table of bytes; layers around a depthwise one,
-with the sum behind them; what quantises a rectangle of an image in front of them; the average of each
-channel. Everything else is ONNX Runtime's.
+One convolution or product with channels last, the maxima of its windows, a table in which bytes are looked
+up, a sum; layers around a depthwise one, with the sum behind them; in front of them what quantises a
+rectangle of an image, or puts tensors together; the average of each channel. Everything else is ONNX
+Runtime's.
 """
 
 import math

@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from models.compiler.optimising.tables import BYTES, Region, table_of
 from models.packs.records.fields import Array
 from pipeline.export_c.lowering.elementwise import broadcast, join_dimensions, strides_in
 from pipeline.export_c.lowering.movement import concat
 from pipeline.export_c.lowering.node import Operation, Shape, items
 from pipeline.export_c.lowering.scales import FLIPS, Scaled, scaled
 from pipeline.export_c.lowering.steps import Named, Record, Value, Weight
-from models.compiler.optimising.tables import BYTES, Region, table_of
 from pipeline.export_c.network.tables import TABLE, as_onnx, opsets
 
 _LATER_SOFTMAX = 13
