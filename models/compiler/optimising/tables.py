@@ -28,7 +28,7 @@ READ_BYTES = _OF_BYTES | {"DequantizeLinear"}
 _MAKE_BYTES = _OF_BYTES | {"QuantizeLinear"}
 ON_ELEMENTS = POINTWISE | READ_BYTES | _MAKE_BYTES
 #: What puts bytes elsewhere and leaves them as they are.
-_MOVES = frozenset(("Concat", "Reshape"))
+_MOVES = frozenset(("Concat", "Flatten", "Reshape", "Squeeze", "Transpose", "Unsqueeze"))
 _IR_VERSION = 9
 
 Constants = Mapping[str, NDArray[Any]]
@@ -115,7 +115,7 @@ def look_up_results(model: onnx.ModelProto, graph: Graph, layers: Collection[str
     """Return ``graph`` with tables behind ``layers``; ``model``, which it was made of, is rewritten.
 
     ``layers``: values behind which a table may stand. It does where nothing else reads them, and where what
-    is made of them is put together, or in another shape, before it is looked up.
+    is made of them is put together, or in another order or shape, before it is looked up.
     """
     finder, rewriter = _Finder(graph, layers), _Rewriter(graph, layers)
     for region in finder.regions():

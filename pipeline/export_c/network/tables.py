@@ -93,8 +93,9 @@ def _written(
     if node.operator != "Gather" or node.inputs[1] not in numbers:
         return None
     table = constants.get(node.inputs[0])
-    is_table = table is not None and table.shape == (BYTES,) and table.dtype.name in KINDS
-    return (numbers[node.inputs[1]].inputs[0], table) if is_table else None
+    if table is None or table.shape != (BYTES,) or table.dtype.name not in KINDS:
+        return None
+    return numbers[node.inputs[1]].inputs[0], table
 
 
 def _bytes_of(constants: Constants, source: str, nodes: Sequence[onnx.NodeProto]) -> str | None:

@@ -83,6 +83,8 @@ def test_places_and_probabilities_have_no_scale_in_common(tmp_path: Path) -> Non
     large = next(item for item in model.graph.initializer if item.name == "large")
     large.CopyFrom(numpy_helper.from_array(np.full((1, 2, 16, 16), 1000, np.float32), "large"))
     pack = _compiled(model, tmp_path)
+    whole = (value for value in pack.manifest.values if value.shape == (1, 4, 16, 16))
+    assert {value.name for value in whole if value.dtype == "float32"} == {"y"}  # parts are floats
     session = open_resident(str(tmp_path / "m.onnx"))
     for picture in _pictures():
         given = {"x": RECIPE.apply(picture)}
