@@ -109,8 +109,8 @@ def sums() -> onnx.ModelProto:
     blocks = "".join(
         f"""
             c{n} = QLinearConv<pads=[1,1,1,1]>(a{n}, s{n}, z, w, ws, wz, t, z)
-            m{n} = com.microsoft.QLinearSigmoid(c{n}, t, z, s{n}, z)
-            a{n + 1} = com.microsoft.QLinearAdd(a{n}, s{n}, z, m{n}, s{n}, z, s{n + 1}, z)"""
+            m{n} = com.microsoft.QLinearAdd(a{n}, s{n}, z, c{n}, t, z, s{n + 1}, z)
+            a{n + 1} = com.microsoft.QLinearSigmoid(m{n}, s{n + 1}, z, s{n + 1}, z)"""
         for n in range(3)
     )
     return _model(
