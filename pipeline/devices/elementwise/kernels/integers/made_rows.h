@@ -1,6 +1,7 @@
-// Rows of a picture, quantised from planes of floats as they are needed: channels lie last then.
-#ifndef INTEGERS_PICTURES_H
-#define INTEGERS_PICTURES_H
+// Rows that the first layer reads, made as they are needed: of a picture, quantised from planes of floats and
+// with channels last, or put together of several tensors.
+#ifndef INTEGERS_MADE_ROWS_H
+#define INTEGERS_MADE_ROWS_H
 
 #include "memory.h"
 #include "packing.h"
@@ -8,7 +9,7 @@
 // Bytes of a pixel: so many that products read whole ones.
 enum { WHOLE_PIXEL = 4 };
 
-static inline size_t picture_depth(const struct layer *first) { return rounded((size_t)first->channels, WHOLE_PIXEL); }
+static inline size_t made_depth(const struct layer *first) { return rounded((size_t)first->channels, WHOLE_PIXEL); }
 
 // Four channels of pixels [0, n) of a line, `depth` bytes from one to the next.
 static void quantise_four(const float *line, size_t plane, int channels, int n, float scale, const struct rounding *how,
@@ -55,29 +56,58 @@ static void quantise_row(const struct task *task, int row, uint8_t *to) {
     for (int c = 0; c < first->channels; c += WHOLE_PIXEL) {
         const int channels = lesser(WHOLE_PIXEL, first->channels - c);
         quantise_four(line + (size_t)c * from->plane, from->plane, channels, first->width, *from->made.scale, &how,
-                      to + c, picture_depth(first));
+                      to + c, made_depth(first));
     }
 }
 
-// Rows that were quantised last, `count` of them and one of padding, all with columns of padding; `held` says
-// which they are.
-struct pictures {
+static inline int makes_rows(const struct task *task) { return task->picture.planes || task->joined.count; }
+
+enum { BYTES = 256 };
+
+// What each byte of a tensor becomes in the scale of the whole, as ONNX Runtime has it.
+static void fill_table(const struct scaled *from, const struct scaled *made, uint8_t *table) {
+    const struct rounding how = rounding_of(made, NULL, 0);
+    for (int i = 0; i < BYTES; i++) {
+        float v = *from->scale * (float)((i ^ from->flip) - zero_of(from)) / *made->scale;
+        v = v > how.low ? v : how.low;
+        v = v < how.high ? v : how.high;
+        table[i] = (uint8_t)((int32_t)__builtin_rintf(v) + how.zero);
+    }
+}
+
+static void join_row(const struct task *task, const uint8_t *table, int row, uint8_t *to) {
+    const struct layer *first = &task->layers[0];
+    const size_t depth = made_depth(first), width = (size_t)first->width;
+    for (int k = 0; k < task->joined.count; k++, table += BYTES) {
+        const size_t channels = (size_t)task->joined.channels[k];
+        const uint8_t *from = task->joined.parts[k] + (size_t)row * width * channels;
+        for (size_t x = 0; x < width; x++, from += channels) {
+            for (size_t c = 0; c < channels; c++) to[x * depth + c] = table[from[c]];
+        }
+        to += channels;
+    }
+}
+
+// Rows that were made last, `count` of them and one of padding, all with columns of padding; `held` says
+// which they are. `tables`: of the tensors that are put together.
+struct made_rows {
     const struct task *task;
     int count;
     size_t line;  // bytes of a row
-    uint8_t *rows;
+    uint8_t *rows, *tables;
     int32_t *held;
 };
 
-static void open_pictures(struct pictures *rows, const struct task *task, int columns, struct memory *memory) {
+static void open_made_rows(struct made_rows *rows, const struct task *task, int columns, struct memory *memory) {
     const struct layer *first = &task->layers[0];
-    const size_t depth = picture_depth(first);
+    const size_t depth = made_depth(first);
     rows->task = task;
     rows->count = (first->kernel_y - 1) * first->step_y + 1;
     rows->line = (size_t)columns * depth;
     const size_t n_bytes = rows->line * (size_t)(rows->count + 1);
     rows->rows = take(memory, n_bytes);
     rows->held = take(memory, (size_t)rows->count * sizeof *rows->held);
+    rows->tables = take(memory, (size_t)task->joined.count * BYTES);
     if (!memory->at) return;
     for (int i = 0; i < rows->count; i++) rows->held[i] = -1;
     // Of a pixel the channels that there are.
@@ -85,18 +115,24 @@ static void open_pictures(struct pictures *rows, const struct task *task, int co
     memset(rows->rows, zero_of(&first->given), (size_t)first->channels);
     for (size_t done = depth; done < n_bytes; done *= 2)
         memcpy(rows->rows + done, rows->rows, done < n_bytes - done ? done : n_bytes - done);
+    for (int k = 0; k < task->joined.count; k++)
+        fill_table(&task->joined.from[k], &task->joined.made, rows->tables + (size_t)k * BYTES);
 }
 
 // Row `row`, from its padding on.
-static const uint8_t *picture_row(struct pictures *rows, int row) {
+static const uint8_t *made_row(struct made_rows *rows, int row) {
     const struct layer *first = &rows->task->layers[0];
     if (row < 0 || row >= first->height) return rows->rows + rows->line * (size_t)rows->count;
     const int slot = row % rows->count;
     uint8_t *line = rows->rows + rows->line * (size_t)slot;
-    if (rows->held[slot] != row) {
-        quantise_row(rows->task, row, line + (size_t)first->left * picture_depth(first));
-        rows->held[slot] = row;
+    if (rows->held[slot] == row) return line;
+    uint8_t *to = line + (size_t)first->left * made_depth(first);
+    if (rows->task->joined.count) {
+        join_row(rows->task, rows->tables, row, to);
+    } else {
+        quantise_row(rows->task, row, to);
     }
+    rows->held[slot] = row;
     return line;
 }
 
