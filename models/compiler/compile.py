@@ -34,6 +34,7 @@ from models.compiler.writing.describe import (
     value_records,
 )
 from models.compiler.writing.describe_bottlenecks import BottleneckDescriber
+from models.compiler.writing.describe_quantised import QuantisedDescriber
 from models.compiler.writing.recipes import Recipes, recipe_records
 from models.compiler.writing.storing import Storing
 from models.compiler.writing.write import (
@@ -175,7 +176,8 @@ def _write_pack(
     values = value_records(graph, parts.aliases)
     index = {value.name: position for position, value in enumerate(values)}
     sizes = Sizes(graph, measure)
-    describer = PieceDescriber(parts, layout, index, sizes)
+    quantised = QuantisedDescriber(parts, target)
+    describer = PieceDescriber(parts, layout, index, sizes, quantised)
     rows = RowDescriber(parts, layout, index)
     manifest = Manifest(
         name=source.name,
@@ -190,6 +192,7 @@ def _write_pack(
         row_values=rows.values(),
         row_operators=rows.operators(),
         bottlenecks=BottleneckDescriber(parts, layout).bottlenecks(),
+        quantised=tuple(quantised.numbers),  # of all pieces that were described before
         layers=layer_records(parts),
         inputs=port_records(graph, graph.inputs, index, defaults),
         outputs=port_records(graph, graph.outputs, index),

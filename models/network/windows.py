@@ -6,7 +6,9 @@ columns, tiles, phases of the papers and kernels all ask the same windows.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated, Any
+
+from models.network.fields import Record, Shared
 
 
 class WindowError(ValueError):
@@ -14,7 +16,7 @@ class WindowError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class Window(Record):
     """How an axis of an output is made of an axis of an input.
 
     Output [a, b) is made of input [a * stride - before, (b - 1) * stride - before + reach), and of
@@ -45,6 +47,11 @@ class Window:
         low, high = self.needed(first, end)
         return max(low, 0), min(high, length)
 
+    def most_needed(self, count: int, length: int) -> int:
+        """Return the most of an input of ``length`` that ``count`` outputs need."""
+        low, high = self.needed(0, count)
+        return min(high - low, length)
+
     def made(self, length: int) -> int:
         """Return how many outputs there are of an input of ``length``, where the last is whole."""
         if self.factor > 1:
@@ -57,16 +64,16 @@ SAME = Window()
 
 
 @dataclass(frozen=True, slots=True)
-class Windows:
+class Windows(Record):
     """``axes`` on an input of ``size``, and the ``result`` that they make, a number for each axis.
 
     ``beyond``: how far the last window reaches past the padding, where sizes are rounded up.
     """
 
-    axes: tuple[Window, ...]
-    size: tuple[int, ...]
-    result: tuple[int, ...]
-    beyond: tuple[int, ...]
+    axes: Annotated[tuple[Annotated[Window, Shared], ...], Shared]
+    size: Annotated[tuple[int, ...], Shared]
+    result: Annotated[tuple[int, ...], Shared]
+    beyond: tuple[int, ...] = (0, 0)
 
     @property
     def kernel(self) -> tuple[int, ...]:

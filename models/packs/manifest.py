@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict
 from models.detection.recipe import Detection
 from models.images.preprocess import Preprocess
 from models.network.fields import Count
+from models.network.operators.quantised import Quantised
 from models.packs.designed import DesignedMemory
 from models.packs.records.bottlenecks import Bottleneck
 from models.packs.records.pieces import Alternative, GraphRange, Layer, Piece, Resident, Value
@@ -48,6 +49,7 @@ class Manifest(BaseModel):
     row_values: tuple[RowValue, ...] = ()
     row_operators: tuple[RowOperator, ...] = ()
     bottlenecks: tuple[Bottleneck, ...] = ()
+    quantised: tuple[Quantised, ...] = ()
     layers: tuple[Layer, ...]
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]

@@ -6,12 +6,12 @@ from itertools import groupby
 from typing import Any, NamedTuple, TypeVar
 
 from models.packs.pack import Pack
+from models.packs.records.decided import Native
 from models.packs.records.pieces import Piece
 from models.packs.records.rows import RowOperator
 from pipeline.devices.base import Device, DeviceError, Launch
 from pipeline.devices.elementwise.of_pack import PackPrograms, Ports, ports, row_ports
 from pipeline.devices.elementwise.programs import Program
-from pipeline.devices.integers.quantised import NotAsDecidedError
 from pipeline.devices.memory import Memory
 
 
@@ -69,22 +69,20 @@ class PackKernels:
         """
         piece, inputs, outputs = placed
         if piece.native is not None:
-            return self._natively(placed)
+            return self._natively(placed, piece.native)
         if piece.chain is not None:
             arrays = _by_name(ports(piece), inputs, outputs)
             return self._in_one_pass(self._programs.piece(piece), arrays)
         kernel = self._device.load(self._pack.graphs[piece.graph])
         return kernel.bind(inputs, outputs, scratch)
 
-    def _natively(self, placed: Placed) -> Launch:
+    def _natively(self, placed: Placed, native: Native) -> Launch:
         """Return what runs a piece of which the device said that it needs no session."""
         piece, inputs, outputs = placed
-        if self._native is None:
+        if self._native is None or piece.quantised is None:
             raise DeviceError(f"the {self._device.name} device has no kernels for quantised layers")
-        try:
-            return self._native.bind(self._pack.graphs[piece.graph], piece, inputs, outputs)
-        except NotAsDecidedError as exc:
-            raise DeviceError(str(exc)) from exc
+        found = self._pack.manifest.quantised[piece.quantised]
+        return self._native.bind(found, self._pack.graphs[piece.graph], native, inputs, outputs)
 
     def joins(self, piece: Piece) -> bool:
         """Return whether ``piece`` may be one of those that ``run`` runs in one kernel."""

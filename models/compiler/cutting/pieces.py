@@ -4,7 +4,7 @@ Invariant: two pieces that do the same to different weights give the same bytes,
 serves both. For the CPU, whose kernels take tensors as they come, that is so whatever their sizes.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 
 import onnx
 from onnx import TensorProto, helper, numpy_helper
@@ -31,6 +31,24 @@ def serialise(graph: Graph, piece: CutPiece, elided: frozenset[int], sized: bool
     return _model(graph, nodes, [*piece.inputs.values()], [*piece.outputs.values()], sized)
 
 
+def inline_constants(
+    graph: Graph, nodes: Sequence[onnx.NodeProto], ports: Container[str]
+) -> list[str]:
+    """Return the constants that stay inside a piece of ``nodes``, in their order there."""
+    names = (name for node in nodes for name in node.input if name in graph.constants)
+    return list(dict.fromkeys(name for name in names if name not in ports))
+
+
+def constants_of(data: bytes) -> list[int]:
+    """Return where in a serialised piece the numbers of each of its constants begin, in their order."""
+    found = []
+    for tensor in onnx.ModelProto.FromString(data).graph.initializer:
+        whole = tensor.SerializeToString(deterministic=True)
+        # Its name is its own, and its numbers are its last field.
+        found.append(data.index(whole) + len(whole) - len(tensor.raw_data))
+    return found
+
+
 def serialise_rows(graph: Graph, row: RowNode, node: onnx.NodeProto) -> bytes:
     """Return ``node`` of an operator on rows as ``serialise`` does: it takes any number of them."""
     names = (*(name for name, _ in row.inputs), *row.weights)
@@ -50,14 +68,12 @@ def _model(
 ) -> bytes:
     names = {part.name: f"x{i}" for i, part in enumerate(inputs)}
     names |= {part.name: f"y{i}" for i, part in enumerate(outputs)}
-    inline: dict[str, str] = {}
+    inline = inline_constants(graph, nodes, names)
     own = []
     for node in nodes:
         for name in (*node.input, *node.output):
             if name and name not in names:
                 names[name] = f"t{len(names)}"
-                if name in graph.constants:
-                    inline[name] = names[name]
         own.append(renamed(node, names))
     domains = {node.domain for node in nodes} | {""}
     model = helper.make_model(
@@ -66,7 +82,7 @@ def _model(
             "",
             [_port(graph, names[part.name], part, sized) for part in inputs],
             [_port(graph, names[part.name], part, sized) for part in outputs],
-            [numpy_helper.from_array(graph.constants[name], new) for name, new in inline.items()],
+            [numpy_helper.from_array(graph.constants[name], names[name]) for name in inline],
         ),
         opset_imports=[item for item in graph.opsets if item.domain in domains],
         ir_version=IR_VERSION,

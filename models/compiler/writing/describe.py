@@ -21,6 +21,7 @@ from models.compiler.cutting.partition import Partition
 from models.compiler.cutting.resident import resident_record
 from models.compiler.cutting.rows import RowNode
 from models.compiler.cutting.scratch import Sizes
+from models.compiler.writing.describe_quantised import QuantisedDescriber
 from models.graphs.nodes import label
 from models.packs.checksum import checksum
 from models.packs.records.pieces import (
@@ -98,6 +99,7 @@ class PieceDescriber:
     layout: Layout
     index: Mapping[str, int]
     sizes: Sizes
+    quantised: QuantisedDescriber
 
     def pieces(self) -> tuple[Piece, ...]:
         """Return the records of the finest pieces."""
@@ -151,6 +153,7 @@ class PieceDescriber:
             resident=resident_record(self.parts.graph, piece),
             scratch_bytes=self._scratch(piece, graph),
             unrolled=self._unrolled(piece, graph),
+            quantised=self.quantised.piece(piece, self._data[graph]),
         )
 
     def _operand(self, part: Slice, own: int | None) -> Operand:

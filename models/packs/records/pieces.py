@@ -80,7 +80,7 @@ class Piece(Record):
     Its weights are the ``n_spans`` spans from ``span`` on: one in a manifest, several in a piece that
     models/packs/choice.py joined; their operand reaches from the first into the last. ``scratch_bytes``
     bounds what the kernel allocates while it runs, with as many threads as the compiler's machine has;
-    with others, ``unrolled`` does.
+    with others, ``unrolled`` does. ``quantised``: the number of the task of quantised layers that it is.
 
     ``native``, ``chain``: what a device says that runs it by kernels of its own, never a file.
     """
@@ -93,6 +93,7 @@ class Piece(Record):
     resident: Resident | None = None
     scratch_bytes: Count = 0
     unrolled: Annotated[Unrolled, Shared] | None = None
+    quantised: Count | None = None
     native: IsNative = None
     chain: IsChain = None
 
@@ -106,15 +107,14 @@ class Piece(Record):
 class Joined(Record):
     """``n_chunks`` consecutive pieces as one kernel: graph ``graph`` on their operands joined.
 
-    ``scratch_bytes``: of the kernel, where it allocates more than any of its chunks; else 0. ``native``,
-    ``chain``: as of a piece.
+    ``scratch_bytes``: of the kernel, where it allocates more than any of its chunks; else 0. ``chain``: as
+    of a piece.
     """
 
     graph: Count
     n_chunks: PositiveInt
     scratch_bytes: Count = 0
     unrolled: Annotated[Unrolled, Shared] | None = None
-    native: IsNative = None
     chain: IsChain = None
 
 
