@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.devices.operators.blocked import plain_weight
+from models.network.layouts import plain_weight
 from pipeline.export_c.network.in_blocks import BLOCKED, with_plain_softmax
 from pipeline.export_c.network.network import Network, Node
 
