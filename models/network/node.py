@@ -60,6 +60,11 @@ class Known:
     array: Callable[[str], Array | None]
     constant: Callable[[str], NDArray[Any] | None]
 
+    def number(self, name: str) -> float | None:
+        """Return the one number that the constant ``name`` is; None: it is none, or has several."""
+        found = self.constant(name)
+        return None if found is None or found.size != 1 else float(np.asarray(found).item())
+
 
 class NodeReader:
     """Reads what a node says of its inputs and outputs; everything raises UnsuitedError where it cannot."""
@@ -120,8 +125,7 @@ class NodeReader:
 
     def number(self, name: str) -> float | None:
         """Return the one number that the constant ``name`` is; None: it is none, or has several."""
-        found = self._known.constant(name)
-        return None if found is None or found.size != 1 else float(np.asarray(found).item())
+        return self._known.number(name)
 
     def integers(self, position: int, name: str) -> list[int] | None:
         """Return a list that is an input in new operator sets and attribute ``name`` in old ones."""
