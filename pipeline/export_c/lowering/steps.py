@@ -18,7 +18,7 @@ _ALIGNED = 8  # strips, to bytes
 
 
 @dataclass(frozen=True, slots=True)
-class Value:
+class Pointer:
     """A pointer to a value that the step reads or makes, ``offset`` bytes behind its begin."""
 
     name: str
@@ -79,7 +79,7 @@ class Scratch:
 
 
 #: None is a pointer to nothing.
-Argument = Value | Weight | Record | Function | Named | Rows | Band | Scratch | int | float | None
+Argument = Pointer | Weight | Record | Function | Named | Rows | Band | Scratch | int | float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +135,7 @@ class After:
         """What the kernel is given for it, last."""
         added: tuple[Argument, ...] = ()
         if self.adds:
-            added = (None if self.addend is None else Value(self.addend),)
+            added = (None if self.addend is None else Pointer(self.addend),)
         return (*added, self.function)
 
 
@@ -182,7 +182,7 @@ class Step:
         """The values that it reads."""
         source = self.bands.source if self.bands is not None else None
         given = (*self.all_arguments, *(source.arguments if source is not None else ()))
-        values = (item.name for item in given if isinstance(item, Value))
+        values = (item.name for item in given if isinstance(item, Pointer))
         return tuple(dict.fromkeys(name for name in values if name != self.output))
 
     @property

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.export_c.network.network import Network, Node
+from models.network.node import Node
+from pipeline.export_c.network.network import Network
 
 PRODUCT = "com.microsoft.QGemm"
 #: A product on windows of its first input; then the pixels of each, and the product's other inputs.

@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from models.compiler.optimising.blocked import POINTWISE
+from models.network.node import Node
 from models.runtime.sessions import open_session, session_options
-from pipeline.export_c.network.network import Network, Node
+from pipeline.export_c.network.network import Network
 
 #: Its inputs are bytes, and what each of them becomes, in the order of bytes as unsigned numbers.
 TABLE = "table of bytes"
@@ -59,7 +60,7 @@ def with_tables(network: Network) -> Network:
             table = table[first.view(np.uint8)]
         name = f"{node.output}/table"
         constants[name], tables[node.output] = table, (source, table)
-        nodes.append(Node(TABLE, node.label, (source, name), node.outputs, {}, node.opset))
+        nodes.append(replace(node, operator=TABLE, inputs=(source, name), attributes={}))
     return replace(network, nodes=tuple(nodes), constants=constants).live()
 
 

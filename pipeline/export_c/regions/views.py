@@ -17,12 +17,12 @@ from pipeline.export_c.lowering.steps import (
     Argument,
     Band,
     Bands,
+    Pointer,
     Program,
     Record,
     Scratch,
     Source,
     Step,
-    Value,
 )
 from pipeline.export_c.lowering.strips import Strip
 from pipeline.export_c.regions.tracing import View, has_whole_rows, view_of
@@ -82,7 +82,7 @@ def _viewing(
 def _reading(step: Step, view: View) -> Step:
     """Return ``step`` on the caller's memory."""
     fields = {"line": view.line, "plane": view.channel}
-    return with_fields(_with_input(step, Value(view.image, view.start * _FLOAT_BYTES)), fields)
+    return with_fields(_with_input(step, Pointer(view.image, view.start * _FLOAT_BYTES)), fields)
 
 
 def _asking(step: Step, view: View, program: Program) -> Step:
@@ -115,7 +115,7 @@ def _of_bytes(step: Step, view: View, program: Program, asks: bool) -> Step:
         given = (Scratch(0, dtype), Scratch(1, "uint8"), record, band)
         source = Source("quantize_pixels" if quantises else "place_pixels", given, asks=True)
     else:
-        image = Value(view.image, view.start * item)
+        image = Pointer(view.image, view.start * item)
         given_rows = (image, Scratch(0, "uint8"), record, band)
         source = Source("quantize_rows" if quantises else "place_rows", given_rows, asks=False)
     moved = _with_input(step, Scratch(len(strips) - 1, "uint8"))
