@@ -187,6 +187,7 @@ def _write_pack(
         row_operators=rows.operators(),
         bottlenecks=BottleneckDescriber(parts, layout).bottlenecks(),
         layers=layer_records(parts),
+        window_products=graph.window_products,
         inputs=port_records(graph, graph.inputs, index, defaults),
         outputs=port_records(graph, graph.outputs, index),
         preprocess=recipes.preprocess,

@@ -8,13 +8,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from pydantic import PositiveInt
+
+from models.network.fields import Record
+
 
 class WindowError(ValueError):
     """A kernel does not fit its input."""
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class Window(Record):
     """How an axis of an output is made of an axis of an input.
 
     Output [a, b) is made of input [a * stride - before, (b - 1) * stride - before + reach), and of
@@ -22,12 +26,12 @@ class Window:
     in front; negative: so many elements come first that are never read. ``behind``: padding behind.
     """
 
-    kernel: int = 1
-    stride: int = 1
-    dilation: int = 1
+    kernel: PositiveInt = 1
+    stride: PositiveInt = 1
+    dilation: PositiveInt = 1
     before: int = 0
     behind: int = 0
-    factor: int = 1
+    factor: PositiveInt = 1
 
     @property
     def reach(self) -> int:

@@ -15,6 +15,7 @@ from models.images.preprocess import Preprocess
 from models.network.fields import Count
 from models.packs.designed import DesignedMemory
 from models.packs.records.bottlenecks import Bottleneck
+from models.packs.records.network import WindowProduct
 from models.packs.records.pieces import Alternative, GraphRange, Layer, Piece, Resident, Value
 from models.packs.records.ports import Classification, Port, Source, SourceSizes
 from models.packs.records.rows import RowOperator, RowValue
@@ -49,6 +50,7 @@ class Manifest(BaseModel):
     row_operators: tuple[RowOperator, ...] = ()
     bottlenecks: tuple[Bottleneck, ...] = ()
     layers: tuple[Layer, ...]
+    window_products: tuple[WindowProduct, ...] = ()
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
     preprocess: Preprocess | None = None

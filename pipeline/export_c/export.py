@@ -107,7 +107,8 @@ def in_regions(network: Network, asks: bool) -> Program:
 
 def standard_network(pack: Pack) -> Network:
     """Return the network of ``pack`` in standard operators on plain tensors."""
-    network = with_zero_points(with_whole_products(read_network(pack)))
+    products = pack.manifest.window_products
+    network = with_zero_points(with_whole_products(read_network(pack), products))
     return plain_network(with_tables(network), pack.manifest.target.block)
 
 

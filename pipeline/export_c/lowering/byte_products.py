@@ -1,6 +1,5 @@
 """Convolutions and products of bytes: the same bits as ONNX Runtime's."""
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -8,12 +7,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.network.node import NodeReader, Shape, UnsuitedError
-from models.network.windows import SAME, Window, Windows
+from models.network.windows import SAME, Windows
 from pipeline.export_c.lowering.builder import Builder
 from pipeline.export_c.lowering.convolution import geometry
 from pipeline.export_c.lowering.scales import scaled, signed
 from pipeline.export_c.lowering.steps import Band, Pointer, Record, Rows, Weight
-from pipeline.export_c.network.quantised import WINDOWS
+from pipeline.export_c.network.quantised import CONVOLUTION, PRODUCT
 
 
 def convolution(to: Builder, read: NodeReader) -> None:
@@ -45,67 +44,12 @@ def product(to: Builder, read: NodeReader) -> None:
     _Product(to, read, 1).add(matrix, fields, (shape[0], len(matrix)), True, 6, 7)
 
 
-def windows(to: Builder, read: NodeReader) -> None:
-    """A product on windows: the convolution that says the same."""
-    shape, result = read.value(0).shape, tuple(read.attribute("shape"))
-    matrix = _matrix(read, 4)
-    pixels = read.constant(1).reshape(-1)
-    if len(shape) != 4 or len(result) != 4 or shape[0] != 1:
-        raise UnsuitedError(f"windows of {list(shape)}")
-    taps = len(pixels) // math.prod(result[1:3])
-    frame = _frame(pixels, shape[1:3], result[1:3], taps)
-    if frame is None or matrix.shape[1] != taps * shape[3]:
-        raise UnsuitedError("its windows are those of no convolution")
-    plain = (shape[0], shape[3], *shape[1:3])
-    fields = geometry(plain, (shape[0], len(matrix), *result[1:3]), frame, 1)
-    _Product(to, read, 2).add(matrix, fields, result, True, 7, 8)
-
-
 def _matrix(read: NodeReader, position: int) -> NDArray[Any]:
     """Return the constant matrix by outputs."""
     if read.attribute("alpha", 1.0) != 1.0 or read.attribute("transA", 0):
         raise UnsuitedError("alpha or transA")
     matrix = read.constant(position)
     return np.ascontiguousarray(matrix if read.attribute("transB", 0) else matrix.T)
-
-
-def _frame(pixels: NDArray[Any], size: Shape, result: Shape, taps: int) -> Windows | None:
-    """Return the window whose rows and columns ``pixels`` are, the pixel behind the last one outside."""
-    for rows in (n for n in range(1, taps + 1) if taps % n == 0):
-        kernel = rows, taps // rows
-        places = pixels.reshape(*result, *kernel)
-        held = places < math.prod(size)
-        axes = [_axis(places // size[1], held, 0), _axis(places % size[1], held, 1)]
-        found = Windows(
-            tuple(Window(n, *axis) for n, axis in zip(kernel, axes, strict=True)),
-            size,
-            result,
-            (0, 0),
-        )
-        if np.array_equal(_places(found, size), places):
-            return found
-    return None
-
-
-def _axis(numbers: NDArray[Any], held: NDArray[np.bool_], axis: int) -> tuple[int, int, int]:
-    """Return stride, dilation and pad of an axis, of where its pixels lie inside."""
-    at = np.argwhere(held)
-    known = np.stack([at[:, axis], at[:, 2 + axis], np.ones(len(at))], axis=1)
-    found, *_ = np.linalg.lstsq(known, numbers[held].astype(np.float64), rcond=None)
-    stride, step, start = (int(n) for n in np.rint(found))
-    return max(stride, 1), max(step, 1), -start
-
-
-def _places(frame: Windows, size: Shape) -> NDArray[np.int64]:
-    axes = [
-        np.arange(count)[:, None] * stride + np.arange(kernel) * step - pad
-        for count, stride, kernel, step, pad in zip(
-            frame.result, frame.strides, frame.kernel, frame.dilations, frame.before, strict=True
-        )
-    ]
-    rows, columns = axes[0][:, None, :, None], axes[1][None, :, None, :]
-    held = (rows >= 0) & (rows < size[0]) & (columns >= 0) & (columns < size[1])
-    return np.where(held, rows * size[1] + columns, math.prod(size))
 
 
 class _Product:
@@ -176,7 +120,6 @@ class _Product:
 
 OPERATORS: dict[str, Callable[[Builder, NodeReader], None]] = {
     "QLinearConv": convolution,
-    "com.microsoft.QGemm": product,
-    "com.microsoft.QLinearConv": convolution,
-    WINDOWS: windows,
+    PRODUCT: product,
+    CONVOLUTION: convolution,
 }

@@ -118,23 +118,7 @@ def _of_bytes(parts: Parts) -> Step:
 
 
 def _records(parts: Parts) -> tuple[Record, Record, Record]:
-    """Return the windows, all on rows and columns: one pixel's may say that all pixels are a row."""
-    wide, thin, last = (record_of(step) for step in (parts.wide, parts.thin, parts.narrow))
-    window = _fields(thin)
-    if (_number(wide, "result_y"), _number(wide, "result_x")) != (
-        window["size_y"],
-        window["size_x"],
-    ):
-        wide = changed(wide, _sizes(window["size_y"], window["size_x"]))
-    return wide, thin, changed(last, _sizes(window["result_y"], window["result_x"]))
-
-
-def _sizes(rows: int, columns: int) -> dict[str, int]:
-    return {
-        f"{what}_{axis}": n
-        for what in ("size", "result")
-        for axis, n in (("y", rows), ("x", columns))
-    }
+    return record_of(parts.wide), record_of(parts.thin), record_of(parts.narrow)
 
 
 def _arguments(

@@ -67,11 +67,9 @@ def _fit(wide: _Window, thin: _Window, narrow: _Window) -> bool:
     inner = wide["filters"]
     for_itself = {thin[name] for name in ("channels", "filters", "groups")} == {inner}
     adds_up = narrow["channels"] == inner and _is_of_pixels(narrow)
-    # A product of matrices has all pixels in a row.
-    pixels = wide["result_y"] * wide["result_x"] == thin["size_y"] * thin["size_x"]
-    in_rows = wide["result_y"] == thin["size_y"] or _is_of_pixels(wide)
+    in_rows = (wide["result_y"], wide["result_x"]) == (thin["size_y"], thin["size_x"])
     beside = {window.get("y_channel", 1) for window in (wide, thin, narrow)} == {1}
-    return all((wide["groups"] == 1, for_itself, adds_up, pixels, in_rows, beside))
+    return all((wide["groups"] == 1, for_itself, adds_up, in_rows, beside))
 
 
 def _is_of_pixels(window: _Window) -> bool:
