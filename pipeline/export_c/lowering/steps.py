@@ -10,7 +10,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from models.network.fields import Array
-from pipeline.export_c.lowering.strips import Strip
+from models.network.windows import Window
 
 #: The function of sums: what becomes part of a convolution.
 ADD = "add"
@@ -92,6 +92,28 @@ class Source:
     kernel: str
     arguments: tuple[Argument, ...]
     asks: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Strip:
+    """Memory of some rows of ``row_bytes``: those of ``size`` rows that ``window`` says.
+
+    No window: as many as of the result; ``once``: one, however many are computed.
+    """
+
+    row_bytes: int
+    window: Window | None = None
+    size: int = 0
+    once: bool = False
+
+    def n_bytes(self, rows: int) -> int:
+        """Return its size for ``rows`` rows of the result."""
+        if self.once:
+            return self.row_bytes
+        if self.window is None:
+            return self.row_bytes * rows
+        first, end = self.window.needed(0, rows)
+        return self.row_bytes * min(end - first, self.size)
 
 
 @dataclass(frozen=True, slots=True)
