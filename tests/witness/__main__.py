@@ -156,7 +156,7 @@ def of_plans(pack: Pack, device: Device, inputs: Inputs) -> Facts:
                     bits.setdefault(answer(engine.run(inputs)[0]), []).append(f"{name} {word}")
         if name == "auto":
             smallest = smallest_budgets(least.total_bytes, [Need.of(pack.manifest)])
-            yield "smallest budget", f"{smallest.full_bytes}, bare {smallest.bare_bytes}"
+            yield "smallest budget", f"full {smallest.full_bytes} bare {smallest.bare_bytes}"
     same = len(bits) == 1
     said = {each: "all" if same else ", ".join(dict.fromkeys(of)) for each, of in bits.items()}
     yield "bits", "; ".join(f"{each} of {of}" for each, of in said.items())
