@@ -44,7 +44,7 @@ class Combine:
 def mapped(read: NodeReader) -> Map:
     """A function of each element."""
     node, x = read.node, read.floats(0)
-    function = activation_of(node.operator, node.inputs, node.attributes, read.number)
+    function = activation_of(node.operator, node.inputs, node.attributes, read.known.number)
     if function is None:
         raise UnsuitedError("parameters that are not known")
     return Map(function=function, x=x, y=read.made(x))
@@ -73,7 +73,7 @@ def _whole(read: NodeReader, operands: Sequence[Value]) -> Value:
 
 def power(read: NodeReader) -> Combine:
     """Pow; a square is a product, whatever the type of its exponent."""
-    if read.number(read.name(1)) != _SQUARE:
+    if read.known.number(read.name(1)) != _SQUARE:
         return _combined("power")(read)
     x = read.floats(0)
     return Combine(kind="multiply", operands=(x, x), y=_whole(read, (x, read.value(1))))

@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from models.compiler.optimising.tables import BYTES, Region, table_of
 from models.network.node import NodeReader, Shape, UnsuitedError, Value, axis_of
 from models.network.operators.movement import broadcast_strides, concat
 from pipeline.export_c.lowering.builder import Builder
 from pipeline.export_c.lowering.movement import join_dimensions, move
 from pipeline.export_c.lowering.scales import Scaled, of_bytes, scaled
 from pipeline.export_c.lowering.steps import Named, Pointer, Record, Weight
-from pipeline.export_c.network.tables import BYTES, TABLE, Region, table_of
+from pipeline.export_c.network.tables import TABLE, as_onnx, opsets
 
 _LATER_SOFTMAX = 13
 #: QLinearSoftmax keeps this many powers of e free for the sum.
@@ -180,7 +181,8 @@ def _part_table(read: NodeReader, position: int) -> NDArray[Any]:
     alone = replace(read.node, inputs=tuple(names))
     constants = {read.name(index): read.constant(index) for index in scales}
     x, output = read.value(position), read.node.output
-    return table_of(Region([alone], x.name, x.dtype, output), constants)
+    region = Region([as_onnx(alone)], x.name, x.dtype, output)
+    return table_of(region, constants, opsets([alone]))
 
 
 def looked_up(to: Builder, read: NodeReader) -> None:
