@@ -22,7 +22,7 @@ from models.packs.records.spans import FileRecord, Span, Store
 from models.packs.target import Target
 
 #: The one that is written and read.
-FORMAT_VERSION = 4
+FORMAT_VERSION: Literal[4] = 4
 
 
 class Manifest(BaseModel):

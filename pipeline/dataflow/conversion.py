@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from enum import Enum
 from itertools import pairwise
 
-from models.geometry.cnn import Cnn, Edge, Layer, Window
+from models.geometry.cnn import Cnn, Edge, Layer
+from models.network.windows import Window
 from pipeline.dataflow.consistency import MOST_FIRINGS
 from pipeline.dataflow.csdf import Actor, Channel, DataflowError, Graph
 
@@ -159,7 +160,8 @@ def _rows_of(
     window: Window, height: int, phases: Sequence[tuple[int, int]], cropped: bool
 ) -> _Rows:
     """Return the rows of an input of ``height`` that each phase takes, and those that it keeps."""
-    needs = [_needed(window, height, *rows) for rows in phases]
+    # One row is a factor of every row: that of a gate.
+    needs = [(0, 1) if height == 1 else window.within(*rows, height) for rows in phases]
     if not cropped:
         needs[-1] = (needs[-1][0], height)
     ends = [0]
@@ -169,15 +171,3 @@ def _rows_of(
     firsts = [first for first, _ in needs[1:]] + [ends[-1]]
     kept = tuple(max(end - first, 0) for end, first in zip(ends[1:], firsts, strict=True))
     return _Rows(taken, kept)
-
-
-def _needed(window: Window, height: int, first: int, end: int) -> tuple[int, int]:
-    """Return the rows of an input that the output rows [first, end) are made of."""
-    if height == 1:
-        return 0, 1
-    if window.factor > 1:
-        low, high = first // window.factor, -(-end // window.factor)
-    else:
-        low = first * window.stride - window.above
-        high = (end - 1) * window.stride - window.above + window.reach
-    return min(max(low, 0), height), min(max(high, 0), height)

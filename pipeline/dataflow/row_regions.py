@@ -108,7 +108,7 @@ def _room(cnn: Cnn, edge: Edge, rows: int) -> int:
     """
     window = edge.window or cnn.layers[edge.target].window
     skipped = max(window.stride - window.reach, 0)
-    cropped = max(-window.above, 0) + max(-window.below, 0)
+    cropped = max(-window.before, 0) + max(-window.behind, 0)
     return (rows + skipped + cropped) * row_elements(cnn, edge)
 
 

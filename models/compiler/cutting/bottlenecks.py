@@ -16,12 +16,11 @@ from models.compiler.analysis.graph import NCHWC_DOMAIN, Graph
 from models.compiler.cutting.rows import RowGraph, RowNode
 from models.compiler.optimising.blocked import POINTWISE
 from models.graphs.nodes import attributes, made, reads
-from models.packs.records.rows import Window
+from models.network.windows import SAME, Window
 
 Kind = Literal["each", "mean", "once", "sum"]
 Axis = Literal["channels", "factors", "inputs"]
 
-_ALIKE = Window()
 # No plan has an arena below such a part of the network's largest tensor: inner tensors that are smaller
 # never count.
 _LEAST_PART = 1 / 16
@@ -35,7 +34,7 @@ class GroupTensor:
 
     name: str
     axis: Axis | None = None
-    window: Window = _ALIKE
+    window: Window = SAME
 
 
 @dataclass(frozen=True)

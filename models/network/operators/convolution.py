@@ -50,7 +50,7 @@ class TransposedConvolution:
 
 
 def convolution(read: NodeReader) -> Convolution:
-    """Conv, and FusedConv, whose fourth input is added before the activation."""
+    """Conv, and those whose fourth input is added before the activation: FusedConv, the blocked one."""
     x, weight = read.floats(0), read.floats(1)
     if len(weight.shape) != len(x.shape):
         raise UnsuitedError(f"a weight {list(weight.shape)} on {list(x.shape)}")
@@ -156,4 +156,5 @@ READERS: dict[str, Callable[[NodeReader], Convolution | TransposedConvolution]] 
     "Conv": convolution,
     "ConvTranspose": transposed_convolution,
     "com.microsoft.FusedConv": convolution,
+    "com.microsoft.nchwc.Conv": convolution,
 }

@@ -12,7 +12,7 @@ import numpy as np
 
 from models.packs.records.rows import RowOperator
 from pipeline.program.loading import Written, needed_loadings, saving_loadings
-from pipeline.program.many_rows import Made, Numbers, Times, needed_ends, share_lines, wanted
+from pipeline.program.many_rows import Made, Numbers, Times, share_lines, wanted
 from pipeline.program.row_network import RowNetwork
 from pipeline.program.row_times import RowTimes
 from pipeline.program.sketching.sketch_sums import Reader, Sums
@@ -233,7 +233,7 @@ class _Backwards:
         )
         self._sums.add_reader(reader)
         self._outside.append((taken.row_value, reader))
-        needed = needed_ends(taken.window, ends, value.height)
+        needed = np.minimum(taken.window.end(ends), value.height)
         for part in parts:
             held = self._wanted.setdefault(part.row_value, _Value(needed))
             held.ends = np.maximum(held.ends, needed)
