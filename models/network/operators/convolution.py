@@ -7,6 +7,12 @@ from models.network.activations import Activation, activation_named
 from models.network.node import NodeReader, UnsuitedError, Value
 from models.network.windows import Window, Windows
 
+#: Operators, also of blocked tensors, whose second input is weights, output channels first.
+CONVOLUTIONS = ("Conv", "FusedConv")
+#: Where a convolution has what it adds, if anything; weights and a bias are before it.
+ADDEND = 3
+#: The activations that ONNX Runtime's blocked convolution computes itself.
+ACTIVATIONS = ("HardSigmoid", "LeakyRelu", "Relu", "Sigmoid", "Tanh")
 # FusedGemm has each parameter as an attribute of its own.
 _PARAMETERS = ("activation_alpha", "activation_beta")
 
@@ -32,6 +38,18 @@ class Convolution:
     @property
     def filters(self) -> int:
         return self.weight.shape[0]
+
+    @property
+    def is_pointwise(self) -> bool:
+        """Whether each window is one element, at the same place."""
+        return self.windows.size == self.windows.result and all(
+            (axis.kernel, axis.stride, axis.before) == (1, 1, 0) for axis in self.windows.axes
+        )
+
+    @property
+    def is_depthwise(self) -> bool:
+        """Whether every channel of the input has filters of its own."""
+        return self.groups == self.x.shape[1] > 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +85,7 @@ def convolution(read: NodeReader) -> Convolution:
         windows=windows,
         groups=groups,
         bias=read.optional(2),
-        addend=read.optional(3),
+        addend=read.optional(ADDEND),
         activation=fused_activation(read),
     )
 
