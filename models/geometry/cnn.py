@@ -90,6 +90,10 @@ class Cnn:
         if len({(edge.source, edge.target) for edge in self.edges}) < len(self.edges):
             raise GeometryError(f"{self.name}: an edge is there twice")
 
+    def window(self, edge: Edge) -> Window:
+        """Return the window through which the target of ``edge`` reads its source."""
+        return edge.window or self.layers[edge.target].window
+
     @cached_property
     def inputs(self) -> tuple[tuple[int, ...], ...]:
         """For each layer those that it reads."""

@@ -4,7 +4,6 @@ Rows are counted from the top: "so many rows" are the first so many.
 """
 
 from models.geometry.cnn import Cnn, Edge, Layer
-from models.network.windows import Window
 
 #: A gene: rows that a layer makes at a time; WHOLE: all, in one phase.
 WHOLE = 0
@@ -23,17 +22,12 @@ def made(layer: Layer, rows: int, wanted: int) -> int:
     return min(-(-wanted // rows) * rows, layer.output.height)
 
 
-def window_of(cnn: Cnn, edge: Edge) -> Window:
-    """Return the window through which an edge's target reads its source."""
-    return edge.window or cnn.layers[edge.target].window
-
-
 def needed(cnn: Cnn, edge: Edge, rows: int) -> int:
     """Return how many rows of an edge's source the first ``rows`` rows of its target need."""
     if rows <= 0:
         return 0
     height = cnn.layers[edge.source].output.height
-    return min(max(window_of(cnn, edge).end(rows), 1), height)
+    return min(max(cnn.window(edge).end(rows), 1), height)
 
 
 def done(cnn: Cnn, edge: Edge, rows: int) -> int:
@@ -41,4 +35,4 @@ def done(cnn: Cnn, edge: Edge, rows: int) -> int:
     height = cnn.layers[edge.source].output.height
     if rows >= cnn.layers[edge.target].output.height:
         return height
-    return min(max(window_of(cnn, edge).begin(rows), 0), height)
+    return min(max(cnn.window(edge).begin(rows), 0), height)

@@ -90,11 +90,10 @@ def _is_whole(cnn: Cnn, number: int) -> bool:
     """Return whether a layer needs all of its highest input for its first row (H = H^X)."""
     edges = [edge for edge in cnn.edges if edge.target == number]
     heights = [cnn.layers[edge.source].output.height for edge in edges]
-    windows = [edge.window or cnn.layers[number].window for edge in edges]
     highest = max(heights, default=0)
     return any(
-        height == highest and window.reach >= height
-        for height, window in zip(heights, windows, strict=True)
+        height == highest and cnn.window(edge).reach >= height
+        for height, edge in zip(heights, edges, strict=True)
     )
 
 
@@ -129,9 +128,7 @@ def _channels(
 ) -> Iterator[Channel]:
     source, target = cnn.layers[edge.source], cnn.layers[edge.target]
     elements = row_elements(cnn, edge)
-    rows = _rows_of(
-        edge.window or target.window, source.output.height, phases[edge.target], cropped
-    )
+    rows = _rows_of(cnn.window(edge), source.output.height, phases[edge.target], cropped)
     most = sum(rows.taken)
     if not most:
         return

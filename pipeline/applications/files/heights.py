@@ -20,7 +20,7 @@ def check_heights(cnn: Cnn) -> None:
 
 def _check(cnn: Cnn, edge: Edge) -> None:
     source, target = cnn.layers[edge.source], cnn.layers[edge.target]
-    window, height = edge.window or target.window, source.output.height
+    window, height = cnn.window(edge), source.output.height
     if window.reach >= height and window.before == window.behind == 0:
         return
     made = window.made(height)
