@@ -15,25 +15,10 @@ import onnx
 from models.compiler.analysis.fused import Fused
 from models.compiler.analysis.graph import NCHWC_DOMAIN, Graph
 from models.graphs.nodes import attributes, made, reads
+from models.network.operators.convolution import ADDEND
+from models.network.operators.elements import IN_PLACE
+from models.network.operators.movement import RESHAPES
 
-RESHAPES = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Dropout"})
-SUM_INPUT = 3
-#: Operators whose kernels read an element, compute, and write it: safe on the same memory.
-IN_PLACE = frozenset(
-    (
-        *("Add", "Div", "HardSigmoid", "LeakyRelu", "Mul", "Neg", "QLinearAdd"),
-        *(
-            "QLinearConcat",
-            "QLinearLeakyRelu",
-            "QLinearMul",
-            "QLinearSigmoid",
-            "Relu",
-            "Sigmoid",
-            "Sub",
-            "Tanh",
-        ),
-    )
-)
 # Limits of floats are parts of chains; over what they read, fewer layers run on rows.
 _IN_PLACE_OF_INTEGERS = IN_PLACE | {"Clip"}
 # A smaller value had better be inside a piece, with nodes around it.
@@ -215,11 +200,11 @@ def _add_sums(graph: Graph, aliases: Aliases, fused: Fused) -> None:
 def _sums(graph: Graph, fused: Fused) -> Iterator[_Sum]:
     """Yield the sums of ``Conv(x, w, b, sum)`` in the blocked layout, and those of fused pieces."""
     for index, node in enumerate(graph.nodes):
-        others = frozenset(node.input[:SUM_INPUT])
+        others = frozenset(node.input[:ADDEND])
         own = fused.get(index)
         if own is not None and own.residual is not None:
             yield _Sum(own.end - 1, own.residual, graph.nodes[own.end - 1].output[0], others)
-        if node.domain != NCHWC_DOMAIN or node.op_type != "Conv" or len(node.input) <= SUM_INPUT:
+        if node.domain != NCHWC_DOMAIN or node.op_type != "Conv" or len(node.input) <= ADDEND:
             continue
         if graph.region(index) is None:
-            yield _Sum(index, node.input[SUM_INPUT], node.output[0], others)
+            yield _Sum(index, node.input[ADDEND], node.output[0], others)

@@ -11,6 +11,8 @@ from models.compiler.analysis.graph import Graph
 from models.compiler.analysis.order import edges_of, ordered
 from models.graphs.fusion import Fusion, Surroundings, fused_with
 from models.graphs.nodes import reads
+from models.network.operators.convolution import CONVOLUTIONS
+from models.network.operators.matrix import GEMMS
 
 
 @dataclass(frozen=True)
@@ -23,7 +25,7 @@ class FusedNodes:
 
 
 # Operators that choose before what is behind them does.
-_FIRST = ("Conv", "FusedConv", "Gemm", "FusedGemm")
+_FIRST = (*CONVOLUTIONS, *GEMMS)
 
 #: By their first node.
 Fused = Mapping[int, FusedNodes]

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 import onnx
-from onnx import helper
 
+from models.graphs.nodes import attributes, with_attributes
 from models.network.operators import Convolution, Pool
 from models.network.windows import Window
 from models.packs.records.rows import Outside
@@ -51,11 +51,6 @@ def loses_bits(operator: Windowed) -> bool:
 
 def padded(node: onnx.NodeProto, pads: Sequence[int]) -> onnx.NodeProto:
     """Return ``node`` with other padding."""
-    found = onnx.NodeProto()
-    found.CopyFrom(node)
-    kept = {item.name: item for item in node.attribute if item.name != "pads"}
-    if "auto_pad" in kept:
-        kept["auto_pad"] = helper.make_attribute("auto_pad", "NOTSET")
-    del found.attribute[:]
-    found.attribute.extend([*kept.values(), helper.make_attribute("pads", list(pads))])
-    return found
+    if attributes(node).get("auto_pad", "NOTSET") != "NOTSET":
+        node = with_attributes(node, auto_pad=None)
+    return with_attributes(node, pads=list(pads))

@@ -13,14 +13,14 @@ from dataclasses import dataclass, field, replace
 import onnx
 from onnx import helper
 
-from models.compiler.analysis.alias import IN_PLACE, SUM_INPUT
 from models.compiler.analysis.graph import NCHWC_DOMAIN, Graph
 from models.compiler.cutting.row_layouts import RowLayouts
 from models.compiler.cutting.row_parts import Parts, shuffled, sliced, taken
 from models.compiler.cutting.row_windows import fill_of, loses_bits, padded, window_of
-from models.compiler.optimising.blocked import POINTWISE
 from models.graphs.nodes import attributes, made
 from models.network.operators import BatchNorm, Convolution, Pool, Resize
+from models.network.operators.convolution import ADDEND
+from models.network.operators.elements import IN_PLACE, POINTWISE, UNEVEN
 from models.network.windows import SAME, Window
 from models.packs.records.rows import Outside
 
@@ -29,9 +29,6 @@ _POOLS = ("MaxPool", "AveragePool")
 #: Outside of the blocked layout, where channels are planes.
 _PLAIN = frozenset((*_POOLS, "DepthToSpace", "Slice", "SpaceToDepth", "Transpose"))
 _CHANNELS, _ROWS, _COLUMNS = 1, 2, 3
-#: Operators whose kernels compute the elements that are left behind whole vectors in another way: their
-#: bits depend on how many elements there are, and on how threads divide them.
-_UNEVEN = frozenset(("Elu", "Log", "Selu", "Softplus"))
 _ALONG_WIDTH = frozenset(("AveragePool", domain) for domain in _DOMAINS)
 
 
@@ -116,7 +113,7 @@ class _Finder:
     def _alone(self, index: int, node: onnx.NodeProto) -> RowNode | None:
         if node.op_type in _PLAIN and node.input[0] not in self._layouts.blocked:
             return self._plain_node(index, node)
-        if node.op_type in POINTWISE - _UNEVEN:
+        if node.op_type in POINTWISE - UNEVEN:
             return self._pointwise(index, node)
         if node.op_type == "BatchNormalization" and node.input[0] not in self._layouts.blocked:
             return self._normalised(index, node)
@@ -239,7 +236,7 @@ class _Finder:
     def _windowed(self, index: int, node: onnx.NodeProto) -> RowNode | None:
         """A convolution or a pool: what it pads above and below, it finds in memory."""
         # Factors of a gate are made of all rows.
-        is_gate = any(name in self._graph.values for name in node.input[1:SUM_INPUT])
+        is_gate = any(name in self._graph.values for name in node.input[1:ADDEND])
         if is_gate or not all(map(self._layouts.has_rows, (node.input[0], node.output[0]))):
             return None
         operator = self._graph.operator(node)

@@ -88,3 +88,9 @@ class RowOperator(Record):
     output: Count
     in_place: Count | None = None
     chain: IsChain = None
+
+    @property
+    def units(self) -> tuple[int, int]:
+        """So many rows, and columns, are made of the same ones: parts had better end between them."""
+        down = max(item.window.factor for item in self.inputs)
+        return down, max(item.across.factor for item in self.inputs)

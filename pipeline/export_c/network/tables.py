@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from models.compiler.optimising.blocked import POINTWISE
+from models.network.operators.elements import POINTWISE
 from models.runtime.sessions import open_session, session_options
 from pipeline.export_c.network.network import Network, Node
 

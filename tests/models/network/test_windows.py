@@ -50,6 +50,8 @@ def test_rows_that_are_repeated(factor: int, length: int, data: st.DataObject) -
     first = data.draw(st.integers(0, end - 1))
     read = {output // factor for output in range(first, end)}
     assert window.needed(first, end) == (min(read), max(read) + 1)
+    wide = Window(3, 2, before=1, factor=factor)
+    assert wide.needed(first, end) == Window(3, 2, before=1).needed(min(read), max(read) + 1)
 
 
 @given(
