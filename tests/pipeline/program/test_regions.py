@@ -10,10 +10,11 @@ from threading import Barrier
 import pytest
 
 from loader.ring import Place
+from models.network.windows import Window
 from models.packs.manifest import Manifest
 from models.packs.records.pieces import Operand, Piece, Value
 from models.packs.records.ports import Port
-from models.packs.records.rows import RowInput, RowOperator, RowValue, Window
+from models.packs.records.rows import RowInput, RowOperator, RowValue
 from pipeline.planning.arena import arena_problem
 from pipeline.planning.make import make_plan
 from pipeline.planning.offsets.problem import Placement
@@ -156,7 +157,7 @@ def sum_over_what_it_adds(above: int) -> Manifest:
     def operand(number: int) -> Operand:
         return Operand(kind="value", index=number, dtype="float32", shape=shape)
 
-    window = Window(kernel=3, above=above)
+    window = Window(3, before=above)
     taken = (
         (RowInput(row_value=0, window=window),),
         (RowInput(row_value=1), RowInput(row_value=0)),
