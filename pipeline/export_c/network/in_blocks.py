@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models.compiler.optimising.blocked import POINTWISE
 from models.network.node import Node
+from models.network.operators.elements import POINTWISE
 from pipeline.export_c.errors import ExportError
 from pipeline.export_c.network.network import Network
 
