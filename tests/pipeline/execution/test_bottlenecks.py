@@ -22,7 +22,6 @@ from models.zoo.graph import Tensor
 from models.zoo.mobilenet import mobilenet_v2
 from pipeline.devices.base import Device
 from pipeline.devices.cpu import CpuDevice
-from pipeline.devices.reference import ReferenceDevice
 from pipeline.execution.engine import Engine
 from pipeline.fitting.fit import fit
 from pipeline.fitting.wanted import LEAST, Wanted
@@ -36,6 +35,7 @@ from pipeline.program.regions import Region, RegionError
 from pipeline.program.steps import planned_region
 from pipeline.schedule.architectures import ARCHITECTURES
 from tests.models.nets import inputs_for
+from tests.oracle.device import ReferenceDevice
 
 pytestmark = pytest.mark.skipif(host_target().block == 1, reason="no blocked layout here")
 

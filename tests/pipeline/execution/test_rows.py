@@ -20,7 +20,6 @@ from models.packs.pack import Pack, open_pack
 from models.packs.target import host_target
 from pipeline.devices.base import Device
 from pipeline.devices.cpu import CpuDevice
-from pipeline.devices.reference import ReferenceDevice
 from pipeline.execution.engine import Engine
 from pipeline.execution.opened import open_pipeline
 from pipeline.fitting.row_variants import row_variants
@@ -32,6 +31,7 @@ from pipeline.program.regions import Action, Move, Region
 from pipeline.program.steps import planned_region, row_network
 from pipeline.schedule.architectures import ARCHITECTURES
 from tests.models.nets import CHUNK_BYTES, inputs_for, parsed
+from tests.oracle.device import ReferenceDevice
 from tests.pipeline.program.regions import is_possible, largest_regions, random_regions
 
 Outputs = Mapping[str, NDArray[np.float32]]

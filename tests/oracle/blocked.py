@@ -5,11 +5,11 @@ from collections.abc import Callable
 import numpy as np
 
 from models.network.layouts import blocked, plain, plain_weight
-from pipeline.devices.operators.activation import activate
-from pipeline.devices.operators.base import Array, Call, Operator
-from pipeline.devices.operators.convolution import convolve
-from pipeline.devices.operators.pooling import average_pool, max_pool
-from pipeline.devices.operators.reduction import global_average, global_max
+from tests.oracle.activation import activate
+from tests.oracle.base import Array, Call, Operator
+from tests.oracle.convolution import convolve
+from tests.oracle.pooling import average_pool, max_pool
+from tests.oracle.reduction import global_average, global_max
 
 
 def _conv(call: Call) -> list[Array]:
