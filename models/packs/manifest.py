@@ -17,6 +17,7 @@ from models.packs.designed import DesignedMemory
 from models.packs.records.bottlenecks import Bottleneck
 from models.packs.records.pieces import Alternative, GraphRange, Layer, Piece, Resident, Value
 from models.packs.records.ports import Classification, Port, Source, SourceSizes
+from models.packs.records.programs import Program
 from models.packs.records.rows import RowOperator, RowValue
 from models.packs.records.spans import FileRecord, Span, Store
 from models.packs.target import Target
@@ -48,6 +49,7 @@ class Manifest(BaseModel):
     row_values: tuple[RowValue, ...] = ()
     row_operators: tuple[RowOperator, ...] = ()
     bottlenecks: tuple[Bottleneck, ...] = ()
+    programs: tuple[Program, ...] = ()
     layers: tuple[Layer, ...]
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]

@@ -4,7 +4,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pipeline.devices.elementwise.pieces import Node
 from pipeline.devices.integers.layers import (
     Maxima,
     QuantisedAverage,
@@ -13,6 +12,7 @@ from pipeline.devices.integers.layers import (
     Sum,
     Window,
 )
+from pipeline.devices.integers.pieces import Node
 
 #: Of values and constants: element type and shape.
 Arrays = Mapping[str, tuple[str, tuple[int, ...]]]

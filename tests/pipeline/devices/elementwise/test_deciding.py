@@ -193,6 +193,6 @@ def test_a_chain_has_a_session_of_its_own_size_only_beside_others(case: Case) ->
         assert bool(found.together_bytes) == (chains == "nodes")
     manifest = case.packs["nodes"].manifest
     pieces = [piece for piece in manifest.pieces if piece.chain]
-    programs = {piece.chain.program for piece in pieces if piece.chain is not None}
+    programs = {piece.elementwise.program for piece in pieces if piece.elementwise is not None}
     pairs = [range(first, first + 2) for first in range(len(pieces) - 1)]
     assert len(programs) < len(opened_by(manifest, pieces, pairs).sessions)

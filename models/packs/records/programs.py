@@ -1,0 +1,56 @@
+"""Programs: what operators on elements that follow each other compute, as the compiler found it.
+
+A program is known once: devices bind it, and look into no graph for it.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import numpy as np
+from pydantic import Field
+
+from models.network.activations import Arithmetic, Kind
+from models.network.fields import Count, Record
+
+#: Of 32 bits.
+LARGEST = float(np.finfo(np.float32).max)
+
+#: A number that is one of 32 bits, too; None: no bound.
+Parameter = Annotated[float, Field(ge=-LARGEST, le=LARGEST, allow_inf_nan=False)] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step(Record):
+    """``kind`` of the values ``reads``: one, or two at the same place.
+
+    Values are numbered: what the program reads, then what each step makes. ``numbers``: the parameters of
+    an activation; of arithmetic of one value, what it has for the second.
+    """
+
+    kind: Kind | Arithmetic
+    reads: tuple[Count, ...]
+    numbers: tuple[Parameter, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program(Record):
+    """``steps`` in order on ``n_inputs`` values; ``results``: those that somebody else reads.
+
+    A result that is an input is a copy of it.
+    """
+
+    n_inputs: Count
+    steps: tuple[Step, ...] = ()
+    results: tuple[Count, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Elementwise(Record):
+    """Program number ``program`` on the inputs ``reads``, whose results are the outputs ``makes``.
+
+    Without ``makes`` there is nothing to do.
+    """
+
+    program: Count
+    reads: tuple[Count, ...] = ()
+    makes: tuple[Count, ...] = ()
