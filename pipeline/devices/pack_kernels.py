@@ -36,19 +36,6 @@ class Part(NamedTuple):
     output: Any
 
 
-class _Chain(NamedTuple):
-    """A program, what runs it, and the arrays that it reads and makes."""
-
-    one_pass: OnePass
-    program: NativeProgram
-    inputs: list[Any]
-    outputs: list[Any]
-
-    @property
-    def arrays(self) -> list[Any]:
-        return [*self.inputs, *self.outputs]
-
-
 class PackKernels:
     """Binds pieces and row operators of ``pack`` on ``device`` to memory."""
 
@@ -117,11 +104,11 @@ class PackKernels:
         """Return a piece as a part of a larger graph; None: it is a launch of its own."""
         piece, inputs, outputs = placed
         if piece.chain is not None:
-            chain = self._chain(piece.elementwise, inputs, outputs)
-            node = chain.one_pass.as_node(chain.program, chain.arrays)
+            one_pass, program, read, made = self._chain(piece.elementwise, inputs, outputs)
+            node = one_pass.as_node(program, [*read, *made])
             if node is None:
                 raise self._other_plan()
-            return node, chain.inputs, chain.outputs
+            return node, read, made
         if not self._joins_as_it_is(piece.graph):
             return None
         return self._pack.graphs[piece.graph], inputs, outputs
@@ -163,20 +150,20 @@ class PackKernels:
         self, item: Elementwise | None, inputs: Sequence[Any], outputs: Sequence[Any]
     ) -> Launch:
         """Return what runs a program, of which the device said that it does so."""
-        chain = self._chain(item, inputs, outputs)
-        bound = chain.one_pass.bind(chain.program, chain.arrays, self._jobs)
+        one_pass, program, read, made = self._chain(item, inputs, outputs)
+        bound = one_pass.bind(program, [*read, *made], self._jobs)
         if bound is None:
             raise self._other_plan()
         return bound
 
     def _chain(
         self, item: Elementwise | None, inputs: Sequence[Any], outputs: Sequence[Any]
-    ) -> _Chain:
+    ) -> tuple[OnePass, NativeProgram, list[Any], list[Any]]:
+        """Return a program, what runs it, and what it reads and makes."""
         program = None if item is None else self._programs[item.program]
         if self._device.one_pass is None or item is None or program is None:
             raise self._other_plan()
-        read, made = [inputs[at] for at in item.reads], [outputs[at] for at in item.makes]
-        return _Chain(self._device.one_pass, program, read, made)
+        return self._device.one_pass, program, *item.ports(inputs, outputs)
 
     @cached_property
     def _programs(self) -> list[NativeProgram | None]:

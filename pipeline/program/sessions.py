@@ -158,7 +158,7 @@ def _in_run(piece: Piece) -> int | ChainNode:
         return piece.graph
     chain, item = _chain(piece)
     assert chain.node_bytes is not None, "planned as one of several"
-    read, made = (piece.inputs[at] for at in item.reads), (piece.outputs[at] for at in item.makes)
+    read, made = item.ports(piece.inputs, piece.outputs)
     return ChainNode(item.program, tuple(_shapes([*read, *made])), chain.node_bytes)
 
 

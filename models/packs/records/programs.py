@@ -3,14 +3,17 @@
 A program is known once: devices bind it, and look into no graph for it.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import numpy as np
 from pydantic import Field
 
 from models.network.activations import Arithmetic, Kind
 from models.network.fields import Count, Record
+
+T = TypeVar("T")
 
 #: Of 32 bits.
 LARGEST = float(np.finfo(np.float32).max)
@@ -54,3 +57,7 @@ class Elementwise(Record):
     program: Count
     reads: tuple[Count, ...] = ()
     makes: tuple[Count, ...] = ()
+
+    def ports(self, inputs: Sequence[T], outputs: Sequence[T]) -> tuple[list[T], list[T]]:
+        """Return what it reads of ``inputs``, and what it makes of ``outputs``, as the program has them."""
+        return [inputs[place] for place in self.reads], [outputs[place] for place in self.makes]

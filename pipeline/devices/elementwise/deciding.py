@@ -88,19 +88,18 @@ class _Decision:
         item = piece.elementwise
         if item is None or piece.native is not None:
             return None
-        made = [piece.outputs[at] for at in item.makes]
-        used = [*(piece.inputs[at] for at in item.reads), *made]
-        if not all(self._apart(one, other) for one in made for other in used):
+        read, made = item.ports(piece.inputs, piece.outputs)
+        if not all(self._apart(one, other) for one in made for other in (*read, *made)):
             return None
-        return self._chain(item, used)
+        return self._chain(item, (*read, *made))
 
     def _of_operator(self, operator: RowOperator) -> Chain | None:
         item, values = operator.elementwise, self._manifest.row_values
         if item is None:
             return None
-        inputs = (*(values[taken.row_value] for taken in operator.inputs), *operator.weights)
-        made = [values[operator.output]] if item.makes else []
-        return self._chain(item, [*(inputs[at] for at in item.reads), *made])
+        inputs = [values[taken.row_value] for taken in operator.inputs]
+        read, made = item.ports([*inputs, *operator.weights], [values[operator.output]])
+        return self._chain(item, (*read, *made))
 
     def _chain(self, item: Elementwise, arrays: Sequence[Array]) -> Chain | None:
         """Return what is decided of a program on ``arrays``: what it reads, then what it makes."""
