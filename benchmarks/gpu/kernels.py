@@ -8,18 +8,18 @@ import importlib.util
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import asdict
 from statistics import median
 from typing import Any
 
 from onnx import TensorProto, helper
 
+from models.network.operators import Convolution
 from models.packs.choice import choose_pieces
 from models.packs.pack import Pack
 from pipeline.devices.base import Launch
-from pipeline.devices.cuda.calls.convolutions.geometry import Convolution
 from pipeline.devices.cuda.device import CudaDevice
 from pipeline.devices.cuda.lowering import NotCoveredError, convolutions
+from pipeline.devices.cuda.operators.convolutions.algorithms import geometry_key
 
 _ROUNDS = 7
 _RUNS = 5
@@ -27,57 +27,34 @@ _RUNS = 5
 
 def shapes_of(pack: Pack, device: CudaDevice) -> list[Convolution]:
     """Return the distinct convolutions of a pack for CUDA, layers whole."""
-    found: dict[Convolution, None] = {}
+    found: dict[tuple[str, int], Convolution] = {}
     for piece in choose_pieces(pack.manifest, None):
         with contextlib.suppress(NotCoveredError):
-            found |= dict.fromkeys(convolutions(pack.graphs[piece.graph], device.settings))
-    return list(found)
+            for it in convolutions(pack.graphs[piece.graph], device.settings):
+                found.setdefault((geometry_key(it), it.filters), it)
+    return list(found.values())
 
 
-def _operations(shape: Convolution) -> int:
+def _operations(it: Convolution) -> int:
     """Return the multiplications and additions of the direct algorithm."""
-    return 2 * shape.depth * shape.outputs
+    return 2 * it.depth * math.prod(it.y.shape)
 
 
-def _tensors(shape: Convolution) -> dict[str, tuple[int, ...]]:
+def _tensors(it: Convolution) -> dict[str, tuple[int, ...]]:
     """Return the shapes of what a convolution reads and, last, writes."""
-    return {
-        "x": (shape.batch, shape.channels, shape.height, shape.width),
-        "w": (shape.filters, shape.channels // shape.groups, *shape.kernel),
-        "b": (shape.filters,),
-        "y": (shape.batch, shape.filters, shape.out_height, shape.out_width),
-    }
+    return {"x": it.x.shape, "w": it.weight.shape, "b": (it.filters,), "y": it.y.shape}
 
 
-def _ends(shape: Convolution) -> tuple[int, int]:
-    """Return the padding below and right, which the output tells."""
-    sizes = (shape.height, shape.width)
-    reach = [
-        (out - 1) * stride + dilation * (kernel - 1) + 1
-        for out, stride, dilation, kernel in zip(
-            (shape.out_height, shape.out_width),
-            shape.strides,
-            shape.dilations,
-            shape.kernel,
-            strict=True,
-        )
-    ]
-    below, right = (
-        max(end - size - begin, 0)
-        for end, size, begin in zip(reach, sizes, shape.pads, strict=True)
-    )
-    return below, right
-
-
-def _graph(shape: Convolution) -> bytes:
+def _graph(it: Convolution) -> bytes:
     """Return a convolution as a piece."""
     ports = [
         helper.make_tensor_value_info(name, TensorProto.FLOAT, sizes)
-        for name, sizes in _tensors(shape).items()
+        for name, sizes in _tensors(it).items()
     ]
+    windows = it.windows
     node = helper.make_node(
-        "Conv", ["x", "w", "b"], ["y"], kernel_shape=shape.kernel, strides=shape.strides,
-        pads=[*shape.pads, *_ends(shape)], dilations=shape.dilations, group=shape.groups,
+        "Conv", ["x", "w", "b"], ["y"], kernel_shape=windows.kernel, strides=windows.strides,
+        pads=[*windows.before, *windows.behind], dilations=windows.dilations, group=it.groups,
     )  # fmt: skip
     graph = helper.make_graph([node], "", ports[:-1], ports[-1:])
     opsets = [helper.make_opsetid("", 17)]
@@ -104,11 +81,30 @@ def measure_kernels(device: CudaDevice, shapes: Sequence[Convolution]) -> Iterat
             seconds = {side: median(values) for side, values in samples.items()}
         best = min((seconds[side] for side in ("nchw", "nhwc") if side in seconds), default=None)
         yield {
-            **asdict(shape),
+            **_row(shape),
             "us": {side: each * 1e6 for side, each in seconds.items()},
             "gflops": _operations(shape) / seconds["ours"] / 1e9,
             "speed": None if best is None else best / seconds["ours"],
         }
+
+
+def _row(it: Convolution) -> dict[str, Any]:
+    """Return what a report says of a convolution."""
+    windows, (batch, channels, *_) = it.windows.on_a_plane, it.x.shape
+    return {
+        "batch": batch,
+        "channels": channels,
+        "height": windows.size[0],
+        "width": windows.size[1],
+        "filters": it.filters,
+        "kernel": windows.kernel,
+        "strides": windows.strides,
+        "pads": windows.before,
+        "dilations": windows.dilations,
+        "out_height": windows.result[0],
+        "out_width": windows.result[1],
+        "groups": it.groups,
+    }
 
 
 def _ours(device: CudaDevice, shape: Convolution, stack: ExitStack) -> Launch:
@@ -144,7 +140,8 @@ def _cudnn(shape: Convolution) -> dict[str, Launch]:
     torch.backends.cudnn.allow_tf32 = False
     torch.backends.cudnn.benchmark = True
     # PyTorch pads both ends alike; where ours differ, its output is a row and a column larger at most.
-    pads = tuple(map(max, shape.pads, _ends(shape)))
+    windows = shape.windows
+    pads = tuple(map(max, windows.before, windows.behind))
     sizes = list(_tensors(shape).values())
     sides: dict[str, Launch] = {}
     formats = {"nchw": torch.contiguous_format, "nhwc": torch.channels_last}
@@ -155,7 +152,7 @@ def _cudnn(shape: Convolution) -> dict[str, Launch]:
         def launch(x: Any = x, w: Any = w, b: Any = b) -> None:
             with torch.inference_mode():
                 torch.nn.functional.conv2d(
-                    x, w, b, shape.strides, pads, shape.dilations, shape.groups
+                    x, w, b, windows.strides, pads, windows.dilations, shape.groups
                 )
 
         sides[name] = launch

@@ -12,14 +12,16 @@ from pathlib import Path
 import onnx
 
 from models.compiler.analysis.graph import Graph
+from models.compiler.analysis.lean_order import with_less_kept
 from models.compiler.cutting.chunks import default_chunk_bytes, least_chunk_bytes
 from models.compiler.cutting.layout import lay_out
 from models.compiler.cutting.partition import partition
-from models.compiler.cutting.quantised_groups import grouped, quantised_groups
+from models.compiler.cutting.quantised_groups import before_tables, grouped, quantised_groups
 from models.compiler.cutting.scratch import Sizes, runs_on_cpu
 from models.compiler.optimising.by_onnxruntime import write_reference
 from models.compiler.optimising.optimise import optimise
 from models.compiler.optimising.quantised import LEAST_PART_BYTES, stream_quantised
+from models.compiler.optimising.tables import look_up_results
 from models.compiler.options import CompileOptions, check_options
 from models.compiler.writing.describe import (
     PieceDescriber,
@@ -151,6 +153,8 @@ def _write_pack(
         part_bytes = options.chunk_bytes or max(chunk_bytes, LEAST_PART_BYTES)
         kept = grouped(graph, quantised_groups(graph, part_bytes))
         graph = stream_quantised(optimised, graph, part_bytes, unfinished.work, kept)
+        graph = with_less_kept(graph)
+        graph = look_up_results(optimised, graph, before_tables(graph))
     measure = functools.cache(options.measure or runs_on_cpu)
     parts = partition(graph, target, chunk_bytes, path, measure=measure)
     graph, pieces = parts.graph, parts.pieces

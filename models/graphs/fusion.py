@@ -1,179 +1,188 @@
-"""Which nodes a convolution can compute along with its own: a sum with a shortcut, an activation.
+"""Which nodes are computed along with another one: a sum with a shortcut, an activation.
 
 What is in between then never goes to memory. An activation may be written as several nodes (a SiLU as
 Sigmoid and Mul); on its own such a group is one operator, too.
 """
 
-from collections.abc import Callable, Container, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
 
-import onnx
-from numpy.typing import NDArray
-
-from models.graphs.activations import MICROSOFT, STANDARD, Function, function_of
-from models.graphs.nodes import attributes
+from models.network.activations import Activation, activation_of
+from models.network.node import Known, Node, Value
+from models.network.operators import (
+    BatchNorm,
+    Combine,
+    Convolution,
+    Map,
+    Operator,
+    Product,
+)
+from models.network.patterns import activations_in
 
 
 @dataclass(frozen=True)
 class Surroundings:
-    """The graph around a node.
+    """The graph around nodes; ``kept``: values that something outside of ``nodes`` reads.
 
-    ``readers``: indices of the nodes that read a value. ``kept``: values that something outside of
-    ``nodes`` reads. ``shape`` and ``constant`` give None where they do not know, or it is none.
+    ``may_add``: whether a node may add a value, of the shape of its own, to what it computes.
     """
 
-    nodes: Sequence[onnx.NodeProto]
-    readers: Mapping[str, Sequence[int]]
-    kept: Container[str]
-    shape: Callable[[str], tuple[int, ...] | None]
-    constant: Callable[[str], NDArray[Any] | None]
+    nodes: Sequence[Node]
+    kept: Collection[str]
+    known: Known
+    may_add: Callable[[int, str], bool]
 
 
 @dataclass(frozen=True)
 class Fusion:
     """What is computed at once: ``nodes`` (indices, the first node of all first) make ``output``.
 
-    ``residual`` is added before the activation, or after it with ``residual_last``.
+    ``addend`` is added before the activation, or after it with ``adds_last``. ``x``: what the activation
+    is of, where that is all there is.
     """
 
     nodes: tuple[int, ...]
     output: str
-    function: Function | None = None
-    residual: str | None = None
-    residual_last: bool = False
+    activation: Activation | None = None
+    addend: str | None = None
+    adds_last: bool = False
+    x: str | None = None
+
+    def operator(self, first: Operator, value: Callable[[str], Value]) -> Operator:
+        """Return what all of it computes; ``first``: the first node alone, ``value``: by name."""
+        if self.x is not None and self.activation is not None:
+            x = value(self.x)
+            return Map(function=self.activation, x=x, y=x.named(self.output))
+        assert isinstance(first, (BatchNorm, Combine, Convolution, Product)), (
+            first
+        )  # _WITH_ACTIVATION
+        y, activation = first.y.named(self.output), self.activation or first.activation
+        if self.addend is None:
+            return replace(first, y=y, activation=activation)
+        assert isinstance(first, Convolution), first  # no other one adds
+        addend, last = value(self.addend), self.adds_last
+        return replace(first, y=y, activation=activation, addend=addend, adds_last=last)
 
 
-@dataclass(frozen=True)
-class _Group:
-    """x times what a chain of operators makes of x; ``needed`` is what the first one must be."""
-
-    chain: tuple[str, ...]
-    kind: str
-    needed: Function
-
-
-_GROUPS = (
-    _Group(("Softplus", "Tanh"), "MISH", Function("SOFTPLUS")),
-    _Group(("Sigmoid",), "SILU", Function("SIGMOID")),
-    _Group(("HardSigmoid",), "HARD_SWISH", Function("HARD_SIGMOID", 1 / 6, 0.5)),
+_CONVOLUTIONS = ("Conv", "com.microsoft.FusedConv")
+#: Operators whose records have room for an activation of what they compute.
+_WITH_ACTIVATION = (
+    *_CONVOLUTIONS,
+    *("Gemm", "com.microsoft.FusedGemm", "BatchNormalization", "Add", "Mul"),
 )
 
-_CONVOLUTIONS = ("Conv", "FusedConv")
-#: Operators whose kernels apply an activation to what they compute.
-_WITH_ACTIVATION = (*_CONVOLUTIONS, "Gemm", "FusedGemm", "BatchNormalization", "Add", "Mul")
 
+def fusions(around: Surroundings, heads: Iterable[int]) -> dict[int, Fusion]:
+    """Return what is computed at once, by its first node; no node is in two of them.
 
-def fused_with(around: Surroundings, index: int) -> Fusion | None:
-    """Return what is computed at once with node ``index``; None where that is the node alone.
-
-    The others can run right behind the node: all that they read is there before it. A node that is the
-    first one of an activation of several nodes is fused with the rest of them.
+    Nodes choose what is computed along with them in the order of ``heads``; only these take part. The
+    others of a fusion can run right behind the first: all that they read is there before it.
     """
-    node = around.nodes[index]
-    activation = _activation(around, node.input[0], index) if node.input else None
-    if activation is not None:
-        return activation if len(activation.nodes) > 1 else None
-    if not _is(node, _WITH_ACTIVATION):
-        return None
-    return _behind(around, index)
+    search = _Search(around, list(heads))
+    return {index: found for index in search.heads if (found := search.chosen(index))}
 
 
-def _is(node: onnx.NodeProto, kinds: Container[str]) -> bool:
-    return node.op_type in kinds and node.domain in (*STANDARD, MICROSOFT)
+class _Search:
+    """What nodes have chosen so far."""
 
+    def __init__(self, around: Surroundings, heads: list[int]) -> None:
+        self.heads = heads
+        self._around = around
+        self._nodes = around.nodes
+        self._readers: dict[str, list[int]] = {}
+        for index, node in enumerate(around.nodes):
+            for name in dict.fromkeys(node.inputs):
+                self._readers.setdefault(name, []).append(index)
+        self._free = set(heads)
+        self._groups = self._found_groups()
 
-def _behind(around: Surroundings, index: int) -> Fusion | None:
-    """Return the fusion of a node and a sum and an activation behind it, in either order."""
-    node = around.nodes[index]
-    given = attributes(node)
-    output = node.output[0]
-    nodes, function, residual, residual_last = [index], None, None, False
-    may_sum = _is(node, _CONVOLUTIONS) and not (len(node.input) > 3 and node.input[3])
-    may_activate = not given.get("activation")
-    if len(node.output) > 1 and any(node.output[1:]):
-        return None
-    while may_sum or may_activate:
-        found = _next_activation(around, output) if may_activate else None
-        if found is not None:
-            nodes += found.nodes
-            output, function, may_activate = found.output, found.function, False
-            continue
-        added = _shortcut(around, output, index) if may_sum else None
-        if added is None:
-            break
-        where, residual = added
-        residual_last = not may_activate
-        nodes.append(where)
-        output, may_sum = around.nodes[where].output[0], False
-    if len(nodes) == 1:
-        return None
-    return Fusion(tuple(nodes), output, function, residual, residual_last)
+    def _found_groups(self) -> dict[int, Fusion]:
+        """Return the activations of several nodes, by each of these."""
+        own = sorted(self.heads)
+        others = set(range(len(self._nodes))).difference(own)
+        kept = {*self._around.kept, *(name for at in others for name in self._nodes[at].inputs)}
+        found: dict[int, Fusion] = {}
+        number = self._around.known.number
+        for group in activations_in([self._nodes[index] for index in own], kept, number):
+            nodes = tuple(own[at] for at in group.nodes)
+            output = self._nodes[nodes[-1]].output
+            fusion = Fusion(nodes, output, group.activation, x=group.x)
+            found.update(dict.fromkeys(nodes, fusion))
+        return found
 
-
-def _shortcut(around: Surroundings, value: str, index: int) -> tuple[int, str] | None:
-    """Return the node that adds something of the same shape to ``value``, and what it adds."""
-    readers = _inner_readers(around, value)
-    if len(readers) != 1:
-        return None
-    node = around.nodes[readers[0]]
-    if not _is(node, ("Add", "Sum")) or len(node.input) != 2:
-        return None
-    (other,) = [name for name in node.input if name != value] or [value]
-    shape = around.shape(value)
-    made_later = any(other in later.output for later in around.nodes[index:])
-    if made_later or shape is None or around.shape(other) != shape:
-        return None
-    return readers[0], other
-
-
-def _next_activation(around: Surroundings, value: str) -> Fusion | None:
-    """Return the activation that alone reads ``value``."""
-    readers = _inner_readers(around, value)
-    for reader in readers:
-        found = _activation(around, value, reader)
-        if found is not None and set(readers) <= set(found.nodes):
-            return found
-    return None
-
-
-def _activation(around: Surroundings, value: str, index: int) -> Fusion | None:
-    """Return the activation of ``value`` that begins with node ``index``."""
-    node = around.nodes[index]
-    function = function_of(node, around.constant)
-    if function is None or node.input[0] != value:
-        return None
-    group = next((found for item in _GROUPS if (found := _group(around, item, index))), None)
-    return group or Fusion((index,), node.output[0], function)
-
-
-def _group(around: Surroundings, group: _Group, index: int) -> Fusion | None:
-    """Return the nodes from ``index`` on that are ``group``."""
-    x = around.nodes[index].input[0]
-    nodes: list[int] = []
-    following = [index]
-    for operator in group.chain:
-        if len(following) != 1 or around.nodes[following[0]].op_type != operator:
+    def chosen(self, index: int) -> Fusion | None:
+        """Return what is computed at once with node ``index``; None where that is the node alone."""
+        if index not in self._free:
             return None
-        nodes += following
-        following = list(_inner_readers(around, around.nodes[nodes[-1]].output[0]))
-    first = function_of(around.nodes[index], around.constant)
-    if len(following) != 1 or first is None or not _close(first, group.needed):
-        return None
-    last = around.nodes[following[0]]
-    factors = sorted((x, around.nodes[nodes[-1]].output[0]))
-    if not _is(last, ("Mul",)) or sorted(last.input) != factors:
-        return None
-    return Fusion((*nodes, following[0]), last.output[0], Function(group.kind))
+        found = self._groups.get(index) or self._behind(index)
+        if found is None or found.nodes[0] != index:
+            return None
+        self._free.difference_update(found.nodes)
+        return found
 
+    def _behind(self, index: int) -> Fusion | None:
+        """Return the fusion of a node and a sum and an activation behind it, in either order."""
+        node = self._nodes[index]
+        if node.operator not in _WITH_ACTIVATION or len(node.outputs) != 1:
+            return None
+        found = Fusion((index,), node.output)
+        may_sum = node.operator in _CONVOLUTIONS and not any(node.inputs[3:4])
+        may_activate = not node.attributes.get("activation")
+        while may_sum or may_activate:
+            then = self._next_activation(found.output) if may_activate else None
+            if then is not None:
+                nodes, may_activate = (*found.nodes, *then.nodes), False
+                found = replace(found, nodes=nodes, output=then.output, activation=then.activation)
+                continue
+            added = self._shortcut(found.output, index) if may_sum else None
+            if added is None:
+                break
+            (where, addend), may_sum = added, False
+            found = replace(
+                found,
+                nodes=(*found.nodes, where),
+                output=self._nodes[where].output,
+                addend=addend,
+                adds_last=not may_activate,
+            )
+        return found if len(found.nodes) > 1 else None
 
-def _close(one: Function, other: Function) -> bool:
-    # Parameters are float32 in a file.
-    return one.kind == other.kind and all(
-        abs(a - b) < 1e-6 for a, b in ((one.alpha, other.alpha), (one.beta, other.beta))
-    )
+    def _shortcut(self, value: str, index: int) -> tuple[int, str] | None:
+        """Return the node that adds something of the same shape to ``value``, and what it adds."""
+        readers = self._inner_readers(value)
+        if len(readers) != 1 or readers[0] in self._groups:
+            return None
+        node = self._nodes[readers[0]]
+        others = [name for name in node.inputs if name != value]
+        if node.operator not in ("Add", "Sum") or len(node.inputs) != 2 or len(others) != 1:
+            return None
+        arrays = [self._around.known.array(name) for name in (value, *others)]
+        shapes = [None if array is None else array.shape for array in arrays]
+        if None in shapes or shapes[0] != shapes[1] or not self._around.may_add(index, others[0]):
+            return None
+        return readers[0], others[0]
 
+    def _next_activation(self, value: str) -> Fusion | None:
+        """Return the activation that alone reads ``value``."""
+        readers = self._inner_readers(value)
+        found = self._activation(readers[0]) if readers else None
+        if found is None or found.x != value or not set(readers) <= set(found.nodes):
+            return None
+        return found
 
-def _inner_readers(around: Surroundings, value: str) -> Sequence[int]:
-    """Return the readers of ``value``, none where something outside needs it."""
-    return () if value in around.kept else tuple(dict.fromkeys(around.readers.get(value, ())))
+    def _activation(self, index: int) -> Fusion | None:
+        """Return the activation that node ``index`` is, or is a part of."""
+        node = self._nodes[index]
+        if index in self._groups:
+            return self._groups[index]
+        number = self._around.known.number
+        function = activation_of(node.operator, node.inputs, node.attributes, number)
+        if function is None:
+            return None
+        return Fusion((index,), node.output, function, x=node.inputs[0])
+
+    def _inner_readers(self, value: str) -> Sequence[int]:
+        """Return the readers of ``value``, none where something else needs it."""
+        readers = self._readers.get(value, ())
+        is_kept = value in self._around.kept or not self._free.issuperset(readers)
+        return () if is_kept else readers

@@ -60,13 +60,18 @@ class Known:
     array: Callable[[str], Array | None]
     constant: Callable[[str], NDArray[Any] | None]
 
+    def number(self, name: str) -> float | None:
+        """Return the one number that the constant ``name`` is; None: it is none, or has several."""
+        found = self.constant(name)
+        return None if found is None or found.size != 1 else float(np.asarray(found).item())
+
 
 class NodeReader:
     """Reads what a node says of its inputs and outputs; everything raises UnsuitedError where it cannot."""
 
     def __init__(self, node: Node, known: Known) -> None:
         self.node = node
-        self._known = known
+        self.known = known
 
     @property
     def output(self) -> str:
@@ -92,7 +97,7 @@ class NodeReader:
     def value(self, position: int) -> Value:
         """Return a required input whose shape is known and which is not empty."""
         name = self.name(position)
-        found = self._known.array(name)
+        found = self.known.array(name)
         if found is None or found.is_loose:
             raise UnsuitedError("a shape is not known")
         if not math.prod(found.shape):
@@ -113,15 +118,10 @@ class NodeReader:
     def constant(self, position: int) -> NDArray[Any]:
         """Return the numbers of a required input that is a constant."""
         name = self.name(position)
-        found = self._known.constant(name)
+        found = self.known.constant(name)
         if found is None:
             raise UnsuitedError(f"input {position}, {name!r}, is not constant")
         return found
-
-    def number(self, name: str) -> float | None:
-        """Return the one number that the constant ``name`` is; None: it is none, or has several."""
-        found = self._known.constant(name)
-        return None if found is None or found.size != 1 else float(np.asarray(found).item())
 
     def integers(self, position: int, name: str) -> list[int] | None:
         """Return a list that is an input in new operator sets and attribute ``name`` in old ones."""

@@ -16,6 +16,7 @@ from pipeline.fitting.within import Within
 from pipeline.planning.found_plans import PLANNER_VERSION, FoundPlan, FoundPlans, canonical
 from pipeline.planning.make import make_plan, of_weights
 from pipeline.planning.plan import Choice, Plan, PlanError
+from pipeline.planning.thumb import SmallestPlans
 from pipeline.profiles.profile import Profile
 from pipeline.program.regions import RegionError
 from pipeline.program.steps import row_network
@@ -117,7 +118,8 @@ def _found(
         return Within(manifest, architecture, wanted, profile).in_time()
     if wanted.total_bytes is not None or wanted.arena_bytes is not None:
         return Within(manifest, architecture, wanted, profile).fastest()
-    best = plan_weights(manifest, architecture, wanted.weight_bytes, profile)
+    least = SmallestPlans(manifest, architecture)
+    best = plan_weights(least, wanted.weight_bytes, profile)
     return with_joined(manifest, best, profile)
 
 

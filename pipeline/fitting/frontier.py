@@ -124,13 +124,13 @@ def costs_of_least(
     if first.times <= _HARDLY_LONGER:
         return [first]
     enough: list[Cost] = []
+    # Rules of thumb stream it; the profile judges what they find.
+    within = Within(manifest, least.architecture, NOTHING, None)
     for choice in (least.choice, Choice()):
         low, high = least.total_bytes, all_memory.plan.total_bytes
         for _ in range(_HALVINGS):
             middle = round((low * high) ** 0.5)
-            # Rules of thumb stream it; the profile judges what they find.
-            within = Within(manifest, least.architecture, Wanted(total_bytes=middle), None)
-            found = within.streaming(choice)
+            found = within.streaming(choice, middle)
             tried = None if found is None else cost(judged(found.plan, profile), middle)
             if tried is not None and tried.times <= _HARDLY_LONGER:
                 high, enough = middle, [tried]

@@ -9,7 +9,7 @@ from pipeline.planning.auto import Goal, plan_auto
 from pipeline.planning.make import make_plan
 from pipeline.planning.search import search
 from pipeline.planning.streaming import PAGE_BYTES
-from pipeline.planning.thumb import USEFUL_RING_BYTES, rule_of_thumb, smallest_plan
+from pipeline.planning.thumb import USEFUL_RING_BYTES, SmallestPlans, rule_of_thumb
 from pipeline.profiles.profile import Profile
 from pipeline.program.regions import Region
 from pipeline.schedule.architectures import Architecture
@@ -20,8 +20,7 @@ _STEPS = 128
 
 
 def plan_weights(
-    manifest: Manifest,
-    architecture: Architecture,
+    least: SmallestPlans,
     limit: int | None,
     profile: Profile | None,
     regions: tuple[Region, ...] = (),
@@ -29,14 +28,16 @@ def plan_weights(
 ) -> Fitted:
     """Return the best plan with at most ``limit`` bytes for weights; None: with what helps.
 
-    It may have more where there is none so small. ``regions`` run on rows. Of the time that is ``wanted``
-    only ``auto`` knows: about the least memory that reaches it.
+    ``least``: the smallest ones of the model. The best may have more where there is none so small.
+    ``regions`` run on rows. Of the time that is ``wanted`` only ``auto`` knows: about the least memory that
+    reaches it.
 
     Raises:
         PlanError: ``auto`` has no such plan. ProfileError: the profile lacks a kernel.
     """
+    manifest, architecture = least.manifest, least.architecture
     if architecture.tuned == "auto" and limit is None:
-        limit = smallest_plan(manifest, architecture, regions).resident_bytes + USEFUL_RING_BYTES
+        limit = least.of(regions).resident_bytes + USEFUL_RING_BYTES
     if profile is not None and architecture.tuned == "auto":
         goal = None if wanted is None else _goal(wanted, profile)
         bounded = wanted is not None and wanted.guaranteed
@@ -47,7 +48,7 @@ def plan_weights(
         return _searched(manifest, architecture, limit, profile)
     if limit is None:
         return judged(make_plan(manifest, architecture), profile)
-    return judged(rule_of_thumb(manifest, architecture, limit, regions), profile)
+    return judged(rule_of_thumb(least, limit, regions), profile)
 
 
 def _goal(wanted: Wanted, profile: Profile) -> Goal | None:

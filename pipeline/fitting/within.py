@@ -26,7 +26,7 @@ from pipeline.fitting.weights import plan_weights
 from pipeline.planning.joining.joined import reserved_bytes
 from pipeline.planning.plan import Choice, Plan, PlanError
 from pipeline.planning.rows.variants import Variant
-from pipeline.planning.thumb import smaller_plans, smallest_plan
+from pipeline.planning.thumb import SmallestPlans, smaller_plans
 from pipeline.profiles.profile import Profile
 from pipeline.program.regions import RegionError
 from pipeline.program.steps import row_network
@@ -59,6 +59,7 @@ class Within:
         self._architecture = architecture
         self._wanted = wanted
         self._profile = profile
+        self._least = SmallestPlans(manifest, architecture)
         total = wanted.total_bytes
         self._room = _UNLIMITED_BYTES if total is None else total
 
@@ -82,9 +83,9 @@ class Within:
         tried = sorted(untimed, key=self._promised)[:_TRIED]
         plan = min(self._smallest(tried), key=self._excess)
         # The same regions may take less with other chunks.
-        again = smallest_plan(self._manifest, self._architecture, plan.choice.regions)
+        again = self._least.of(plan.choice.regions)
         plan = min(plan, again, key=self._excess)
-        whole = smallest_plan(self._manifest, self._architecture) if plan.choice.regions else plan
+        whole = self._least.of() if plan.choice.regions else plan
         smaller = [
             smaller_plans(self._manifest, each)
             for each in ([plan] if whole is plan else [plan, whole])
@@ -112,7 +113,7 @@ class Within:
             tell("ways to stream", number + 1, len(variants))
             if best is not None and variant.seconds >= _seconds(best, variant):
                 break  # the following ones compute for even longer
-            fitted = self._best(variant)
+            fitted = self._best(variant, self._room)
             if fitted is not None and (
                 best is None
                 or _seconds(fitted, variant) + variant.doubt_seconds < _seconds(best, variant)
@@ -120,9 +121,13 @@ class Within:
                 best = fitted
         return best
 
-    def streaming(self, choice: Choice) -> Fitted | None:
-        """Return the best plan with exactly the regions of ``choice`` that fits; None: there is none."""
-        return self._best(Variant(choice.regions, 0, 0.0, choice.chunk_bytes))
+    def streaming(self, choice: Choice, total_bytes: int | None = None) -> Fitted | None:
+        """Return the best plan with exactly the regions of ``choice`` that fits; None: there is none.
+
+        ``total_bytes``: instead of what is wanted.
+        """
+        variant = Variant(choice.regions, 0, 0.0, choice.chunk_bytes)
+        return self._best(variant, self._room if total_bytes is None else total_bytes)
 
     def in_time(self) -> Fitted:
         """Return the plan of the first variant, from the smallest on, that is as fast as is wanted.
@@ -135,7 +140,7 @@ class Within:
         for variant in sorted(self._variants, key=lambda item: item.n_bytes):
             # Kernels alone may take too long: the fastest variant says what could be reached.
             if variant.seconds <= (wanted.delay_seconds or 0.0) or variant is self._variants[0]:
-                fitted = self._best(variant, wanted)
+                fitted = self._best(variant, self._room, wanted)
                 if fitted is not None and reaches(fitted, wanted):
                     return fitted
                 tried += [] if fitted is None else [fitted]
@@ -145,14 +150,14 @@ class Within:
             raise PlanError(f"{self._manifest.name}: {too_late(closest, wanted)}")
         return closest
 
-    def _best(self, variant: Variant, in_time: Wanted | None = None) -> Fitted | None:
-        """Return the best plan of one variant that fits, ``in_time`` if there is one; None: it has none."""
+    def _best(self, variant: Variant, room: int, in_time: Wanted | None = None) -> Fitted | None:
+        """Return the best plan of one variant in ``room``, ``in_time`` if one is; None: it has none."""
         least = next(self._smallest([variant]))
-        if least.choice.regions != variant.regions or least.total_bytes > self._room:
+        if least.choice.regions != variant.regions or least.total_bytes > room:
             return None
         if not fits_arena(least, self._wanted):
             return None
-        weights = self._room - (least.total_bytes - least.weight_bytes)
+        weights = room - (least.total_bytes - least.weight_bytes)
         if self._wanted.weight_bytes is not None:
             weights = min(weights, self._wanted.weight_bytes)
         if in_time is None:
@@ -161,15 +166,12 @@ class Within:
             if weights <= least.weight_bytes:
                 break
             try:
-                fitted = plan_weights(
-                    *(self._manifest, self._architecture, weights, self._profile),
-                    *(variant.regions, in_time),
-                )
+                fitted = plan_weights(self._least, weights, self._profile, variant.regions, in_time)
             except PlanError:
                 break  # a little more than the smallest may be too little for what it chooses
             if not fits_arena(fitted.plan, self._wanted):
                 break
-            excess = fitted.plan.total_bytes - self._room
+            excess = fitted.plan.total_bytes - room
             if excess <= 0:
                 if in_time:
                     return fitted
@@ -182,13 +184,11 @@ class Within:
         """Yield the smallest plans of variants; not of one whose regions cannot run after all."""
         for variant in variants:
             try:
-                yield smallest_plan(
-                    self._manifest, self._architecture, variant.regions, variant.chunk_bytes
-                )
+                yield self._least.of(variant.regions, variant.chunk_bytes)
             except RegionError:
                 continue
         if not any(not variant.regions for variant in variants):
-            yield smallest_plan(self._manifest, self._architecture)
+            yield self._least.of()
 
     def _may_fit(self, variant: Variant) -> bool:
         """Return whether ``variant`` promises to take what is allowed, or hardly more."""

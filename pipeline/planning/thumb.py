@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import lru_cache, partial
 from itertools import accumulate
 
 from models.packs.choice import chunk_sizes
@@ -43,6 +44,20 @@ def smallest_plan(
         for size in sizes
     )
     return min(plans, key=lambda plan: plan.total_bytes)
+
+
+class SmallestPlans:
+    """The smallest plans of a model; the last ones are kept, as a search asks for them again and again."""
+
+    def __init__(self, manifest: Manifest, architecture: Architecture) -> None:
+        self.manifest = manifest
+        self.architecture = architecture
+        # With the chunks that were chosen, and with those that are best.
+        self._made = lru_cache(maxsize=2)(partial(smallest_plan, manifest, architecture))
+
+    def of(self, regions: tuple[Region, ...] = (), chunk_bytes: int | None = None) -> Plan:
+        """Return the plan of the least memory as ``smallest_plan`` does."""
+        return self._made(regions, chunk_bytes)
 
 
 def smaller_plans(manifest: Manifest, plan: Plan) -> Iterator[Plan]:
@@ -94,17 +109,15 @@ def _more_weights(
 
 
 def rule_of_thumb(
-    manifest: Manifest,
-    architecture: Architecture,
-    weight_bytes: int,
-    regions: tuple[Region, ...] = (),
+    least: SmallestPlans, weight_bytes: int, regions: tuple[Region, ...] = ()
 ) -> Plan:
     """Return a plan with up to ``weight_bytes`` for weights, or the smallest one.
 
     The ring comes first, up to what is useful; ``auto`` keeps the last layers in what is left, where
     weights are large and quick to compute with.
     """
-    smallest = smallest_plan(manifest, architecture, regions)
+    manifest, architecture = least.manifest, least.architecture
+    smallest = least.of(regions)
     if architecture.resident:
         return smallest
     ratio = 1 + smallest.staging_bytes / max(smallest.ring_bytes, 1)

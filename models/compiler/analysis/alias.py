@@ -6,6 +6,7 @@ afterwards writes over it, and so does an operator on elements.
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -215,11 +216,14 @@ def _add_sums(graph: Graph, aliases: Aliases, fused: Fused) -> None:
 def _sums(graph: Graph, fused: Fused) -> Iterator[_Sum]:
     """Yield the sums of ``Conv(x, w, b, sum)`` in the blocked layout, and those of fused pieces."""
     for index, node in enumerate(graph.nodes):
-        others = frozenset(node.input[:SUM_INPUT])
         own = fused.get(index)
         if own is not None and own.residual is not None:
-            yield _Sum(own.end - 1, own.residual, graph.nodes[own.end - 1].output[0], others)
+            nodes = graph.nodes[own.first : own.end]
+            times = Counter(name for inner in nodes for name in reads(inner))
+            times[own.residual] -= 1  # where it is added
+            yield _Sum(own.end - 1, own.residual, nodes[-1].output[0], frozenset(+times))
         if node.domain != NCHWC_DOMAIN or node.op_type != "Conv" or len(node.input) <= SUM_INPUT:
             continue
         if graph.region(index) is None:
+            others = frozenset(node.input[:SUM_INPUT])
             yield _Sum(index, node.input[SUM_INPUT], node.output[0], others)

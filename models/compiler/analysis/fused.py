@@ -4,13 +4,15 @@ models/graphs/fusion.py says which these are: an activation of several nodes, th
 convolution, a residual that is added to it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from models.compiler.analysis.graph import Graph
 from models.compiler.analysis.order import edges_of, ordered
-from models.graphs.fusion import Fusion, Surroundings, fused_with
-from models.graphs.nodes import reads
+from models.graphs.fusion import Fusion, Surroundings, fusions
+from models.graphs.nodes import domain_of, node_of, reads
+from models.network.fields import Array
+from models.network.node import Known
 
 
 @dataclass(frozen=True)
@@ -35,11 +37,11 @@ def with_fused(graph: Graph) -> tuple[Graph, Fused]:
     Nodes of regions keep together and are not fused. Execution order changes little: a convolution waits
     for the residual that it adds.
     """
-    fusions = _fusions(graph)
+    found = _fusions(graph)
     groups = list(range(len(graph.nodes)))
     for region in graph.regions:
         groups[region.first : region.end] = [region.first] * (region.end - region.first)
-    for first, fusion in fusions.items():
+    for first, fusion in found.items():
         for index in fusion.nodes:
             groups[index] = first
     # Only the last node of a group makes what others read, and all lead to it: groups are on no circle.
@@ -55,43 +57,37 @@ def with_fused(graph: Graph) -> tuple[Graph, Fused]:
         regions=tuple(sorted(regions, key=lambda region: region.first)),
     )
     fused = (
-        FusedNodes(place[first], place[first] + len(fusion.nodes), fusion.residual)
-        for first, fusion in fusions.items()
+        FusedNodes(place[first], place[first] + len(fusion.nodes), fusion.addend)
+        for first, fusion in found.items()
     )
     return moved, {item.first: item for item in fused}
 
 
 def _fusions(graph: Graph) -> dict[int, Fusion]:
     """Return the fusions of ``graph`` by first node; no two have a node in common."""
-    readers = graph.readers
-    taken = {index for region in graph.regions for index in range(region.first, region.end)}
-    kept = {*graph.outputs, *(name for index in taken for name in reads(graph.nodes[index]))}
-    found: dict[int, Fusion] = {}
-    for index in _heads(graph):
-        if index in taken:
-            continue
-        node = graph.nodes[index]
+    opsets = {domain_of(item.domain): item.version for item in graph.opsets}
+    nodes = [node_of(node, opsets) for node in graph.nodes]
+    captured = {name for node in graph.nodes for name in reads(node) if name not in node.input}
 
-        def shape(name: str, own: Sequence[str] = node.input) -> tuple[int, ...] | None:
-            # What is convolved is read whole by every chunk: it cannot be a range of channels, too.
-            return graph.values[name].shape if name in graph.values and name not in own else None
+    def array(name: str) -> Array | None:
+        return graph.values.get(name)
 
-        # As if it came last: what it adds will be made before it.
-        around = Surroundings([*graph.nodes, node], readers, kept, shape, graph.constants.get)
-        fusion = fused_with(around, len(graph.nodes))
-        if fusion is not None:
-            found[index] = replace(fusion, nodes=(index, *fusion.nodes[1:]))
-            taken.update(found[index].nodes)
-            kept.update(name for other in found[index].nodes for name in reads(graph.nodes[other]))
-    return found
+    def may_add(index: int, name: str) -> bool:
+        # What is convolved is read whole by every chunk: it cannot be a range of channels, too. What is
+        # added elsewhere will be made before the convolution.
+        return name not in nodes[index].inputs
+
+    known = Known(array, graph.constants.get)
+    around = Surroundings(nodes, {*graph.outputs, *captured}, known, may_add)
+    return fusions(around, _heads(graph))
 
 
 def _heads(graph: Graph) -> list[int]:
-    """Return all nodes in the order in which they choose what they are fused with.
+    """Return the nodes outside of regions in the order in which they choose what they are fused with.
 
     Of two convolutions the later one gets their sum: then nothing has to move.
     """
-    indices = range(len(graph.nodes))
+    indices = (index for index in range(len(graph.nodes)) if graph.region(index) is None)
     return sorted(
         indices,
         key=lambda index: (0, -index) if graph.nodes[index].op_type in _FIRST else (1, index),

@@ -150,11 +150,11 @@ class Cutter:
 
 def inner_bytes(graph: Graph, piece: CutPiece) -> int:
     """Return the bytes of values that exist only inside ``piece``: ONNX Runtime allocates them."""
-    made = {
-        name
-        for node in graph.nodes[piece.first_node : piece.end_node]
-        for name in node.output
-        if name and name not in piece.outputs
-    }
-    read = {name for node in graph.nodes[piece.first_node : piece.end_node] for name in node.input}
-    return sum(graph.values[name].n_bytes for name in made & read)
+    return sum(graph.values[name].n_bytes for name in inner_values(graph, piece))
+
+
+def inner_values(graph: Graph, piece: CutPiece) -> set[str]:
+    """Return the values that exist only inside ``piece``."""
+    nodes = graph.nodes[piece.first_node : piece.end_node]
+    made = {name for node in nodes for name in node.output if name and name not in piece.outputs}
+    return made & {name for node in nodes for name in node.input}

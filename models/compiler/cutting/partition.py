@@ -10,7 +10,6 @@ import onnx
 from models.compiler.analysis.alias import Aliases, find_aliases, over_operands
 from models.compiler.analysis.fused import Fused, with_fused
 from models.compiler.analysis.graph import Graph
-from models.compiler.analysis.lean_order import with_less_kept
 from models.compiler.analysis.regions import name, with_regions
 from models.compiler.analysis.slices import CutAlternative, CutPiece
 from models.compiler.cutting.bottleneck_graphs import group_graphs
@@ -129,8 +128,6 @@ def partition(
         CompileError: ONNX Runtime refuses a resident piece.
     """
     refused: dict[str, str] = {}
-    if target.capability is None:
-        graph = with_less_kept(graph)
     while True:
         parts = _cut(with_regions(graph, refused), target, chunk_bytes, measure)
         more = {

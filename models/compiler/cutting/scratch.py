@@ -8,10 +8,10 @@ import onnx
 
 from models.compiler.analysis.graph import NCHWC_DOMAIN, Graph
 from models.compiler.analysis.slices import CutPiece
-from models.compiler.cutting.cut import inner_bytes
+from models.compiler.cutting.cut import inner_bytes, inner_values
 from models.compiler.cutting.quantised_scratch import quantised_bytes
 from models.compiler.cutting.resident import known_bytes
-from models.graphs.nodes import all_graphs, attributes, subgraphs
+from models.graphs.nodes import all_graphs, attributes, made, reads, subgraphs
 from models.packs.records.pieces import Unrolled
 from models.packs.unrolling import SHARING_THREADS, unrolled_bytes
 from models.runtime.sessions import use_threads
@@ -81,8 +81,11 @@ def _unrolled(graph: Graph, piece: CutPiece) -> Unrolled:
     MlasConvPrepare unrolls the input of a convolution; a transposed one is computed unrolled and folded.
     """
     largest = segments = 0
-    for node in graph.nodes[piece.first_node : piece.end_node]:
-        largest = max(largest, _copied_bytes(graph, node), quantised_bytes(graph, node))
+    for index in range(piece.first_node, piece.end_node):
+        node = graph.nodes[index]
+        own = max(_copied_bytes(graph, node), quantised_bytes(graph, node))
+        if own:
+            largest = max(largest, own - _later_bytes(graph, piece, index))
         if "Conv" not in node.op_type or node.domain == NCHWC_DOMAIN:
             continue
         if not {node.input[0], node.output[0]} <= set(graph.values):
@@ -101,6 +104,17 @@ def _unrolled(graph: Graph, piece: CutPiece) -> Unrolled:
         images = graph.values[node.output[0]].shape[0] * attributes(node).get("group", 1)
         segments = max(segments, SHARING_THREADS, images)
     return Unrolled(beside_bytes=_made_bytes(graph, piece), whole_bytes=largest, segments=segments)
+
+
+def _later_bytes(graph: Graph, piece: CutPiece, index: int) -> int:
+    """Return what is made inside ``piece`` of what node ``index`` makes: not there yet while that runs."""
+    behind = set(made(graph.nodes[index]))
+    later = set[str]()
+    for node in graph.nodes[index + 1 : piece.end_node]:
+        if not behind.isdisjoint(reads(node)):
+            behind.update(made(node))
+            later.update(made(node))
+    return sum(graph.values[name].n_bytes for name in later & inner_values(graph, piece))
 
 
 def _copied_bytes(graph: Graph, node: onnx.NodeProto) -> int:

@@ -30,9 +30,12 @@ _OPERATORS = (
 )
 #: Behind the last of them there is nothing but what their answers mean.
 _LAYERS = frozenset(("Conv", "ConvTranspose", "Gemm", "MatMul"))
-#: What is still a part of the last layer, or makes its answer larger or smaller.
+#: What is still a part of the last layer, makes its answer larger or smaller, or takes it apart.
 _OF_THE_LAST = frozenset(
-    ("AveragePool", "Clip", "GlobalAveragePool", "LeakyRelu", "MaxPool", "Relu", "Resize")
+    (
+        *("AveragePool", "Clip", "GlobalAveragePool", "LeakyRelu", "MaxPool", "Relu", "Resize"),
+        "Split",
+    )
 )
 _CPU_INFO = Path("/proc/cpuinfo")
 _DOT_PRODUCTS = frozenset(("avx_vnni", "avx512_vnni", "asimddp"))
@@ -141,12 +144,16 @@ def _floats(file: Path) -> list[str]:
     graph = onnx.load(file, load_external_data=False).graph
     nodes = graph.node
     activations = [label(node) for parts in mishes(graph).values() for node in parts]
+    answers = set[str]()  # of layers
+    for node in nodes:
+        if node.op_type in _LAYERS or (node.op_type in _OF_THE_LAST and node.input[0] in answers):
+            answers.update(node.output)
     before = set[str]()  # what layers are made of
     found = []
     for node in reversed(nodes):
         if node.op_type in _LAYERS or not before.isdisjoint(node.output):
             before.update(node.input)
-        elif node.op_type not in _OF_THE_LAST:
+        elif answers.isdisjoint(node.output):
             found.append(label(node))
     return [*found, *activations]
 

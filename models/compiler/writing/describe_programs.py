@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from models.compiler.analysis.graph import Graph
@@ -208,6 +207,7 @@ class _Reader:
         made = (name for node in self._nodes for name in node.outputs if name in graph.values)
         whole = {name: Slice(name, graph.values[name].shape) for name in made}
         self._values = {**whole, **piece.inputs, **piece.outputs}
+        self._known = Known(self._array, self._constant)
 
     def steps(self, kept: set[str]) -> list[_Found] | None:
         """Return all that is computed as steps; None: not all of it are operators on elements.
@@ -220,7 +220,7 @@ class _Reader:
             return None
         found = [
             _Found(item.activation, (item.x,), self._nodes[item.nodes[-1]].output, item.nodes)
-            for item in activations_in(self._nodes, kept, self._number)
+            for item in activations_in(self._nodes, kept, self._known.number)
         ]
         covered = {at for step in found for at in step.nodes}
         for at, node in enumerate(self._nodes):
@@ -248,7 +248,7 @@ class _Reader:
     def _single(self, node: Node, at: int) -> _Found | None:
         """Return the step that one node is."""
         try:
-            read = READERS[node.operator](NodeReader(node, Known(self._array, self._constant)))
+            read = READERS[node.operator](NodeReader(node, self._known))
         except UnsuitedError:
             return None
         if isinstance(read, Combine):
@@ -266,7 +266,7 @@ class _Reader:
         if len(values) == 2:
             return _Found(read.kind, values, read.y.name, (at,))
         number_last = names[0] == values[0]
-        number = self._number(names[1 if number_last else 0])
+        number = self._known.number(names[1 if number_last else 0])
         if number is None or not (number_last or read.kind in _COMMUTE):
             return None
         if read.kind == "subtract":
@@ -281,9 +281,3 @@ class _Reader:
 
     def _constant(self, name: str) -> NDArray[Any] | None:
         return None if name in self._values else self._graph.constants.get(name)
-
-    def _number(self, name: str) -> float | None:
-        """Return the number that a constant inside of the piece is."""
-        found = self._constant(name)
-        alone = found is not None and found.size == 1 and found.dtype == np.float32
-        return float(found.item()) if found is not None and alone else None

@@ -1,5 +1,6 @@
 """Convolutions, with the sum and the activation that may be part of them."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -32,6 +33,28 @@ class Convolution:
     @property
     def filters(self) -> int:
         return self.weight.shape[0]
+
+    @property
+    def depth(self) -> int:
+        """Products of a sum."""
+        return math.prod(self.weight.shape[1:])
+
+    @property
+    def pixels(self) -> int:
+        """Of a filter's result."""
+        return math.prod(self.windows.result)
+
+    @property
+    def is_pointwise(self) -> bool:
+        """Whether each window is one element, at the same place."""
+        return self.windows.size == self.windows.result and all(
+            (axis.kernel, axis.stride, axis.before) == (1, 1, 0) for axis in self.windows.axes
+        )
+
+    @property
+    def is_depthwise(self) -> bool:
+        """Whether every channel of the input has filters of its own."""
+        return self.groups == self.x.shape[1] > 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

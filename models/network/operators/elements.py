@@ -37,7 +37,7 @@ class Combine:
 def mapped(read: NodeReader) -> Map:
     """A function of each element."""
     node, x = read.node, read.floats(0)
-    function = activation_of(node.operator, node.inputs, node.attributes, read.number)
+    function = activation_of(node.operator, node.inputs, node.attributes, read.known.number)
     if function is None:
         raise UnsuitedError("parameters that are not known")
     return Map(function=function, x=x, y=read.made(x))

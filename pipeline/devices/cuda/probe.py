@@ -17,9 +17,9 @@ from loader.readers.files import open_reader
 from loader.readers.reader import Reader
 from pipeline.devices.base import DeviceError, DeviceLostError
 from pipeline.devices.cuda.call import Pointer, Program
-from pipeline.devices.cuda.calls.strided import copy_bytes
 from pipeline.devices.cuda.choices import Kind
 from pipeline.devices.cuda.kernel import CudaKernel
+from pipeline.devices.cuda.operators.movement import copy_bytes
 from pipeline.devices.cuda.trial import TrialDevice
 from pipeline.devices.memory import Memory
 

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from pipeline.devices.base import Launch
 from pipeline.devices.cuda.call import Program
-from pipeline.devices.cuda.calls.convolutions.algorithms import Algorithm
 from pipeline.devices.cuda.kernel import CudaKernel
 from pipeline.devices.cuda.lowering import NotCoveredError, Settings, geometries, lower
 from pipeline.devices.cuda.memory_kinds import DeviceArray
+from pipeline.devices.cuda.operators.convolutions.algorithms import Algorithm
 from pipeline.devices.cuda.trial import TrialDevice
 from pipeline.devices.memory import Memory
 

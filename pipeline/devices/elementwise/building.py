@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 
 #: Of the structures in kernels/chain.h, kernels/expansion.h and kernels/integers/integers.h.
-VERSION = 7
+VERSION = 8
 SOURCES = Path(__file__).with_name("kernels")
 BUILT = Path(__file__).with_name("built")
 

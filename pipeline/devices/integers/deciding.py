@@ -73,22 +73,27 @@ class Decision:
         """Return what the library computes; None: a session does."""
         if piece.resident is not None:
             return None
+        graph = self._pack.graphs[piece.graph]
         try:
-            found = recognised(self._pack.graphs[piece.graph], piece)
+            found = recognised(graph, piece)
         except MisfitError as exc:
             file = self._pack.folder / "manifest.json"
             raise PackError(f"{file}: {where}: {exc}") from exc
-        return None if self._lies_over(piece) else found
-
-    def _lies_over(self, piece: Piece) -> bool:
-        """Return whether what ``piece`` makes lies over something that it reads: rows are read again."""
-        made = [self._place(operand) for operand in piece.outputs]
-        read = [self._place(operand) for operand in piece.inputs if operand.kind == "value"]
-        return any(
-            one[0] == other[0] and one[1] < other[2] and other[1] < one[2]
-            for one in made
-            for other in read
+        if found is None:
+            return None
+        over = found.over if isinstance(found, QuantisedTask) else None
+        inputs = zip(read_graph(graph).inputs, piece.inputs, strict=True)
+        (made,) = map(self._place, piece.outputs)
+        read = (
+            self._place(operand)
+            for name, operand in inputs
+            if operand.kind == "value" and not (name == over and self._place(operand) == made)
         )
+        # Rows are read again.
+        over_another = any(
+            made[0] == other[0] and made[1] < other[2] and other[1] < made[2] for other in read
+        )
+        return None if over_another else found
 
     def _place(self, operand: Operand) -> tuple[int, int, int]:
         """Return the value whose memory an operand lies in, its first byte there, and its end."""

@@ -81,6 +81,23 @@ class Rectangle:
 
 
 @dataclass(frozen=True, slots=True)
+class Part:
+    """One of the tensors that lie one behind the other in the channels that the first layer reads."""
+
+    source: str
+    channels: int
+    given: Scaling
+
+
+@dataclass(frozen=True, slots=True)
+class Concatenation:
+    """QLinearConcat of ``parts``, which gives them all the scale ``made``."""
+
+    parts: tuple[Part, ...]
+    made: Scaling
+
+
+@dataclass(frozen=True, slots=True)
 class Sum:
     """QLinearAdd of what the last layer makes and ``other``; ``over``: the former is its second operand."""
 
@@ -103,7 +120,8 @@ class Maxima:
 class QuantisedTask:
     """``layers`` one behind the other on ``source``; they make ``result``. One may be depthwise.
 
-    ``pool``: of a layer alone only maxima are made.
+    ``pool``: of a layer alone only maxima are made. ``table``: what each byte of these, or of its result,
+    becomes before it is added. ``joined``: what the first layer reads.
     """
 
     source: str
@@ -112,6 +130,8 @@ class QuantisedTask:
     rectangle: Rectangle | None = None
     addition: Sum | None = None
     pool: Maxima | None = None
+    table: str | None = None
+    joined: Concatenation | None = None
 
     @property
     def made_rows(self) -> int:
@@ -132,6 +152,11 @@ class QuantisedTask:
     def depthwise(self) -> int:
         """The number of the depthwise layer, -1: none."""
         return next((at for at, layer in enumerate(self.layers) if layer.depthwise), -1)
+
+    @property
+    def over(self) -> str | None:
+        """What the result may lie over: each element of it is read when that of the result is written."""
+        return None if self.addition is None or self.depthwise >= 0 else self.addition.other
 
     def given_rows(self, first: int, end: int) -> tuple[int, int]:
         """Return the rows of ``source`` that rows [first, end) of the result are made of."""

@@ -5,7 +5,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pipeline.devices.integers.layers import (
+    Concatenation,
     Maxima,
+    Part,
     QuantisedAverage,
     QuantisedLayer,
     Scaling,
@@ -13,6 +15,7 @@ from pipeline.devices.integers.layers import (
     Window,
 )
 from pipeline.devices.integers.pieces import Node
+from pipeline.devices.integers.structures import MOST_JOINED
 
 #: Of values and constants: element type and shape.
 Arrays = Mapping[str, tuple[str, tuple[int, ...]]]
@@ -21,6 +24,8 @@ Arrays = Mapping[str, tuple[str, tuple[int, ...]]]
 IMAGE = 4
 #: Whether bytes are signed; what is no byte is not here.
 SIGNED = {"uint8": False, "int8": True}
+# The element type of numbers of bytes, as ONNX has it, and how many bytes there are.
+_INT32, _BYTES = 6, 256
 #: The library counts pixels, channels and padding with 32 bits, and so what is made of two of them. A file
 #: may say anything.
 MOST = 1 << 20
@@ -81,6 +86,23 @@ class NodeReader:
             return Image(name, 1, *shape)
         require(len(shape) == IMAGE and shape[0] == 1)
         return Image(name, *shape[1:])
+
+    def joined(self, node: Node, others: Sequence[str]) -> tuple[Concatenation, Image]:
+        """Return what of ``others`` a QLinearConcat along channels puts together, and what that is."""
+        given, inputs = node.attributes, node.inputs
+        require(node.domain == "com.microsoft" and given.get("axis") in (-1, IMAGE - 1))
+        require(len(inputs) % 3 == 2 and len(inputs) < 3 * (MOST_JOINED + 1))
+        parts, images = [], []
+        for at in range(2, len(inputs), 3):
+            image, scaling = self.image(inputs[at]), self.scaling(node, at + 1)
+            require(inputs[at] in others and len(self.array(inputs[at])[1]) == IMAGE)
+            require(scaling.signed == self.signed(inputs[at]))
+            parts.append(Part(inputs[at], image.channels, scaling))
+            images.append(image)
+        require(len({(image.height, image.width) for image in images}) == 1)
+        channels = sum(image.channels for image in images)
+        image = Image(node.outputs[0], images[0].height, images[0].width, channels)
+        return Concatenation(tuple(parts), self.scaling(node, 0)), image
 
     def layer(self, node: Node, image: Image) -> QuantisedLayer:
         """Return the convolution or product of ``image`` that ``node`` is."""
@@ -175,10 +197,21 @@ class NodeReader:
             for axis, size in enumerate((image.height, image.width))
         )
         require(max(pads) < min(kernel))
-        _, made = self.array(node.outputs[0])
+        sums = zip((rows, columns), pads[:2], pads[2:], strict=True)
+        rests = {(of.given + low + high - of.kernel) % of.stride for of, low, high in sums}
         # Of ceil_mode some have more windows.
-        require(made == (1, rows.made, columns.made, image.channels))
+        require(not given.get("ceil_mode", 0) or rests == {0})
         return Maxima(rows, columns)
+
+    def table(self, image: Image, cast: Node, gather: Node) -> tuple[str, str]:
+        """Return the table in which two nodes look up ``image``, and what they make."""
+        require(cast.inputs[0] == image.name and cast.attributes.get("to") == _INT32)
+        require(gather.operator == "Gather" and gather.attributes.get("axis", 0) == 0)
+        table, numbers = gather.inputs[:2]
+        require(numbers == cast.outputs[0] and table != image.name)
+        self.signed(table)
+        require(self.array(table)[1] == (_BYTES,))
+        return table, gather.outputs[0]
 
     def average(self, node: Node) -> QuantisedAverage:
         """Return the average of each channel that ``node`` is."""

@@ -22,7 +22,7 @@ from pipeline.devices.integers.tasks import Places
 from pipeline.devices.integers.workspace import fitted
 
 #: Grows when the same layers take another time: profiles of before hold no longer.
-KERNELS_VERSION = 2
+KERNELS_VERSION = 3
 
 
 class NotAsDecidedError(Exception):
@@ -91,7 +91,8 @@ class NativePieces:
         ports = (*zip(read.inputs, inputs, strict=True), *zip(read.outputs, outputs, strict=True))
         constants, block = in_one_block(read.tensors)
         places = constants | dict(ports)
-        if not _apart(places, found.result):
+        over = None if isinstance(found, QuantisedAverage) else found.over
+        if not _apart(places, found.result, over):
             raise NotAsDecidedError("the plan has its result over what it reads")
         # Who binds keeps the rest as long as what is returned.
         if isinstance(found, QuantisedAverage):
@@ -102,10 +103,12 @@ class NativePieces:
         return bind_task(found, places, BoundTask(task, self._runner.run, block), workspace)
 
 
-def _apart(places: Places, result: str) -> bool:
-    """Return whether what is made lies over nothing that is read: rows are read again."""
+def _apart(places: Places, result: str, over: str | None) -> bool:
+    """Return whether what is made lies over nothing that is read, or just ``over``: rows are read again."""
     made = places[result]
-    others = (held for name, held in places.items() if name != result)
     return not any(
-        np.may_share_memory(made, each) for each in others if isinstance(each, np.ndarray)
+        np.may_share_memory(made, each)
+        for name, each in places.items()
+        if name != result and isinstance(each, np.ndarray)
+        if name != over or each.ctypes.data != made.ctypes.data
     )

@@ -1,8 +1,9 @@
 """Which pieces are quantised layers that the native library computes: read from their graphs.
 
-One convolution or product with channels last, and the maxima of its windows; layers around a depthwise one,
-with the sum behind them; what quantises a rectangle of an image in front of them; the average of each
-channel. Everything else is ONNX Runtime's.
+One convolution or product with channels last, the maxima of its windows, a table in which bytes are looked
+up, a sum; layers around a depthwise one, with the sum behind them; in front of them what quantises a
+rectangle of an image, or puts tensors together; the average of each channel. Everything else is ONNX
+Runtime's.
 """
 
 import math
@@ -10,6 +11,7 @@ from collections.abc import Sequence
 
 from models.packs.records.pieces import Piece as PackPiece
 from pipeline.devices.integers.layers import (
+    Concatenation,
     QuantisedAverage,
     QuantisedLayer,
     QuantisedTask,
@@ -33,13 +35,18 @@ from pipeline.devices.integers.structures import MOST_LAYERS
 Recognised = QuantisedTask | QuantisedAverage
 
 _CHANNELS_LAST = (0, 2, 3, 1)
+# What comes behind layers.
+_BEHIND = ("QLinearAdd", "NhwcMaxPool", "Cast")
 # The operators, and how many inputs each has at least.
 _INPUTS = {
     "QLinearConv": 8,
     "QGemm": 9,
     "QLinearAdd": 8,
+    "QLinearConcat": 5,
     "QLinearGlobalAveragePool": 5,
     "NhwcMaxPool": 1,
+    "Cast": 1,
+    "Gather": 2,
     "QuantizeLinear": 3,
     "Slice": 4,
     "Transpose": 1,
@@ -107,45 +114,62 @@ class _Reader:
     def _task(self) -> QuantisedTask:
         source = self._nodes[0].inputs[0]
         rectangle: Rectangle | None = None
+        joined: Concatenation | None = None
         if self._nodes[0].operator == "QuantizeLinear":
             rectangle, image = self._rectangle()
+        elif self._nodes[0].operator == "QLinearConcat":
+            joined, image = self._read.joined(self._nodes.pop(0), self._piece.inputs)
+            source = joined.parts[0].source
         else:
             image = self._read.image(source)
         layers: list[QuantisedLayer] = []
-        while self._nodes and self._nodes[0].operator not in ("QLinearAdd", "NhwcMaxPool"):
+        while self._nodes and self._nodes[0].operator not in _BEHIND:
             node = self._nodes.pop(0)
             require(node.inputs[0] == image.name)
             layer = self._read.layer(node, image)
             require(max(layer.channels, layer.filters) <= MOST)
             layers.append(layer)
             image = Image(node.outputs[0], layer.rows.made, layer.columns.made, layer.filters)
-        addition, pool = None, None
-        if self._nodes:
-            require(bool(layers))
+        addition, pool, table = None, None, None
+        require(bool(layers))
+        dense = len(layers) == 1 and not layers[0].depthwise
+        require(dense or joined is None)
+        if dense and self._next() == "NhwcMaxPool":
             node = self._nodes.pop(0)
-            if node.operator == "QLinearAdd":
-                addition = self._read.sum(node, image, self._piece.inputs)
-                image.name = node.outputs[0]
-            else:
-                require(node.inputs[0] == image.name and len(layers) == 1)
-                require(not layers[0].depthwise)
-                pool = self._read.pool(node, image)
-                image = Image(node.outputs[0], pool.rows.made, pool.columns.made, image.channels)
+            require(node.inputs[0] == image.name)
+            pool = self._read.pool(node, image)
+            image = Image(node.outputs[0], pool.rows.made, pool.columns.made, image.channels)
+        if dense and self._next() == "Cast":
+            require(len(self._nodes) > 1)
+            table, image.name = self._read.table(image, *self._nodes[:2])
+            del self._nodes[:2]
+        if pool is None and self._next() == "QLinearAdd":
+            node = self._nodes.pop(0)
+            addition = self._read.sum(node, image, self._piece.inputs)
+            image.name = node.outputs[0]
         require(not self._nodes and _goes_together(layers, addition))
         require(image.name == self._piece.outputs[0])
-        task = QuantisedTask(source, image.name, tuple(layers), rectangle, addition, pool)
+        task = QuantisedTask(
+            source, image.name, tuple(layers), rectangle, addition, pool, table, joined
+        )
         self._check_signs(task)
         _, shape = self._read.array(task.result)
         size = image.height * image.width * image.channels
         fits(math.prod(shape) == size, self._piece.nodes[-1], "the results")
         return task
 
+    def _next(self) -> str:
+        """Return the operator of the next node, "" behind the last one."""
+        return self._nodes[0].operator if self._nodes else ""
+
     def _check_signs(self, task: QuantisedTask) -> None:
         """Check that bytes are signed or not wherever they are told of."""
-        before = task.rectangle.made.signed if task.rectangle else self._read.signed(task.source)
-        kinds = [before]
+        before = task.rectangle or task.joined
+        kinds = [before.made.signed if before else self._read.signed(task.source)]
         for layer in task.layers:
             kinds += (layer.given.signed, layer.made.signed)
+        if task.table is not None:
+            kinds[-1] = self._read.signed(task.table)
         if task.addition is not None:
             of = task.addition
             own, other = (of.second, of.first) if of.over else (of.first, of.second)
@@ -192,7 +216,7 @@ def _goes_together(layers: Sequence[QuantisedLayer], addition: Sum | None) -> bo
     if not 0 < len(layers) <= MOST_LAYERS or len(depthwise) > 1:
         return False
     if not depthwise:
-        return len(layers) == 1 and addition is None
+        return len(layers) == 1
     at = depthwise[0]
     behind = layers[at + 1 :]
     if at > 1 or len(behind) > 1 or (addition is not None and not behind):

@@ -3,6 +3,7 @@
 import ctypes
 
 MOST_LAYERS = 3
+MOST_JOINED = 8
 
 
 class Scaled(ctypes.Structure):
@@ -72,6 +73,19 @@ class Picture(ctypes.Structure):
     )
 
 
+class Joined(ctypes.Structure):
+    """`struct joined`."""
+
+    _fields_ = (
+        ("count", ctypes.c_int32),
+        ("channels", ctypes.c_int32 * MOST_JOINED),
+        ("unused", ctypes.c_int32),
+        ("parts", ctypes.c_void_p * MOST_JOINED),
+        ("given", Scaled * MOST_JOINED),
+        ("made", Scaled),
+    )
+
+
 class Pool(ctypes.Structure):
     """`struct pool`."""
 
@@ -108,7 +122,9 @@ class Task(ctypes.Structure):
         ("memory", ctypes.c_void_p),
         ("given", ctypes.c_void_p),
         ("made", ctypes.c_void_p),
+        ("table", ctypes.c_void_p),
         ("picture", Picture),
+        ("joined", Joined),
         ("addition", Addition),
         ("pool", Pool),
         ("layers", Layer * MOST_LAYERS),

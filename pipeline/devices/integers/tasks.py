@@ -6,6 +6,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from pipeline.devices.integers.layers import (
+    Concatenation,
     Maxima,
     QuantisedAverage,
     QuantisedLayer,
@@ -16,6 +17,7 @@ from pipeline.devices.integers.layers import (
 from pipeline.devices.integers.structures import (
     Addition,
     Average,
+    Joined,
     Layer,
     Picture,
     Pool,
@@ -43,8 +45,12 @@ def unplaced(found: QuantisedTask, parts: int) -> Task:
         task.layers[at] = _layer(layer)
     if found.pool is not None:
         task.pool = _pool(found.pool)
+    # Only whether there are others counts before they are bound.
+    if found.addition is not None:
+        task.addition = Addition(other=1)
+    if found.joined is not None:
+        task.joined = Joined(count=len(found.joined.parts))
     if found.rectangle is not None:
-        # Only whether there are planes counts before they are bound.
         task.picture = Picture(planes=1, made=_scaled(found.rectangle.made, {}))
     return task
 
@@ -52,6 +58,7 @@ def unplaced(found: QuantisedTask, parts: int) -> Task:
 def place(task: Task, found: QuantisedTask, places: Places) -> None:
     """Write the addresses of all but the source into ``task``."""
     task.made = places[found.result].ctypes.data
+    task.table = None if found.table is None else places[found.table].ctypes.data
     for at, layer in enumerate(found.layers):
         held = task.layers[at]
         held.weights = places[layer.weights].ctypes.data
@@ -63,6 +70,8 @@ def place(task: Task, found: QuantisedTask, places: Places) -> None:
         held.zeros_apart = places[layer.weight.zero].size > 1
     if found.rectangle is not None:
         task.picture.made = _scaled(found.rectangle.made, places)
+    if found.joined is not None:
+        task.joined = _joined(found.joined, places)
     if found.addition is not None:
         task.addition = _addition(found.addition, places)
 
@@ -103,6 +112,15 @@ def _addition(of: Sum, places: Places) -> Addition:
         places[of.other].ctypes.data,
         of.over,
     )
+
+
+def _joined(of: Concatenation, places: Places) -> Joined:
+    joined = Joined(count=len(of.parts), made=_scaled(of.made, places))
+    for at, part in enumerate(of.parts):
+        joined.channels[at] = part.channels
+        joined.parts[at] = places[part.source].ctypes.data
+        joined.given[at] = _scaled(part.given, places)
+    return joined
 
 
 def _scaled(of: Scaling, places: Places) -> Scaled:

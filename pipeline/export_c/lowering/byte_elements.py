@@ -7,13 +7,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from models.compiler.optimising.tables import BYTES, Region, table_of
 from models.network.fields import Array
 from pipeline.export_c.lowering.elementwise import broadcast, join_dimensions, strides_in
 from pipeline.export_c.lowering.movement import concat
 from pipeline.export_c.lowering.node import Operation, Shape, items
 from pipeline.export_c.lowering.scales import FLIPS, Scaled, scaled
 from pipeline.export_c.lowering.steps import Named, Record, Value, Weight
-from pipeline.export_c.network.tables import BYTES, TABLE, Region, table_of
+from pipeline.export_c.network.tables import TABLE, as_onnx, opsets
 
 _LATER_SOFTMAX = 13
 #: QLinearSoftmax keeps this many powers of e free for the sum.
@@ -175,7 +176,8 @@ def _part_table(operation: Operation, position: int) -> NDArray[Any]:
     alone = replace(operation.node, inputs=tuple(names))
     constants = {operation.name(index): operation.constant(index) for index in scales}
     dtype, output = operation.array(position).dtype, operation.node.output
-    return table_of(Region([alone], operation.name(position), dtype, output), constants)
+    region = Region([as_onnx(alone)], operation.name(position), dtype, output)
+    return table_of(region, constants, opsets([alone]))
 
 
 def looked_up(operation: Operation) -> None:

@@ -140,6 +140,36 @@ def test_networks_compute_the_same(name: str, tmp_path: Path) -> None:
             ["Conv", "Relu", "Tanh", "Add"],
         ),
         ("s = Sigmoid(x)\n y = Mul(x, s)", ["Sigmoid+Mul"]),
+        (
+            """c = conv(x, w)
+            root = Constant<value_float=1.41421356>()
+            one = Constant<value_float=1.0>()
+            half = Constant<value_float=0.5>()
+            d = Div(c, root)
+            e = Erf(d)
+            f = Add(e, one)
+            g = Mul(c, f)
+            y = Mul(g, half)""",
+            ["Conv+Div+Erf+Add+Mul+Mul"],
+        ),
+        (
+            """a = Constant<value_float=1.5>()
+            m = Mul(x, a)
+            s = Sigmoid(m)
+            y = Mul(x, s)""",
+            ["Mul+Sigmoid+Mul"],
+        ),
+        (
+            """c = conv(x, w)
+            three = Constant<value_float=3.0>()
+            low = Constant<value_float=0.0>()
+            six = Constant<value_float=6.0>()
+            a = Add(c, three)
+            k = Clip(a, low, six)
+            d = Mul(c, k)
+            y = Div(d, six)""",
+            ["Conv+Add+Clip+Mul+Div"],
+        ),
     ],
 )
 def test_what_one_kernel_computes_is_one_layer(

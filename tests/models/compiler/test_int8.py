@@ -83,6 +83,8 @@ def test_places_and_probabilities_have_no_scale_in_common(tmp_path: Path) -> Non
     large = next(item for item in model.graph.initializer if item.name == "large")
     large.CopyFrom(numpy_helper.from_array(np.full((1, 2, 16, 16), 1000, np.float32), "large"))
     pack = _compiled(model, tmp_path)
+    whole = (value for value in pack.manifest.values if value.shape == (1, 4, 16, 16))
+    assert {value.name for value in whole if value.dtype == "float32"} == {"y"}  # parts are floats
     session = open_resident(str(tmp_path / "m.onnx"))
     for picture in _pictures():
         given = {"x": RECIPE.apply(picture)}
@@ -146,6 +148,12 @@ def test_a_batch_norm_that_no_convolution_takes_up_is_of_integers(
     assert 0 < apart < 0.05 * np.abs(expected).max()
 
 
+_MISH = """
+            s = Softplus(b)
+            t = Tanh(s)
+            mish = Mul(b, t)"""
+
+
 @pytest.mark.parametrize("is_read_later", [False, True])
 def test_an_activation_of_floats_takes_a_slice_and_the_bytes_it_is_made_of(
     is_read_later: bool, tmp_path: Path
@@ -154,14 +162,13 @@ def test_an_activation_of_floats_takes_a_slice_and_the_bytes_it_is_made_of(
     model = parsed(
         f"""g (float[1,3,256,256] x) => (float[1,8,256,256] y) {{
             a = Conv<pads=[1,1,1,1]>(x, wa)
-            s = Softplus(a)
-            t = Tanh(s)
-            mish = Mul(a, t)
-            k = Conv({"a" if is_read_later else "mish"}, wk)
-            b = Add(mish, k)
-            y = Conv(b, wb)
+            c = Conv(a, wc)
+            b = Add(a, c){_MISH}
+            k = Conv({"b" if is_read_later else "mish"}, wk)
+            d = Add(mish, k)
+            y = Conv(d, wb)
         }}""",
-        {"wa": (16, 3, 3, 3), "wk": (16, 16, 1, 1), "wb": (8, 16, 1, 1)},
+        {"wa": (16, 3, 3, 3), "wc": (16, 16, 1, 1), "wk": (16, 16, 1, 1), "wb": (8, 16, 1, 1)},
     )
     pack = _compiled(model, tmp_path, recipe=recipe)
     session = open_resident(str(tmp_path / "m.onnx"))
@@ -172,18 +179,51 @@ def test_an_activation_of_floats_takes_a_slice_and_the_bytes_it_is_made_of(
     assert "QLinearMul" not in {layer.operator for layer in manifest.layers}
     assert (
         max(value.n_bytes for value in manifest.values) <= 2 << 20
-    )  # as floats `a` has twice that
+    )  # as floats `b` has twice that
     over = [
         value for value in manifest.values if value.parent is not None and value.dtype == "uint8"
     ]
     made_of = {manifest.values[value.parent].name for value in over if value.parent is not None}
-    bytes_of_a = next(
+    _, bytes_of_b, *_ = (
         call.index
         for piece in manifest.pieces
         for call in piece.outputs
         if call.dtype == "uint8" and call.kind == "value"
     )
-    assert (manifest.values[bytes_of_a].name in made_of) != is_read_later
+    assert (manifest.values[bytes_of_b].name in made_of) != is_read_later
+
+
+@pytest.mark.parametrize("channels", [16, 272])
+def test_an_activation_of_a_layers_answers_is_looked_up(channels: int, tmp_path: Path) -> None:
+    """Also where the layer is computed in parts, whose answers are put together."""
+    recipe = Preprocess(size=(16, 16), mean=RECIPE.mean, std=RECIPE.std)
+    model = parsed(
+        f"""g (float[1,3,16,16] x) => (float[1,8,16,16] y) {{
+            a = Conv<pads=[1,1,1,1]>(x, wa)
+            b = Conv<pads=[1,1,1,1]>(a, wb){_MISH}
+            k = Conv(mish, wk)
+            d = LeakyRelu<alpha=0.1>(k)
+            y = Conv(d, wd)
+        }}""",
+        {
+            "wa": (channels, 3, 3, 3),
+            "wb": (channels, channels, 3, 3),
+            "wk": (16, channels, 1, 1),
+            "wd": (8, 16, 1, 1),
+        },
+    )
+    pack = _compiled(model, tmp_path, recipe=recipe)
+    given = {"x": recipe.apply(next(_pictures()))}
+    expected = open_resident(str(tmp_path / "m.onnx")).run(None, given)[0]
+    apart = np.abs(streamed(pack, given)["y"] - expected).max()
+    assert 0 < apart < 0.05 * np.abs(expected).max()
+    manifest = pack.manifest
+    passed = {
+        (manifest.values[call.index].name, call.dtype)
+        for piece in manifest.pieces
+        for call in piece.outputs
+    }
+    assert {dtype for name, dtype in passed if name != "y"} == {"uint8"}
 
 
 def test_what_cannot_be_calibrated_is_named(tmp_path: Path) -> None:

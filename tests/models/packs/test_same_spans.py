@@ -20,7 +20,7 @@ from models.zoo.builder import Builder, Tensor
 from pipeline.planning.draft import Drafts
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice
-from pipeline.planning.thumb import rule_of_thumb
+from pipeline.planning.thumb import SmallestPlans, rule_of_thumb
 from pipeline.program.partitions import Cuts
 from pipeline.schedule.architectures import ARCHITECTURES
 from tests.models.nets import CHUNK_BYTES, answers, parsed, written
@@ -92,7 +92,7 @@ def test_what_stays_in_memory_is_there_once(pack: Pack) -> None:
 
 def test_plans_keep_all_that_are_the_same(pack: Pack) -> None:
     manifest, auto = pack.manifest, ARCHITECTURES["auto"]
-    everything = rule_of_thumb(manifest, auto, pack.weights_path.stat().st_size)
+    everything = rule_of_thumb(SmallestPlans(manifest, auto), pack.weights_path.stat().st_size)
     assert not everything.streamed
     known = SameSpans(manifest)
     some = known.with_same([len(manifest.spans) // 3])

@@ -63,7 +63,7 @@ def quantised() -> onnx.ModelProto:
             uint8[1,640,16,16] c)
         => (uint8[1,16,40,40] y, uint8[1,8,19,19] z, uint8[1,19,19,16] p, uint8[200,96] q,
             int32[1,8,38,38] i, uint8[1,32,1,1] g, float[1,96] d,
-            uint8[1,640,1,1] h, uint8[1,640,8,8] j) {
+            uint8[1,640,1,1] h, uint8[1,640,8,8] j, uint8[1,8,38,38] r) {
             y = QLinearConv<group=16, pads=[1,1,1,1]>(x, s, k, wa, s, k, s, k)
             a = QLinearConv(x, s, k, wb, s, k, s, k)
             z = QLinearConv<strides=[2,2]>(x, s, k, wb, s, k, s, k)
@@ -75,6 +75,8 @@ def quantised() -> onnx.ModelProto:
             h = com.microsoft.QLinearGlobalAveragePool(c, s, k, s, k)
             j = com.microsoft.QLinearAveragePool<kernel_shape=[2,2], strides=[2,2]>(c, s, k, s, k)
             d = com.microsoft.DynamicQuantizeMatMul(f, wc, s, k)
+            b = QLinearConv(x, s, k, wb, s, k, s, k)
+            r = com.microsoft.QLinearLeakyRelu(b, s, k, s, k)
         }"""
     )
     weights = {"wa": (16, 1, 3, 3), "wb": (8, 16, 3, 3), "wc": (300, 96), "we": (32, 8, 1, 1)}

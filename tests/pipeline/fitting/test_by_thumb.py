@@ -1,6 +1,7 @@
 """A first plan is there at once, and fits wherever the smallest one does."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -8,7 +9,10 @@ from models.packs.manifest import Manifest
 from models.packs.pack import open_pack
 from pipeline.fitting import within
 from pipeline.fitting.fit import by_thumb, fit
-from pipeline.fitting.wanted import LEAST, Wanted
+from pipeline.fitting.wanted import LEAST, NOTHING, Wanted
+from pipeline.fitting.within import Within
+from pipeline.planning import thumb
+from pipeline.planning.plan import Choice, Plan
 from pipeline.schedule.architectures import ARCHITECTURES
 from tests.pipeline.made_profiles import profile
 from tests.pipeline.small import small_pack
@@ -42,3 +46,27 @@ def test_it_fits_and_nothing_is_searched_for(
         assert (found.prediction is not None) == (known is not None)
         taken.append(found.plan.read_bytes)
     assert taken == sorted(taken, reverse=True)  # what is left keeps weights
+
+
+def test_smallest_plans_are_made_once_for_all_budgets(
+    network: Manifest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    smallest = thumb.smallest_plan
+    made: list[Plan] = []
+
+    def counted(*args: Any) -> Plan:
+        made.append(smallest(*args))
+        return made[-1]
+
+    monkeypatch.setattr(thumb, "smallest_plan", counted)
+    auto = ARCHITECTURES["auto"]
+    searched = Within(network, auto, NOTHING, None)
+    least = smallest(network, auto).total_bytes
+    for part in range(8):
+        budget = least + part * network.weight_bytes // 4
+        found = searched.streaming(Choice(), budget)
+        alone = Within(network, auto, Wanted(total_bytes=budget), None).streaming(Choice())
+        assert found is not None
+        assert found == alone
+        assert found.plan.total_bytes <= budget
+    assert len(made) == 1 + 8  # one for all budgets, and one for each that is asked about alone

@@ -4,9 +4,8 @@
 #include "order.cuh"
 #include "strides.cuh"
 
-// As in calls/elementwise.py.
-enum class Unary { abs, neg, sqrt, reciprocal, log, erf, floor, ceil, round, sign, softsign };
-enum class Binary { add, sub, mul, div, pow, min, max, prelu };
+// Named and ordered as in pipeline/devices/cuda/operators/elements.py.
+enum class Arithmetic { add, subtract, multiply, divide, power, smaller, larger, scale_negative };
 
 // Axes are innermost first; strides count elements, 0 along axes that an input does not have.
 struct BroadcastLayout {
@@ -16,33 +15,16 @@ struct BroadcastLayout {
     int b[MAX_RANK];
 };
 
-__device__ __forceinline__ float compute(float x, int operation) {
-    switch (static_cast<Unary>(operation)) {
-        case Unary::abs: return fabsf(x);
-        case Unary::neg: return -x;
-        case Unary::sqrt: return sqrtf(x);
-        case Unary::reciprocal: return 1.0f / x;
-        case Unary::log: return logf(x);
-        case Unary::erf: return erff(x);
-        case Unary::floor: return floorf(x);
-        case Unary::ceil: return ceilf(x);
-        case Unary::round: return rintf(x);
-        case Unary::sign: return x > 0.0f ? 1.0f : x < 0.0f ? -1.0f : 0.0f;
-        case Unary::softsign: return x / (1.0f + fabsf(x));
-    }
-    return x;
-}
-
 __device__ __forceinline__ float join(float a, float b, int operation) {
-    switch (static_cast<Binary>(operation)) {
-        case Binary::add: return a + b;
-        case Binary::sub: return a - b;
-        case Binary::mul: return a * b;
-        case Binary::div: return a / b;
-        case Binary::pow: return powf(a, b);
-        case Binary::min: return smaller(a, b);
-        case Binary::max: return larger(a, b);
-        case Binary::prelu: return a < 0.0f ? a * b : a;
+    switch (static_cast<Arithmetic>(operation)) {
+        case Arithmetic::add: return a + b;
+        case Arithmetic::subtract: return a - b;
+        case Arithmetic::multiply: return a * b;
+        case Arithmetic::divide: return a / b;
+        case Arithmetic::power: return powf(a, b);
+        case Arithmetic::smaller: return smaller(a, b);
+        case Arithmetic::larger: return larger(a, b);
+        case Arithmetic::scale_negative: return a < 0.0f ? a * b : a;
     }
     return a;
 }
@@ -51,11 +33,6 @@ extern "C" __global__ void activate_elements(
     const float *x, float *y, unsigned count, int activation, float alpha, float beta) {
     const unsigned index = blockIdx.x * blockDim.x + threadIdx.x;
     if (index < count) y[index] = activate(x[index], activation, alpha, beta);
-}
-
-extern "C" __global__ void unary(const float *x, float *y, unsigned count, int operation) {
-    const unsigned index = blockIdx.x * blockDim.x + threadIdx.x;
-    if (index < count) y[index] = compute(x[index], operation);
 }
 
 // a and b have the shape of the result.

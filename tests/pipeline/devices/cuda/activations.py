@@ -1,4 +1,4 @@
-"""The fused activations in float64."""
+"""The functions of each element that kernels have, in float64."""
 
 import math
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.devices.cuda.calls.activation import Activation
+from models.network.activations import Activation, Kind
 
 Array = NDArray[Any]
 
@@ -22,26 +22,37 @@ def _gelu_tanh(x: Array) -> Array:
     return x * _sigmoid(2 * math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))
 
 
-_FUNCTIONS: dict[Activation, Callable[[Array, float, float], Array]] = {
-    Activation.NONE: lambda x, alpha, beta: x,
-    Activation.RELU: lambda x, alpha, beta: np.maximum(x, 0),
-    Activation.LEAKY_RELU: lambda x, alpha, beta: np.where(x < 0, alpha * x, x),
-    Activation.CLIP: np.clip,
-    Activation.SIGMOID: lambda x, alpha, beta: _sigmoid(x),
-    Activation.TANH: lambda x, alpha, beta: np.tanh(x),
-    Activation.MISH: lambda x, alpha, beta: x * np.tanh(np.logaddexp(0, x)),
-    Activation.SILU: lambda x, alpha, beta: x * _sigmoid(x),
-    Activation.HARD_SIGMOID: lambda x, alpha, beta: np.clip(alpha * x + beta, 0, 1),
-    Activation.HARD_SWISH: lambda x, alpha, beta: x * np.clip(x / 6 + 0.5, 0, 1),
-    Activation.ELU: lambda x, alpha, beta: np.where(x < 0, alpha * np.expm1(np.minimum(x, 0)), x),
-    Activation.SOFTPLUS: lambda x, alpha, beta: np.logaddexp(0, x),
-    Activation.EXP: lambda x, alpha, beta: np.exp(x),
-    Activation.GELU: lambda x, alpha, beta: 0.5 * x * _erfc(-x / math.sqrt(2)),
-    Activation.GELU_TANH: lambda x, alpha, beta: _gelu_tanh(x),
-    Activation.QUICK_GELU: lambda x, alpha, beta: x * _sigmoid(alpha * x),
+_FUNCTIONS: dict[Kind, Callable[[Array, float, float], Array]] = {
+    "absolute": lambda x, alpha, beta: np.abs(x),
+    "ceil": lambda x, alpha, beta: np.ceil(x),
+    "clip": np.clip,
+    "elu": lambda x, alpha, beta: np.where(x < 0, alpha * np.expm1(np.minimum(x, 0)), x),
+    "erf": lambda x, alpha, beta: 1 - _erfc(x),
+    "exp": lambda x, alpha, beta: np.exp(x),
+    "floor": lambda x, alpha, beta: np.floor(x),
+    "gelu": lambda x, alpha, beta: 0.5 * x * _erfc(-x / math.sqrt(2)),
+    "gelu_tanh": lambda x, alpha, beta: _gelu_tanh(x),
+    "hard_sigmoid": lambda x, alpha, beta: np.clip(alpha * x + beta, 0, 1),
+    "hard_swish": lambda x, alpha, beta: x * np.clip(x / 6 + 0.5, 0, 1),
+    "leaky_relu": lambda x, alpha, beta: np.where(x < 0, alpha * x, x),
+    "log": lambda x, alpha, beta: np.log(x),
+    "mish": lambda x, alpha, beta: alpha * x * np.tanh(np.logaddexp(0, alpha * x)),
+    "negative": lambda x, alpha, beta: -x,
+    "reciprocal": lambda x, alpha, beta: 1 / x,
+    "relu": lambda x, alpha, beta: np.maximum(x, 0),
+    "round": lambda x, alpha, beta: np.round(x),
+    "sigmoid": lambda x, alpha, beta: _sigmoid(x),
+    "sign": lambda x, alpha, beta: np.sign(x),
+    "silu": lambda x, alpha, beta: x * _sigmoid(alpha * x),
+    "softplus": lambda x, alpha, beta: np.logaddexp(0, x),
+    "softsign": lambda x, alpha, beta: x / (1 + np.abs(x)),
+    "sqrt": lambda x, alpha, beta: np.sqrt(x),
+    "tanh": lambda x, alpha, beta: np.tanh(x),
 }
 
 
-def activate(x: Array, activation: Activation, alpha: float, beta: float) -> Array:
+def activate(x: Array, activation: Activation | None) -> Array:
     """Return ``activation`` of float64 numbers."""
-    return _FUNCTIONS[activation](x, alpha, beta)
+    if activation is None:
+        return x
+    return _FUNCTIONS[activation.kind](x, activation.alpha, activation.beta)

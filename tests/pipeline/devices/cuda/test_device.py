@@ -12,12 +12,12 @@ from loader.errors import LoaderError
 from pipeline.devices.base import DeviceError, DeviceLostError
 from pipeline.devices.cpu import CpuDevice
 from pipeline.devices.cuda.call import Arguments, Call, Pointer, Program
-from pipeline.devices.cuda.calls.strided import copy_bytes
 from pipeline.devices.cuda.device import CudaDevice
 from pipeline.devices.cuda.driver import Properties
 from pipeline.devices.cuda.errors import CudaCallError, CudaLostError, CudaMemoryError, error_of
 from pipeline.devices.cuda.fake import XAVIER, FakeDriver, Operation
 from pipeline.devices.cuda.kernel import CudaKernel
+from pipeline.devices.cuda.operators.movement import copy_bytes
 from pipeline.devices.cuda.probe import probe_file_mapping, probe_kinds
 from pipeline.devices.cuda.waiter import Waiter
 from pipeline.devices.memory import Use

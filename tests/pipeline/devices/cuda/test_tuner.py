@@ -8,9 +8,9 @@ import pytest
 from models.packs.pack import Pack
 from pipeline.devices.cpu import CpuDevice
 from pipeline.devices.cuda.call import Arguments, Call
-from pipeline.devices.cuda.calls.convolutions.algorithms import Algorithm
 from pipeline.devices.cuda.device import CudaDevice
 from pipeline.devices.cuda.fake import FakeDriver
+from pipeline.devices.cuda.operators.convolutions.algorithms import Algorithm
 from pipeline.devices.cuda.tuner import fastest_algorithms
 from pipeline.fitting.fit import fit
 from pipeline.fitting.wanted import Wanted

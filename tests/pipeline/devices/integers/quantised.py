@@ -62,6 +62,25 @@ class Network:
         self.shape = (1, rows.stop - rows.start, columns.stop - columns.start, planes[1])
         return self
 
+    def joined(self, channels: int) -> "Network":
+        """Put ``channels`` more behind those there are, in another scale, and some in the same."""
+        own = self.scaling
+        made = self._scaling("j", self.dtype)
+        parts = [self.last, *own]
+        for name, count, scaling in (
+            ("u", channels, self._scaling("u", self.dtype)),
+            ("v", 3, made),
+        ):
+            self.given[name] = self._bytes(self.dtype, (*self.shape[:3], count))
+            parts += [name, *scaling]
+        node = helper.make_node(
+            "QLinearConcat", [*made, *parts], ["j"], domain="com.microsoft", axis=3
+        )
+        self.nodes.append(node)
+        self.last, self.scaling = "j", made
+        self.shape = (*self.shape[:3], self.shape[3] + channels + 3)
+        return self
+
     def conv(
         self,
         filters: int,
@@ -111,6 +130,17 @@ class Network:
         )
         self.nodes.append(node)
         self.last, self.shape = name, (1, *size, channels)
+        return self
+
+    def table(self) -> "Network":
+        """Look up each byte in a table."""
+        held = self._constant(self._bytes(self.dtype, (256,)))
+        name = f"y{len(self.nodes)}"
+        self.nodes += [
+            helper.make_node("Cast", [self.last], [f"{name}/numbers"], to=TensorProto.INT32),
+            helper.make_node("Gather", [held, f"{name}/numbers"], [name]),
+        ]
+        self.last = name
         return self
 
     def product(self, filters: int, turned: bool = False) -> "Network":
@@ -177,11 +207,13 @@ class Network:
             outputs=(self.operand(self.last, made),),
         )
 
-    def computed(self, threads: int = 1, workspace: int = 12 << 10) -> NDArray[Any]:
-        """Return what the native library makes of it."""
+    def computed(
+        self, threads: int = 1, workspace: int = 12 << 10, over: str | None = None
+    ) -> NDArray[Any]:
+        """Return what the native library makes of it, in memory of its own or ``over`` an input."""
         found = recognised(self.serialised(), self.piece())
         assert found is not None
-        made = np.zeros(self.shape, self.dtype)
+        made = np.zeros(self.shape, self.dtype) if over is None else self.given[over]
         places = {**self.constants, **self.given, self.last: made}
         if isinstance(found, QuantisedAverage):
             bind_average(found, places, places, native())()

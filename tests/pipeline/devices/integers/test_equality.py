@@ -95,6 +95,24 @@ def _pooled_picture(seed: int) -> Network:
     return _cut(network).conv(filters, 3, 1, 1).pool(3, 2, seed % 2)
 
 
+def _looked_up(seed: int) -> Network:
+    return (_point, _window, _product)[seed % 3](seed).table()
+
+
+def _looked_up_maxima(seed: int) -> Network:
+    return (_pooled, _pooled_picture)[seed % 2](seed).table()
+
+
+def _added(seed: int) -> Network:
+    made = _window(seed)
+    return (made.table() if seed % 2 else made).plus(first=seed % 4 > 1)
+
+
+def _joined(seed: int) -> Network:
+    network, _, filters = _begun(seed)
+    return network.joined(1 + seed).conv(filters, 1 + 2 * (seed % 2), 1 + seed % 3, seed % 2)
+
+
 def _cut(network: Network) -> Network:
     """Return a network that reads a rectangle of an image, which is a little larger."""
     _, height, width, _ = network.shape
@@ -118,7 +136,7 @@ def _products(request: pytest.FixtureRequest) -> Iterator[None]:
     [
         *(_point, _window, _each, _product, _average),
         *(_bottleneck, _uneven_bands, _residual, _picture, _picture_and_bottleneck),
-        *(_pooled, _pooled_picture),
+        *(_pooled, _pooled_picture, _looked_up, _looked_up_maxima, _added, _joined),
     ],
 )
 def test_bits_are_those_of_onnxruntime(kind: Callable[[int], Network]) -> None:
@@ -129,6 +147,14 @@ def test_bits_are_those_of_onnxruntime(kind: Callable[[int], Network]) -> None:
         expected = network.expected()
         for threads, workspace in ((1, SMALL), (2, 2 << 14), (3, LARGE)):
             assert np.array_equal(network.computed(threads, workspace), expected), (seed, threads)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_sum_may_lie_over_what_is_added(threads: int) -> None:
+    for seed in range(4):
+        network = _added(seed)
+        expected = network.expected()
+        assert np.array_equal(network.computed(threads, LARGE, over="z"), expected)
 
 
 @pytest.mark.usefixtures("_products")

@@ -139,6 +139,43 @@ def test_a_layer_of_which_only_maxima_are_read_lies_in_no_plan(tmp_path: Path) -
     assert np.array_equal(_answers(pack, device), _answers(pack, plain))
 
 
+def test_neither_a_concatenation_nor_what_is_added_lies_beside_what_is_made_of_it(
+    tmp_path: Path,
+) -> None:
+    """As in a CSP network: two routes, one with a residual, both with an activation, put together."""
+    mish = "{0}s = Softplus({0}c) {0}t = Tanh({0}s) {0} = Mul({0}c, {0}t)".format
+    model = parsed(
+        f"""g (float[1,3,{SIZE},{SIZE}] x) => (float[1,5] y) {{
+            ac = Conv<pads=[1,1,1,1]>(x, wa) {mish("a")}
+            bc = Conv(a, wb) {mish("b")}
+            cc = Conv(b, wc) {mish("c")}
+            dc = Conv<pads=[1,1,1,1]>(c, wd) {mish("d")}
+            e = Add(b, d)
+            fc = Conv(a, wf) {mish("f")}
+            h = Concat<axis=1>(e, f)
+            kc = Conv(h, wk) {mish("k")}
+            m = GlobalAveragePool(k)
+            v = Flatten(m)
+            y = Gemm<transB=1>(v, wg)
+        }}""".replace(") ", ")\n"),
+        {
+            "wa": (32, 3, 3, 3),
+            "wb": (32, 32, 1, 1),
+            "wc": (16, 32, 1, 1),
+            "wd": (32, 16, 3, 3),
+            "wf": (32, 32, 1, 1),
+            "wk": (32, 64, 1, 1),
+            "wg": (5, 32),
+        },
+    )
+    options = CompileOptions(preprocess=RECIPE, calibrate=_pictures)
+    pack = compiled(written(model, tmp_path / "m.onnx"), tmp_path, options)
+    device, plain = CpuDevice(2), CpuDevice(2, native=False)
+    # Both routes, and what is made of them.
+    assert _plan(device.fitted(pack)).arena_bytes <= 3 * 32 * SIZE * SIZE
+    assert np.array_equal(_answers(pack, device), _answers(pack, plain))
+
+
 def test_what_a_request_gives_in_another_form_is_not_taken_by_rows(tmp_path: Path) -> None:
     pack = _compiled(tmp_path, 2)
     (port,) = pack.manifest.inputs

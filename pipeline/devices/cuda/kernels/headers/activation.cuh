@@ -1,4 +1,5 @@
-// Activations, as kernels fuse them. The numbers are those of pipeline/devices/cuda/calls/activation.py.
+// Functions of each element, as kernels fuse them; named and ordered as in
+// pipeline/devices/cuda/operators/launches.py.
 //
 // Every product that a sum follows is an fmaf, or the sum an __fadd_rn: nothing is left to the
 // compiler to contract, so the bits of a value do not depend on the kernel around it.
@@ -11,8 +12,8 @@ enum class Activation {
     clip,          // alpha: lower bound, beta: upper bound
     sigmoid,
     tanh,
-    mish,
-    silu,
+    mish,          // alpha: the sign of what it is of
+    silu,          // alpha: slope inside the sigmoid
     hard_sigmoid,  // alpha: slope, beta: value at zero
     hard_swish,
     elu,           // alpha: minus the limit at minus infinity
@@ -20,7 +21,17 @@ enum class Activation {
     exp,
     gelu,          // by the error function
     gelu_tanh,
-    quick_gelu,    // alpha: slope inside the sigmoid
+    absolute,
+    ceil,
+    erf,
+    floor,
+    log,
+    negative,
+    reciprocal,
+    round,         // to even where it is a half
+    sign,
+    softsign,
+    sqrt,
 };
 
 __device__ __forceinline__ float clamp(float x, float low, float high) {
@@ -73,8 +84,8 @@ __device__ __forceinline__ float activate(float x, int activation, float alpha, 
     switch (static_cast<Activation>(activation)) {
         case Activation::sigmoid: return sigmoid(x);
         case Activation::tanh: return tanhf(x);
-        case Activation::mish: return mish(x);
-        case Activation::silu: return x * sigmoid(x);
+        case Activation::mish: return mish(alpha * x);
+        case Activation::silu: return x * sigmoid(alpha * x);
         case Activation::hard_sigmoid: return clamp(fmaf(alpha, x, beta), 0.0f, 1.0f);
         case Activation::hard_swish: return x * clamp(fmaf(x, 1.0f / 6.0f, 0.5f), 0.0f, 1.0f);
         case Activation::elu: return x < 0.0f ? alpha * expm1f(x) : x;
@@ -82,7 +93,17 @@ __device__ __forceinline__ float activate(float x, int activation, float alpha, 
         case Activation::exp: return expf(x);
         case Activation::gelu: return gelu(x);
         case Activation::gelu_tanh: return gelu_tanh(x);
-        case Activation::quick_gelu: return x * sigmoid(alpha * x);
+        case Activation::absolute: return fabsf(x);
+        case Activation::ceil: return ceilf(x);
+        case Activation::erf: return erff(x);
+        case Activation::floor: return floorf(x);
+        case Activation::log: return logf(x);
+        case Activation::negative: return -x;
+        case Activation::reciprocal: return 1.0f / x;
+        case Activation::round: return rintf(x);
+        case Activation::sign: return x > 0.0f ? 1.0f : x < 0.0f ? -1.0f : 0.0f;
+        case Activation::softsign: return x / (1.0f + fabsf(x));
+        case Activation::sqrt: return sqrtf(x);
         default: return piecewise_linear(x, activation, alpha, beta);
     }
 }

@@ -4,6 +4,7 @@
 #ifndef INTEGERS_DENSE_H
 #define INTEGERS_DENSE_H
 
+#include "addition.h"
 #include "rows.h"
 
 // Filters of a dense layer that are packed.
@@ -72,7 +73,7 @@ static void make_dense_row(struct source *source, const struct packed *packed, c
     }
 }
 
-// Rows of a layer under windows, of `group` filters each; `held` says which they are.
+// Rows of a layer under windows, of `group` filters each; `held` says which they are. Or one that is added.
 struct strip {
     uint8_t *rows;
     int32_t *held;
@@ -81,6 +82,7 @@ struct strip {
 
 static struct strip open_strip(const struct task *task, struct memory *memory) {
     struct strip strip = {.line = (size_t)task->layers[0].made_width * (size_t)task->group};
+    if (task->addition.other) strip.rows = take(memory, strip.line);
     if (!task->pool.kernel_y) return strip;
     strip.rows = take(memory, strip.line * (size_t)task->pool.kernel_y);
     strip.held = take(memory, (size_t)task->pool.kernel_y * sizeof *strip.held);
@@ -118,11 +120,32 @@ static void make_maxima(struct source *source, const struct packed *packed, cons
     }
 }
 
+// Looks up n bytes of each of some pixels, `stride` bytes from one to the next.
+static void look_up(const uint8_t *table, int pixels, size_t n, uint8_t *at, size_t stride) {
+    for (int j = 0; j < pixels; j++, at += stride) {
+        for (size_t m = 0; m < n; m++) at[m] = table[at[m]];
+    }
+}
+
+// Adds another tensor to n bytes of each of some pixels; what is made may lie over that one.
+static void add_row(const struct addition *by, const struct factors *with, const uint8_t *own, size_t own_stride,
+                    const uint8_t *other, int pixels, size_t n, uint8_t *to, size_t stride) {
+    for (int j = 0; j < pixels; j++, own += own_stride, other += stride, to += stride) {
+        for (size_t m = 0; m < n; m += LANES) {
+            const size_t count = n - m < LANES ? n - m : LANES;
+            uint8_t made[LANES];
+            memcpy(made, own + m, count);
+            add_other(by, with, other + m, count, made);
+            memcpy(to + m, made, count);
+        }
+    }
+}
+
 // Filters that share one packing, and pixels, are divided among parts: filters where there are few pixels.
 static int divides_filters(const struct task *task) {
     const struct layer *of = &task->layers[0];
     const int rows = task->end_row - task->first_row;
-    return task->n_parts > 1 && !task->picture.planes &&
+    return task->n_parts > 1 && !makes_rows(task) &&
            (rows < task->n_parts || rows * of->made_width < of->filters * 4);
 }
 
@@ -144,17 +167,24 @@ static size_t dense(struct task *task, int part, uint8_t *at) {
     const int pools = task->pool.kernel_y;
     const struct rounding how = rounding_of(&of->made, NULL, pools ? 0 : of->made.flip);
     const size_t filters = (size_t)of->filters;
-    const size_t line = (size_t)(pools ? task->pool.made_width : of->made_width) * filters;
+    const int width = pools ? task->pool.made_width : of->made_width;
+    const size_t line = (size_t)width * filters;
+    const int adds = task->addition.other != NULL;
+    const struct factors with = adds ? factors_of(&task->addition) : (struct factors){0};
     for (int m = first; m < end; m += task->group) {
         pack(&packed, m, lesser(task->group, end - m));
         for (int k = 0; k < pools; k++) strip.held[k] = -1;
         for (int i = first_row; i < end_row; i++) {
-            uint8_t *to = task->made + (size_t)i * line + m;
+            const size_t at_row = (size_t)i * line + (size_t)m, n = (size_t)packed.n;
+            uint8_t *to = adds ? strip.rows : task->made + at_row;
+            const size_t stride = adds ? (size_t)task->group : filters;
             if (pools) {
-                make_maxima(&source, &packed, &how, i, &strip, to, filters);
+                make_maxima(&source, &packed, &how, i, &strip, to, stride);
             } else {
-                make_dense_row(&source, &packed, &how, i, to, filters);
+                make_dense_row(&source, &packed, &how, i, to, stride);
             }
+            if (task->table) look_up(task->table, width, n, to, stride);
+            if (adds) add_row(&task->addition, &with, to, stride, task->addition.other + at_row, width, n, task->made + at_row, filters);
         }
     }
     return memory.used;

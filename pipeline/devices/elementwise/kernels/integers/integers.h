@@ -47,6 +47,17 @@ struct picture {
     struct scaled made;
 };
 
+enum { MOST_JOINED = 8 };
+
+// Tensors that lie one behind the other in the channels that the first layer reads, all in one scale.
+struct joined {
+    int32_t count;  // 0: it reads one, where it lies
+    int32_t channels[MOST_JOINED];
+    int32_t unused;
+    const uint8_t *parts[MOST_JOINED];
+    struct scaled from[MOST_JOINED], made;
+};
+
 // The largest bytes of windows of what a layer makes; windows may begin above and left of it.
 struct pool {
     int32_t kernel_y, kernel_x;  // 0: there is none
@@ -55,7 +66,7 @@ struct pool {
 
 enum { MOST_LAYERS = 3 };
 
-// One layer, and maxima of it; or layers of which one is depthwise: some channels of it at a time (`group`), some rows of the
+// One layer, and maxima of it, or a sum; or layers of which one is depthwise: some channels of it at a time (`group`), some rows of the
 // last one at a time (`rows`), whose sums are in memory of the task.
 //
 // Rows [first_row, end_row) of the last layer, or of its maxima, are made. `n_parts` may run at once, in memory of `n_bytes` with
@@ -72,7 +83,9 @@ struct task {
     uint8_t *memory;
     const uint8_t *given;
     uint8_t *made;
+    const uint8_t *table;  // what bytes of a layer alone, or of its maxima, become; NULL: they stay
     struct picture picture;
+    struct joined joined;
     struct addition addition;
     struct pool pool;
     struct layer layers[MOST_LAYERS];

@@ -1,8 +1,8 @@
-// Rows that a layer reads: of a tensor where they lie, or of a picture.
+// Rows that a layer reads: of a tensor where they lie, or made.
 #ifndef INTEGERS_ROWS_H
 #define INTEGERS_ROWS_H
 
-#include "pictures.h"
+#include "made_rows.h"
 
 // The most rows of a kernel whose pixels are read where they lie.
 enum { MOST_RUNS = 16 };
@@ -13,7 +13,7 @@ struct source {
     const struct layer *of;
     struct laid laid;
     int left, columns, flip, in_place;
-    struct pictures pictures;
+    struct made_rows made;
     pixel *buffer;          // of TILE pixels, where some are gathered
     ptrdiff_t *gathered;    // from run to run there
 };
@@ -26,7 +26,7 @@ static int strip_width(const struct layer *of) {
 // Whether some pixels may be gathered: those beside padding, where a run ends behind the last one, or all.
 static int gathers(const struct source *source) {
     const struct layer *of = source->of;
-    if (!source->in_place || source->task->picture.planes) return !source->in_place;
+    if (!source->in_place || makes_rows(source->task)) return !source->in_place;
     return taps_of(of) > 1 || of->above || of->left || (of->made_height - 1) * of->stride_y >= of->height ||
            (of->made_width - 1) * of->stride_x >= of->width || source->laid.run != source->laid.depth;
 }
@@ -34,16 +34,16 @@ static int gathers(const struct source *source) {
 // `has_products`: it is read by products, not copied.
 static struct source open_source(const struct task *task, int has_products, struct memory *memory) {
     const struct layer *first = &task->layers[0];
-    const int is_picture = task->picture.planes != NULL;
+    const int is_made = makes_rows(task);
     struct source source = {.task = task, .of = first, .columns = first->width};
-    source.laid = laid_of(first, is_picture ? picture_depth(first) : (size_t)first->channels);
-    source.flip = is_picture ? 0 : first->given.flip;
+    source.laid = laid_of(first, is_made ? made_depth(first) : (size_t)first->channels);
+    source.flip = is_made ? 0 : first->given.flip;
     source.in_place = sizeof(pixel) == 1 && !source.flip && first->kernel_y <= MOST_RUNS &&
                       (first->kernel_x == 1 || first->step_x == 1);
-    if (is_picture) {
+    if (is_made) {
         source.left = first->left;
         source.columns = strip_width(first);
-        open_pictures(&source.pictures, task, source.columns, memory);
+        open_made_rows(&source.made, task, source.columns, memory);
     }
     if (!has_products || !gathers(&source)) return source;
     source.buffer = take(memory, TILE * source.laid.total * sizeof *source.buffer);
@@ -55,7 +55,7 @@ static struct source open_source(const struct task *task, int has_products, stru
 // Row `row` of what the first layer reads, from its padding on; NULL: there is none.
 static inline const uint8_t *source_row(struct source *source, int row) {
     const struct layer *of = source->of;
-    if (source->task->picture.planes) return picture_row(&source->pictures, row);
+    if (makes_rows(source->task)) return made_row(&source->made, row);
     if (row < 0 || row >= of->height) return NULL;
     return source->task->given + (size_t)row * (size_t)of->width * (size_t)of->channels;
 }
@@ -103,7 +103,7 @@ static int find_runs(struct source *source, int y, int x, int n, const uint8_t *
     const int last = leftmost + (n - 1) * of->stride_x;
     const int top = y * of->stride_y - of->above, bottom = top + (of->kernel_y - 1) * of->step_y;
     if (!source->in_place || leftmost < 0 || last + of->kernel_x > source->columns) return 0;
-    if (!source->task->picture.planes) {
+    if (!makes_rows(source->task)) {
         const size_t all = (size_t)of->height * (size_t)of->width * source->laid.depth;
         if (top < 0 || bottom >= of->height) return 0;
         if (((size_t)bottom * (size_t)of->width + (size_t)last) * source->laid.depth + source->laid.run > all) return 0;

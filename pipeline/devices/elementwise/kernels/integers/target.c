@@ -38,7 +38,7 @@ static const size_t cached = 32 << 10;
 
 static size_t packed_bytes(const struct task *task) {
     const struct layer *of = &task->layers[0];
-    const size_t depth = task->picture.planes ? picture_depth(of) : (size_t)of->channels;
+    const size_t depth = makes_rows(task) ? made_depth(of) : (size_t)of->channels;
     return laid_of(of, depth).total * (size_t)task->group * sizeof(tap);
 }
 
@@ -47,9 +47,9 @@ static void fit_dense(struct task *task, size_t most) {
     const struct layer *of = &task->layers[0];
     const double products = (double)taps_of(of) * of->channels * of->filters;
     const double pixels = (double)of->made_height * of->made_width;
-    const double quantised = task->picture.planes ? 5.0 * of->height * of->width * of->channels / LANES : 0;
+    const double given = makes_rows(task) ? 5.0 * of->height * of->width * of->channels / LANES : 0;
     const double written = 3.0 * (double)rounded((size_t)of->filters, LANES) / LANES;
-    task->cost = pixels * (multiplied * products + written) + quantised;
+    task->cost = pixels * (multiplied * products + written) + given;
     const int panels = (of->filters + LANES - 1) / LANES, parts = divides_filters(task) ? task->n_parts : 1;
     task->group = (panels + parts - 1) / parts * LANES;
     while ((counted(task) > most || packed_bytes(task) > cached) && task->group > LANES)

@@ -7,18 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.devices.cuda.call import Call, Pointer
-from pipeline.devices.cuda.calls.activation import Activated
-from pipeline.devices.cuda.calls.elementwise import (
-    Binary,
-    Operand,
-    Unary,
-    activate,
-    binary,
-    unary,
-)
-from pipeline.devices.cuda.calls.layouts import MAX_RANK
-from tests.pipeline.devices.cuda.lowering.lowered import Array, agree
+from models.network.activations import Activation
+from models.network.node import Value
+from models.network.operators import Combine, Map, Operator
+from pipeline.devices.cuda.call import Pointer
+from pipeline.devices.cuda.operators import launches
+from pipeline.devices.cuda.operators.launches import MAX_RANK
+from pipeline.devices.cuda.scope import Scope, Settings
+from tests.pipeline.devices.cuda.lowering.graphs import graph, node
+from tests.pipeline.devices.cuda.lowering.lowered import Array, agree, same
 from tests.pipeline.devices.cuda.space import placed, some_kernels
 from tests.pipeline.devices.nodes import MICROSOFT, drawn, numbers
 
@@ -46,6 +43,18 @@ def test_of_one_tensor(operator: str, attributes: dict[str, Any]) -> None:
 @pytest.mark.parametrize("operator", ["Log", "Sqrt"])
 def test_of_positive_numbers(operator: str) -> None:
     agree(operator, [POSITIVE])
+
+
+def test_a_mish_of_minus_x() -> None:
+    nodes = [
+        node("Sigmoid", "x0", "s"),
+        node("Mul", "s s", "t"),
+        node("HardSigmoid", "t", "h", alpha=0.5, beta=0.5),
+        node("Div", "x0 h", "d"),
+        node("Sub", "x0 d", "y0"),
+    ]
+    program = same(graph(nodes, [X]), [X])
+    assert [call.function for call in program.calls] == ["activate_elements"]
 
 
 def test_of_newer_opsets() -> None:
@@ -116,20 +125,23 @@ def test_prelu() -> None:
 @pytest.mark.parametrize("left", [True, False])
 def test_a_result_may_lie_where_an_input_of_its_shape_lies(left: bool) -> None:
     x, z = POSITIVE.copy(), np.abs(numbers(6, 1, 1)) + np.float32(0.5)
-    full, part = Operand(Pointer("input"), x.shape), Operand(Pointer("input", 1), z.shape)
+    full, part = (
+        Value(name=name, dtype="float32", shape=array.shape) for name, array in (("x", x), ("z", z))
+    )
     pair = (part, full) if left else (full, part)
     wanted = z / x if left else x / z
-    _run(binary(Binary.DIV, *pair, full), x, z)
+    _run(Combine(kind="divide", operands=pair, y=full), x, z)
     np.testing.assert_allclose(x, wanted, rtol=1e-6)
-    _run(binary(Binary.ADD, full, full, full), x)
+    _run(Combine(kind="add", operands=(full, full), y=full), x, z)
     np.testing.assert_allclose(x, 2 * wanted, rtol=1e-6)
-    _run(unary(full.pointer, full.pointer, x.size, Unary.NEG), x)
-    _run(activate(full.pointer, full.pointer, x.size, Activated()), x)
+    _run(Map(function=Activation("negative"), x=full, y=full), x, z)
     np.testing.assert_allclose(x, -2 * wanted, rtol=1e-6)
 
 
-def _run(call: Call, *arrays: Array) -> None:
+def _run(operator: Operator, *arrays: Array) -> None:
     held = [placed(array) for array in arrays]
-    some_kernels().launch(call, lambda pointer: int(held[pointer.index].ctypes.data))
+    scope = Scope(Settings(), {"x": Pointer("input"), "z": Pointer("input", 1)})
+    for call in launches(operator, scope):
+        some_kernels().launch(call, lambda pointer: int(held[pointer.index].ctypes.data))
     for array, copy in zip(arrays, held, strict=True):
         array[...] = copy

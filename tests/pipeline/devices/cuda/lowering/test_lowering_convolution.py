@@ -7,16 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.devices.cuda.calls.convolutions.geometry import Convolution
-from pipeline.devices.cuda.lowering import (
-    NotCoveredError,
-    Settings,
-    geometries,
-    geometry_key,
-    lower,
-)
+from pipeline.devices.cuda.lowering import NotCoveredError, Settings, geometries, lower
+from pipeline.devices.cuda.operators.convolutions.algorithms import geometry_key
 from tests.pipeline.devices.cuda.lowering.graphs import graph, node
 from tests.pipeline.devices.cuda.lowering.lowered import agree, execute, reference, same
+from tests.pipeline.devices.cuda.operators.convolving import make_shape
 from tests.pipeline.devices.nodes import ACTIVATIONS, MICROSOFT, drawn, numbers, windows
 
 pytestmark = pytest.mark.usefixtures("kernels")
@@ -65,6 +60,20 @@ def test_an_activation_that_kernels_do_not_have() -> None:
         lower(piece, Settings())
 
 
+@pytest.mark.parametrize(
+    ("inputs", "attributes", "reason"),
+    [
+        ([X, numbers(4, 3, 3, 3)], {"group": 3}, "weights .* in 3 groups"),
+        ([X, numbers(4, 2, 3, 3)], {"group": 3}, "weights .* in 3 groups"),
+        ([X, numbers(0, 6, 3, 3)], {}, "a tensor is empty"),
+        ([X, numbers(4, 6, 30, 3)], {}, "a kernel of .* does not fit"),
+    ],
+)
+def test_sizes_that_do_not_fit(inputs: list[Any], attributes: dict[str, Any], reason: str) -> None:
+    with pytest.raises(NotCoveredError, match=f"^Conv: {reason}"):
+        lower(graph([node("Conv", "x0 x1", "y0", **attributes)], inputs), Settings())
+
+
 def _key(piece: bytes) -> str:
     (key,) = geometries(piece, Settings(4))
     return key
@@ -110,13 +119,12 @@ def test_libraries_are_measured_where_they_may_be() -> None:
 @given(st.integers(1, 64), st.integers(1, 64))
 @drawn
 def test_chunks_of_filters_have_one_key(one: int, other: int) -> None:
-    sizes: dict[str, Any] = {"batch": 1, "channels": 3, "height": 8, "width": 8, "groups": 1}
-    sizes |= {"kernel": (3, 3), "strides": (1, 1), "pads": (1, 1), "dilations": (1, 1)}
-    sizes |= {"out_height": 8, "out_width": 8}
-    keys = {geometry_key(Convolution(filters=filters, **sizes)) for filters in (one, other)}
+    keys = {
+        geometry_key(make_shape(3, (8, 8), filters, (3, 3), pads=(1, 1)))
+        for filters in (one, other)
+    }
     assert len(keys) == 1
-    changed = Convolution(filters=one, **(sizes | {"pads": (1, 0)}))
-    assert geometry_key(changed) not in keys
+    assert geometry_key(make_shape(3, (8, 8), one, (3, 3), pads=(1, 0))) not in keys
 
 
 def _bias(kind: str, rows: int, columns: int) -> np.ndarray[Any, Any] | None:
@@ -166,6 +174,14 @@ def test_fused_gemm(attributes: dict[str, Any]) -> None:
 )
 def test_matmul(left: tuple[int, ...], right: tuple[int, ...]) -> None:
     agree("MatMul", [numbers(*left), numbers(*right)], weights=True)
+
+
+@pytest.mark.parametrize("turned", [(0, 1), (1, 0), (1, 1)])
+def test_fused_matmul(turned: tuple[int, int]) -> None:
+    a, b = numbers(2, 3, 5), numbers(5, 4)
+    inputs = [a.swapaxes(1, 2).copy() if turned[0] else a, b.T.copy() if turned[1] else b]
+    attributes = {"transA": turned[0], "transB": turned[1], "alpha": 0.5}
+    agree("FusedMatMul", inputs, attributes, domain=MICROSOFT)
 
 
 def test_matmul_of_batches_that_broadcast() -> None:

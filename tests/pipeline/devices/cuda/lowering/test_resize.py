@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.devices.cuda.lowering import NotCoveredError
-from pipeline.devices.cuda.lowering.handlers.resize_tables import Axis, nearest
+from pipeline.devices.cuda.lowering import NotCoveredError, Settings, lower
 from tests.pipeline.devices.cuda.lowering.lowered import Array, agree, reference
 from tests.pipeline.devices.nodes import drawn, numbers, piece
 
@@ -75,8 +74,8 @@ def test_what_is_nearest(coordinates: str, rounding: str) -> None:
         for result in range(1, 15):
             piece_of_one = piece("Resize", [x, None, None, ints(result)], attributes, opset=19)
             (expected,) = reference(piece_of_one, [x])
-            table = nearest(Axis(length, result, result / length), coordinates, rounding)
-            assert table.tolist() == expected.tolist(), (length, result)
+            (_, columns) = lower(piece_of_one, Settings()).constants
+            assert columns.tolist() == expected.tolist(), (length, result)
 
 
 @pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
@@ -107,7 +106,7 @@ def test_fewer_axes() -> None:
 
 
 def test_not_covered() -> None:
-    with pytest.raises(NotCoveredError, match="Resize: scales"):
+    with pytest.raises(NotCoveredError, match="Resize: more than two axes"):
         agree("Resize", [X, None, floats(1, 2, 1, 1)], {"mode": "nearest"})
     with pytest.raises(NotCoveredError, match="Resize: antialias 1"):
         agree("Resize", [X, None, floats(1, 1, 2, 2)], {"mode": "linear", "antialias": 1}, opset=18)

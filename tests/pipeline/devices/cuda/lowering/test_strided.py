@@ -7,9 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from models.network.node import UnsuitedError, Value
+from models.network.operators.movement import Copy, strides_of
 from pipeline.devices.cuda.call import Call, Pointer
-from pipeline.devices.cuda.calls.layouts import collapse, contiguous
-from pipeline.devices.cuda.calls.strided import View, copy, copy_bytes, whole
+from pipeline.devices.cuda.operators.launches import collapse
+from pipeline.devices.cuda.operators.movement import copied, copy_bytes
+from pipeline.devices.cuda.scope import Scope, Settings
 from tests.pipeline.devices.cuda.lowering.lowered import Array, agree
 from tests.pipeline.devices.cuda.space import placed, some_kernels
 from tests.pipeline.devices.nodes import drawn, numbers
@@ -18,6 +21,13 @@ pytestmark = pytest.mark.usefixtures("kernels")
 
 X = numbers(2, 6, 5, 7)
 DTYPES = [np.int8, np.float16, np.float32, np.int64]
+
+
+SCOPE = Scope(Settings(), {"x": Pointer("input"), "y": Pointer("output")})
+
+
+def _value(name: str, array: Array) -> Value:
+    return Value(name=name, dtype=array.dtype.name, shape=array.shape)
 
 
 def ints(*values: int) -> Array:
@@ -44,12 +54,17 @@ def test_copy_is_what_numpy_makes_of_a_view(
     shape, cuts, order = drawn
     x: Array = np.arange(np.prod(shape)).astype(dtype).reshape(shape)
     view = x[tuple(cuts)].transpose(order)
-    strides = tuple(step // x.itemsize for step in view.strides)
-    first = (view.ctypes.data - x.ctypes.data) // x.itemsize
     target: Array = np.full(view.size + 8, 99, dtype)
-    source = View(Pointer("input"), strides, first)
-    there = View(Pointer("output"), contiguous(view.shape), 4)
-    _run(copy(view.shape, source, there, x.itemsize), x, target)
+    copy = Copy(
+        x=_value("x", x),
+        y=_value("y", target),
+        sizes=view.shape,
+        read=tuple(step // x.itemsize for step in view.strides),
+        written=strides_of(view.shape),
+        start=(view.ctypes.data - x.ctypes.data) // x.itemsize,
+        place=4,
+    )
+    _run(copied(copy, SCOPE), x, target)
     np.testing.assert_array_equal(target[4:-4].reshape(view.shape), view)
     assert (target[:4] == 99).all()
     assert (target[-4:] == 99).all()
@@ -72,7 +87,7 @@ def test_joined_axes_pass_the_same_elements(
     drawn: tuple[list[int], list[slice], list[int]],
 ) -> None:
     shape, _, order = drawn
-    strides = contiguous(shape)
+    strides = strides_of(shape)
     sizes, steps = [shape[i] for i in order], [strides[i] for i in order]
     layout = collapse(sizes, steps)
     assert layout.rank <= max(sum(n > 1 for n in sizes), 1)
@@ -86,10 +101,11 @@ def test_joined_axes_pass_the_same_elements(
 
 
 def test_too_many_axes() -> None:
-    shape = (2,) * 7
-    strides = tuple(reversed(contiguous(shape)))
-    with pytest.raises(ValueError, match="7 axes"):
-        copy(shape, View(Pointer("input"), strides), whole(Pointer("output"), shape), 4)
+    x = np.empty((2,) * 7, np.float32)
+    steps = strides_of(x.shape)
+    copy = Copy(x=_value("x", x), y=_value("y", x), sizes=x.shape, read=steps[::-1], written=steps)
+    with pytest.raises(UnsuitedError, match="7 axes"):
+        copied(copy, SCOPE)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -161,6 +177,13 @@ def test_gather(axis: int) -> None:
         agree("Gather", [X, ints(*places)], {"axis": axis})
     agree("Gather", [X, np.array(-1)], {"axis": axis})
     agree("Gather", [X, ints(0, 1, 1, 0).reshape(2, 2)], {"axis": axis})
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_gather_of_other_elements(dtype: type) -> None:
+    x: Array = X.astype(dtype)
+    for places, axis in (([1, 0, 0], 1), ([3, 0, 4], -1), ([0, 1, 1], 2)):
+        agree("Gather", [x, ints(*places)], {"axis": axis})
 
 
 @pytest.mark.parametrize("mode", ["constant", "edge", "reflect"])

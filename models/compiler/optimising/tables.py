@@ -1,0 +1,257 @@
+"""Operators that make each byte of one byte are a table of 256, which ONNX Runtime fills: the same bits.
+
+An activation of a quantised network is several of them: a byte as a float, HardSigmoid, a byte again, and
+its product with the byte that was there first. Where layers make the bytes, what they become is looked up
+before they lie in memory (Cast and Gather behind each, cutting/quantised_groups.py), so neither they nor
+the floats do.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
+
+from models.compiler.analysis.graph import Graph
+from models.compiler.optimising.blocked import POINTWISE
+from models.graphs.nodes import label, made
+from models.network.fields import Array
+from models.runtime.sessions import open_session, session_options
+
+BYTES = 256
+KINDS = {"uint8": TensorProto.UINT8, "int8": TensorProto.INT8}
+_OF_BYTES = frozenset(("QLinearAdd", "QLinearLeakyRelu", "QLinearMul", "QLinearSigmoid"))
+READ_BYTES = _OF_BYTES | {"DequantizeLinear"}
+_MAKE_BYTES = _OF_BYTES | {"QuantizeLinear"}
+ON_ELEMENTS = POINTWISE | READ_BYTES | _MAKE_BYTES
+#: What puts bytes elsewhere and leaves them as they are.
+_MOVES = frozenset(("Concat", "Flatten", "Reshape", "Squeeze", "Transpose", "Unsqueeze"))
+_IR_VERSION = 9
+
+Constants = Mapping[str, NDArray[Any]]
+#: By what they make: nodes, and at which place.
+Makers = Mapping[str, tuple[int, onnx.NodeProto]]
+
+
+@dataclass(frozen=True)
+class Region:
+    """``nodes`` that make ``output`` of the bytes ``source`` alone, element by element."""
+
+    nodes: Sequence[onnx.NodeProto]
+    source: str
+    dtype: str
+    output: str
+
+
+def region_of(
+    last: onnx.NodeProto,
+    makers: Makers,
+    constants: Constants,
+    begins: Callable[[str, Sequence[onnx.NodeProto]], str | None],
+) -> Region | None:
+    """Return what ends with ``last`` and reads one tensor of bytes, the latest there is; None: nothing.
+
+    ``begins``: returns the element type of a tensor that some nodes read, if a region may begin with it.
+    """
+    if last.op_type not in _MAKE_BYTES or not _is_on_elements(last, constants):
+        return None
+    inside, read = [last], _read(last, constants)
+    while True:
+        if len(read) == 1:
+            (source,) = read
+            dtype = begins(source, inside)
+            if dtype is not None:
+                return Region(inside[::-1], source, dtype, last.output[0])
+        latest = max(read, key=lambda name: makers[name][0] if name in makers else -1, default="")
+        if latest not in makers or not _is_on_elements(makers[latest][1], constants):
+            return None
+        inside.append(makers[latest][1])
+        read = read - {latest} | _read(inside[-1], constants)
+
+
+def _read(node: onnx.NodeProto, constants: Constants) -> set[str]:
+    return {name for name in node.input if name and name not in constants}
+
+
+def _is_on_elements(node: onnx.NodeProto, constants: Constants) -> bool:
+    """Return whether elements of ``node`` are made of those at the same place and of single constants."""
+    held = [np.asarray(constants[name]) for name in node.input if name in constants]
+    single = all(array.size == 1 and array.ndim <= 1 for array in held)
+    return node.op_type in ON_ELEMENTS and single and len(node.output) == 1
+
+
+def table_of(region: Region, constants: Constants, versions: Mapping[str, int]) -> NDArray[Any]:
+    """Return what ``region`` makes of each byte, in the order of bytes as unsigned numbers.
+
+    ``versions``: of the operators of each domain.
+    """
+    nodes = []
+    for node in region.nodes:
+        alone = onnx.NodeProto()
+        alone.CopyFrom(node)
+        for attribute in alone.attribute:
+            if attribute.name == "axis":
+                attribute.i = 0
+        nodes.append(alone)
+    names = {name for node in nodes for name in node.input if name in constants}
+    graph = helper.make_graph(
+        nodes,
+        "table",
+        [helper.make_tensor_value_info(region.source, KINDS[region.dtype], [BYTES])],
+        [helper.make_empty_tensor_value_info(region.output)],
+        [numpy_helper.from_array(np.asarray(constants[name]), name) for name in sorted(names)],
+    )
+    opsets = [helper.make_opsetid(*item) for item in versions.items()]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=_IR_VERSION)
+    session = open_session(model.SerializeToString(), session_options(optimise=False))
+    numbers = np.arange(BYTES, dtype=np.uint8).view(region.dtype)
+    return np.asarray(session.run(None, {region.source: numbers})[0])
+
+
+def look_up_results(model: onnx.ModelProto, graph: Graph, layers: Collection[str]) -> Graph:
+    """Return ``graph`` with tables behind ``layers``; ``model``, which it was made of, is rewritten.
+
+    ``layers``: values behind which a table may stand. It does where nothing else reads them, and where what
+    is made of them is put together, or in another order or shape, before it is looked up.
+    """
+    finder, rewriter = _Finder(graph, layers), _Rewriter(graph, layers)
+    for region in finder.regions():
+        rewriter.look_up(region, finder.sources(region.source))
+    nodes = tuple(rewriter.nodes())
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
+    model.graph.initializer.extend(
+        numpy_helper.from_array(array, name) for name, array in rewriter.constants.items()
+    )
+    return replace(
+        graph,
+        nodes=nodes,
+        values=rewriter.values,
+        constants={**graph.constants, **rewriter.constants},
+        streamed=graph.streamed | rewriter.constants.keys(),
+    )
+
+
+class _Finder:
+    """Finds regions whose bytes layers make."""
+
+    def __init__(self, graph: Graph, layers: Collection[str]) -> None:
+        self._graph = graph
+        self._layers = layers
+        self._makers = {
+            name: (index, node) for index, node in enumerate(graph.nodes) for name in made(node)
+        }
+
+    def regions(self) -> Iterator[Region]:
+        """Yield regions that nobody else reads into; no two share a node."""
+        taken = set[str]()
+        for node in reversed(self._graph.nodes):
+            if taken.isdisjoint(made(node)):
+                region = region_of(node, self._makers, self._graph.constants, self._begins)
+                if region is not None and self._is_closed(region):
+                    taken.update(name for inner in region.nodes for name in made(inner))
+                    yield region
+
+    def sources(self, name: str) -> Iterator[str]:
+        """Yield ``name``, and what it is put together of: back to values of layers."""
+        yield name
+        if name not in self._layers:
+            for other in self._moved(name):
+                yield from self.sources(other)
+
+    def _begins(self, source: str, _: Sequence[onnx.NodeProto]) -> str | None:
+        """Return the dtype of ``source`` if layers make it."""
+        return self._graph.values[source].dtype if self._is_of_layers(source) else None
+
+    def _is_of_layers(self, name: str) -> bool:
+        if name in self._layers:
+            return name in self._graph.values and self._graph.values[name].dtype in KINDS
+        moved = self._moved(name)
+        alone = len(set(moved)) == len(moved) and all(
+            len(self._graph.readers.get(other, ())) == 1 and other not in self._graph.outputs
+            for other in moved
+        )
+        return bool(moved) and alone and all(map(self._is_of_layers, moved))
+
+    def _moved(self, name: str) -> list[str]:
+        """Return what ``name`` is put together of; nothing where it is made otherwise."""
+        _, node = self._makers.get(name, (0, None))
+        if node is None or node.op_type not in _MOVES or name not in self._graph.values:
+            return []
+        return list(node.input if node.op_type == "Concat" else node.input[:1])
+
+    def _is_closed(self, region: Region) -> bool:
+        """Return whether nobody else reads what it is made of, or what is inside."""
+        inside = {self._makers[node.output[0]][0] for node in region.nodes}
+        names = {region.source, *(node.output[0] for node in region.nodes)} - {region.output}
+        return not names.intersection(self._graph.outputs) and all(
+            inside.issuperset(self._graph.readers.get(name, ())) for name in names
+        )
+
+
+class _Rewriter:
+    """Puts tables into a graph; ``values`` and ``constants``: what there is then, and what is new."""
+
+    def __init__(self, graph: Graph, layers: Collection[str]) -> None:
+        self.values = dict(graph.values)
+        self.constants: dict[str, NDArray[Any]] = {}
+        self._graph = graph
+        self._layers = layers
+        self._versions = {item.domain: item.version for item in graph.opsets}
+        self._names = {*graph.values, *graph.loose, *graph.constants, *graph.tensors}
+        self._behind: dict[str, list[onnx.NodeProto]] = {}
+        self._read_as: dict[str, str] = {}
+        self._made_as: dict[str, str] = {}
+        self._gone = set[str]()
+
+    def look_up(self, region: Region, sources: Iterable[str]) -> None:
+        """Put what ``region`` makes behind the layers among ``sources``, which its bytes come of."""
+        table = table_of(region, self._graph.constants, self._versions)
+        self._gone.update(name for node in region.nodes for name in made(node))
+        for name in sources:
+            held = replace(self.values[name], dtype=table.dtype.name)
+            if name not in self._layers:
+                self.values[name] = held
+                if name == region.source:
+                    self._made_as[name] = region.output
+                continue
+            result = region.output
+            if name != region.source:
+                result = self._read_as[name] = self._value(f"{name}/found", held)
+            numbers = self._value(f"{name}/numbers", replace(held, dtype="int32"))
+            # Each has its own, which is streamed with the weights of its layer.
+            own = self._fresh(f"{name}/table")
+            self.constants[own] = table
+            self._behind[name] = [
+                helper.make_node("Cast", [name], [numbers], to=TensorProto.INT32),
+                helper.make_node(
+                    "Gather", [own, numbers], [result], name=label(region.nodes[-1]), axis=0
+                ),
+            ]
+
+    def nodes(self) -> Iterator[onnx.NodeProto]:
+        """Yield all nodes."""
+        for node in self._graph.nodes:
+            if not self._gone.isdisjoint(made(node)):
+                continue
+            kept = onnx.NodeProto()
+            kept.CopyFrom(node)
+            kept.input[:] = [self._read_as.get(name, name) for name in node.input]
+            kept.output[:] = [self._made_as.get(name, name) for name in node.output]
+            yield kept
+            for name in made(node):
+                yield from self._behind.get(name, ())
+
+    def _value(self, name: str, array: Array) -> str:
+        name = self._fresh(name)
+        self.values[name] = array
+        return name
+
+    def _fresh(self, name: str) -> str:
+        while name in self._names:
+            name += "_"
+        self._names.add(name)
+        return name

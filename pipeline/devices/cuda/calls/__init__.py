@@ -1,1 +1,0 @@
-"""What the kernels are called with: pure functions from shapes and pointers to launches as data."""

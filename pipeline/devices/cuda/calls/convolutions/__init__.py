@@ -1,1 +1,0 @@
-"""Launches that compute convolutions: algorithms, tiles, and the kernels of each."""

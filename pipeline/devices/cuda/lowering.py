@@ -1,0 +1,215 @@
+"""Lowering: a piece, a small ONNX model, becomes launches of kernels.
+
+Each node is read as an operator (models/network/operators), several of them may become one
+(models/graphs/fusion.py), and operators/ has the launches of each kind.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+from models.graphs.constants import lift_constants
+from models.graphs.fusion import Surroundings, fusions
+from models.graphs.nodes import domain_of, node_of
+from models.network.fields import DTYPES
+from models.network.node import Known, UnsuitedError, Value
+from models.network.operators import READERS, Convolution, Move, Operator, Reshape, read_operator
+from pipeline.devices.cuda.call import Call, Pointer, Program
+from pipeline.devices.cuda.operators import launches
+from pipeline.devices.cuda.operators.convolutions.algorithms import geometry_key, worth_measuring
+from pipeline.devices.cuda.operators.movement import copy_bytes
+from pipeline.devices.cuda.scope import Scope, Settings
+
+__all__ = ["NotCoveredError", "Settings", "convolutions", "describe", "geometries", "lower"]
+
+
+class NotCoveredError(Exception):
+    """Kernels do not cover all nodes of a piece; ``operators`` has an "OpType: reason" for each."""
+
+    def __init__(self, operators: Sequence[str]) -> None:
+        super().__init__("; ".join(operators))
+        self.operators = tuple(operators)
+
+
+def lower(graph: bytes, settings: Settings) -> Program:
+    """Return the launches of a serialised piece.
+
+    An output may lie in the memory of an input where the piece is one operator on elements and both have
+    the same shape, and in that of the tensor which a convolution adds.
+
+    Raises:
+        NotCoveredError: no kernel does what some node asks for.
+    """
+    return _Lowering(graph).program(settings)
+
+
+def describe(graph: bytes, settings: Settings | None = None) -> list[str]:
+    """Return the names of the kernels that a piece runs, in order.
+
+    Raises:
+        NotCoveredError: no kernel does what some node asks for.
+    """
+    return [call.function for call in lower(graph, settings or Settings()).calls]
+
+
+def geometries(graph: bytes, settings: Settings) -> dict[str, tuple[str, ...]]:
+    """Return what to choose of: the algorithms that a piece's convolutions may take, by geometry.
+
+    Raises:
+        NotCoveredError: no kernel does what some node asks for.
+    """
+    return {geometry_key(it): worth_measuring(it, settings) for it in convolutions(graph, settings)}
+
+
+def convolutions(graph: bytes, settings: Settings) -> tuple[Convolution, ...]:
+    """Return the convolutions of a piece, in order.
+
+    Raises:
+        NotCoveredError: no kernel does what some node asks for.
+    """
+    lowering = _Lowering(graph)
+    lowering.program(settings)
+    return tuple(it for it in lowering.operators.values() if isinstance(it, Convolution))
+
+
+class _Lowering:
+    """One piece: its nodes as operators, or why they are none."""
+
+    def __init__(self, piece: bytes) -> None:
+        model = onnx.load_model_from_string(piece)
+        lift_constants(model)
+        opsets = {domain_of(item.domain): item.version for item in model.opset_import}
+        self._graph = model.graph
+        self._nodes = [node_of(node, opsets) for node in model.graph.node]
+        unknown = [node.operator for node in self._nodes if node.operator not in READERS]
+        if unknown:
+            raise NotCoveredError([f"{name}: no kernel" for name in dict.fromkeys(unknown)])
+        self._constants = {
+            tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer
+        }
+        given = (
+            *(_value(name, item.dtype, item.shape) for name, item in self._constants.items()),
+            *map(_port, model.graph.input),
+        )
+        self._values = {value.name: value for value in given if value is not None}
+        self._known = Known(self._values.get, self._constants.get)
+        self._reasons: dict[int, str] = {}
+        self.operators = self._fused(self._read())
+
+    def _read(self) -> dict[int, Operator]:
+        """Return what nodes are, each by itself; those that read what is not known are left out."""
+        found: dict[int, Operator] = {}
+        unknown: set[str] = set()
+        for index, node in enumerate(self._nodes):
+            if unknown.isdisjoint(node.inputs):
+                try:
+                    found[index] = read_operator(node, self._known)
+                except ValueError as exc:
+                    self._reasons[index] = str(exc)
+                else:
+                    self._values |= {value.name: value for value in _made(found[index])}
+                    continue
+            unknown.update(filter(None, node.outputs))
+        return found
+
+    def _fused(self, alone: Mapping[int, Operator]) -> dict[int, Operator]:
+        """Return what is computed, in order, by its first node; several nodes may be one operator."""
+        makers = {name: index for index, node in enumerate(self._nodes) for name in node.outputs}
+        around = Surroundings(
+            self._nodes,
+            {port.name for port in self._graph.output},
+            self._known,
+            # What is added lies there before.
+            lambda index, name: makers.get(name, -1) < index,
+        )
+        found = dict(alone)
+        for index, fusion in fusions(around, range(len(self._nodes))).items():
+            if alone.keys() >= set(fusion.nodes):
+                found[index] = fusion.operator(alone[index], self._values.__getitem__)
+                for other in fusion.nodes[1:]:
+                    del found[other]
+        return found
+
+    def program(self, settings: Settings) -> Program:
+        """Return the launches.
+
+        Raises:
+            NotCoveredError: no kernel does what some node asks for.
+        """
+        homes = self._homes()
+        inputs = {port.name: Pointer("input", at) for at, port in enumerate(self._graph.input)}
+        scope = Scope(settings, inputs | homes, self._constants)
+        calls: list[Call] = []
+        reasons = dict(self._reasons)
+        for index, operator in self.operators.items():
+            try:
+                if isinstance(operator, Reshape):
+                    calls += _renamed(operator, homes, scope)
+                else:
+                    calls += launches(operator, scope)
+            except UnsuitedError as exc:
+                reasons[index] = str(exc)
+        missing = [*self._amiss()]
+        missing += [f"{self._nodes[at].operator}: {why}" for at, why in sorted(reasons.items())]
+        if missing:
+            raise NotCoveredError(missing)
+        placed, inner_bytes = scope.placed(calls)
+        return Program(placed, inner_bytes, tuple(scope.tables))
+
+    def _homes(self) -> dict[str, Pointer]:
+        """Return where the outputs lie, and the values that become outputs under another name."""
+        homes = {port.name: Pointer("output", i) for i, port in enumerate(self._graph.output)}
+        given = {port.name for port in self._graph.input}.union(self._constants)
+        for operator in reversed(self.operators.values()):
+            if not isinstance(operator, Reshape) or operator.x.name in given:
+                continue
+            if operator.y.name in homes:
+                homes.setdefault(operator.x.name, homes[operator.y.name])
+        return homes
+
+    def _amiss(self) -> Iterator[str]:
+        """Yield what is wrong with the outputs: no node makes them, or one of another size."""
+        given = {port.name for port in self._graph.input}.union(self._constants)
+        for port in self._graph.output:
+            if port.name in given:
+                yield f"{port.name}: no node makes this output"
+            said, made = _port(port), self._values.get(port.name)
+            if said and made and (said.dtype, said.shape) != (made.dtype, made.shape):
+                arrays = (f"{array.dtype} {list(array.shape)}" for array in (made, said))
+                yield "{}: {} is made, not {}".format(port.name, *arrays)
+
+
+def _made(operator: Operator) -> Sequence[Value]:
+    return operator.ys if isinstance(operator, Move) else (operator.y,)
+
+
+def _renamed(it: Reshape, homes: Mapping[str, Pointer], scope: Scope) -> list[Call]:
+    """Return what another shape costs: nothing, or a copy where two outputs of the piece are one value."""
+    home = homes.get(it.y.name)
+    if home is None:
+        scope.alias(it.y, it.x)
+    elif homes.get(it.x.name) != home:
+        return [copy_bytes(scope.read(it.x), home, it.x.n_bytes)]
+    return []
+
+
+def _port(port: onnx.ValueInfoProto) -> Value | None:
+    """Return what a port says; None: not all of it is known, or no kernel knows such elements."""
+    tensor = port.type.tensor_type
+    if not tensor.HasField("shape") or not tensor.elem_type:
+        return None
+    if not all(dim.HasField("dim_value") for dim in tensor.shape.dim):
+        return None
+    try:
+        dtype = np.dtype(helper.tensor_dtype_to_np_dtype(tensor.elem_type))
+    except (KeyError, ValueError):
+        return None
+    return _value(port.name, dtype, [dim.dim_value for dim in tensor.shape.dim])
+
+
+def _value(name: str, dtype: np.dtype[Any], shape: Sequence[int]) -> Value | None:
+    known = dtype.name in DTYPES
+    return Value(name=name, dtype=dtype.name, shape=tuple(shape)) if known else None

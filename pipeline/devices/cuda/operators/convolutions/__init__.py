@@ -1,0 +1,1 @@
+"""Launches that compute convolutions: algorithms, and the kernels of each."""

@@ -1,0 +1,102 @@
+"""Launches of kernels/strided.cu: copies between layouts, which movement is made of."""
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models.network.node import UnsuitedError
+from models.network.operators import Gather, Move, Pad
+from models.network.operators.movement import Copy
+from pipeline.devices.cuda.call import Call, Pointer
+from pipeline.devices.cuda.operators.launches import MAX_ELEMENTS, collapse, per_element
+from pipeline.devices.cuda.operators.resizing import pick
+from pipeline.devices.cuda.scope import Scope
+
+_BYTES_A_THREAD = 16
+#: Of an element of the kernel for places in any order.
+_WORD_BYTES = 4
+
+
+def moved(it: Move, scope: Scope) -> list[Call]:
+    """Return the launches of copies in equal steps."""
+    return [copied(each, scope) for each in it.copies]
+
+
+def copied(it: Copy, scope: Scope) -> Call:
+    """Return the launch of a copy; ``x`` and ``y`` do not overlap.
+
+    Raises:
+        UnsuitedError: too many elements, or more than six axes that cannot be joined.
+    """
+    item_bytes, count = it.x.item_bytes, math.prod(it.sizes)
+    source = scope.read(it.x).moved(it.start * item_bytes)
+    target = scope.write(it.y).moved(it.place * item_bytes)
+    layout = collapse(it.sizes, it.read, it.written)
+    if count == 1 or layout.strides == ((1,), (1,)):
+        return copy_bytes(source, target, count * item_bytes)
+    function, numbers = f"copy_strided_{item_bytes}", (layout.rank, *layout.numbers)
+    return per_element("strided", function, count, source, target, numbers, count)
+
+
+def copy_bytes(source: Pointer, target: Pointer, n_bytes: int) -> Call:
+    """Return the launch that copies ``n_bytes`` in a row.
+
+    Raises:
+        UnsuitedError: there are none, or more than kernels can count.
+    """
+    if n_bytes > MAX_ELEMENTS:
+        raise UnsuitedError(f"{n_bytes} bytes")
+    threads = -(-n_bytes // _BYTES_A_THREAD)
+    return per_element("strided", "copy_bytes", threads, source, target, n_bytes)
+
+
+def gathered(it: Gather, scope: Scope) -> list[Call]:
+    """Return the launches of a Gather: a copy for places in equal steps, a table for others."""
+    copies = list(it.copies())
+    length, chosen = it.x.shape[it.axis], len(it.places)
+    words, rest = divmod(math.prod(it.x.shape[it.axis + 1 :]) * it.x.item_bytes, _WORD_BYTES)
+    if len(copies) == 1 or rest:
+        return [copied(each, scope) for each in copies]
+    count = math.prod(it.x.shape[: it.axis]) * chosen * words
+    pointers = scope.read(it.x), scope.write(it.y), scope.table(np.array(it.places, np.int32))
+    numbers = (count, length, chosen, words)
+    return [per_element("strided", "gather", count, *pointers, *numbers)]
+
+
+def padded(it: Pad, scope: Scope) -> list[Call]:
+    """Return the launches of a Pad: a table of what each place of a plane shows, or a copy into a constant.
+
+    Raises:
+        UnsuitedError: more than two axes have around them what is inside.
+    """
+    pads = list(zip(it.before, it.behind, strict=True))
+    if not any(any(pad) for pad in pads[:-2]):
+        shape = (1, *it.x.shape)
+        planes = [(0, 0), *pads][-2:]
+        rows, columns = (
+            _sources(length, *pad, it.mode) for length, pad in zip(shape[-2:], planes, strict=True)
+        )
+        return [pick(it.x, it.y, rows, columns, scope, it.value)]
+    if it.mode != "constant":
+        raise UnsuitedError(f"{it.mode} around more than two axes")
+    count = math.prod(it.y.shape)
+    filled = per_element("strided", "fill", count, scope.write(it.y), count, it.value)
+    return [filled, copied(it.kept(), scope)]
+
+
+def _sources(length: int, before: int, behind: int, mode: str) -> NDArray[np.int32]:
+    """Return, for each place of a padded axis, the place it shows; -1: a constant."""
+    places = np.arange(-before, length + behind)
+    if mode == "constant":
+        places[(places < 0) | (places >= length)] = -1
+    elif mode == "edge":
+        places = places.clip(0, length - 1)
+    elif mode == "wrap":
+        places %= length
+    elif length > 1:
+        period = 2 * (length - 1)
+        places = np.abs((places + length - 1) % period - (length - 1))
+    else:
+        places[:] = 0
+    return places.astype(np.int32)
