@@ -1,4 +1,4 @@
-"""Programs of a manifest as the native library takes them: what kinds are there, and where values lie."""
+"""Programs of a manifest as the native library takes them: which kinds it has, and where values lie."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -9,53 +9,32 @@ from models.packs.records.pieces import Joined, Piece
 from models.packs.records.programs import Program, Step
 from models.packs.records.rows import RowOperator
 
-#: The steps that the library knows, in the order of `enum operator` in kernels/chain.h.
-OPERATORS = (
-    "copy",
-    "add",
-    "subtract",
-    "multiply",
-    "divide",
-    "add_number",
-    "multiply_number",
-    "divide_number",
-    "negative",
-    "clip",
-    "leaky_relu",
-    "hard_sigmoid",
-    "hard_swish",
-    "sigmoid",
-    "silu",
-    "tanh",
-    "mish",
-    "erf",
-    "gelu",
-)
-#: Those that kinds of one value are; what is not here has no kernel.
-_OF_ONE: Mapping[str, str] = {
-    "add": "add_number",
-    "clip": "clip",
-    "divide": "divide_number",
-    "erf": "erf",
-    "gelu": "gelu",
-    "hard_sigmoid": "hard_sigmoid",
-    "hard_swish": "hard_swish",
-    "leaky_relu": "leaky_relu",
-    "mish": "mish",
-    "multiply": "multiply_number",
-    "negative": "negative",
-    "relu": "clip",
-    "sigmoid": "sigmoid",
-    "silu": "silu",
-    "tanh": "tanh",
+#: The steps that the library knows, in the order of `enum operator` in kernels/chain.h, and which kind each
+#: is, of how many values.
+_STEPS: Mapping[str, tuple[str, int]] = {
+    "copy": ("", 1),
+    "add": ("add", 2),
+    "subtract": ("subtract", 2),
+    "multiply": ("multiply", 2),
+    "divide": ("divide", 2),
+    "add_number": ("add", 1),
+    "multiply_number": ("multiply", 1),
+    "divide_number": ("divide", 1),
+    "negative": ("negative", 1),
+    "clip": ("clip", 1),
+    "leaky_relu": ("leaky_relu", 1),
+    "hard_sigmoid": ("hard_sigmoid", 1),
+    "hard_swish": ("hard_swish", 1),
+    "sigmoid": ("sigmoid", 1),
+    "silu": ("silu", 1),
+    "tanh": ("tanh", 1),
+    "mish": ("mish", 1),
+    "erf": ("erf", 1),
+    "gelu": ("gelu", 1),
 }
-#: And those of two.
-_OF_TWO: Mapping[str, str] = {
-    "add": "add",
-    "divide": "divide",
-    "multiply": "multiply",
-    "subtract": "subtract",
-}
+OPERATORS = tuple(_STEPS)
+_COPY, _CLIP = map(OPERATORS.index, ("copy", "clip"))
+_OPERATOR_OF = {kind: at for at, kind in enumerate(_STEPS.values())} | {("relu", 1): _CLIP}
 _BOUNDS = (-math.inf, math.inf)
 #: Tensors, and values in between that live at once, that one program has at most (kernels/chain.h).
 MOST_TENSORS = 12
@@ -100,18 +79,18 @@ def native_program(program: Program) -> NativeProgram | None:
         return None
     todo = []
     for value, step in enumerate(program.steps, n_inputs):
-        operator = (_OF_ONE if len(step.reads) == 1 else _OF_TWO).get(step.kind)
+        operator = _OPERATOR_OF.get((step.kind, len(step.reads)))
         if operator is None:
             return None
         todo.append(_Work(operator, step.reads, value, *_parameters(step)))
     tensors = {value: value for value in range(n_inputs)}
     for place, value in enumerate(program.results, n_inputs):
-        if todo and value == n_values - 1:
+        if value == n_values - 1 >= n_inputs:
             tensors[value] = place
         else:
             copied = n_values + place
             tensors[copied] = place
-            todo.append(_Work("copy", (value,), copied))
+            todo.append(_Work(_COPY, (value,), copied))
     steps = _placed(todo, tensors)
     return None if steps is None else NativeProgram(n_inputs, len(program.results), tuple(steps))
 
@@ -119,7 +98,7 @@ def native_program(program: Program) -> NativeProgram | None:
 class _Work(NamedTuple):
     """``operator`` on values by number, which makes another one."""
 
-    operator: str
+    operator: int
     reads: tuple[int, ...]
     makes: int
     p: float = 0.0
@@ -156,7 +135,7 @@ def _placed(todo: Sequence[_Work], tensors: Mapping[int, int]) -> list[NativeSte
             if not free:
                 return None
             at[made] = free.pop()
-        found.append(NativeStep(OPERATORS.index(operator), at[made], places[0], places[-1], p, q))
+        found.append(NativeStep(operator, at[made], places[0], places[-1], p, q))
         if made not in tensors and made not in last:
             free.append(at.pop(made))
     return found

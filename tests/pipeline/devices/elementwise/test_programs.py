@@ -85,9 +85,10 @@ def test_a_result_over_what_is_read_is_written_last() -> None:
 
 
 def test_a_result_that_is_an_input_is_a_copy() -> None:
-    found = native_program(Program(n_inputs=1, results=(0,)))
-    assert found is not None
-    assert described(found) == ["copy 0 0 to 1"]
+    for n_inputs in (1, 2):
+        found = native_program(Program(n_inputs=n_inputs, results=tuple(range(n_inputs))))
+        assert found is not None
+        assert described(found) == [f"copy {at} {at} to {n_inputs + at}" for at in range(n_inputs)]
 
 
 def test_nothing_to_do() -> None:
