@@ -204,13 +204,14 @@ def test_a_piece_and_its_rows_run_in_one_pass_or_neither_does(case: Case) -> Non
     for number in doing:
         manifest = with_chains(without_kernels(pack, number), are_sessions=True).manifest
         for item in manifest.row_operators:
-            pieces = manifest.pieces[item.first_piece : item.end_piece]
-            alike = [
-                other
+            own = item.first_piece, item.end_piece
+            chains = [piece.chain for piece in manifest.pieces[slice(*own)]]
+            chains += [
+                other.chain
                 for other in manifest.row_operators
-                if (other.first_piece, other.end_piece) == (item.first_piece, item.end_piece)
+                if (other.first_piece, other.end_piece) == own
             ]
-            assert len({each.chain is None for each in (*pieces, *alike)}) == 1
+            assert len({chain is None for chain in chains}) == 1
             if item.elementwise and item.elementwise.program == number:
                 assert item.chain is None
         assert any(piece.chain for piece in manifest.pieces)
