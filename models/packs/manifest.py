@@ -5,7 +5,7 @@ What they are made of is in ``records/``. Checks that need the files beside it l
 
 import json
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
@@ -23,7 +23,7 @@ from models.packs.records.spans import FileRecord, Span, Store
 from models.packs.target import Target
 
 #: The one that is written and read.
-FORMAT_VERSION: Final = 4
+FORMAT_VERSION: Literal[4] = 4
 
 
 class Manifest(BaseModel):

@@ -10,11 +10,12 @@ from pathlib import Path
 from models.errors import PackError
 from models.network.activations import PARAMETERS
 from models.network.fields import Array, stretches
+from models.network.windows import SAME
 from models.packs.choice import joined_pieces
 from models.packs.manifest import Manifest
 from models.packs.records.pieces import Piece
 from models.packs.records.programs import Elementwise, Program, Step
-from models.packs.records.rows import RowOperator, Window
+from models.packs.records.rows import RowOperator
 
 _DTYPE = "float32"
 
@@ -132,5 +133,5 @@ def _check_row_operator(
                 raise PackError(f"{where}.reads: {place}: {list(shape)} differs by row")
             continue
         taken = operator.inputs[place]
-        if any(window != Window(fill=window.fill) for window in (taken.window, taken.across)):
+        if (taken.window, taken.across) != (SAME, SAME):
             raise PackError(f"{where}.reads: {place} is not read row by row")

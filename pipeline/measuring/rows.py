@@ -32,7 +32,7 @@ from pipeline.profiles.row_kernels import (
     row_key,
     tile_key,
 )
-from pipeline.program.row_ranges import Rows, needed
+from pipeline.program.row_ranges import Rows
 
 _REPEATS = 7
 # Of one operator in one round: large ones are measured less often.
@@ -108,10 +108,11 @@ class RowKernels:
         return times
 
     def _input(self, taken: RowInput, part: _Part) -> NDArray[Any]:
-        rows = len(needed(taken.window, Rows(0, part.rows)))
+        rows = len(Rows(0, part.rows).through(taken.window))
         if part.columns is None:
             return self._filled(taken.row_value, rows)
-        return self._filled(taken.row_value, rows, len(needed(taken.across, Rows(0, part.columns))))
+        columns = len(Rows(0, part.columns).through(taken.across))
+        return self._filled(taken.row_value, rows, columns)
 
     def _filled(self, row_value: int, rows: int, columns: int | None = None) -> NDArray[Any]:
         _, channels, _, width = self._manifest.row_values[row_value].shape

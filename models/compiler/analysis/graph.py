@@ -11,9 +11,11 @@ from numpy.typing import NDArray
 from onnx import TensorProto
 
 from models.compiler.analysis.types import Loose
-from models.graphs.nodes import reads
+from models.graphs.nodes import domain_of, node_of, reads
 from models.graphs.parameters import quantised_weights
 from models.network.fields import Array
+from models.network.node import Known, UnsuitedError
+from models.network.operators import Operator, read_operator
 
 NCHWC_DOMAIN = "com.microsoft.nchwc"
 
@@ -97,6 +99,22 @@ class Graph:
             return loose.array
         constant = self.constants[name]
         return Array(dtype=np.dtype(constant.dtype).name, shape=constant.shape)
+
+    def operator(self, node: onnx.NodeProto) -> Operator | None:
+        """Return what ``node`` computes; None: no family of operators knows it."""
+        try:
+            return read_operator(node_of(node, self._versions), self._known)
+        except UnsuitedError:
+            return None
+
+    @functools.cached_property
+    def _versions(self) -> Mapping[str, int]:
+        return {domain_of(opset.domain): opset.version for opset in self.opsets}
+
+    @functools.cached_property
+    def _known(self) -> Known:
+        there = {*self.values, *self.constants}
+        return Known(lambda name: self.array(name) if name in there else None, self.constants.get)
 
     @functools.cached_property
     def readers(self) -> Mapping[str, list[int]]:

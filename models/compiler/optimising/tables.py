@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from models.compiler.analysis.graph import Graph
-from models.compiler.optimising.blocked import POINTWISE
 from models.graphs.nodes import label, made
 from models.network.fields import Array
+from models.network.operators.elements import POINTWISE
 from models.runtime.sessions import open_session, session_options
 
 BYTES = 256

@@ -230,6 +230,7 @@ class RowDescriber:
                     row_value=self._numbers[name],
                     window=window,
                     columns=None if across == window else across,
+                    fill=row.fill,
                 )
                 for (name, window), across in zip(row.inputs, columns, strict=True)
             ),

@@ -74,3 +74,18 @@ READERS: dict[str, Callable[[NodeReader], Map | Combine]] = {
     **dict.fromkeys(OPERATORS, mapped),
     **{name: _combined(kind) for name, kind in _KINDS.items()},
 }
+
+#: Operators that make each element of elements at the same place, without their domains.
+POINTWISE = frozenset(
+    (*(name.rpartition(".")[2] for name in READERS), "Selu", "ThresholdedRelu"),
+)
+#: Those whose kernels in ONNX Runtime compute the elements that are left behind whole vectors in another
+#: way: their bits depend on how many elements there are, and on how threads divide them.
+UNEVEN = frozenset(("Elu", "Log", "Mish", "Selu", "Softplus"))
+#: Those whose kernels read an element, compute, and write it: safe on the same memory. Of integers, too.
+IN_PLACE = frozenset(
+    (
+        *("Add", "Div", "HardSigmoid", "LeakyRelu", "Mul", "Neg", "Relu", "Sigmoid", "Sub", "Tanh"),
+        *("QLinearAdd", "QLinearConcat", "QLinearLeakyRelu", "QLinearMul", "QLinearSigmoid"),
+    )
+)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models.compiler.optimising.blocked import POINTWISE
+from models.network.operators.elements import POINTWISE
 from pipeline.export_c.errors import ExportError
 from pipeline.export_c.network.network import Network, Node
 

@@ -129,7 +129,7 @@ def test_programs_that_cannot_be_are_refused(
         (of_row("elementwise", "reads", [9]), "elementwise.reads", "9 is out of range"),
         (of_row("elementwise", "makes", [1]), "elementwise.makes", "1 is out of range"),
         (
-            of_row("inputs", 0, "window", {"kernel": 3, "above": 1}),
+            of_row("inputs", 0, "window", {"kernel": 3, "before": 1, "behind": 1}),
             "elementwise.reads",
             "0 is not read row by row",
         ),

@@ -75,6 +75,12 @@ CASES = {
         b = Relu(a)
         y = Conv<pads=[1,0,1,2], strides=[3,1]>(b, wb)
     """, {"wa": W3, "wb": W3}),
+    "padding by name": Case("""
+        a = Conv<auto_pad="SAME_UPPER", strides=[2,2]>(x, wa)
+        b = MaxPool<auto_pad="SAME_LOWER", kernel_shape=[2,2]>(a)
+        c = Conv<auto_pad="SAME_UPPER", group=32>(b, wb)
+        y = Conv<auto_pad="SAME_LOWER">(c, wc)
+    """, {"wa": W3, "wb": (32, 1, 5, 5), "wc": W1}, source="1,32,14,9"),
     "kernels": Case("""
         a = Conv<pads=[2,1,3,1]>(x, wa)
         b = Conv(a, wb)

@@ -17,9 +17,9 @@ from models.compiler.cutting.rows import RowNode
 from models.compiler.writing.describe_programs import ProgramDescriber
 from models.graphs.nodes import made, reads
 from models.network.fields import Array
+from models.network.windows import SAME
 from models.packs.pack import open_pack
 from models.packs.records.programs import Elementwise, Program, Step
-from models.packs.records.rows import Window
 
 _SHAPE = (1, 4, 3, 5)
 _NUMBERS: dict[str, float | tuple[float, ...]] = {
@@ -160,7 +160,7 @@ def parts_of(nodes: str, kept: str, rows: bool = False) -> Partition:
     parts = Partition(graph, Aliases({}, frozenset()), [piece], {b"": piece}, [0])
     if rows:
         for index, node in enumerate(own):
-            inputs = tuple((name, Window()) for name in dict.fromkeys(reads(node)) if name in names)
+            inputs = tuple((name, SAME) for name in dict.fromkeys(reads(node)) if name in names)
             parts.rows.nodes.append(RowNode(index, inputs, tuple(made(node)), node))
             parts.row_graphs.append(0)
     return parts
