@@ -194,6 +194,7 @@ def _write_pack(
         bottlenecks=BottleneckDescriber(parts, layout).bottlenecks(),
         programs=programs.programs,  # of all that was described before
         layers=layer_records(parts),
+        window_products=graph.window_products,
         inputs=port_records(graph, graph.inputs, index, defaults),
         outputs=port_records(graph, graph.outputs, index),
         preprocess=recipes.preprocess,

@@ -69,6 +69,15 @@ class Window(Record):
         """Return the window with as much behind an input of ``length`` as ``made`` outputs need."""
         return replace(self, behind=self.end(made) - length)
 
+    def then(self, later: "Window") -> "Window":
+        """Return what of this input an output of ``later``, which reads this output, needs; none repeat."""
+        return Window(
+            kernel=(later.reach - 1) * self.stride + self.reach,
+            stride=self.stride * later.stride,
+            before=later.before * self.stride + self.before,
+            behind=later.behind * self.stride + self.behind,
+        )
+
 
 #: Each output is made of the input at the same place.
 SAME = Window()

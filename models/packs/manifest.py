@@ -15,6 +15,7 @@ from models.images.preprocess import Preprocess
 from models.network.fields import Count
 from models.packs.designed import DesignedMemory
 from models.packs.records.bottlenecks import Bottleneck
+from models.packs.records.network import WindowProduct
 from models.packs.records.pieces import Alternative, GraphRange, Layer, Piece, Resident, Value
 from models.packs.records.ports import Classification, Port, Source, SourceSizes
 from models.packs.records.programs import Program
@@ -51,6 +52,7 @@ class Manifest(BaseModel):
     bottlenecks: tuple[Bottleneck, ...] = ()
     programs: tuple[Program, ...] = ()
     layers: tuple[Layer, ...]
+    window_products: tuple[WindowProduct, ...] = ()
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
     preprocess: Preprocess | None = None

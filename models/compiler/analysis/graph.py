@@ -16,6 +16,7 @@ from models.graphs.parameters import quantised_weights
 from models.network.fields import Array
 from models.network.node import Known, UnsuitedError
 from models.network.operators import Operator, read_operator
+from models.packs.records.network import WindowProduct
 
 NCHWC_DOMAIN = "com.microsoft.nchwc"
 
@@ -50,7 +51,8 @@ class Graph:
     ``constants`` every initializer, ``tensors`` those of element types that NumPy does not have. The four
     share no name. Loose values and ``tensors`` are touched only inside ``regions``. ``streamed``: constants
     that are weights however small they are; ``resident``: those of them that stay in memory.
-    ``dequantised``: as ``models/compiler/optimising/integers/floats.py`` returns them.
+    ``dequantised``: as ``models/compiler/optimising/integers/floats.py`` returns them. ``window_products``:
+    convolutions that are products on windows now.
     """
 
     nodes: tuple[onnx.NodeProto, ...]
@@ -66,6 +68,7 @@ class Graph:
     streamed: frozenset[str] = frozenset()
     resident: frozenset[str] = frozenset()
     dequantised: Mapping[str, str] = field(default_factory=dict)
+    window_products: tuple[WindowProduct, ...] = ()
 
     def region(self, index: int) -> Region | None:
         """Return the region of node ``index``."""

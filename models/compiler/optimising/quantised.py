@@ -29,6 +29,7 @@ from models.compiler.optimising.windows import WindowPixels, pixels_of
 from models.graphs.nodes import attributes, label, made, reads, with_attributes
 from models.network.fields import Array
 from models.network.windows import windows_of
+from models.packs.records.network import WindowProduct
 
 #: Parts cannot be joined to larger kernels, as chunks can: they had better not be small.
 LEAST_PART_BYTES = 256 << 10
@@ -123,6 +124,7 @@ def stream_quantised(
         constants=kept | rewriter.constants.arrays(),
         streamed=frozenset(rewriter.constants.streamed),
         resident=frozenset(rewriter.constants.resident),
+        window_products=tuple(rewriter.window_products),
     )
 
 
@@ -153,11 +155,12 @@ def _form(graph: Graph, node: onnx.NodeProto) -> _Form | None:
 
 
 class _Rewriter:
-    """Rewrites one node after the other; ``values``: those that are new."""
+    """Rewrites one node after the other; ``values``, ``window_products``: those that are new."""
 
     def __init__(self, graph: Graph, part_bytes: int, constants: NewConstants) -> None:
         self.constants = constants
         self.values: dict[str, Array] = {}
+        self.window_products: list[WindowProduct] = []
         self._graph = graph
         self._part_bytes = part_bytes
         self._nodes: list[onnx.NodeProto] = []
@@ -227,6 +230,12 @@ class _Rewriter:
         matrix = kernel.transpose(2, 3, 1, 0).reshape(n_weights, features)
         self._parts(gemm, _QGEMM, matrix)
         self._reshape(product, name, result.shape)
+        down, across = windows.windows.axes
+        self.window_products.append(
+            WindowProduct(
+                source=node.input[0], product=product, output=name, windows=(down, across)
+            )
+        )
 
     def _gathered(self, node: onnx.NodeProto, windows: WindowPixels) -> str:
         """Return the pixels of all windows of what ``node`` reads."""

@@ -10,12 +10,13 @@ from models.network.windows import Windows
 
 @dataclass(frozen=True)
 class WindowPixels:
-    """``pixels``: which pixel of the input each row of each window is, int32 [pixels out * kernel].
+    """``pixels``: which pixel of the input each row of each of ``windows`` is, int32 [pixels out * kernel].
 
     The pixel behind the last one stands for what lies outside of the image. ``outside``: whether any window
     reaches there. ``plain``: each window is its pixel.
     """
 
+    windows: Windows
     pixels: NDArray[np.int32]
     outside: bool
 
@@ -36,4 +37,4 @@ def pixels_of(windows: Windows, images: int) -> WindowPixels:
     size = height * width
     image = np.arange(images)[:, None, None, None, None] * size
     pixels = np.where(held, image + rows * width + columns, images * size)
-    return WindowPixels(pixels.reshape(-1).astype(np.int32), bool((~held).any()))
+    return WindowPixels(windows, pixels.reshape(-1).astype(np.int32), bool((~held).any()))
