@@ -34,6 +34,7 @@ from models.compiler.writing.describe import (
     value_records,
 )
 from models.compiler.writing.describe_bottlenecks import BottleneckDescriber
+from models.compiler.writing.describe_programs import ProgramDescriber
 from models.compiler.writing.recipes import Recipes, recipe_records
 from models.compiler.writing.storing import Storing
 from models.compiler.writing.write import (
@@ -175,8 +176,9 @@ def _write_pack(
     values = value_records(graph, parts.aliases)
     index = {value.name: position for position, value in enumerate(values)}
     sizes = Sizes(graph, measure)
-    describer = PieceDescriber(parts, layout, index, sizes)
-    rows = RowDescriber(parts, layout, index)
+    programs = ProgramDescriber(parts)
+    describer = PieceDescriber(parts, layout, index, sizes, programs)
+    rows = RowDescriber(parts, layout, index, programs)
     manifest = Manifest(
         name=source.name,
         target=target,
@@ -190,6 +192,7 @@ def _write_pack(
         row_values=rows.values(),
         row_operators=rows.operators(),
         bottlenecks=BottleneckDescriber(parts, layout).bottlenecks(),
+        programs=programs.programs,  # of all that was described before
         layers=layer_records(parts),
         window_products=graph.window_products,
         inputs=port_records(graph, graph.inputs, index, defaults),

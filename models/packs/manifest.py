@@ -18,6 +18,7 @@ from models.packs.records.bottlenecks import Bottleneck
 from models.packs.records.network import WindowProduct
 from models.packs.records.pieces import Alternative, GraphRange, Layer, Piece, Resident, Value
 from models.packs.records.ports import Classification, Port, Source, SourceSizes
+from models.packs.records.programs import Program
 from models.packs.records.rows import RowOperator, RowValue
 from models.packs.records.spans import FileRecord, Span, Store
 from models.packs.target import Target
@@ -49,6 +50,7 @@ class Manifest(BaseModel):
     row_values: tuple[RowValue, ...] = ()
     row_operators: tuple[RowOperator, ...] = ()
     bottlenecks: tuple[Bottleneck, ...] = ()
+    programs: tuple[Program, ...] = ()
     layers: tuple[Layer, ...]
     window_products: tuple[WindowProduct, ...] = ()
     inputs: tuple[Port, ...]

@@ -127,7 +127,7 @@ def kind(manifest: Manifest, piece: Piece | Joined) -> str:
     if piece.native is not None:
         return "integers"
     if piece.chain is not None:
-        return "elements" if piece.chain.makes else "nothing"
+        return "elements"
     return "joins" if manifest.graphs[piece.graph].joins else "onnxruntime"
 
 

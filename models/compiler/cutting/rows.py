@@ -18,6 +18,7 @@ from models.compiler.cutting.row_layouts import RowLayouts
 from models.compiler.cutting.row_parts import Parts, shuffled, sliced, taken
 from models.compiler.cutting.row_windows import fill_of, loses_bits, padded, window_of
 from models.graphs.nodes import attributes, made
+from models.network.fields import stretches
 from models.network.operators import BatchNorm, Convolution, Pool, Resize
 from models.network.operators.convolution import ADDEND
 from models.network.operators.elements import IN_PLACE, POINTWISE, UNEVEN
@@ -213,7 +214,7 @@ class _Finder:
                 return None
             if constant.size > 1 and constant.ndim > 1 and constant.shape[-2] != 1:
                 return None
-            if not all(_stretches(constant.shape, shape) for shape in shapes):
+            if not all(stretches(constant.shape, shape) for shape in shapes):
                 return (
                     None  # it makes the output larger than the tensors, or is a fault of the file
                 )
@@ -287,9 +288,3 @@ class _Finder:
             tile=node,
             columns=tuple(window for _, window in inputs),
         )
-
-
-def _stretches(part: tuple[int, ...], whole: tuple[int, ...]) -> bool:
-    """Return whether a tensor of shape ``part`` stretches to one of shape ``whole``."""
-    axes = zip(reversed(part), reversed(whole), strict=False)
-    return len(part) <= len(whole) and all(own in (1, length) for own, length in axes)

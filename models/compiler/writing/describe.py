@@ -21,6 +21,7 @@ from models.compiler.cutting.partition import Partition
 from models.compiler.cutting.resident import resident_record
 from models.compiler.cutting.rows import RowNode
 from models.compiler.cutting.scratch import Sizes
+from models.compiler.writing.describe_programs import ProgramDescriber
 from models.graphs.nodes import label
 from models.packs.checksum import checksum
 from models.packs.records.pieces import (
@@ -98,6 +99,7 @@ class PieceDescriber:
     layout: Layout
     index: Mapping[str, int]
     sizes: Sizes
+    programs: ProgramDescriber
 
     def pieces(self) -> tuple[Piece, ...]:
         """Return the records of the finest pieces."""
@@ -122,6 +124,7 @@ class PieceDescriber:
                 n_chunks=end - first,
                 scratch_bytes=self._more_scratch(piece, graph, range(first, end)),
                 unrolled=self._unrolled(piece, graph),
+                elementwise=self.programs.piece(piece),
             )
             for piece, graph, (first, end) in zip(cut.pieces, graphs, runs, strict=True)
         )
@@ -151,6 +154,7 @@ class PieceDescriber:
             resident=resident_record(self.parts.graph, piece),
             scratch_bytes=self._scratch(piece, graph),
             unrolled=self._unrolled(piece, graph),
+            elementwise=self.programs.piece(piece),
         )
 
     def _operand(self, part: Slice, own: int | None) -> Operand:
@@ -170,6 +174,7 @@ class RowDescriber:
     parts: Partition
     layout: Layout
     index: Mapping[str, int]
+    programs: ProgramDescriber
 
     def values(self) -> tuple[RowValue, ...]:
         """Return the records of what they read and make."""
@@ -232,6 +237,7 @@ class RowDescriber:
             weights=tuple(self._weight(name, self.layout.span_of[own[0]]) for name in row.weights),
             output=self._numbers[row.outputs[0]],
             in_place=row.in_place,
+            elementwise=self.programs.row_operator(row),
         )
 
     def _weight(self, name: str, span: int | None) -> Operand:

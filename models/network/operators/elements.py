@@ -2,20 +2,15 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
-from models.network.activations import OPERATORS, Activation, activation_of
+from models.network.activations import OPERATORS, Activation, Arithmetic, activation_of
 from models.network.node import NodeReader, UnsuitedError, Value
 
 # Before this operator set the shape of the second operand said nothing about where it belongs.
 _BROADCASTS = 7
 _SQUARE = 2
-
-Arithmetic = Literal[
-    "add", "subtract", "multiply", "divide", "power", "larger", "smaller", "scale_negative"
-]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +26,6 @@ class Map:
 class Combine:
     """``operands``, one or more, joined from the left, each broadcast to the shape of ``y``.
 
-    ``scale_negative``: the first where it is not negative, else its product with the second (PRelu).
     ``activation``: of what comes out.
     """
 

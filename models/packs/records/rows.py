@@ -9,6 +9,7 @@ from models.network.fields import Array, Count, Name, Record, Shared
 from models.network.windows import SAME, Window
 from models.packs.records.decided import IsChain
 from models.packs.records.pieces import Operands
+from models.packs.records.programs import Elementwise
 
 #: What memory holds around a value where windows reach over its border: "edge" is the lowest number in
 #: front and the last row, or column, again behind.
@@ -76,7 +77,8 @@ class RowOperator(Record):
     ``graph`` takes them in this order. It belongs to the pieces [first_piece, end_piece), which make the
     whole with the same bits. ``in_place``: an input whose memory the output may be. ``tile_graph``: what
     makes tiles, where padding to the left and right is memory, too; None: it runs on whole rows only.
-    ``chain``: what a device says that runs it by kernels of its own; it reads inputs, then weights.
+    ``elementwise``: what it computes of inputs, then weights, in all of the pieces and row operators that
+    make the same, or in none; ``chain``: what a device says that runs it by kernels of its own.
     """
 
     graph: Count
@@ -87,6 +89,7 @@ class RowOperator(Record):
     weights: Operands
     output: Count
     in_place: Count | None = None
+    elementwise: Annotated[Elementwise, Shared] | None = None
     chain: IsChain = None
 
     @property

@@ -16,10 +16,10 @@ from models.packs.records.decided import Native
 from models.packs.records.pieces import Alternative, Joined, Operand, Piece
 from pipeline.devices.elementwise.job_session import JOB_BYTES
 from pipeline.devices.elementwise.library import Library
-from pipeline.devices.elementwise.pieces import read_graph
 from pipeline.devices.integers.constants import constant_bytes
 from pipeline.devices.integers.layers import QuantisedTask
 from pipeline.devices.integers.nodes import MisfitError
+from pipeline.devices.integers.pieces import read_graph
 from pipeline.devices.integers.recognising import Recognised, recognised
 from pipeline.devices.integers.workspace import fitted, taken_bytes, workspace_bytes
 from pipeline.program.values.shared_memory import roots

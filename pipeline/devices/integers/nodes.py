@@ -4,7 +4,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pipeline.devices.elementwise.pieces import Node
 from pipeline.devices.integers.layers import (
     Concatenation,
     Maxima,
@@ -15,6 +14,7 @@ from pipeline.devices.integers.layers import (
     Sum,
     Window,
 )
+from pipeline.devices.integers.pieces import Node
 from pipeline.devices.integers.structures import MOST_JOINED
 
 #: Of values and constants: element type and shape.

@@ -10,12 +10,12 @@ from models.packs.pack import Pack
 from models.packs.records.pieces import Piece
 from pipeline.devices.elementwise.job_session import Bind
 from pipeline.devices.elementwise.library import Library
-from pipeline.devices.elementwise.pieces import read_graph
 from pipeline.devices.integers.binding import BoundTask, bind_average, bind_task
 from pipeline.devices.integers.constants import in_one_block
 from pipeline.devices.integers.deciding import Decision
 from pipeline.devices.integers.layers import QuantisedAverage
 from pipeline.devices.integers.nodes import MisfitError
+from pipeline.devices.integers.pieces import read_graph
 from pipeline.devices.integers.recognising import may_be_quantised, recognised
 from pipeline.devices.integers.running import TaskRunner
 from pipeline.devices.integers.tasks import Places

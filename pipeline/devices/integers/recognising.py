@@ -10,7 +10,6 @@ import math
 from collections.abc import Sequence
 
 from models.packs.records.pieces import Piece as PackPiece
-from pipeline.devices.elementwise.pieces import Node, Piece, PieceError, read_graph
 from pipeline.devices.integers.layers import (
     Concatenation,
     QuantisedAverage,
@@ -30,6 +29,7 @@ from pipeline.devices.integers.nodes import (
     fits,
     require,
 )
+from pipeline.devices.integers.pieces import Node, Piece, PieceError, read_graph
 from pipeline.devices.integers.structures import MOST_LAYERS
 
 Recognised = QuantisedTask | QuantisedAverage

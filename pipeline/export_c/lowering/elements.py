@@ -6,10 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from models.network.activations import Activation, Kind
+from models.network.activations import Activation, Arithmetic, Kind
 from models.network.node import UnsuitedError, Value
 from models.network.operators import Combine, Map, Reshape
-from models.network.operators.elements import Arithmetic
 from models.network.operators.movement import broadcast_strides
 from pipeline.export_c.lowering.builder import Builder
 from pipeline.export_c.lowering.movement import join_dimensions, reshape

@@ -1,7 +1,6 @@
 """Nodes of serialised pieces, read without the ONNX library, which a serving process does not load.
 
-What operators on elements have, numbers and tensors of one element, and what quantised layers do: lists of
-integers, and tensors. Everything else is None.
+What quantised layers have: numbers, lists of integers, and tensors. Everything else is None.
 """
 
 import math
@@ -30,24 +29,18 @@ Attribute = float | int | str | tuple[int, ...] | None
 
 
 class PieceError(Exception):
-    """These bytes are no piece, or it holds tensors that are not read here."""
+    """These bytes are no piece."""
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A node by names of values; ``constants``: those of its inputs that are one float each."""
+    """A node by names of values."""
 
     operator: str
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     attributes: dict[str, Attribute] = field(default_factory=dict)
-    constants: dict[str, float] = field(default_factory=dict)
     domain: str = ""
-
-    @property
-    def values(self) -> tuple[str, ...]:
-        """Its inputs that are no constants."""
-        return tuple(name for name in self.inputs if name and name not in self.constants)
 
     def number(self, name: str, default: float) -> float:
         """Return attribute ``name``, NaN where it is no number."""
@@ -65,22 +58,8 @@ class Piece:
     tensors: dict[str, NDArray[Any]] = field(default_factory=dict)
 
 
-def read_piece(graph: bytes) -> Piece:
-    """Return what is in a serialised piece.
-
-    Raises:
-        PieceError: these bytes are none, or a node reads a constant that is more than one float.
-    """
-    piece = read_graph(graph)
-    known = {*piece.inputs, *(name for node in piece.nodes for name in node.outputs)}
-    for name in (name for node in piece.nodes for name in node.values):
-        if name not in known:
-            raise PieceError(f"{name!r} is a constant that is not one float")
-    return piece
-
-
 def read_graph(graph: bytes) -> Piece:
-    """Return what is in a serialised piece, whatever its constants are.
+    """Return what is in a serialised piece.
 
     Raises:
         PieceError: these bytes are none.
@@ -98,20 +77,15 @@ def _read(graph: bytes) -> Piece:
     tensors = dict(map(_constant, contents(body, GraphField.INITIALIZER)))
     for name in (*inputs, *outputs):  # what is bound counts, not what an input would be without
         tensors.pop(name, None)
-    numbers = {
-        name: float(array.item())
-        for name, array in tensors.items()
-        if array is not None and array.size == 1 and array.dtype == np.float32
-    }
     return Piece(
-        tuple(_node(data, numbers) for data in contents(body, GraphField.NODE)),
+        tuple(_node(data) for data in contents(body, GraphField.NODE)),
         inputs,
         outputs,
         {name: array for name, array in tensors.items() if array is not None},
     )
 
 
-def _node(data: bytes, constants: dict[str, float]) -> Node:
+def _node(data: bytes) -> Node:
     texts: dict[int, list[str]] = {}
     attributes: dict[str, Attribute] = {}
     for item in fields(data):
@@ -119,13 +93,11 @@ def _node(data: bytes, constants: dict[str, float]) -> Node:
             attributes.update([_attribute(item.data)])
         else:
             texts.setdefault(item.number, []).append(item.text)
-    inputs = tuple(texts.get(NodeField.INPUT, ()))
     return Node(
         "".join(texts.get(NodeField.OP_TYPE, ())),
-        inputs,
+        tuple(texts.get(NodeField.INPUT, ())),
         tuple(texts.get(NodeField.OUTPUT, ())),
         attributes,
-        {name: constants[name] for name in inputs if name in constants},
         "".join(texts.get(NodeField.DOMAIN, ())),
     )
 
