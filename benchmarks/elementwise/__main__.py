@@ -23,7 +23,7 @@ from models.packs.pack import Pack, find_pack, open_pack
 from models.packs.records.pieces import Piece
 from models.runtime.sessions import claim_process
 from pipeline.devices.cpu import CpuDevice
-from pipeline.devices.elementwise.of_pack import PackPrograms
+from pipeline.devices.elementwise.programs import program_of
 from pipeline.execution.engine import Engine
 from pipeline.execution.opened import opened
 from pipeline.measuring.sample_inputs import random_inputs
@@ -86,11 +86,9 @@ def _measured(pack: Pack, rounds: int) -> dict[str, Any]:
 
 def _chains(pack: Pack, plan: Plan) -> list[bool]:
     """Return of each step whether it has a native kernel."""
-    programs = PackPrograms(pack.manifest, pack.graphs)
-    steps = (
-        step for step in plan.steps if isinstance(step, Piece)
-    )  # no regions: nothing is on rows
-    return [programs.piece(step) is not None for step in steps]
+    # No regions: nothing is on rows.
+    steps = (step for step in plan.steps if isinstance(step, Piece))
+    return [program_of(pack.manifest, step) is not None for step in steps]
 
 
 def _sweep(engine: Engine, inputs: Any, chains: list[bool]) -> dict[str, float]:

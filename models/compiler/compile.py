@@ -34,6 +34,7 @@ from models.compiler.writing.describe import (
     value_records,
 )
 from models.compiler.writing.describe_bottlenecks import BottleneckDescriber
+from models.compiler.writing.describe_programs import ProgramDescriber
 from models.compiler.writing.describe_quantised import QuantisedDescriber
 from models.compiler.writing.recipes import Recipes, recipe_records
 from models.compiler.writing.storing import Storing
@@ -176,9 +177,10 @@ def _write_pack(
     values = value_records(graph, parts.aliases)
     index = {value.name: position for position, value in enumerate(values)}
     sizes = Sizes(graph, measure)
+    programs = ProgramDescriber(parts)
     quantised = QuantisedDescriber(parts, target)
-    describer = PieceDescriber(parts, layout, index, sizes, quantised)
-    rows = RowDescriber(parts, layout, index)
+    describer = PieceDescriber(parts, layout, index, sizes, programs, quantised)
+    rows = RowDescriber(parts, layout, index, programs)
     manifest = Manifest(
         name=source.name,
         target=target,
@@ -192,8 +194,10 @@ def _write_pack(
         row_values=rows.values(),
         row_operators=rows.operators(),
         bottlenecks=BottleneckDescriber(parts, layout).bottlenecks(),
+        programs=programs.programs,  # of all that was described before
         quantised=tuple(quantised.numbers),  # of all pieces that were described before
         layers=layer_records(parts),
+        window_products=graph.window_products,
         inputs=port_records(graph, graph.inputs, index, defaults),
         outputs=port_records(graph, graph.outputs, index),
         preprocess=recipes.preprocess,

@@ -6,6 +6,8 @@ Nothing here says how it is computed or where its data lie: planners of activati
 from dataclasses import dataclass
 from functools import cached_property
 
+from models.network.windows import SAME, Window
+
 
 class GeometryError(ValueError):
     """A CNN whose layers do not fit together."""
@@ -31,38 +33,19 @@ class Shape:
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
-    """How a layer moves down its input: Theta's height, stride, and padding in rows.
-
-    Negative padding crops, as in the paper's Fig. 3. Whatever needs its whole input before its first output
-    (fully connected, global pooling) has a window as high as the input. ``factor``: rows that each row of
-    input becomes (upsampling).
-    """
-
-    height: int = 1
-    stride: int = 1
-    above: int = 0
-    below: int = 0
-    dilation: int = 1
-    factor: int = 1
-
-    @property
-    def reach(self) -> int:
-        """Rows from the first that an output row needs to the last."""
-        return (self.height - 1) * self.dilation + 1
-
-
-@dataclass(frozen=True, slots=True)
 class Layer:
     """One layer. ``output`` is what each of its outgoing edges carries.
 
+    ``window``: how it moves down its input, in rows: Theta's height, stride and padding, which crops where
+    it is negative, as in the paper's Fig. 3. Whatever needs its whole input before its first output (fully
+    connected, global pooling) has a window as high as the input.
     ``seconds``: time of the whole layer where it is known. ``parameters``: its weights and biases, a count.
     """
 
     name: str
     operator: str
     output: Shape
-    window: Window = Window()
+    window: Window = SAME
     seconds: float = 0.0
     parameters: int = 0
 
@@ -106,6 +89,10 @@ class Cnn:
                 )
         if len({(edge.source, edge.target) for edge in self.edges}) < len(self.edges):
             raise GeometryError(f"{self.name}: an edge is there twice")
+
+    def window(self, edge: Edge) -> Window:
+        """Return the window through which the target of ``edge`` reads its source."""
+        return edge.window or self.layers[edge.target].window
 
     @cached_property
     def inputs(self) -> tuple[tuple[int, ...], ...]:

@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
 
-from models.geometry.cnn import Cnn, Edge, Layer, Shape, Window
+from models.geometry.cnn import Cnn, Edge, Layer, Shape
 from models.geometry.writers import Place, Writers
 from models.network.fields import Array
+from models.network.windows import Window
 from models.packs.manifest import Manifest
 from models.packs.records.pieces import Operand
-from models.packs.records.rows import Window as RowWindow
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ class _Reading:
     def add_whole(self, name: str, operator: str, output: Shape, sources: Sequence[int]) -> int:
         """Add a layer that needs all of its inputs before it begins."""
         height = max((self.layers[source].output.height for source in sources), default=1)
-        window = Window(height=height, stride=height)
+        window = Window(kernel=height, stride=height)
         taken = {source: _Taken(window, self.layers[source].output.channels) for source in sources}
         return self.add(Layer(name, operator, output, window), taken)
 
@@ -190,19 +190,13 @@ class _Reading:
         taken: dict[int, _Taken] = {}
         for row_input in item.inputs:
             read = self._manifest.row_values[row_input.row_value]
-            window = _window(row_input.window, made.height, read.height)
             for source, channels in self._sources(row_input.row_value):
                 output = self.layers[source].output
                 in_rows = output.height == read.height
-                part = _Taken(window, channels if in_rows else output.channels)
+                part = _Taken(row_input.window, channels if in_rows else output.channels)
                 taken[source] = _joined(taken.get(source), part)
-        first = _window(
-            item.inputs[0].window,
-            made.height,
-            self._manifest.row_values[item.inputs[0].row_value].height,
-        )
         name, kind = self._called(number)
-        layer = self.add(Layer(name, kind, made, first), taken, number)
+        layer = self.add(Layer(name, kind, made, item.inputs[0].window), taken, number)
         self._makers[item.output] = layer
         if self._manifest.values[value.value].n_bytes == value.n_bytes:
             self.writers.write(self.writers.place(value.value), layer)
@@ -272,14 +266,6 @@ class _Reading:
         return self._manifest.row_values[item.output].name, "rows"
 
 
-def _window(window: RowWindow, output: int, height: int) -> Window:
-    """Return a window of a pack, which counts dilation, for ``output`` rows of an input of ``height``."""
-    if window.factor > 1:
-        return Window(factor=window.factor)
-    below = (output - 1) * window.stride - window.above + window.kernel - height
-    return Window(window.kernel, window.stride, window.above, below)
-
-
 def _joined(one: _Taken | None, other: _Taken) -> _Taken:
     """Return what takes both of what a layer takes of another."""
     if one is None:
@@ -288,7 +274,8 @@ def _joined(one: _Taken | None, other: _Taken) -> _Taken:
     first, second = one.window, other.window
     if first == second:
         return _Taken(first, channels)
-    above = max(first.above, second.above)
-    reach = max(first.reach - first.above, second.reach - second.above)
-    below = max(first.below, second.below)
-    return _Taken(Window(above + reach, first.stride, above, below), channels)
+    before = max(first.before, second.before)
+    reach = max(first.reach - first.before, second.reach - second.before)
+    behind = max(first.behind, second.behind)
+    both = Window(before + reach, first.stride, before=before, behind=behind)
+    return _Taken(both, channels)

@@ -6,9 +6,8 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from models.graphs.file import reference
+from models.network.operators import LAYERS
 
-#: Operators whose second input is the weights of a layer. Elsewhere infinities have a meaning, as in masks.
-_LAYERS = frozenset(("Conv", "ConvTranspose", "Gemm", "MatMul"))
 _FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE)
 # Weights are mapped: a few MiB at a time, so that none of them are held.
 _BLOCK = 1 << 20
@@ -17,7 +16,8 @@ _BLOCK = 1 << 20
 def infinite_weights(model: onnx.ModelProto) -> list[str]:
     """Return which weights of layers of ``model``, from ``read_onnx``, have NaN or infinities, in words."""
     found = []
-    layers = [node for node in model.graph.node if node.op_type in _LAYERS]
+    # Elsewhere infinities have a meaning, as in masks.
+    layers = [node for node in model.graph.node if node.op_type in LAYERS]
     # Nobody has checked yet that a layer has weights.
     weights = {name for node in layers for name in node.input[1:2]}
     for tensor in model.graph.initializer:

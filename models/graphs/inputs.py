@@ -21,6 +21,7 @@ from models.graphs.file import reference
 from models.graphs.nodes import all_graphs
 from models.graphs.tensors import MAX_TENSOR_BYTES
 from models.network.fields import DTYPES
+from models.network.operators.movement import RESHAPES
 
 #: Defaults are kept in the manifest: larger ones are weights.
 MAX_DEFAULT_BYTES = 1 << 16
@@ -51,7 +52,7 @@ _WEIGHTED = {
     "QLinearMatMul": _ALL,
 }
 # What is a weight behind them was one before.
-_TURNED = ("Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
+_TURNED = ("Cast", "Transpose", *RESHAPES)
 _FIRST_IR_WITH_DEFAULTS = 4
 _SHOWN_OPTIONS = 3
 

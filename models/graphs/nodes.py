@@ -19,6 +19,23 @@ def attributes(node: onnx.NodeProto) -> dict[str, Any]:
     }
 
 
+def set_attributes(node: onnx.NodeProto, **values: int | list[int] | None) -> None:
+    """Let ``node`` have attributes of these values, behind its others; None: not have them."""
+    kept = [item for item in node.attribute if item.name not in values]
+    given = {name: value for name, value in values.items() if value is not None}
+    del node.attribute[:]
+    node.attribute.extend(kept)
+    node.attribute.extend(helper.make_attribute(name, value) for name, value in given.items())
+
+
+def with_attributes(node: onnx.NodeProto, **values: int | list[int] | None) -> onnx.NodeProto:
+    """Return a copy of ``node`` with attributes of these values; None: without them."""
+    found = onnx.NodeProto()
+    found.CopyFrom(node)
+    set_attributes(found, **values)
+    return found
+
+
 def node_of(node: onnx.NodeProto, opsets: Mapping[str, int]) -> Node:
     """Return ``node`` as a plain record; ``opsets``: the versions of domains, ONNX's own is ""."""
     domain = domain_of(node.domain)

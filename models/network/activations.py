@@ -1,4 +1,4 @@
-"""Functions of each element, by one name each: activations, and the other operators of one number.
+"""Functions of each element, by one name each: activations, the other operators of one number, and of two.
 
 Everything that computes or recognises one of them takes its name from here: fused kernels, native chains,
 CUDA, exported C. What ONNX calls them stands here and nowhere else.
@@ -36,6 +36,10 @@ Kind = Literal[
     "sqrt",
     "tanh",
 ]
+#: Of two; ``scale_negative``: the first where it is not negative, else their product (PRelu).
+Arithmetic = Literal[
+    "add", "subtract", "multiply", "divide", "power", "larger", "smaller", "scale_negative"
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +55,11 @@ class Activation:
     kind: Kind
     alpha: float = 0.0
     beta: float = 0.0
+
+    @property
+    def parameters(self) -> tuple[float, ...]:
+        """Those that the kind has."""
+        return (self.alpha, self.beta)[: PARAMETERS[self.kind]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +103,11 @@ SPELLINGS: Mapping[str, Spelling] = {
     "com.microsoft.FastGelu": Spelling("gelu_tanh"),
     "com.microsoft.Gelu": Spelling("gelu"),
     "com.microsoft.QuickGelu": Spelling("silu", (("alpha", 1.702),)),
+}
+#: How many parameters a kind has, ``alpha`` first.
+PARAMETERS: Mapping[str, int] = {
+    "clip": 2,
+    **{spelling.kind: len(spelling.parameters) for spelling in SPELLINGS.values()},
 }
 _GELUS: Mapping[str, Kind] = {"none": "gelu", "tanh": "gelu_tanh"}
 _UNBOUNDED = (-math.inf, math.inf)

@@ -5,7 +5,7 @@ is there once (``Shared``).
 """
 
 import math
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, TypeVar
 
@@ -95,3 +95,9 @@ class Array(Record):
     def n_bytes(self) -> int:
         """Bytes in memory; 0 of what is loose."""
         return 0 if self.is_loose else math.prod(self.shape) * self.item_bytes
+
+
+def stretches(part: Sequence[int], whole: Sequence[int]) -> bool:
+    """Return whether an array of shape ``part`` stretches to one of shape ``whole``."""
+    axes = zip(reversed(part), reversed(whole), strict=False)
+    return len(part) <= len(whole) and all(own in (1, length) for own, length in axes)

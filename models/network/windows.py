@@ -6,9 +6,16 @@ columns, tiles, phases of the papers and kernels all ask the same windows.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import PositiveInt
 
 from models.network.fields import Record, Shared
+
+#: One place on an axis, or many.
+Places = TypeVar("Places", int, NDArray[np.int64])
 
 
 class WindowError(ValueError):
@@ -19,33 +26,39 @@ class WindowError(ValueError):
 class Window(Record):
     """How an axis of an output is made of an axis of an input.
 
-    Output [a, b) is made of input [a * stride - before, (b - 1) * stride - before + reach), and of
-    [a // factor, (b - 1) // factor + 1) where each element becomes ``factor`` of them. ``before``: padding
-    in front; negative: so many elements come first that are never read. ``behind``: padding behind.
+    Output [a, b) is made of input [a * stride - before, (b - 1) * stride - before + reach). Where each
+    window makes ``factor`` elements, a and b - 1 are divided by it first. ``before``, ``behind``: padding
+    in front and behind; negative: so many elements come first, or last, that are never read.
     """
 
-    kernel: int = 1
-    stride: int = 1
-    dilation: int = 1
+    kernel: PositiveInt = 1
+    stride: PositiveInt = 1
+    dilation: PositiveInt = 1
     before: int = 0
     behind: int = 0
-    factor: int = 1
+    factor: PositiveInt = 1
 
     @property
     def reach(self) -> int:
         """Elements from the first that an output needs to the last."""
         return (self.kernel - 1) * self.dilation + 1
 
-    def needed(self, first: int, end: int) -> tuple[int, int]:
+    def begin(self, first: Places) -> Places:
+        """Return where that begins which outputs from ``first`` on need."""
+        return first // self.factor * self.stride - self.before
+
+    def end(self, end: Places) -> Places:
+        """Return where that ends which outputs before ``end`` need."""
+        return self.begin(end - 1) + self.reach
+
+    def needed(self, first: Places, end: Places) -> tuple[Places, Places]:
         """Return the part of the input that outputs [first, end) need; some may lie in the padding."""
-        if self.factor > 1:
-            return first // self.factor, (end - 1) // self.factor + 1
-        return first * self.stride - self.before, (end - 1) * self.stride - self.before + self.reach
+        return self.begin(first), self.end(end)
 
     def within(self, first: int, end: int, length: int) -> tuple[int, int]:
         """Return what of an input of ``length`` outputs [first, end) need."""
         low, high = self.needed(first, end)
-        return max(low, 0), min(high, length)
+        return min(max(low, 0), length), max(min(high, length), 0)
 
     def most_needed(self, count: int, length: int) -> int:
         """Return the most of an input of ``length`` that ``count`` outputs need."""
@@ -54,9 +67,21 @@ class Window(Record):
 
     def made(self, length: int) -> int:
         """Return how many outputs there are of an input of ``length``, where the last is whole."""
-        if self.factor > 1:
-            return length * self.factor
-        return (length + self.before + self.behind - self.reach) // self.stride + 1
+        whole = (length + self.before + self.behind - self.reach) // self.stride + 1
+        return whole * self.factor
+
+    def fitted(self, length: int, made: int) -> "Window":
+        """Return the window with as much behind an input of ``length`` as ``made`` outputs need."""
+        return replace(self, behind=self.end(made) - length)
+
+    def then(self, later: "Window") -> "Window":
+        """Return what of this input an output of ``later``, which reads this output, needs; none repeat."""
+        return Window(
+            kernel=(later.reach - 1) * self.stride + self.reach,
+            stride=self.stride * later.stride,
+            before=later.before * self.stride + self.before,
+            behind=later.behind * self.stride + self.behind,
+        )
 
 
 #: Each output is made of the input at the same place.

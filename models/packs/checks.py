@@ -9,6 +9,8 @@ from models.network.fields import UNKNOWN
 from models.packs.alternative_checks import check_alternatives
 from models.packs.bottleneck_checks import check_bottlenecks
 from models.packs.manifest import Manifest
+from models.packs.network_checks import check_window_products
+from models.packs.program_checks import check_programs
 from models.packs.quantised_checks import check_quantised
 from models.packs.records.pieces import Operand, Piece
 from models.packs.row_checks import check_rows
@@ -28,6 +30,8 @@ def check_manifest(path: Path, manifest: Manifest) -> None:
     check_alternatives(path, manifest)
     check_rows(path, manifest)
     check_bottlenecks(path, manifest)
+    check_programs(path, manifest)
+    check_window_products(path, manifest)
     check_quantised(path, manifest)
     _check_loose_order(path, manifest)
     _check_recipes(path, manifest)

@@ -124,6 +124,7 @@ def _join(part: Joined, run: Run) -> Piece:
         inputs=_joined_operands([piece.inputs for piece in run]),
         outputs=_joined_operands([piece.outputs for piece in run]),
         scratch_bytes=max(part.scratch_bytes, scratch_bytes(run)),
+        elementwise=part.elementwise,
         chain=part.chain,
     )
 

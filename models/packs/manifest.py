@@ -5,7 +5,7 @@ What they are made of is in ``records/``. Checks that need the files beside it l
 
 import json
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
@@ -16,14 +16,16 @@ from models.network.fields import Count
 from models.network.operators.quantised import Quantised
 from models.packs.designed import DesignedMemory
 from models.packs.records.bottlenecks import Bottleneck
+from models.packs.records.network import WindowProduct
 from models.packs.records.pieces import Alternative, GraphRange, Layer, Piece, Resident, Value
 from models.packs.records.ports import Classification, Port, Source, SourceSizes
+from models.packs.records.programs import Program
 from models.packs.records.rows import RowOperator, RowValue
 from models.packs.records.spans import FileRecord, Span, Store
 from models.packs.target import Target
 
 #: The one that is written and read.
-FORMAT_VERSION: Final = 4
+FORMAT_VERSION: Literal[4] = 4
 
 
 class Manifest(BaseModel):
@@ -49,8 +51,10 @@ class Manifest(BaseModel):
     row_values: tuple[RowValue, ...] = ()
     row_operators: tuple[RowOperator, ...] = ()
     bottlenecks: tuple[Bottleneck, ...] = ()
+    programs: tuple[Program, ...] = ()
     quantised: tuple[Quantised, ...] = ()
     layers: tuple[Layer, ...]
+    window_products: tuple[WindowProduct, ...] = ()
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
     preprocess: Preprocess | None = None

@@ -9,9 +9,10 @@ import math
 from pathlib import Path
 
 from models.errors import PackError
+from models.network.windows import SAME, Window
 from models.packs.manifest import Manifest
 from models.packs.records.pieces import Operand
-from models.packs.records.rows import RowInput, RowOperator, RowValue, Window
+from models.packs.records.rows import RowInput, RowOperator, RowValue
 
 _DTYPE = "float32"
 # No network has as many channels.
@@ -150,31 +151,26 @@ def _check_tiles(where: str, manifest: Manifest, operator: RowOperator, graph: i
     for position, item in enumerate(operator.inputs):
         source = manifest.row_values[item.row_value]
         fault = window_fault(item.across, source.shape[3], output.shape[3], "columns")
-        if item.across.fill != item.window.fill:
-            fault = "they pad with something else than rows"
         if fault:
             raise PackError(f"{where}.inputs.{position}.columns: {fault}")
 
 
 def window_fault(window: Window, source: int, output: int, lines: str) -> str:
-    """Return why so many ``lines`` cannot give ``output``; whether these are rounded is not known."""
+    """Return why ``window`` does not make ``output`` of so many ``lines``, or is none of an operator."""
+    before, behind, reach = window.before, window.behind, window.reach
     if window.factor > 1:
-        alone = (window.kernel, window.stride, window.above) == (1, 1, 0)
-        whole = output == window.factor * source
-        return "" if alone and whole else f"{output} {lines} of {source}"
-    if (window.kernel, window.stride) == (1, 1) and window.above <= 0:
-        # Of a crop only some lines are read.
-        fits = output - window.above <= source
-        return "" if fits else f"{output} {lines} of {source} from {-window.above} on"
-    if window.above < 0:
-        return f"a kernel of {window.kernel} {lines} begins {-window.above} {lines} late"
-    if window.above >= window.kernel:
-        return f"{window.above} {lines} of padding above a kernel of {window.kernel}"
-    last = (output - 1) * window.stride - window.above
-    unread = source - (last + window.kernel)
-    if last >= source or unread >= window.stride:
-        return f"{output} {lines} of {source}"
-    return ""
+        alone = window == Window(factor=window.factor)
+        return "" if alone and window.made(source) == output else f"{output} {lines} of {source}"
+    crops = (reach, window.stride) == (1, 1) and before <= 0
+    if before < 0 and not crops:
+        return f"a kernel of {reach} {lines} begins {-before} {lines} late"
+    if before >= reach:
+        return f"{before} {lines} of padding before a kernel of {reach}"
+    if window.fitted(source, output) != window:
+        return f"{output} {lines} of {source} with {behind} behind"
+    # Else the last is made of padding alone, or another one would fit; of a crop only some lines are read.
+    fits = behind <= 0 if crops else -window.stride < behind < reach
+    return "" if fits else f"{output} {lines} of {source}"
 
 
 def check_weights(where: str, manifest: Manifest, pieces: range, operand: Operand) -> None:
@@ -200,8 +196,7 @@ def _fits_in_place(manifest: Manifest, operator: RowOperator) -> bool:
         return False
     item: RowInput = operator.inputs[operator.in_place]
     source, output = manifest.row_values[item.row_value], manifest.row_values[operator.output]
-    plain = item.window == Window(fill=item.window.fill)
-    return plain and math.prod(source.shape) == math.prod(output.shape)
+    return item.window == SAME and math.prod(source.shape) == math.prod(output.shape)
 
 
 def _check_output(where: str, manifest: Manifest, operator: RowOperator, writers: Writers) -> None:

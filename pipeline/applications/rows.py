@@ -3,7 +3,7 @@
 Rows are counted from the top: "so many rows" are the first so many.
 """
 
-from models.geometry.cnn import Cnn, Edge, Layer, Window
+from models.geometry.cnn import Cnn, Edge, Layer
 
 #: A gene: rows that a layer makes at a time; WHOLE: all, in one phase.
 WHOLE = 0
@@ -22,19 +22,12 @@ def made(layer: Layer, rows: int, wanted: int) -> int:
     return min(-(-wanted // rows) * rows, layer.output.height)
 
 
-def window_of(cnn: Cnn, edge: Edge) -> Window:
-    """Return the window through which an edge's target reads its source."""
-    return edge.window or cnn.layers[edge.target].window
-
-
 def needed(cnn: Cnn, edge: Edge, rows: int) -> int:
     """Return how many rows of an edge's source the first ``rows`` rows of its target need."""
-    height = cnn.layers[edge.source].output.height
-    window = window_of(cnn, edge)
     if rows <= 0:
         return 0
-    last = -(-rows // window.factor) - 1
-    return min(max(last * window.stride + window.reach - window.above, 1), height)
+    height = cnn.layers[edge.source].output.height
+    return min(max(cnn.window(edge).end(rows), 1), height)
 
 
 def done(cnn: Cnn, edge: Edge, rows: int) -> int:
@@ -42,5 +35,4 @@ def done(cnn: Cnn, edge: Edge, rows: int) -> int:
     height = cnn.layers[edge.source].output.height
     if rows >= cnn.layers[edge.target].output.height:
         return height
-    window = window_of(cnn, edge)
-    return min(max(rows // window.factor * window.stride - window.above, 0), height)
+    return min(max(cnn.window(edge).begin(rows), 0), height)

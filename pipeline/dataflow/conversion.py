@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from enum import Enum
 from itertools import pairwise
 
-from models.geometry.cnn import Cnn, Edge, Layer, Window
+from models.geometry.cnn import Cnn, Edge, Layer
+from models.network.windows import Window
 from pipeline.dataflow.consistency import MOST_FIRINGS
 from pipeline.dataflow.csdf import Actor, Channel, DataflowError, Graph
 
@@ -89,11 +90,10 @@ def _is_whole(cnn: Cnn, number: int) -> bool:
     """Return whether a layer needs all of its highest input for its first row (H = H^X)."""
     edges = [edge for edge in cnn.edges if edge.target == number]
     heights = [cnn.layers[edge.source].output.height for edge in edges]
-    windows = [edge.window or cnn.layers[number].window for edge in edges]
     highest = max(heights, default=0)
     return any(
-        height == highest and window.reach >= height
-        for height, window in zip(heights, windows, strict=True)
+        height == highest and cnn.window(edge).reach >= height
+        for height, edge in zip(heights, edges, strict=True)
     )
 
 
@@ -128,9 +128,7 @@ def _channels(
 ) -> Iterator[Channel]:
     source, target = cnn.layers[edge.source], cnn.layers[edge.target]
     elements = row_elements(cnn, edge)
-    rows = _rows_of(
-        edge.window or target.window, source.output.height, phases[edge.target], cropped
-    )
+    rows = _rows_of(cnn.window(edge), source.output.height, phases[edge.target], cropped)
     most = sum(rows.taken)
     if not most:
         return
@@ -159,7 +157,8 @@ def _rows_of(
     window: Window, height: int, phases: Sequence[tuple[int, int]], cropped: bool
 ) -> _Rows:
     """Return the rows of an input of ``height`` that each phase takes, and those that it keeps."""
-    needs = [_needed(window, height, *rows) for rows in phases]
+    # One row is a factor of every row: that of a gate.
+    needs = [(0, 1) if height == 1 else window.within(*rows, height) for rows in phases]
     if not cropped:
         needs[-1] = (needs[-1][0], height)
     ends = [0]
@@ -169,15 +168,3 @@ def _rows_of(
     firsts = [first for first, _ in needs[1:]] + [ends[-1]]
     kept = tuple(max(end - first, 0) for end, first in zip(ends[1:], firsts, strict=True))
     return _Rows(taken, kept)
-
-
-def _needed(window: Window, height: int, first: int, end: int) -> tuple[int, int]:
-    """Return the rows of an input that the output rows [first, end) are made of."""
-    if height == 1:
-        return 0, 1
-    if window.factor > 1:
-        low, high = first // window.factor, -(-end // window.factor)
-    else:
-        low = first * window.stride - window.above
-        high = (end - 1) * window.stride - window.above + window.reach
-    return min(max(low, 0), height), min(max(high, 0), height)

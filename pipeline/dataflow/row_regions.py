@@ -106,9 +106,9 @@ def _room(cnn: Cnn, edge: Edge, rows: int) -> int:
     Rows between two windows are in the channel until the next firing takes them, in the engine nowhere; so
     are those before and behind a crop.
     """
-    window = edge.window or cnn.layers[edge.target].window
+    window = cnn.window(edge)
     skipped = max(window.stride - window.reach, 0)
-    cropped = max(-window.above, 0) + max(-window.below, 0)
+    cropped = max(-window.before, 0) + max(-window.behind, 0)
     return (rows + skipped + cropped) * row_elements(cnn, edge)
 
 

@@ -3,15 +3,16 @@
 from collections.abc import Sequence
 from functools import cached_property, partial
 from itertools import groupby
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from models.packs.pack import Pack
 from models.packs.records.decided import Native
 from models.packs.records.pieces import Piece
+from models.packs.records.programs import Elementwise
 from models.packs.records.rows import RowOperator
 from pipeline.devices.base import Device, DeviceError, Launch
-from pipeline.devices.elementwise.of_pack import PackPrograms, Ports, ports, row_ports
-from pipeline.devices.elementwise.programs import Program
+from pipeline.devices.elementwise.one_pass import OnePass
+from pipeline.devices.elementwise.programs import NativeProgram, native_program
 from pipeline.devices.memory import Memory
 
 
@@ -35,17 +36,6 @@ class Part(NamedTuple):
     output: Any
 
 
-class Called(NamedTuple):
-    """Row operator ``number``, and which of its graphs is run: of rows, or of tiles."""
-
-    number: int
-    item: RowOperator
-    graph: int
-
-
-_Found = TypeVar("_Found")
-
-
 class PackKernels:
     """Binds pieces and row operators of ``pack`` on ``device`` to memory."""
 
@@ -55,11 +45,6 @@ class PackKernels:
         self._native = None if device.quantised is None else device.quantised.of_model()
         self._jobs = None if device.one_pass is None else device.one_pass.of_model()
         self._joining: dict[int, bool] = {}  # by number of graph, as it was compiled
-
-    @cached_property
-    def _programs(self) -> PackPrograms:
-        """What runs in one pass, made where a device said that something does."""
-        return PackPrograms(self._pack.manifest, self._pack.graphs)
 
     def piece(self, placed: Placed, scratch: Memory) -> Launch:
         """Return what runs a piece, which is not resident.
@@ -71,8 +56,7 @@ class PackKernels:
         if piece.native is not None:
             return self._natively(placed, piece.native)
         if piece.chain is not None:
-            arrays = _by_name(ports(piece), inputs, outputs)
-            return self._in_one_pass(self._programs.piece(piece), arrays)
+            return self._in_one_pass(piece.elementwise, inputs, outputs)
         kernel = self._device.load(self._pack.graphs[piece.graph])
         return kernel.bind(inputs, outputs, scratch)
 
@@ -118,12 +102,11 @@ class PackKernels:
         """Return a piece as a part of a larger graph; None: it is a launch of its own."""
         piece, inputs, outputs = placed
         if piece.chain is not None:
-            arrays = _by_name(ports(piece), inputs, outputs)
-            program, one_pass = self._programs.piece(piece), self._device.one_pass
-            node = (
-                None if one_pass is None or program is None else one_pass.as_node(program, arrays)
-            )
-            return self._as_decided(node)
+            one_pass, program, read, made = self._chain(piece.elementwise, inputs, outputs)
+            node = one_pass.as_node(program, [*read, *made])
+            if node is None:
+                raise self._other_plan()
+            return node, read, made
         if not self._joins_as_it_is(piece.graph):
             return None
         return self._pack.graphs[piece.graph], inputs, outputs
@@ -133,16 +116,16 @@ class PackKernels:
             self._joining[graph] = self._device.joins(self._pack.graphs[graph])
         return self._joining[graph]
 
-    def row_operator(self, called: Called, inputs: Sequence[Any], output: Any) -> Launch:
-        """Return what runs a row operator on ``inputs``, with its weights.
+    def row_operator(
+        self, item: RowOperator, graph: int, inputs: Sequence[Any], output: Any
+    ) -> Launch:
+        """Return what runs a row operator by ``graph``, of rows or of tiles, on ``inputs`` and weights.
 
         Raises:
             DeviceError: it cannot be loaded.
         """
-        number, item, graph = called
         if item.chain is not None:
-            program = self._programs.row_operator(number)
-            return self._in_one_pass(program, _by_name(row_ports(item), inputs, [output]))
+            return self._in_one_pass(item.elementwise, inputs, [output])
         return self._device.load(self._pack.graphs[graph]).bind(inputs, [output])
 
     def graphs(self, parts: Sequence[Part]) -> Launch:
@@ -161,32 +144,34 @@ class PackKernels:
         ]
         return launches[0] if len(launches) == 1 else partial(_one_by_one, tuple(launches))
 
-    def kind(self, number: int) -> tuple[str, ...] | None:
-        """Return what row operator ``number`` does in one pass; None: what its graph says."""
-        if self._pack.manifest.row_operators[number].chain is None:
-            return None
-        program = self._programs.row_operator(number)
-        return None if program is None else tuple(step.operator for step in program.steps)
+    def _in_one_pass(
+        self, item: Elementwise | None, inputs: Sequence[Any], outputs: Sequence[Any]
+    ) -> Launch:
+        """Return what runs a program, of which the device said that it does so."""
+        one_pass, program, read, made = self._chain(item, inputs, outputs)
+        bound = one_pass.bind(program, [*read, *made], self._jobs)
+        if bound is None:
+            raise self._other_plan()
+        return bound
 
-    def _in_one_pass(self, program: Program | None, arrays: dict[str, Any]) -> Launch:
-        """Return what runs ``program`` on ``arrays``, of which the device said that it does so."""
-        one_pass = self._device.one_pass
-        if one_pass is None or program is None:
-            return self._as_decided(None)
-        bound = one_pass.bind(program, arrays, self._jobs)
-        return self._as_decided(bound)
+    def _chain(
+        self, item: Elementwise | None, inputs: Sequence[Any], outputs: Sequence[Any]
+    ) -> tuple[OnePass, NativeProgram, list[Any], list[Any]]:
+        """Return a program, what runs it, and what it reads and makes."""
+        program = None if item is None else self._programs[item.program]
+        if self._device.one_pass is None or item is None or program is None:
+            raise self._other_plan()
+        return self._device.one_pass, program, *item.ports(inputs, outputs)
 
-    def _as_decided(self, found: _Found | None) -> _Found:
-        if found is None:
-            raise DeviceError(
-                f"the {self._device.name} device does not run this chain as the plan has it: "
-                "the plan is of a pack as another device runs it"
-            )
-        return found
+    @cached_property
+    def _programs(self) -> list[NativeProgram | None]:
+        return [native_program(program) for program in self._pack.manifest.programs]
 
-
-def _by_name(names: Ports, inputs: Sequence[Any], outputs: Sequence[Any]) -> dict[str, Any]:
-    return dict(zip((*names[0], *names[1]), (*inputs, *outputs), strict=True))
+    def _other_plan(self) -> DeviceError:
+        return DeviceError(
+            f"the {self._device.name} device does not run this chain as the plan has it: "
+            "the plan is of a pack as another device runs it"
+        )
 
 
 def _one_by_one(launches: Sequence[Launch]) -> None:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from models.packs.manifest import Manifest
 from models.packs.records.rows import RowValue
 from pipeline.devices.base import KernelError, Launch
-from pipeline.devices.pack_kernels import Called, PackKernels, Part
+from pipeline.devices.pack_kernels import PackKernels, Part
 from pipeline.execution.lane_memory import LaneMemory
 from pipeline.program.regions import (
     Action,
@@ -93,7 +93,7 @@ class PhaseBinder:
         inputs += [self._memory.array(operand) for operand in operator.weights]
         graph = graph_of(self._manifest, call)
         output = self._strip(call.output)
-        launch = self._kernels.row_operator(Called(call.operator, operator, graph), inputs, output)
+        launch = self._kernels.row_operator(operator, graph, inputs, output)
         return _named(launch, self._name(operator.first_piece))
 
     def _compute(self, actions: Sequence[Compute]) -> Launch:

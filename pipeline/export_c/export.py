@@ -14,7 +14,6 @@ from pipeline.export_c.network.byte_ports import with_byte_ports
 from pipeline.export_c.network.network import Network
 from pipeline.export_c.network.quantised import with_whole_products
 from pipeline.export_c.network.reading import read_network
-from pipeline.export_c.network.swish import with_swish
 from pipeline.export_c.network.tables import with_tables
 from pipeline.export_c.network.unblocking import plain_network
 from pipeline.export_c.network.zero_points import with_zero_points
@@ -108,8 +107,9 @@ def in_regions(network: Network, asks: bool) -> Program:
 
 def standard_network(pack: Pack) -> Network:
     """Return the network of ``pack`` in standard operators on plain tensors."""
-    network = with_zero_points(with_whole_products(read_network(pack)))
-    return with_swish(plain_network(with_tables(network), pack.manifest.target.block))
+    products = pack.manifest.window_products
+    network = with_zero_points(with_whole_products(read_network(pack), products))
+    return plain_network(with_tables(network), pack.manifest.target.block)
 
 
 def write_export(exported: Exported, destination: Path, force: bool = False) -> dict[str, int]:

@@ -9,7 +9,7 @@ that compute some rows at a time.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from pipeline.export_c.lowering.steps import Program, Same, Step, Value
+from pipeline.export_c.lowering.steps import Pointer, Program, Same, Step
 from pipeline.planning.arena import plan_arena
 from pipeline.program.lives import Lifetime
 
@@ -144,7 +144,7 @@ class _Lies:
         """Return whether something else that ``step`` reads lies in ``name``, or it reads that twice."""
         if any(self._overlap(name, other) for other in step.reads if other != name):
             return True
-        times = sum(item == Value(name) for item in step.all_arguments)
+        times = sum(item == Pointer(name) for item in step.all_arguments)
         return times > 1 and not step.pointwise
 
     def _within(self, name: str, other: str) -> bool:

@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from models.packs.pack import Pack
 from models.packs.records.rows import RowOperator
 from pipeline.devices.base import Device, Launch
-from pipeline.devices.pack_kernels import Called, PackKernels
+from pipeline.devices.pack_kernels import PackKernels
 from pipeline.measuring.engines import cache_bytes
 from pipeline.profiles.row_kernels import first_key, measured_rows
-from pipeline.program.row_ranges import Rows, needed
+from pipeline.program.row_ranges import Rows
 
 _REPEATS = 3
 # More than the caches of one core, where several share a large one.
@@ -38,22 +38,20 @@ class FirstCalls:
         for number, item in enumerate(self._pack.manifest.row_operators):
             weights = tuple(operand.shape for operand in item.weights)
             shapes = tuple(self._shape(taken.row_value, 1) for taken in item.inputs)
-            like = (self._kernels.kind(number), item.graph, weights, shapes)
+            like = (item.elementwise if item.chain else None, item.graph, weights, shapes)
             if like not in alike:
-                alike[like] = self._measured(number, item)
+                alike[like] = self._measured(item)
             yield first_key(number), alike[like]
 
-    def _measured(self, number: int, item: RowOperator) -> float:
+    def _measured(self, item: RowOperator) -> float:
         rows = measured_rows(self._pack.manifest.row_values[item.output], item)[0]
         inputs = [
-            self._ones(taken.row_value, len(needed(taken.window, Rows(0, rows))))
+            self._ones(taken.row_value, len(Rows(0, rows).through(taken.window)))
             for taken in item.inputs
         ]
         weights = [np.ones(operand.shape, operand.dtype) for operand in item.weights]
         output = self._ones(item.output, rows)
-        launch = self._kernels.row_operator(
-            Called(number, item, item.graph), [*inputs, *weights], output
-        )
+        launch = self._kernels.row_operator(item, item.graph, [*inputs, *weights], output)
         launch()
         near, far = [], []
         for _ in range(_REPEATS):

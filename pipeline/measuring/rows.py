@@ -19,7 +19,7 @@ from models.packs.records.pieces import Operand
 from models.packs.records.rows import RowInput, RowOperator
 from models.packs.storing import read_span
 from pipeline.devices.base import Device, Launch
-from pipeline.devices.pack_kernels import Called, PackKernels
+from pipeline.devices.pack_kernels import PackKernels
 from pipeline.profiles.row_kernels import (
     COPIED_RUNS,
     MANY_RUNS,
@@ -32,7 +32,7 @@ from pipeline.profiles.row_kernels import (
     row_key,
     tile_key,
 )
-from pipeline.program.row_ranges import Rows, needed
+from pipeline.program.row_ranges import Rows
 
 _REPEATS = 7
 # Of one operator in one round: large ones are measured less often.
@@ -66,9 +66,9 @@ class RowKernels:
         alike: dict[tuple[object, ...], list[float]] = {}
         for number, item in enumerate(self._manifest.row_operators):
             for key, part in self._parts(number, item):
-                like = (self._kernels.kind(number), *self._like(item, part))
+                like = (item.elementwise if item.chain else None, *self._like(item, part))
                 if like not in alike:
-                    alike[like] = self._measured(number, item, part)
+                    alike[like] = self._measured(item, part)
                 yield from ((key, each) for each in alike[like])
         if self._manifest.row_operators:
             for n_bytes in MEASURED_COPIES:
@@ -90,16 +90,14 @@ class RowKernels:
         weights = (operand.shape for operand in item.weights)
         return (part, *shapes, *weights, self._manifest.row_values[item.output].shape)
 
-    def _measured(self, number: int, item: RowOperator, part: _Part) -> list[float]:
+    def _measured(self, item: RowOperator, part: _Part) -> list[float]:
         weights = [self._weights(operand) for operand in item.weights]
         launches: list[Launch] = []
         held = 0
         while not launches or (held < _STRIPS_BYTES and len(launches) < _REPEATS):
             inputs = [self._input(taken, part) for taken in item.inputs]
             output = self._filled(item.output, part.rows, part.columns)
-            kernel = self._kernels.row_operator(
-                Called(number, item, part.graph), [*inputs, *weights], output
-            )
+            kernel = self._kernels.row_operator(item, part.graph, [*inputs, *weights], output)
             launches.append(kernel)
             held += sum(array.nbytes for array in (*inputs, output))
             self._kept.append((inputs, output))  # kernels have their addresses only
@@ -110,10 +108,11 @@ class RowKernels:
         return times
 
     def _input(self, taken: RowInput, part: _Part) -> NDArray[Any]:
-        rows = len(needed(taken.window, Rows(0, part.rows)))
+        rows = len(Rows(0, part.rows).through(taken.window))
         if part.columns is None:
             return self._filled(taken.row_value, rows)
-        return self._filled(taken.row_value, rows, len(needed(taken.across, Rows(0, part.columns))))
+        columns = len(Rows(0, part.columns).through(taken.across))
+        return self._filled(taken.row_value, rows, columns)
 
     def _filled(self, row_value: int, rows: int, columns: int | None = None) -> NDArray[Any]:
         _, channels, _, width = self._manifest.row_values[row_value].shape

@@ -83,7 +83,7 @@ def measured_tiles(value: RowValue, operator: RowOperator) -> list[tuple[int, in
     None of one that makes none, or whose narrow tiles are as wide as its rows.
     """
     width = value.shape[3]
-    unit = max(item.across.factor for item in operator.inputs)
+    _, unit = operator.units
     columns = -(-width // (_NARROW * unit)) * unit
     if operator.tile_graph is None or columns >= width:
         return []
@@ -92,7 +92,7 @@ def measured_tiles(value: RowValue, operator: RowOperator) -> list[tuple[int, in
 
 def _lines(value: RowValue, operator: RowOperator, numbers: Sequence[int]) -> list[int]:
     """Return ``numbers`` of rows as the operator can make them."""
-    unit = max(item.window.factor for item in operator.inputs)
+    unit, _ = operator.units
     return sorted({min(-(-rows // unit) * unit, value.height) for rows in numbers})
 
 

@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from models.packs.records.rows import Window
+from models.network.windows import Window
 from pipeline.program.row_ranges import Rows, shares
 
 Numbers = NDArray[np.int64]
@@ -62,21 +62,9 @@ class Wanted:
 
 def wanted(operator: int, window: Window, made: Made) -> Wanted:
     """Return what ``operator`` reads through ``window`` for what it makes."""
-    first, count = made.first, made.count
-    if window.factor > 1:
-        low, high = first // window.factor, -(-(first + count) // window.factor)
-    else:
-        low = first * window.stride - window.above
-        high = (first + count - 1) * window.stride - window.above + window.kernel
-    return Wanted(operator, np.where(count > 0, low, NEVER), np.where(count > 0, high - low, -1))
-
-
-def needed_ends(window: Window, ends: Numbers, height: int) -> Numbers:
-    """Return up to where an input is needed: as pipeline/program/row_ranges.py says it."""
-    if window.factor > 1:
-        return np.minimum(-(-ends // window.factor), height)
-    beyond = window.kernel - window.stride - window.above
-    return np.minimum(ends * window.stride + beyond, height)
+    low, high = window.needed(made.first, made.ends)
+    runs = made.count > 0
+    return Wanted(operator, np.where(runs, low, NEVER), np.where(runs, high - low, -1))
 
 
 def share_lines(rows: Sequence[int], height: int) -> Numbers:

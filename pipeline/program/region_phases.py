@@ -8,7 +8,7 @@ from pipeline.program.region_plan import Action, Area, Call, Fill, Move, RegionE
 from pipeline.program.region_rows import RegionRows
 from pipeline.program.region_strips import StripLayout
 from pipeline.program.row_network import Part
-from pipeline.program.row_ranges import Rows, needed
+from pipeline.program.row_ranges import Rows
 
 _NONE = Rows(0, 0)
 
@@ -60,7 +60,7 @@ class Phases:
     def _run(self, position: int, item: RowOperator, rows: Rows) -> Iterator[Action]:
         areas = []
         for number, taken in enumerate(item.inputs):
-            wanted = needed(taken.window, rows)
+            wanted = rows.through(taken.window)
             own = self._layout.own.get((position, number))
             if own is None:
                 areas.append(self._new(taken.row_value, len(wanted)))
@@ -109,12 +109,12 @@ class Phases:
         """Put the rows ``wanted`` of an input together in ``target``."""
         height = self._rows.network.values[taken.row_value].height
         above, below = max(-wanted.first, 0), max(wanted.end - height, 0)
-        fill, end = taken.window.fill, len(wanted) - below
+        fill, end = taken.fill, len(wanted) - below
         if above:
             yield Fill(replace(target, rows=above), fill != "zero")
         if below and fill != "edge":
             yield Fill(replace(target, first_row=end, rows=below), fill != "zero")
-        inside = Rows(max(wanted.first, 0), min(wanted.end, height))
+        inside = wanted.within(height)
         for part in self._rows.parts[taken.row_value]:
             for source, rows in self._sources(part, inside):
                 yield Move(
@@ -146,7 +146,7 @@ class Phases:
         if held.kept:
             places.insert(0, (now.kept_rows, held.kept[now.turn]))
         for rows, strip in places:
-            common = Rows(max(rows.first, wanted.first), min(rows.end, wanted.end))
+            common = rows.common(wanted)
             if common:
                 area = self._whole_strip(value, strip, len(rows))
                 area = replace(area, first_row=common.first - rows.first, rows=len(common))

@@ -13,7 +13,7 @@ from pipeline.program.loading import Written, needed_loadings, saving_loadings
 from pipeline.program.many_rows import Wanted, one_region, wanted
 from pipeline.program.region_plan import Region, RegionError
 from pipeline.program.row_network import Part, RowNetwork, readers_of
-from pipeline.program.row_ranges import Rows, needed, row_ranges
+from pipeline.program.row_ranges import Rows, row_ranges
 
 
 @dataclass(slots=True)
@@ -87,7 +87,7 @@ class RegionRows:
                 made = self.made.get(taken.row_value)
                 if made is not None and all(
                     not phase[position]
-                    or needed(taken.window, phase[position]) == made.rows[number_of_phase]
+                    or phase[position].through(taken.window) == made.rows[number_of_phase]
                     for number_of_phase, phase in enumerate(self.ranges)
                 ):
                     found.add((position, number))
@@ -128,7 +128,7 @@ class RegionRows:
                 for position, number in self.gathering[value]:
                     if rows[position]:
                         window = self.items[position].inputs[number].window
-                        first = min(first, max(needed(window, rows[position]).first, 0))
+                        first = min(first, max(window.begin(rows[position].first), 0))
             self._lefts[value] = found[::-1]
         return self._lefts[value]
 

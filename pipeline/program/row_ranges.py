@@ -10,7 +10,7 @@ with the overlap kept between them).
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from models.packs.records.rows import Window
+from models.network.windows import Window
 from pipeline.program.row_network import RowNetwork
 
 # So many rows of the last operator are phases ahead of its first one spread over.
@@ -27,13 +27,16 @@ class Rows:
     def __len__(self) -> int:
         return max(self.end - self.first, 0)
 
+    def through(self, window: Window) -> "Rows":
+        """Return the rows that these are made of; some of them may lie outside of the input."""
+        return Rows(*window.needed(self.first, self.end))
 
-def needed(window: Window, rows: Rows) -> Rows:
-    """Return the rows that output ``rows`` are made of; some of them may lie outside of the input."""
-    if window.factor > 1:
-        return Rows(rows.first // window.factor, -(-rows.end // window.factor))
-    first = rows.first * window.stride - window.above
-    return Rows(first, (rows.end - 1) * window.stride - window.above + window.kernel)
+    def common(self, other: "Rows") -> "Rows":
+        return Rows(max(self.first, other.first), min(self.end, other.end))
+
+    def within(self, height: int) -> "Rows":
+        """Return those of a value of ``height``."""
+        return self.common(Rows(0, height))
 
 
 def shares(rows: int, height: int) -> list[int]:
@@ -83,24 +86,15 @@ def _targets(
         targets = wanted.get(operator.output)
         if targets is None:  # nobody inside reads it: in step with the last one
             targets = [-(-height * rows // last) for rows in progress]
-        unit = max(item.window.factor for item in operator.inputs)
+        unit, _ = operator.units
         targets = [min(-(-target // unit) * unit, height) for target in targets]
         if kept[position]:
             targets[-1] = height
         found[position] = targets
         for item in operator.inputs:
             limit = network.values[item.row_value].height
-            ends = _needed_ends(item.window, targets, limit)
+            ends = [min(item.window.end(target), limit) for target in targets]
             for part in network.parts(item.row_value, pieces):
                 held = wanted.get(part.row_value, ends)
                 wanted[part.row_value] = [max(pair) for pair in zip(held, ends, strict=True)]
     return found
-
-
-def _needed_ends(window: Window, ends: Sequence[int], limit: int) -> list[int]:
-    """Return up to where an input of ``limit`` rows is needed for the output rows [0, end)."""
-    factor, stride = window.factor, window.stride
-    if factor > 1:
-        return [min(-(-end // factor), limit) for end in ends]
-    beyond = window.kernel - stride - window.above
-    return [min(end * stride + beyond, limit) for end in ends]

@@ -13,6 +13,8 @@ from models.packs.choice import BINDING_BYTES
 from models.packs.manifest import Manifest
 from models.packs.records.decided import Chain
 from models.packs.records.pieces import Operand, Piece
+from models.packs.records.programs import Elementwise
+from models.packs.records.rows import RowOperator
 from pipeline.program.regions import Action, Area, Call, Compute, Fill, Gather, Move
 from pipeline.program.steps import MOVE_BYTES, Step, regions_of
 
@@ -114,7 +116,7 @@ def _add_piece(found: Opened, piece: Piece, times: int = 1) -> None:
         found.other_bytes += times * piece.native.bound_bytes
         found.together[piece.native.together_bytes] += times
     elif piece.chain is not None:
-        _add_chain(found, piece.chain, _shapes(piece.outputs), times)
+        _add_chain(found, piece, _shapes(piece.outputs), times)
     else:
         found.add((piece.graph,), times)
 
@@ -135,15 +137,18 @@ def _add_call(found: Opened, manifest: Manifest, call: Call) -> None:
     if operator.chain is None:
         found.add((graph_of(manifest, call),))
         return
-    _add_chain(found, operator.chain, [strip_shape(manifest, call.output)])
+    _add_chain(found, operator, [strip_shape(manifest, call.output)])
 
 
-def _add_chain(found: Opened, chain: Chain, outputs: Sequence[Shape], times: int = 1) -> None:
-    if not chain.makes:
+def _add_chain(
+    found: Opened, item: Piece | RowOperator, outputs: Sequence[Shape], times: int = 1
+) -> None:
+    chain, elementwise = _chain(item)
+    if not elementwise.makes:
         return
     found.other_bytes += times * chain.bound_bytes
     least = chain.shared_elements
-    if least is not None and max(math.prod(outputs[made]) for made in chain.makes) >= least:
+    if least is not None and max(math.prod(outputs[made]) for made in elementwise.makes) >= least:
         found.together[chain.together_bytes] += times
 
 
@@ -151,10 +156,17 @@ def _in_run(piece: Piece) -> int | ChainNode:
     """Return what ``piece`` is in a session with others."""
     if piece.chain is None:
         return piece.graph
-    chain = piece.chain
+    chain, item = _chain(piece)
     assert chain.node_bytes is not None, "planned as one of several"
-    read, made = (piece.inputs[at] for at in chain.reads), (piece.outputs[at] for at in chain.makes)
-    return ChainNode(chain.program, tuple(_shapes([*read, *made])), chain.node_bytes)
+    read, made = item.ports(piece.inputs, piece.outputs)
+    return ChainNode(item.program, tuple(_shapes([*read, *made])), chain.node_bytes)
+
+
+def _chain(item: Piece | RowOperator) -> tuple[Chain, Elementwise]:
+    """Return what a device decided, and of which program."""
+    assert item.chain is not None, "asked for where there is one"
+    assert item.elementwise is not None, "what a chain is of"
+    return item.chain, item.elementwise
 
 
 def graph_of(manifest: Manifest, call: Call) -> int:

@@ -31,7 +31,8 @@ MOVE_BYTES = 512
 # each step (docs/measurements.md).
 _RECORD_BYTES = 700
 STEP_BYTES = 2800
-# Plans of regions that are kept of a model: planners ask for few again and again.
+# Plans of regions that are kept of a model, or as many as one choice has: planners ask for few again and
+# again, in the same order.
 _MOST_PLANS = 24
 
 
@@ -97,6 +98,7 @@ def choose_steps(
     pieces = choose_pieces(manifest, chunk_bytes, later)
     if not regions:
         return pieces
+    _kept(manifest).room_for(len(regions))
     inside = {piece: region for region in regions for piece in region.pieces}
     steps: list[Step] = []
     strips = 0
@@ -125,12 +127,12 @@ def _phases(
 
 def row_network(manifest: Manifest) -> RowNetwork:
     """Return the part of ``manifest`` that runs on rows; made once."""
-    return _network(id(manifest), _Kept(manifest)).network
+    return _kept(manifest).network
 
 
 def planned_region(manifest: Manifest, region: Region) -> RegionPlan:
     """Return the plan of ``region``; made once."""
-    kept = _network(id(manifest), _Kept(manifest))
+    kept = _kept(manifest)
     plan = kept.plans.get(region)
     if plan is None:
         plan = plan_region(kept.network, region)
@@ -147,12 +149,18 @@ class _Kept:
     def __init__(self, manifest: Manifest) -> None:
         self.manifest = manifest
         self.plans: dict[Region, RegionPlan] = {}
+        self._most = _MOST_PLANS
         self._changing = threading.Lock()
+
+    def room_for(self, regions: int) -> None:
+        """Keep the plans of so many regions at least."""
+        with self._changing:
+            self._most = max(self._most, regions)
 
     def keep(self, region: Region, plan: RegionPlan) -> None:
         """Keep ``plan``, and let go of the oldest that are too many."""
         with self._changing:
-            while len(self.plans) >= _MOST_PLANS:
+            while len(self.plans) >= self._most:
                 del self.plans[next(iter(self.plans))]
             self.plans[region] = plan
 
@@ -165,6 +173,10 @@ class _Kept:
 
     def __hash__(self) -> int:
         return id(self.manifest)
+
+
+def _kept(manifest: Manifest) -> _Kept:
+    return _network(id(manifest), _Kept(manifest))
 
 
 @lru_cache(maxsize=2)

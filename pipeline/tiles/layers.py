@@ -5,8 +5,9 @@ from math import prod
 
 from models.darknet.layers.layer import Network
 from models.darknet.layers.parameters import Convolution, MaxPool
+from models.network.windows import Window
 from models.packs.manifest import Manifest
-from models.packs.records.rows import RowInput, RowOperator, Window
+from models.packs.records.rows import Outside, RowInput, RowOperator
 
 
 class TileError(ValueError):
@@ -31,7 +32,7 @@ class FusedLayer:
     @property
     def kernel(self) -> tuple[int, int]:
         """Rows and columns of the window."""
-        return self.taken.window.kernel, self.taken.across.kernel
+        return self.taken.window.reach, self.taken.across.reach
 
     @property
     def stride(self) -> int:
@@ -101,15 +102,9 @@ def _of_pack(manifest: Manifest, operator: RowOperator) -> FusedLayer:
     )
 
 
-def _taken(size: int, stride: tuple[int, int], before: tuple[int, int], fill: str) -> RowInput:
+def _taken(size: int, stride: tuple[int, int], before: tuple[int, int], fill: Outside) -> RowInput:
     """Return a window of a Darknet layer; ``stride`` and ``before`` (padding): across, down."""
     across, down = (
-        Window(
-            kernel=size,
-            stride=step,
-            above=pad,
-            fill="lowest" if fill == "lowest" else "zero",
-        )
-        for step, pad in zip(stride, before, strict=True)
+        Window(size, step, before=pad) for step, pad in zip(stride, before, strict=True)
     )
-    return RowInput(row_value=0, window=down, columns=across)
+    return RowInput(row_value=0, window=down, columns=across, fill=fill)

@@ -7,14 +7,15 @@ from typing import Annotated, Any
 
 import typer
 
+from models.network.operators.elements import READERS
 from models.packs.designed import DesignedMemory
 from models.packs.manifest import Manifest
 from models.packs.pack import Pack, read_pack
 from models.packs.records.pieces import Layer
 from models.packs.records.spans import Encoding
 from pipeline.devices.elementwise.library import Library, LibraryError, find_library
-from pipeline.devices.elementwise.of_pack import PackPrograms
 from pipeline.devices.elementwise.operator_node import why_not_shared
+from pipeline.devices.elementwise.programs import program_of
 from pipeline.devices.find import check_name
 from pipeline.devices.lowered import Kernels, cuda_kernels
 from pipeline.evaluating.results_file import read_results
@@ -61,6 +62,8 @@ _STORED_AS: dict[Encoding, str] = {
     "int8": "int8",
     "planes": "lossless",
 }
+# Without their domains, as layers have them.
+_ON_ELEMENTS = frozenset(name.rpartition(".")[2] for name in READERS)
 
 
 def inspect(
@@ -171,16 +174,27 @@ def _how(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 def _one_pass(pack: Pack) -> dict[str, Any]:
     """Return how many pieces a CPU runs in one pass, and with which kernels, or why there are none."""
-    library = find_library()
-    on_cpu = pack.manifest.target.capability is None
-    programs = PackPrograms(pack.manifest, pack.graphs) if on_cpu else None
+    library, manifest = find_library(), pack.manifest
+    on_cpu = manifest.target.capability is None
+    programs = [program_of(manifest, piece) for piece in manifest.pieces if on_cpu]
     return {
-        "pieces": programs.count() if programs else 0,
-        "alone": programs.count_alone() if programs else 0,
+        "pieces": len(programs) - programs.count(None),
+        "alone": _alone(manifest) if on_cpu else 0,
         "kernels": library.processor if isinstance(library, Library) else None,
         "missing": str(library) if isinstance(library, LibraryError) else None,
         "not_shared": why_not_shared(library.path) if isinstance(library, Library) else None,
     }
+
+
+def _alone(manifest: Manifest) -> int:
+    """Return how many pieces have one operator on elements, which ONNX Runtime passes over once, too."""
+    ranges = Counter((layer.first_piece, layer.end_piece) for layer in manifest.layers)
+    return sum(
+        piece.elementwise is None and piece.resident is None
+        for layer in manifest.layers
+        if layer.operator in _ON_ELEMENTS and ranges[layer.first_piece, layer.end_piece] == 1
+        for piece in manifest.pieces[layer.first_piece : layer.end_piece]
+    )
 
 
 def _profile(pack: Pack) -> str:

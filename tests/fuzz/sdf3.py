@@ -11,7 +11,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from models.geometry.cnn import Cnn, Edge, Layer, Shape, Window
+from models.geometry.cnn import Cnn, Edge, Layer, Shape
+from models.network.windows import Window
 from pipeline.dataflow.conversion import Overlap, convert
 from pipeline.dataflow.csdf import DataflowError
 from pipeline.dataflow.deadlock import firings
@@ -36,7 +37,7 @@ def drawn_text(rng: random.Random) -> str:
     layers = [Layer("x0", "input", Shape(height, 2, 1))]
     edges = []
     for number in range(1, rng.randint(2, 6)):
-        window = Window(rng.randint(1, 3), 1, above=1, below=1)
+        window = Window(rng.randint(1, 3), 1, before=1, behind=1)
         layers.append(Layer(f"x{number}", "conv", Shape(height, 2, rng.randint(1, 2)), window))
         edges += [Edge(source, number) for source in {number - 1, rng.randrange(number)}]
     return sdf3_text(convert(Cnn("g", tuple(layers), tuple(edges)), rng.choice(list(Overlap))))

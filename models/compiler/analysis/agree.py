@@ -10,11 +10,11 @@ from pathlib import Path
 
 import onnx
 
-from models.compiler.analysis.alias import RESHAPES
 from models.compiler.analysis.graph import NCHWC_DOMAIN
 from models.compiler.analysis.regions import name
 from models.errors import CompileError
 from models.graphs.nodes import attributes
+from models.network.operators.movement import RESHAPES
 
 Shape = tuple[int, ...]
 Shapes = Mapping[str, Shape]

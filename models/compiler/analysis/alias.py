@@ -16,25 +16,10 @@ import onnx
 from models.compiler.analysis.fused import Fused
 from models.compiler.analysis.graph import NCHWC_DOMAIN, Graph
 from models.graphs.nodes import attributes, made, reads
+from models.network.operators.convolution import ADDEND
+from models.network.operators.elements import IN_PLACE
+from models.network.operators.movement import RESHAPES
 
-RESHAPES = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Dropout"})
-SUM_INPUT = 3
-#: Operators whose kernels read an element, compute, and write it: safe on the same memory.
-IN_PLACE = frozenset(
-    (
-        *("Add", "Div", "HardSigmoid", "LeakyRelu", "Mul", "Neg", "QLinearAdd"),
-        *(
-            "QLinearConcat",
-            "QLinearLeakyRelu",
-            "QLinearMul",
-            "QLinearSigmoid",
-            "Relu",
-            "Sigmoid",
-            "Sub",
-            "Tanh",
-        ),
-    )
-)
 # Limits of floats are parts of chains; over what they read, fewer layers run on rows.
 _IN_PLACE_OF_INTEGERS = IN_PLACE | {"Clip"}
 # A smaller value had better be inside a piece, with nodes around it.
@@ -222,8 +207,8 @@ def _sums(graph: Graph, fused: Fused) -> Iterator[_Sum]:
             times = Counter(name for inner in nodes for name in reads(inner))
             times[own.residual] -= 1  # where it is added
             yield _Sum(own.end - 1, own.residual, nodes[-1].output[0], frozenset(+times))
-        if node.domain != NCHWC_DOMAIN or node.op_type != "Conv" or len(node.input) <= SUM_INPUT:
+        if node.domain != NCHWC_DOMAIN or node.op_type != "Conv" or len(node.input) <= ADDEND:
             continue
         if graph.region(index) is None:
-            others = frozenset(node.input[:SUM_INPUT])
-            yield _Sum(index, node.input[SUM_INPUT], node.output[0], others)
+            others = frozenset(node.input[:ADDEND])
+            yield _Sum(index, node.input[ADDEND], node.output[0], others)

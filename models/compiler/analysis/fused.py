@@ -13,6 +13,8 @@ from models.graphs.fusion import Fusion, Surroundings, fusions
 from models.graphs.nodes import domain_of, node_of, reads
 from models.network.fields import Array
 from models.network.node import Known
+from models.network.operators.convolution import CONVOLUTIONS
+from models.network.operators.matrix import GEMMS
 
 
 @dataclass(frozen=True)
@@ -25,7 +27,7 @@ class FusedNodes:
 
 
 # Operators that choose before what is behind them does.
-_FIRST = ("Conv", "FusedConv", "Gemm", "FusedGemm")
+_FIRST = (*CONVOLUTIONS, *GEMMS)
 
 #: By their first node.
 Fused = Mapping[int, FusedNodes]

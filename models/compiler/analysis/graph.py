@@ -11,9 +11,12 @@ from numpy.typing import NDArray
 from onnx import TensorProto
 
 from models.compiler.analysis.types import Loose
-from models.graphs.nodes import reads
+from models.graphs.nodes import domain_of, node_of, reads
 from models.graphs.parameters import quantised_weights
 from models.network.fields import Array
+from models.network.node import Known, UnsuitedError
+from models.network.operators import Operator, read_operator
+from models.packs.records.network import WindowProduct
 
 NCHWC_DOMAIN = "com.microsoft.nchwc"
 
@@ -48,7 +51,8 @@ class Graph:
     ``constants`` every initializer, ``tensors`` those of element types that NumPy does not have. The four
     share no name. Loose values and ``tensors`` are touched only inside ``regions``. ``streamed``: constants
     that are weights however small they are; ``resident``: those of them that stay in memory.
-    ``dequantised``: as ``models/compiler/optimising/integers/floats.py`` returns them.
+    ``dequantised``: as ``models/compiler/optimising/integers/floats.py`` returns them. ``window_products``:
+    convolutions that are products on windows now.
     """
 
     nodes: tuple[onnx.NodeProto, ...]
@@ -64,6 +68,7 @@ class Graph:
     streamed: frozenset[str] = frozenset()
     resident: frozenset[str] = frozenset()
     dequantised: Mapping[str, str] = field(default_factory=dict)
+    window_products: tuple[WindowProduct, ...] = ()
 
     def region(self, index: int) -> Region | None:
         """Return the region of node ``index``."""
@@ -97,6 +102,22 @@ class Graph:
             return loose.array
         constant = self.constants[name]
         return Array(dtype=np.dtype(constant.dtype).name, shape=constant.shape)
+
+    def operator(self, node: onnx.NodeProto) -> Operator | None:
+        """Return what ``node`` computes; None: no family of operators knows it."""
+        try:
+            return read_operator(node_of(node, self._versions), self._known)
+        except UnsuitedError:
+            return None
+
+    @functools.cached_property
+    def _versions(self) -> Mapping[str, int]:
+        return {domain_of(opset.domain): opset.version for opset in self.opsets}
+
+    @functools.cached_property
+    def _known(self) -> Known:
+        there = {*self.values, *self.constants}
+        return Known(lambda name: self.array(name) if name in there else None, self.constants.get)
 
     @functools.cached_property
     def readers(self) -> Mapping[str, list[int]]:

@@ -14,9 +14,11 @@ the peak, mostly, and what waits beside everything else, since peaks of large ma
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from models.compiler.analysis.alias import IN_PLACE, RESHAPES, SUM_INPUT
 from models.compiler.analysis.graph import Graph
 from models.graphs.nodes import made, reads
+from models.network.operators.convolution import ADDEND
+from models.network.operators.elements import IN_PLACE
+from models.network.operators.movement import RESHAPES
 
 _POWER = 4
 # So many nodes move together at most.
@@ -66,7 +68,7 @@ class _Order:
             _Node(
                 tuple(dict.fromkeys(numbers[name] for name in reads(node) if name in numbers)),
                 tuple(numbers[name] for name in made(node) if name in numbers),
-                node.op_type in {"Concat", *RESHAPES, *IN_PLACE} or len(node.input) > SUM_INPUT,
+                node.op_type in {"Concat", *RESHAPES, *IN_PLACE} or len(node.input) > ADDEND,
             )
             for node in graph.nodes
         ]

@@ -12,9 +12,9 @@ from onnx import TensorProto, helper, numpy_helper
 from models.compiler.analysis.graph import Graph
 from models.compiler.cutting.bottlenecks import FoundBottleneck, GroupNodes
 from models.compiler.cutting.pieces import IR_VERSION, renamed
-from models.graphs.nodes import attributes
-
-_ACTIVATION = ("activation", "activation_params")
+from models.compiler.cutting.row_windows import padded
+from models.graphs.nodes import attributes, with_attributes
+from models.network.operators import Convolution
 
 
 def group_graphs(
@@ -35,35 +35,32 @@ def _of_sizes(
     graph: Graph, item: GroupNodes, node: onnx.NodeProto, sizes: Sequence[int]
 ) -> list[bytes]:
     return [
-        _serialised(graph, item, [_grouped(padded, size)])
+        _serialised(graph, item, [_grouped(edge, size)])
         for size in sizes
-        for padded in _edges(node)
+        for edge in _edges(graph, node)
     ]
 
 
 def _grouped(node: onnx.NodeProto, size: int) -> onnx.NodeProto:
     """Return a convolution of one channel each with ``size`` of them; others as they are."""
-    grouped = attributes(node).get("group", 1) > 1
-    return _changed(node, group=size) if grouped else node
+    return node if attributes(node).get("group", 1) == 1 else with_attributes(node, group=size)
 
 
-def _edges(node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
+def _edges(graph: Graph, node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
     """Yield ``node`` with all its padding, that above only, none, that below only; beside rows it stays."""
-    pads = attributes(node).get("pads")
+    operator = graph.operator(node)
+    windows = operator.windows if isinstance(operator, Convolution) else None
+    if windows is None or not any((*windows.before, *windows.behind)):
+        yield from [node] * 4
+        return
+    (top, left), (bottom, right) = windows.before, windows.behind
     for above, below in ((1, 1), (1, 0), (0, 0), (0, 1)):
-        if pads is None:
-            yield node
-        else:
-            yield _changed(node, pads=[above * pads[0], pads[1], below * pads[2], pads[3]])
+        yield padded(node, [above * top, left, below * bottom, right])
 
 
 def _sums(graph: Graph, item: GroupNodes, node: onnx.NodeProto) -> Iterator[bytes]:
     """Yield the convolution as the first group has it, later ones, and the last one."""
-    plain = onnx.NodeProto()
-    plain.CopyFrom(node)
-    kept = [each for each in node.attribute if each.name not in _ACTIVATION]
-    del plain.attribute[:]
-    plain.attribute.extend(kept)
+    plain = with_attributes(node, activation=None, activation_params=None)
     yield _serialised(graph, item, [plain])
     source, weights = node.input[:2]
     for each in (plain, node):
@@ -72,16 +69,6 @@ def _sums(graph: Graph, item: GroupNodes, node: onnx.NodeProto) -> Iterator[byte
         del more.input[:]
         more.input.extend([source, weights, "", "so far"])
         yield _model(graph, [more], [*_ranks(graph, item)[:2], ("so far", 4)], (item.output, 4))
-
-
-def _changed(node: onnx.NodeProto, **values: int | list[int]) -> onnx.NodeProto:
-    changed = onnx.NodeProto()
-    changed.CopyFrom(node)
-    kept = [item for item in node.attribute if item.name not in values]
-    del changed.attribute[:]
-    changed.attribute.extend(kept)
-    changed.attribute.extend(helper.make_attribute(name, value) for name, value in values.items())
-    return changed
 
 
 def _serialised(graph: Graph, item: GroupNodes, nodes: Sequence[onnx.NodeProto]) -> bytes:

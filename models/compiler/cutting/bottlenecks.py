@@ -11,22 +11,23 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from models.compiler.analysis.alias import SUM_INPUT
 from models.compiler.analysis.graph import NCHWC_DOMAIN, Graph
 from models.compiler.cutting.rows import RowGraph, RowNode
-from models.compiler.optimising.blocked import POINTWISE
-from models.graphs.nodes import attributes, made, reads
-from models.packs.records.rows import Window
+from models.graphs.nodes import made, reads
+from models.network.operators import Convolution
+from models.network.operators.elements import POINTWISE
+from models.network.windows import SAME, Window
 
 Kind = Literal["each", "mean", "once", "sum"]
 Axis = Literal["channels", "factors", "inputs"]
 
-_ALIKE = Window()
 # No plan has an arena below such a part of the network's largest tensor: inner tensors that are smaller
 # never count.
 _LEAST_PART = 1 / 16
 _MOST_SIZES = 3
 _IMAGE_DIMENSIONS = 4
+# Which input of a multiplication by factors these are.
+_FACTORS = 1
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class GroupTensor:
 
     name: str
     axis: Axis | None = None
-    window: Window = _ALIKE
+    window: Window = SAME
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,8 @@ def find_bottlenecks(
     sources = frozenset(name for row in rows.nodes for name, _ in row.inputs)
     least = _LEAST_PART * max((value.n_bytes for value in graph.values.values()), default=0)
     for index, node in enumerate(graph.nodes):
-        if index in on_rows and _is_pointwise(graph, index):
+        last = _convolution(graph, index) if index in on_rows else None
+        if last is not None and last.is_pointwise and last.groups == 1:
             walk = _Walk(graph, on_rows, sources, readers, elided, index)
             found = walk.found(_sizes(graph.array(node.input[0]).shape[1], block))
             if found is not None and _is_worth_it(graph, found, least):
@@ -97,40 +99,14 @@ def _is_worth_it(graph: Graph, found: FoundBottleneck, least: float) -> bool:
     return inner >= least and inner > result
 
 
-def _is_pointwise(graph: Graph, index: int) -> bool:
-    """Return whether a node is a blocked convolution of one pixel a channel that adds up all channels."""
+def _convolution(graph: Graph, index: int) -> Convolution | None:
+    """Return the blocked convolution of constant weights that a node is; None: it is none."""
     node = graph.nodes[index]
-    given = attributes(node)
-    return (
-        _is_plain_conv(graph, index)
-        and graph.constants[node.input[1]].shape[2:] == (1, 1)
-        and given.get("strides", [1, 1]) == [1, 1]
-        and not any(given.get("pads", [0]))
-    )
-
-
-def _is_plain_conv(graph: Graph, index: int) -> bool:
-    """Return whether a node is a blocked convolution whose every output reads all channels."""
-    return _is_conv(graph, index) and attributes(graph.nodes[index]).get("group", 1) == 1
-
-
-def _is_depthwise(graph: Graph, index: int) -> bool:
-    if not _is_conv(graph, index):
-        return False
-    node = graph.nodes[index]
-    channels = graph.array(node.output[0]).shape[1]
-    group = attributes(node).get("group", 1)
-    return bool(group == channels == graph.array(node.input[0]).shape[1])
-
-
-def _is_conv(graph: Graph, index: int) -> bool:
-    node = graph.nodes[index]
-    return (
-        (node.op_type, node.domain) == ("Conv", NCHWC_DOMAIN)
-        and node.input[0] in graph.values
-        and graph.is_weight(node.input[1])
-        and all(name in graph.constants for name in node.input[2:SUM_INPUT] if name)
-    )
+    found = graph.operator(node) if node.domain == NCHWC_DOMAIN else None
+    if not isinstance(found, Convolution) or found.x.name not in graph.values:
+        return None
+    has_bias = found.bias is None or found.bias.name in graph.constants
+    return found if has_bias and graph.is_weight(found.weight.name) else None
 
 
 @dataclass
@@ -224,11 +200,13 @@ class _Walk:
     def _each(self, index: int, name: str) -> GroupNodes | None:
         """Return a node as it makes some channels, and note what it makes them of."""
         node, row = self.graph.nodes[index], self.on_rows.get(index)
-        if row is not None and _is_plain_conv(self.graph, index) and len(node.input) <= SUM_INPUT:
-            return self._conv(index, row, None)
-        if row is not None and _is_depthwise(self.graph, index) and len(node.input) <= SUM_INPUT:
-            self.inner.add(node.input[0])
-            return self._conv(index, row, "channels")
+        convolution = None if row is None else _convolution(self.graph, index)
+        if row is not None and convolution is not None and convolution.addend is None:
+            if convolution.groups == 1:
+                return self._conv(index, row, None)
+            if convolution.is_depthwise and convolution.filters == convolution.groups:
+                self.inner.add(node.input[0])
+                return self._conv(index, row, "channels")
         if self.scale is None and self._is_scale(index):
             self.scale = index
             self.inner.add(node.input[0])
@@ -255,14 +233,12 @@ class _Walk:
     def _is_scale(self, index: int) -> bool:
         """Return whether a node multiplies each channel by a factor: weights that the network makes."""
         node = self.graph.nodes[index]
-        if (node.op_type, node.domain, len(node.input)) != ("Conv", NCHWC_DOMAIN, 2):
+        if node.domain != NCHWC_DOMAIN or not all(name in self.graph.values for name in node.input):
             return False
-        if not all(name in self.graph.values for name in node.input):
+        found = self.graph.operator(node)
+        if not isinstance(found, Convolution) or len(node.input) > _FACTORS + 1:
             return False
-        shapes = [self.graph.array(name).shape for name in node.input]
-        channels = shapes[0][1]
-        alone = attributes(node).get("group", 1) == channels and shapes[1] == (channels, 1, 1, 1)
-        return alone and self.graph.array(node.output[0]).shape == shapes[0]
+        return found.is_depthwise and found.is_pointwise and found.y.shape == found.x.shape
 
     def _sources(self, operators: Sequence[GroupNodes]) -> set[str]:
         """Return the values that are there before the first of ``operators``."""

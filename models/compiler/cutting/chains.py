@@ -12,11 +12,11 @@ import math
 from collections.abc import Collection, Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 
-from models.compiler.analysis.alias import IN_PLACE, Aliases, Storage
+from models.compiler.analysis.alias import Aliases, Storage
 from models.compiler.analysis.graph import Graph
 from models.compiler.analysis.slices import CutPiece, Slice
-from models.compiler.optimising.blocked import POINTWISE
 from models.graphs.nodes import made, reads
+from models.network.operators.elements import IN_PLACE, POINTWISE
 from models.packs.records.pieces import TENSOR_ALIGNMENT
 
 # Measured with 1 MiB of second-level cache a core, YOLOv4: 0.5 MiB 662 ms, 1 MiB 654, 2 MiB 645, 4 MiB

@@ -14,11 +14,12 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import onnx
 
-from models.compiler.analysis.alias import SUM_INPUT
 from models.compiler.analysis.graph import NCHWC_DOMAIN, Graph
 from models.compiler.analysis.slices import CutAlternative, CutPiece, Slice
 from models.compiler.cutting.layout import planned_span
 from models.graphs.nodes import made, reads
+from models.network.operators.convolution import ADDEND, CONVOLUTIONS
+from models.network.operators.matrix import GEMMS
 from models.packs.records.spans import SPAN_ALIGNMENT
 from models.packs.target import Target
 
@@ -91,11 +92,11 @@ def _starts(rows: int, total: int) -> list[int]:
 
 def _is_splittable(graph: Graph, node: onnx.NodeProto) -> bool:
     """Return whether output channels of ``node`` are computed apart and lie apart in memory."""
-    if node.op_type not in ("Conv", "FusedConv", "Gemm", "FusedGemm"):
+    if node.op_type not in (*CONVOLUTIONS, *GEMMS):
         return False
     values = {item.name: item for item in node.attribute}
     result = graph.values[node.output[0]].shape
-    vectors = [name for name in node.input[2:SUM_INPUT] if name]
+    vectors = [name for name in node.input[2:ADDEND] if name]
     if (
         len(node.input) < 2
         or result[0] != 1
@@ -103,9 +104,9 @@ def _is_splittable(graph: Graph, node: onnx.NodeProto) -> bool:
         or not all(graph.is_weight(name) for name in (node.input[1], *vectors))
     ):
         return False
-    if node.op_type in ("Conv", "FusedConv"):
+    if node.op_type in CONVOLUTIONS:
         grouped = "group" in values and values["group"].i != 1
-        return not grouped and not (node.op_type == "FusedConv" and len(node.input) > SUM_INPUT)
+        return not grouped and not (node.op_type == "FusedConv" and len(node.input) > ADDEND)
     bias = graph.array(vectors[0]).shape if vectors else ()
     by_row = "transB" in values and values["transB"].i == 1
     swapped = "transA" in values and values["transA"].i == 1

@@ -3,8 +3,8 @@
 import onnx
 
 from models.compiler.analysis.graph import NCHWC_DOMAIN, Graph
-from models.compiler.optimising.blocked import POINTWISE
 from models.graphs.nodes import made
+from models.network.operators.elements import POINTWISE
 
 
 class RowLayouts:

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 
 import onnx
 
-from models.compiler.analysis.alias import RESHAPES
 from models.compiler.analysis.graph import Graph
 from models.graphs.nodes import attributes
+from models.network.operators.movement import RESHAPES, Move, strides_of
 
 #: Planes of one value after the other: name, first plane, how many.
 Parts = tuple[tuple[str, int, int], ...]
@@ -27,17 +27,17 @@ def sliced(graph: Graph, node: onnx.NodeProto) -> Mapping[str, Parts]:
 
 
 def taken(graph: Graph, node: onnx.NodeProto) -> tuple[int, range] | None:
-    """Return the axis of a Slice and what it takes there; None of several axes, of none or every other."""
-    given = [graph.constants.get(name) for name in node.input[1:]]
-    numbers = [int(item.flat[0]) for item in given if item is not None and item.size == 1]
-    if len(numbers) != len(given) or not 3 <= len(given) <= 4:
+    """Return the axis of a Slice and what it takes there; None of several axes, or of every other."""
+    move = graph.operator(node)
+    if not isinstance(move, Move):
         return None
-    first, end, axis, *steps = numbers
-    shape = graph.array(node.input[0]).shape
-    if steps not in ([], [1]):
+    (copy,) = move.copies
+    whole, strides = copy.x.shape, strides_of(copy.x.shape)
+    axes = [axis for axis, size in enumerate(copy.sizes) if size != whole[axis]] or [_CHANNELS]
+    if len(axes) > 1 or copy.read != strides:
         return None
-    places = range(shape[axis])[first:end]
-    return (axis % len(shape), places) if places else None
+    first = copy.start // strides[axes[0]]
+    return axes[0], range(first, first + copy.sizes[axes[0]])
 
 
 def shuffled(graph: Graph, node: onnx.NodeProto, readers: Sequence[int]) -> Mapping[str, Parts]:

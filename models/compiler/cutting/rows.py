@@ -13,23 +13,23 @@ from dataclasses import dataclass, field, replace
 import onnx
 from onnx import helper
 
-from models.compiler.analysis.alias import IN_PLACE, SUM_INPUT
 from models.compiler.analysis.graph import NCHWC_DOMAIN, Graph
 from models.compiler.cutting.row_layouts import RowLayouts
 from models.compiler.cutting.row_parts import Parts, shuffled, sliced, taken
-from models.compiler.cutting.row_windows import NO_PADS, loses_bits, padded, window_of
-from models.compiler.optimising.blocked import POINTWISE
+from models.compiler.cutting.row_windows import fill_of, loses_bits, padded, window_of
 from models.graphs.nodes import attributes, made
-from models.packs.records.rows import Window
+from models.network.fields import stretches
+from models.network.operators import BatchNorm, Convolution, Pool, Resize
+from models.network.operators.convolution import ADDEND
+from models.network.operators.elements import IN_PLACE, POINTWISE, UNEVEN
+from models.network.windows import SAME, Window
+from models.packs.records.rows import Outside
 
 _DOMAINS = ("", "ai.onnx", "com.microsoft")
 _POOLS = ("MaxPool", "AveragePool")
 #: Outside of the blocked layout, where channels are planes.
 _PLAIN = frozenset((*_POOLS, "DepthToSpace", "Slice", "SpaceToDepth", "Transpose"))
 _CHANNELS, _ROWS, _COLUMNS = 1, 2, 3
-#: Operators whose kernels compute the elements that are left behind whole vectors in another way: their
-#: bits depend on how many elements there are, and on how threads divide them.
-_UNEVEN = frozenset(("Elu", "Log", "Selu", "Softplus"))
 _ALONG_WIDTH = frozenset(("AveragePool", domain) for domain in _DOMAINS)
 
 
@@ -38,6 +38,7 @@ class RowNode:
     """Node ``index`` as an operator on rows.
 
     ``inputs``: values and the rows of them that it needs, in the order of its graph; then ``weights``.
+    ``fill``: what lies outside of the inputs.
     ``node``: as it is on rows, without padding of its own; None: nothing is computed, each of ``outputs``
     is planes of ``inputs``, ``parts`` says which: name, first plane and how many.
     ``tile``: the node on tiles, without padding to the left and right; ``columns``: what columns of each
@@ -50,6 +51,7 @@ class RowNode:
     node: onnx.NodeProto | None = None
     parts: tuple[tuple[tuple[str, int, int], ...], ...] = ()
     weights: tuple[str, ...] = ()
+    fill: Outside = "zero"
     in_place: int | None = None
     tile: onnx.NodeProto | None = None
     columns: tuple[Window, ...] = ()
@@ -112,7 +114,7 @@ class _Finder:
     def _alone(self, index: int, node: onnx.NodeProto) -> RowNode | None:
         if node.op_type in _PLAIN and node.input[0] not in self._layouts.blocked:
             return self._plain_node(index, node)
-        if node.op_type in POINTWISE - _UNEVEN:
+        if node.op_type in POINTWISE - UNEVEN:
             return self._pointwise(index, node)
         if node.op_type == "BatchNormalization" and node.input[0] not in self._layouts.blocked:
             return self._normalised(index, node)
@@ -120,11 +122,10 @@ class _Finder:
 
     def _normalised(self, index: int, node: onnx.NodeProto) -> RowNode | None:
         """One that nothing has taken in: each element is scaled by what its channel says."""
-        if attributes(node).get("training_mode", 0):
+        is_constant = all(name in self._graph.constants for name in node.input[1:])
+        if not is_constant or not isinstance(self._graph.operator(node), BatchNorm):
             return None
-        if not all(name in self._graph.constants for name in node.input[1:]):
-            return None
-        return self._made(index, node, [(node.input[0], Window())])
+        return self._made(index, node, [(node.input[0], SAME)])
 
     def _joined(self, index: int, node: onnx.NodeProto) -> RowNode | None:
         if attributes(node)["axis"] not in (_CHANNELS, _CHANNELS - 4):
@@ -136,7 +137,7 @@ class _Finder:
         if not all(map(self._layouts.has_rows, node.input)):
             return None
         parts = tuple((name, 0, self._layouts.planes(name)) for name in node.input)
-        inputs = tuple((name, Window()) for name in dict.fromkeys(node.input))
+        inputs = tuple((name, SAME) for name in dict.fromkeys(node.input))
         return RowNode(index, inputs, (node.output[0],), parts=(parts,))
 
     def _plain_node(self, index: int, node: onnx.NodeProto) -> RowNode | None:
@@ -167,10 +168,10 @@ class _Finder:
         if axis == _ROWS:
             node, window = (
                 helper.make_node("Identity", [source], [result]),
-                Window(above=-lines.start),
+                Window(before=-lines.start).fitted(self._layouts.shape(source)[_ROWS], len(lines)),
             )
         elif axis == _COLUMNS:
-            window = Window()
+            window = SAME
         else:
             return None
         return replace(self._made(index, node, [(source, window)]), tile=None, columns=())
@@ -181,7 +182,7 @@ class _Finder:
             if all(
                 map(self._layouts.has_rows, (*names, result))
             ) and self._layouts.blocked.isdisjoint(names):
-                inputs = tuple((name, Window()) for name in names)
+                inputs = tuple((name, SAME) for name in names)
                 return RowNode(index, inputs, (result,), parts=(parts,))
         return None
 
@@ -196,7 +197,7 @@ class _Finder:
         for name in names:
             parts.append(((source, first, self._layouts.planes(name)),))
             first += self._layouts.planes(name)
-        return RowNode(index, ((source, Window()),), names, parts=tuple(parts))
+        return RowNode(index, ((source, SAME),), names, parts=tuple(parts))
 
     def _pointwise(self, index: int, node: onnx.NodeProto) -> RowNode | None:
         """Operators on elements of tensors of one shape, and constants that are the same in every row."""
@@ -213,20 +214,20 @@ class _Finder:
                 return None
             if constant.size > 1 and constant.ndim > 1 and constant.shape[-2] != 1:
                 return None
-            if not all(_stretches(constant.shape, shape) for shape in shapes):
+            if not all(stretches(constant.shape, shape) for shape in shapes):
                 return (
                     None  # it makes the output larger than the tensors, or is a fault of the file
                 )
             even &= constant.size == 1 or constant.shape[-1] == 1
         self._layouts.reshape(node.output[0], shapes.pop())  # a chain (chains.py)
         in_place = 0 if node.op_type in IN_PLACE and len(tensors) > 0 else None
-        made = self._made(index, node, [(name, Window()) for name in tensors], in_place)
+        made = self._made(index, node, [(name, SAME) for name in tensors], in_place)
         return made if even else replace(made, tile=None, columns=())
 
     def _blocked_node(self, index: int, node: onnx.NodeProto) -> RowNode | None:
         if node.op_type in ("ReorderInput", "ReorderOutput"):
             kept = not attributes(node).get("channels_last")
-            return self._made(index, node, [(node.input[0], Window())]) if kept else None
+            return self._made(index, node, [(node.input[0], SAME)]) if kept else None
         if node.op_type == "Upsample":
             return self._upsampled(index, node)
         if node.op_type in ("Conv", *_POOLS) and node.input[0] in self._graph.values:
@@ -235,41 +236,38 @@ class _Finder:
 
     def _windowed(self, index: int, node: onnx.NodeProto) -> RowNode | None:
         """A convolution or a pool: what it pads above and below, it finds in memory."""
-        if not (self._layouts.has_rows(node.input[0]) and self._layouts.has_rows(node.output[0])):
+        # Factors of a gate are made of all rows.
+        is_gate = any(name in self._graph.values for name in node.input[1:ADDEND])
+        if is_gate or not all(map(self._layouts.has_rows, (node.input[0], node.output[0]))):
             return None
-        if any(name in self._graph.values for name in node.input[1:SUM_INPUT]):
-            return None  # factors of a gate, which are made of all rows
-        window, columns = (self._window(node, axis) for axis in (0, 1))
-        if window is None or loses_bits(self._graph, node):
+        operator = self._graph.operator(node)
+        if not isinstance(operator, Convolution | Pool) or loses_bits(operator):
             return None
-        inputs = [(node.input[0], window)]
-        if len(node.input) > SUM_INPUT and node.input[SUM_INPUT]:
-            inputs.append((node.input[SUM_INPUT], Window()))
+        window, columns = (window_of(operator, axis) for axis in (0, 1))
+        if window is None:
+            return None
+        inputs = [(operator.x.name, window)]
+        if isinstance(operator, Convolution) and operator.addend is not None:
+            inputs.append((operator.addend.name, SAME))
         if len({name for name, _ in inputs}) != len(inputs):
             return None
-        pads = attributes(node).get("pads", NO_PADS)
-        row = self._made(
-            index, padded(node, [0, pads[1], 0, pads[3]]), inputs, len(inputs) - 1 or None
-        )
+        across = operator.windows.axes[1]
+        beside = padded(node, [0, across.before, 0, across.behind])
+        row = self._made(index, beside, inputs, len(inputs) - 1 or None)
+        row = replace(row, fill=fill_of(operator))
         # Means outside of the blocked layout are summed up in vectors along the width.
         if columns is None or (node.op_type, node.domain) in _ALONG_WIDTH:
             return replace(row, tile=None, columns=())
-        across = (columns, *(Window() for _ in inputs[1:]))
-        return replace(row, tile=padded(node, NO_PADS), columns=across)
-
-    def _window(self, node: onnx.NodeProto, axis: int) -> Window | None:
-        names = node.input[0], node.output[0]
-        return window_of(
-            self._graph, node, axis, *(self._layouts.shape(name)[2 + axis] for name in names)
-        )
+        whole = tuple(SAME for _ in inputs[1:])
+        return replace(row, tile=padded(node, [0, 0, 0, 0]), columns=(columns, *whole))
 
     def _upsampled(self, index: int, node: onnx.NodeProto) -> RowNode | None:
-        given = attributes(node)
-        scales = given.get("scales", ())
-        if given.get("mode", "nearest") != "nearest" or len(scales) != 4 or min(scales[2:]) < 1:
+        operator = self._graph.operator(node)
+        factors = operator.factors if isinstance(operator, Resize) else None
+        if factors is None or factors[:2] != (1, 1):
             return None
-        row = self._made(index, node, [(node.input[0], Window(factor=int(scales[2])))])
-        return replace(row, columns=(Window(factor=int(scales[3])),))
+        down, across = (Window(factor=factor) for factor in factors[2:])
+        return replace(self._made(index, node, [(node.input[0], down)]), columns=(across,))
 
     def _made(
         self,
@@ -290,9 +288,3 @@ class _Finder:
             tile=node,
             columns=tuple(window for _, window in inputs),
         )
-
-
-def _stretches(part: tuple[int, ...], whole: tuple[int, ...]) -> bool:
-    """Return whether a tensor of shape ``part`` stretches to one of shape ``whole``."""
-    axes = zip(reversed(part), reversed(whole), strict=False)
-    return len(part) <= len(whole) and all(own in (1, length) for own, length in axes)

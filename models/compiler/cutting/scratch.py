@@ -12,6 +12,7 @@ from models.compiler.cutting.cut import inner_bytes, inner_values
 from models.compiler.cutting.quantised_scratch import quantised_bytes
 from models.compiler.cutting.resident import known_bytes
 from models.graphs.nodes import all_graphs, attributes, made, reads, subgraphs
+from models.network.operators.convolution import CONVOLUTIONS
 from models.packs.records.pieces import Unrolled
 from models.packs.unrolling import SHARING_THREADS, unrolled_bytes
 from models.runtime.sessions import use_threads
@@ -94,7 +95,7 @@ def _unrolled(graph: Graph, piece: CutPiece) -> Unrolled:
         if node.op_type == "ConvTranspose":
             pixels = math.prod(graph.array(node.input[0]).shape[2:])
             largest = max(largest, 4 * math.prod(shape[1:]) * pixels)
-        if node.op_type not in ("Conv", "FusedConv"):
+        if node.op_type not in CONVOLUTIONS:
             continue
         kernel = math.prod(shape[1:])
         pixels = math.prod(graph.values[node.output[0]].shape[2:])

@@ -21,30 +21,15 @@ from onnx import helper, numpy_helper
 
 from models.compiler.analysis.graph import NCHWC_DOMAIN
 from models.compiler.optimising.softmax import SOFTMAXES, softmax_is_along_axis
-from models.graphs.nodes import attributes, reads
+from models.graphs.nodes import attributes, live, reads, replace_nodes
+from models.network.activations import SPELLINGS
+from models.network.operators.convolution import ACTIVATIONS, ADDEND
+from models.network.operators.elements import POINTWISE
 
 Shape = tuple[int, ...]
 
 _DOMAINS = ("", "ai.onnx", "com.microsoft")
-# Operators that make each element of elements at the same place.
-# fmt: off
-POINTWISE = frozenset((
-    "Abs", "Add", "Ceil", "Clip", "Div", "Elu", "Erf", "Exp", "Floor", "Gelu",
-    "HardSigmoid", "HardSwish", "LeakyRelu", "Log", "Max", "Min", "Mul", "Neg", "Pow",
-    "PRelu", "QuickGelu", "Reciprocal", "Relu", "Round", "Selu", "Sigmoid", "Softplus",
-    "Softsign", "Sqrt", "Sub", "Sum", "Tanh", "ThresholdedRelu",
-))
-# fmt: on
 _CHANNEL_AXIS = 1
-# The activations that ONNX Runtime's blocked convolution computes itself, and their parameters.
-_FUSED: Mapping[str, tuple[tuple[str, float], ...]] = {
-    "Relu": (),
-    "LeakyRelu": (("alpha", 0.01),),
-    "Sigmoid": (),
-    "Tanh": (),
-    "HardSigmoid": (("alpha", 0.2), ("beta", 0.5)),
-}
-_SUM_INPUT = 3
 
 
 def stay_blocked(model: onnx.ModelProto, shapes: Mapping[str, Shape], block: int) -> None:
@@ -59,11 +44,8 @@ def stay_blocked(model: onnx.ModelProto, shapes: Mapping[str, Shape], block: int
         tensor.name for tensor in model.graph.initializer if all(n == 1 for n in tensor.dims)
     }
     outputs = [value.name for value in model.graph.output]
-    nodes = _Rewriter(model, shapes, block, scalars).nodes()
-    nodes = _fused(live(nodes, outputs), outputs, scalars)
-    kept = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
-    del model.graph.node[:]
-    model.graph.node.extend(kept)
+    replace_nodes(model, _Rewriter(model, shapes, block, scalars).nodes())
+    replace_nodes(model, _fused(live(model), outputs, scalars))
 
 
 class _Rewriter:
@@ -243,17 +225,6 @@ class _Rewriter:
         return fresh
 
 
-def live(nodes: Sequence[onnx.NodeProto], outputs: Iterable[str]) -> list[onnx.NodeProto]:
-    """Return the nodes that an output depends on."""
-    wanted = set(outputs)
-    kept = []
-    for node in reversed(nodes):
-        if wanted.intersection(node.output):
-            kept.append(node)
-            wanted.update(reads(node))
-    return kept[::-1]
-
-
 def _fused(
     nodes: Sequence[onnx.NodeProto], outputs: Iterable[str], scalars: Set[str]
 ) -> list[onnx.NodeProto]:
@@ -287,17 +258,18 @@ def _absorbed(
     fused = onnx.NodeProto()
     fused.CopyFrom(convolution)
     fused.output[0] = node.output[0]
-    if node.op_type in _FUSED:
+    if node.op_type in ACTIVATIONS:
         given = attributes(node)
-        parameters = [given.get(name, default) for name, default in _FUSED[node.op_type]]
+        names = SPELLINGS[node.op_type].parameters
+        parameters = [given.get(name, default) for name, default in names]
         fused.attribute.append(helper.make_attribute("activation", node.op_type))
         if parameters:
             fused.attribute.append(helper.make_attribute("activation_params", parameters))
         return fused
     others = [name for name in node.input if name != convolution.output[0]]
     is_sum = node.op_type == "Add" and len(others) == 1 and others[0] not in scalars
-    if not is_sum or any(convolution.input[_SUM_INPUT:]):
+    if not is_sum or any(convolution.input[ADDEND:]):
         return None
-    weights = list(convolution.input[:_SUM_INPUT])
-    fused.input[:] = [*weights, *[""] * (_SUM_INPUT - len(weights)), others[0]]
+    weights = list(convolution.input[:ADDEND])
+    fused.input[:] = [*weights, *[""] * (ADDEND - len(weights)), others[0]]
     return fused

@@ -12,7 +12,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
-from models.graphs.nodes import reads
+from models.graphs.nodes import reads, replace_nodes
 
 #: Inputs: what is cut, starts, ends, axes, then perhaps steps.
 _AXES = 3
@@ -34,8 +34,7 @@ def take_crops_apart(model: onnx.ModelProto) -> None:
             nodes += _one_by_one(model.graph, node, given)
         else:
             nodes.append(node)
-    del model.graph.node[:]
-    model.graph.node.extend(nodes)
+    replace_nodes(model, nodes)
 
 
 def _is_slice(node: onnx.NodeProto) -> bool:

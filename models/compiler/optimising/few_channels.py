@@ -11,8 +11,8 @@ import onnx
 from onnx import helper, numpy_helper
 
 from models.compiler.analysis.graph import NCHWC_DOMAIN
-from models.compiler.optimising.blocked import POINTWISE
 from models.graphs.nodes import attributes, reads, replace_nodes
+from models.network.operators.elements import POINTWISE
 
 Shape = tuple[int, ...]
 

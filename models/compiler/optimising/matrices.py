@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 import onnx
 from numpy.typing import NDArray
-from onnx import helper, numpy_helper
+from onnx import numpy_helper
 
 from models.graphs.file import reference
-from models.graphs.nodes import attributes, reads
+from models.graphs.nodes import attributes, reads, set_attributes
 from models.network.fields import Array
+from models.network.operators.matrix import GEMMS
 
 # The first operator set whose Gemm needs no third input.
 _GEMM_WITHOUT_BIAS = 11
@@ -43,7 +44,7 @@ def store_by_row(
 
 
 def _is_gemm_by_column(node: onnx.NodeProto) -> bool:
-    return node.op_type in ("Gemm", "FusedGemm") and not attributes(node).get("transB", 0)
+    return node.op_type in GEMMS and not attributes(node).get("transB", 0)
 
 
 def _is_row_product(node: onnx.NodeProto, values: Mapping[str, Array]) -> bool:
@@ -64,6 +65,4 @@ def _turn_round(tensor: onnx.TensorProto, constants: dict[str, NDArray[Any]]) ->
 def _transpose(node: onnx.NodeProto) -> None:
     if node.op_type == "MatMul":
         node.op_type = "Gemm"
-    kept = [item for item in node.attribute if item.name != "transB"]
-    del node.attribute[:]
-    node.attribute.extend([*kept, helper.make_attribute("transB", 1)])
+    set_attributes(node, transB=1)

@@ -12,9 +12,9 @@ from collections import Counter
 from collections.abc import Mapping
 
 import onnx
-from onnx import helper
 
-from models.graphs.nodes import attributes, live, reads, replace_nodes
+from models.graphs.nodes import attributes, live, reads, replace_nodes, set_attributes
+from models.network.windows import windows_of
 
 _POOLS = ("MaxPool", "AveragePool", "LpPool")
 _LARGEST = "NhwcMaxPool"
@@ -94,47 +94,25 @@ def settle_pool(model: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]]) -
         if node.op_type not in _POOLS or node.input[0] not in shapes:
             continue
         known = attributes(node)
-        if not known.get("ceil_mode", 0) or known.get("auto_pad", b"NOTSET") not in (
-            b"NOTSET",
-            "NOTSET",
-        ):
+        if not known.get("ceil_mode", 0) or known.get("auto_pad", "NOTSET") != "NOTSET":
             continue
-        computed, spare = _computed(known, shapes[node.input[0]][2:])
-        if tuple(shapes[node.output[0]][2:]) != computed:
-            rank = len(spare)
-            pads = list(known.get("pads", [0] * 2 * rank))
-            ends = [end - max(n, 0) for end, n in zip(pads[rank:], spare, strict=True)]
+        windows = windows_of(known, known["kernel_shape"], shapes[node.input[0]][2:])
+        if tuple(shapes[node.output[0]][2:]) != windows.result:
+            # What the last windows need behind the input, and what they are given.
+            needed = [
+                axis.fitted(length, made).behind
+                for axis, length, made in zip(
+                    windows.axes, windows.size, windows.result, strict=True
+                )
+            ]
+            ends = [min(pair) for pair in zip(needed, windows.behind, strict=True)]
             if min(ends) < 0:  # windows so far apart that one less leaves a part of the input
-                _set(node, "ceil_mode", 0)
-                ends = [end + max(-n, 0) for end, n in zip(pads[rank:], spare, strict=True)]
-            _set(node, "pads", [*pads[:rank], *ends])
+                set_attributes(node, ceil_mode=0)
+                ends = [max(pair) for pair in zip(needed, windows.behind, strict=True)]
+            set_attributes(node, pads=[*windows.before, *ends])
             _forget_shapes(model.graph)
             return True
     return False
-
-
-def _computed(
-    known: Mapping[str, object], size: tuple[int, ...]
-) -> tuple[tuple[int, ...], list[int]]:
-    """Return the output of a pool, and what is left behind its last windows (less than 0: beyond)."""
-    rank = len(size)
-
-    def of(name: str, default: int) -> list[int]:
-        return list(known.get(name, [default] * rank))  # type: ignore[call-overload, no-any-return]
-
-    pads = list(known.get("pads", [0] * 2 * rank))  # type: ignore[call-overload]
-    computed, spare = [], []
-    for axis, (length, kernel, stride, dilation) in enumerate(
-        zip(size, of("kernel_shape", 1), of("strides", 1), of("dilations", 1), strict=True)
-    ):
-        begin, end = pads[axis], pads[rank + axis]
-        room = length + begin + end - dilation * (kernel - 1) - 1
-        count = -(-room // stride) + 1
-        if (count - 1) * stride >= length + begin:
-            count -= 1
-        computed.append(count)
-        spare.append(room - (count - 1) * stride)
-    return tuple(computed), spare
 
 
 def _forget_shapes(graph: onnx.GraphProto) -> None:
@@ -142,9 +120,3 @@ def _forget_shapes(graph: onnx.GraphProto) -> None:
     del graph.value_info[:]
     for port in graph.output:
         port.type.tensor_type.ClearField("shape")
-
-
-def _set(node: onnx.NodeProto, name: str, value: int | list[int]) -> None:
-    kept = [item for item in node.attribute if item.name != name]
-    del node.attribute[:]
-    node.attribute.extend([*kept, helper.make_attribute(name, value)])

@@ -25,9 +25,11 @@ from onnx import helper
 
 from models.compiler.analysis.graph import Graph
 from models.compiler.optimising.new_constants import NewConstants
-from models.compiler.optimising.windows import Windows, windows_of
-from models.graphs.nodes import attributes, label, made, reads
+from models.compiler.optimising.windows import WindowPixels, pixels_of
+from models.graphs.nodes import attributes, label, made, reads, with_attributes
 from models.network.fields import Array
+from models.network.windows import windows_of
+from models.packs.records.network import WindowProduct
 
 #: Parts cannot be joined to larger kernels, as chunks can: they had better not be small.
 LEAST_PART_BYTES = 256 << 10
@@ -122,6 +124,7 @@ def stream_quantised(
         constants=kept | rewriter.constants.arrays(),
         streamed=frozenset(rewriter.constants.streamed),
         resident=frozenset(rewriter.constants.resident),
+        window_products=tuple(rewriter.window_products),
     )
 
 
@@ -152,11 +155,12 @@ def _form(graph: Graph, node: onnx.NodeProto) -> _Form | None:
 
 
 class _Rewriter:
-    """Rewrites one node after the other; ``values``: those that are new."""
+    """Rewrites one node after the other; ``values``, ``window_products``: those that are new."""
 
     def __init__(self, graph: Graph, part_bytes: int, constants: NewConstants) -> None:
         self.constants = constants
         self.values: dict[str, Array] = {}
+        self.window_products: list[WindowProduct] = []
         self._graph = graph
         self._part_bytes = part_bytes
         self._nodes: list[onnx.NodeProto] = []
@@ -172,7 +176,7 @@ class _Rewriter:
         if windows is not None:
             self._product(node, weight, windows)
         elif node.op_type in _MATRICES and form.axis == 0:
-            self._parts(_without(node, "transB"), _MATRICES[node.op_type], weight.T)
+            self._parts(with_attributes(node, transB=None), _MATRICES[node.op_type], weight.T)
         else:
             self._parts(node, form, weight)
         return self._nodes
@@ -193,7 +197,7 @@ class _Rewriter:
                 )
         return own
 
-    def _windows(self, node: onnx.NodeProto, kernel: Shape) -> Windows | None:
+    def _windows(self, node: onnx.NodeProto, kernel: Shape) -> WindowPixels | None:
         """Return the windows of a convolution that had better be a product, else None."""
         given = attributes(node)
         if node.op_type != "QLinearConv" or not given.get("channels_last", 0):
@@ -203,10 +207,10 @@ class _Rewriter:
         few = pixels < _PIXELS_A_WEIGHT * inputs and pixels * inputs <= _MOST_WINDOWS_BYTES
         if len(before) != _IMAGE_RANK or not few:
             return None
-        windows = windows_of(given, before, kernel[2:], after)
+        windows = pixels_of(windows_of(given, kernel[2:], before[1:-1]), before[0])
         return windows if _INDEX_PART * windows.pixels.nbytes <= math.prod(kernel) else None
 
-    def _product(self, node: onnx.NodeProto, kernel: Weight, windows: Windows) -> None:
+    def _product(self, node: onnx.NodeProto, kernel: Weight, windows: WindowPixels) -> None:
         """Compute ``node`` as the windows of its input times its weights."""
         name, features = node.output[0], kernel.shape[0]
         result = self._graph.values[name]
@@ -226,8 +230,14 @@ class _Rewriter:
         matrix = kernel.transpose(2, 3, 1, 0).reshape(n_weights, features)
         self._parts(gemm, _QGEMM, matrix)
         self._reshape(product, name, result.shape)
+        down, across = windows.windows.axes
+        self.window_products.append(
+            WindowProduct(
+                source=node.input[0], product=product, output=name, windows=(down, across)
+            )
+        )
 
-    def _gathered(self, node: onnx.NodeProto, windows: Windows) -> str:
+    def _gathered(self, node: onnx.NodeProto, windows: WindowPixels) -> str:
         """Return the pixels of all windows of what ``node`` reads."""
         source, _, zero_point, *_ = node.input
         array, title = self._graph.array(source), node.output[0]
@@ -315,12 +325,3 @@ def _slice(array: Weight, axis: int, first: int, end: int, total: int) -> Weight
     if array.ndim == 0 or array.shape[axis] != total:
         return array
     return array[(slice(None),) * axis + (slice(first, end),)]
-
-
-def _without(node: onnx.NodeProto, attribute: str) -> onnx.NodeProto:
-    copy = onnx.NodeProto()
-    copy.CopyFrom(node)
-    kept = [item for item in node.attribute if item.name != attribute]
-    del copy.attribute[:]
-    copy.attribute.extend(kept)
-    return copy

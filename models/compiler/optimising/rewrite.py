@@ -6,10 +6,15 @@ is a HardSigmoid that never meets its bounds: equal to 1e-6 of the largest |x|, 
 makes x makes -x instead where it can, a convolution or batch norm with weights of the other sign.
 """
 
-import onnx
-from onnx import helper
+import math
 
-from models.graphs.nodes import reads
+import onnx
+from onnx import helper, numpy_helper
+
+from models.graphs.file import reference
+from models.graphs.nodes import node_of, reads, replace_nodes
+from models.network.activations import Activation
+from models.network.patterns import activations_in
 
 _DOMAINS = ("", "ai.onnx")
 # Inputs whose sign is that of the result.
@@ -40,38 +45,32 @@ def rewrite(model: onnx.ModelProto) -> None:
             nodes.extend(_negated(node, used))
         elif id(node) not in gone:
             nodes.append(node)
-    kept = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
-    del model.graph.node[:]
-    model.graph.node.extend(kept)
+    replace_nodes(model, nodes)
 
 
 def mishes(graph: onnx.GraphProto) -> dict[int, list[onnx.NodeProto]]:
     """Return the nodes of each Mish, the one that reads x first, by the index of the last one."""
     nodes = list(graph.node)
-    makers = {name: node for node in nodes for name in node.output}
-    readers: dict[str, int] = {value.name: 1 for value in graph.output}
-    for node in nodes:
-        for name in reads(node):
-            readers[name] = readers.get(name, 0) + 1
-    found: dict[int, list[onnx.NodeProto]] = {}
-    for index, node in enumerate(nodes):
-        if node.domain not in _DOMAINS:
-            continue
+    numbers = {
+        tensor.name: float(numpy_helper.to_array(tensor).item())
+        for tensor in graph.initializer
+        if tensor.data_type == onnx.TensorProto.FLOAT
+        and math.prod(tensor.dims) == 1
+        and reference(tensor) is None
+    }
+    captured = {name for node in nodes for name in reads(node) if name not in node.input}
+    kept = captured | {value.name for value in graph.output}
+    found = {
         # Where the operator set of the file is older than Mish, nobody has checked the node.
-        if node.op_type == "Mish" and len(node.input) == len(node.output) == 1:
-            found[index] = [node]
-        if node.op_type != "Mul":
-            continue
-        for x, factor in (tuple(node.input), tuple(reversed(node.input))):
-            tanh = makers.get(factor)
-            if tanh is None or tanh.op_type != "Tanh":
-                continue
-            softplus = makers.get(tanh.input[0])
-            if softplus is None or softplus.op_type != "Softplus":
-                continue
-            alone = readers[factor] == readers[tanh.input[0]] == 1
-            if softplus.input[0] == x and alone:
-                found[index] = [softplus, tanh, node]
+        index: [node]
+        for index, node in enumerate(nodes)
+        if (node.op_type, len(node.input), len(node.output)) == ("Mish", 1, 1)
+        and node.domain in _DOMAINS
+    }
+    plain = [node_of(node, {}) for node in nodes]
+    for item in activations_in(plain, kept, numbers.get):
+        if item.activation == Activation("mish", 1.0):
+            found[item.nodes[-1]] = [nodes[index] for index in item.nodes]
     return found
 
 

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 import onnx
 from onnx import helper
 
-from models.graphs.nodes import attributes
+from models.graphs.nodes import attributes, replace_nodes
 
 SOFTMAXES = ("Softmax", "LogSoftmax")
 _DOMAINS = ("", "ai.onnx")
@@ -42,9 +42,7 @@ def along_rows(model: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]]) ->
             nodes.extend(_turned(node, axis, len(shape), names))
         else:
             nodes.append(node)
-    kept = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
-    del model.graph.node[:]
-    model.graph.node.extend(kept)
+    replace_nodes(model, nodes)
 
 
 def _turned(node: onnx.NodeProto, axis: int, rank: int, names: set[str]) -> list[onnx.NodeProto]:

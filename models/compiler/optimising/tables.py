@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from models.compiler.analysis.graph import Graph
-from models.compiler.optimising.blocked import POINTWISE
 from models.graphs.nodes import label, made
 from models.network.fields import Array
+from models.network.operators.elements import POINTWISE
 from models.runtime.sessions import open_session, session_options
 
 BYTES = 256
@@ -218,18 +218,17 @@ class _Rewriter:
                 if name == region.source:
                     self._made_as[name] = region.output
                 continue
-            result = region.output
+            result, called = region.output, label(region.nodes[-1])
             if name != region.source:
                 result = self._read_as[name] = self._value(f"{name}/found", held)
+                called = result
             numbers = self._value(f"{name}/numbers", replace(held, dtype="int32"))
             # Each has its own, which is streamed with the weights of its layer.
             own = self._fresh(f"{name}/table")
             self.constants[own] = table
             self._behind[name] = [
                 helper.make_node("Cast", [name], [numbers], to=TensorProto.INT32),
-                helper.make_node(
-                    "Gather", [own, numbers], [result], name=label(region.nodes[-1]), axis=0
-                ),
+                helper.make_node("Gather", [own, numbers], [result], name=called, axis=0),
             ]
 
     def nodes(self) -> Iterator[onnx.NodeProto]:

@@ -21,6 +21,7 @@ from models.graphs.inputs import Warn
 from models.graphs.nodes import all_graphs, attributes, label, replace_nodes
 from models.graphs.parameters import is_quantised
 from models.images.preprocess import Preprocess
+from models.network.operators import LAYERS
 from models.runtime.sessions import reason
 
 _OPERATORS = (
@@ -28,8 +29,6 @@ _OPERATORS = (
     *("MatMul", "MaxPool", "Mul", "Pad", "Relu", "Reshape", "Resize", "Sigmoid", "Slice", "Split"),
     *("Squeeze", "Transpose", "Unsqueeze"),
 )
-#: Behind the last of them there is nothing but what their answers mean.
-_LAYERS = frozenset(("Conv", "ConvTranspose", "Gemm", "MatMul"))
 #: What is still a part of the last layer, makes its answer larger or smaller, or takes it apart.
 _OF_THE_LAST = frozenset(
     (
@@ -146,12 +145,12 @@ def _floats(file: Path) -> list[str]:
     activations = [label(node) for parts in mishes(graph).values() for node in parts]
     answers = set[str]()  # of layers
     for node in nodes:
-        if node.op_type in _LAYERS or (node.op_type in _OF_THE_LAST and node.input[0] in answers):
+        if node.op_type in LAYERS or (node.op_type in _OF_THE_LAST and node.input[0] in answers):
             answers.update(node.output)
     before = set[str]()  # what layers are made of
     found = []
     for node in reversed(nodes):
-        if node.op_type in _LAYERS or not before.isdisjoint(node.output):
+        if node.op_type in LAYERS or not before.isdisjoint(node.output):
             before.update(node.input)
         elif answers.isdisjoint(node.output):
             found.append(label(node))

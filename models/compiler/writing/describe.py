@@ -21,6 +21,7 @@ from models.compiler.cutting.partition import Partition
 from models.compiler.cutting.resident import resident_record
 from models.compiler.cutting.rows import RowNode
 from models.compiler.cutting.scratch import Sizes
+from models.compiler.writing.describe_programs import ProgramDescriber
 from models.compiler.writing.describe_quantised import QuantisedDescriber
 from models.graphs.nodes import label
 from models.packs.checksum import checksum
@@ -99,6 +100,7 @@ class PieceDescriber:
     layout: Layout
     index: Mapping[str, int]
     sizes: Sizes
+    programs: ProgramDescriber
     quantised: QuantisedDescriber
 
     def pieces(self) -> tuple[Piece, ...]:
@@ -124,6 +126,7 @@ class PieceDescriber:
                 n_chunks=end - first,
                 scratch_bytes=self._more_scratch(piece, graph, range(first, end)),
                 unrolled=self._unrolled(piece, graph),
+                elementwise=self.programs.piece(piece),
             )
             for piece, graph, (first, end) in zip(cut.pieces, graphs, runs, strict=True)
         )
@@ -153,6 +156,7 @@ class PieceDescriber:
             resident=resident_record(self.parts.graph, piece),
             scratch_bytes=self._scratch(piece, graph),
             unrolled=self._unrolled(piece, graph),
+            elementwise=self.programs.piece(piece),
             quantised=self.quantised.piece(piece, self._data[graph]),
         )
 
@@ -173,6 +177,7 @@ class RowDescriber:
     parts: Partition
     layout: Layout
     index: Mapping[str, int]
+    programs: ProgramDescriber
 
     def values(self) -> tuple[RowValue, ...]:
         """Return the records of what they read and make."""
@@ -228,12 +233,14 @@ class RowDescriber:
                     row_value=self._numbers[name],
                     window=window,
                     columns=None if across == window else across,
+                    fill=row.fill,
                 )
                 for (name, window), across in zip(row.inputs, columns, strict=True)
             ),
             weights=tuple(self._weight(name, self.layout.span_of[own[0]]) for name in row.weights),
             output=self._numbers[row.outputs[0]],
             in_place=row.in_place,
+            elementwise=self.programs.row_operator(row),
         )
 
     def _weight(self, name: str, span: int | None) -> Operand:

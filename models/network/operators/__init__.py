@@ -25,6 +25,7 @@ from models.network.operators.pooling import Pool, Reduction
 from models.network.operators.resizing import Resize
 
 __all__ = [
+    "LAYERS",
     "READERS",
     "BatchNorm",
     "Combine",
@@ -64,6 +65,9 @@ Operator = (
     | Softmax
     | TransposedConvolution
 )
+
+#: Those of ONNX's own whose second input is the weights of a layer.
+LAYERS = frozenset(("Conv", "ConvTranspose", "Gemm", "MatMul"))
 
 #: By operator; one of another domain than ONNX's own has that in front.
 READERS: Mapping[str, Callable[[NodeReader], Operator]] = {

@@ -8,6 +8,12 @@ from models.network.activations import Activation, activation_named
 from models.network.node import NodeReader, UnsuitedError, Value
 from models.network.windows import Window, Windows
 
+#: Operators, also of blocked tensors, whose second input is weights, output channels first.
+CONVOLUTIONS = ("Conv", "FusedConv")
+#: Where a convolution has what it adds, if anything; weights and a bias are before it.
+ADDEND = 3
+#: The activations that ONNX Runtime's blocked convolution computes itself.
+ACTIVATIONS = ("HardSigmoid", "LeakyRelu", "Relu", "Sigmoid", "Tanh")
 # FusedGemm has each parameter as an attribute of its own.
 _PARAMETERS = ("activation_alpha", "activation_beta")
 
@@ -73,7 +79,7 @@ class TransposedConvolution:
 
 
 def convolution(read: NodeReader) -> Convolution:
-    """Conv, and FusedConv, whose fourth input is added before the activation."""
+    """Conv, and those whose fourth input is added before the activation: FusedConv, the blocked one."""
     x, weight = read.floats(0), read.floats(1)
     if len(weight.shape) != len(x.shape):
         raise UnsuitedError(f"a weight {list(weight.shape)} on {list(x.shape)}")
@@ -90,7 +96,7 @@ def convolution(read: NodeReader) -> Convolution:
         windows=windows,
         groups=groups,
         bias=read.optional(2),
-        addend=read.optional(3),
+        addend=read.optional(ADDEND),
         activation=fused_activation(read),
     )
 
@@ -179,4 +185,5 @@ READERS: dict[str, Callable[[NodeReader], Convolution | TransposedConvolution]] 
     "Conv": convolution,
     "ConvTranspose": transposed_convolution,
     "com.microsoft.FusedConv": convolution,
+    "com.microsoft.nchwc.Conv": convolution,
 }

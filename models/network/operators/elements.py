@@ -1,20 +1,16 @@
 """Operators on elements: a function of each, or of two or more at the same place."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
-from models.network.activations import OPERATORS, Activation, activation_of
+from models.network.activations import OPERATORS, Activation, Arithmetic, activation_of
 from models.network.node import NodeReader, UnsuitedError, Value
 
 # Before this operator set the shape of the second operand said nothing about where it belongs.
 _BROADCASTS = 7
-
-Arithmetic = Literal[
-    "add", "subtract", "multiply", "divide", "power", "larger", "smaller", "scale_negative"
-]
+_SQUARE = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +26,6 @@ class Map:
 class Combine:
     """``operands``, one or more, joined from the left, each broadcast to the shape of ``y``.
 
-    ``scale_negative``: the first where it is not negative, else its product with the second (PRelu).
     ``activation``: of what comes out.
     """
 
@@ -51,18 +46,31 @@ def mapped(read: NodeReader) -> Map:
 
 def _combined(kind: Arithmetic) -> Callable[[NodeReader], Combine]:
     def read_combined(read: NodeReader) -> Combine:
-        """Add, Sub, Mul, Div, Pow, PRelu of two, Max, Min, Sum of any number."""
+        """Add, Sub, Mul, Div, PRelu of two, Max, Min, Sum of any number."""
         if read.node.opset < _BROADCASTS and read.attribute("broadcast"):
             raise UnsuitedError(f"broadcasting of opset {read.node.opset}")
         operands = tuple(read.floats(position) for position in range(len(read.node.inputs)))
-        try:
-            shape = np.broadcast_shapes(*(operand.shape for operand in operands))
-        except ValueError:
-            shapes = " and ".join(str(list(operand.shape)) for operand in operands)
-            raise UnsuitedError(f"shapes {shapes}") from None
-        return Combine(kind=kind, operands=operands, y=read.made(operands[0], shape))
+        return Combine(kind=kind, operands=operands, y=_whole(read, operands))
 
     return read_combined
+
+
+def _whole(read: NodeReader, operands: Sequence[Value]) -> Value:
+    """Return the output, of the shape of all ``operands`` together."""
+    try:
+        shape = np.broadcast_shapes(*(operand.shape for operand in operands))
+    except ValueError:
+        shapes = " and ".join(str(list(operand.shape)) for operand in operands)
+        raise UnsuitedError(f"shapes {shapes}") from None
+    return read.made(operands[0], shape)
+
+
+def power(read: NodeReader) -> Combine:
+    """Pow; a square is a product, whatever the type of its exponent."""
+    if read.known.number(read.name(1)) != _SQUARE:
+        return _combined("power")(read)
+    x = read.floats(0)
+    return Combine(kind="multiply", operands=(x, x), y=_whole(read, (x, read.value(1))))
 
 
 _KINDS: dict[str, Arithmetic] = {
@@ -72,11 +80,26 @@ _KINDS: dict[str, Arithmetic] = {
     "Min": "smaller",
     "Mul": "multiply",
     "PRelu": "scale_negative",
-    "Pow": "power",
     "Sub": "subtract",
     "Sum": "add",
 }
 READERS: dict[str, Callable[[NodeReader], Map | Combine]] = {
     **dict.fromkeys(OPERATORS, mapped),
     **{name: _combined(kind) for name, kind in _KINDS.items()},
+    "Pow": power,
 }
+
+#: Operators that make each element of elements at the same place, without their domains.
+POINTWISE = frozenset(
+    (*(name.rpartition(".")[2] for name in READERS), "Selu", "ThresholdedRelu"),
+)
+#: Those whose kernels in ONNX Runtime compute the elements that are left behind whole vectors in another
+#: way: their bits depend on how many elements there are, and on how threads divide them.
+UNEVEN = frozenset(("Elu", "Log", "Mish", "Selu", "Softplus"))
+#: Those whose kernels read an element, compute, and write it: safe on the same memory. Of integers, too.
+IN_PLACE = frozenset(
+    (
+        *("Add", "Div", "HardSigmoid", "LeakyRelu", "Mul", "Neg", "Relu", "Sigmoid", "Sub", "Tanh"),
+        *("QLinearAdd", "QLinearConcat", "QLinearLeakyRelu", "QLinearMul", "QLinearSigmoid"),
+    )
+)

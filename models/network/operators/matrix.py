@@ -8,6 +8,9 @@ from models.network.activations import Activation
 from models.network.node import NodeReader, Shape, UnsuitedError, Value
 from models.network.operators.convolution import fused_activation
 
+#: Operators whose second input is weights, output channels first or, without transB, last.
+GEMMS = ("Gemm", "FusedGemm")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Product:

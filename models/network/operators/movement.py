@@ -365,21 +365,25 @@ def pad(read: NodeReader) -> Pad:
     )
 
 
+#: Operators whose output is their first input under another name, and perhaps in another shape.
+RESHAPES: dict[str, Callable[[NodeReader], Reshape]] = {
+    "Dropout": dropout,
+    "Flatten": flatten,
+    "Identity": identity,
+    "Reshape": reshape,
+    "Squeeze": squeeze,
+    "Unsqueeze": unsqueeze,
+}
 READERS: dict[str, Callable[[NodeReader], Reshape | Move | Gather | Pad]] = {
+    **RESHAPES,
     "Concat": concat,
     "DepthToSpace": depth_to_space,
-    "Dropout": dropout,
     "Expand": expand,
-    "Flatten": flatten,
     "Gather": gather,
-    "Identity": identity,
     "Pad": pad,
-    "Reshape": reshape,
     "Slice": slice_,
     "SpaceToDepth": space_to_depth,
     "Split": split,
-    "Squeeze": squeeze,
     "Tile": tile,
     "Transpose": transpose,
-    "Unsqueeze": unsqueeze,
 }

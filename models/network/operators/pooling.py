@@ -102,4 +102,8 @@ READERS: dict[str, Callable[[NodeReader], Pool | Reduction | Reshape]] = {
     "ReduceProd": _over_axes("product"),
     "ReduceSum": _over_axes("sum"),
     "ReduceSumSquare": _over_axes("squares"),
+    "com.microsoft.nchwc.AveragePool": _pool("mean"),
+    "com.microsoft.nchwc.GlobalAveragePool": _over_planes("mean"),
+    "com.microsoft.nchwc.GlobalMaxPool": _over_planes("largest"),
+    "com.microsoft.nchwc.MaxPool": _pool("largest"),
 }

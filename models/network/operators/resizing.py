@@ -151,17 +151,19 @@ def _sizes(read: NodeReader, shape: tuple[int, ...]) -> tuple[tuple[float, ...],
 
 
 def _is_old(read: NodeReader) -> bool:
-    return read.node.operator == "Upsample" or read.node.opset < _WITH_REGION
+    return read.node.operator != "Resize" or read.node.opset < _WITH_REGION
 
 
 def _resized(read: NodeReader, axis: _Axis) -> Resized:
     mode = read.attribute("mode", "nearest")
-    coordinates, rounding = "asymmetric", "ceil" if axis.scale < 1 else "floor"
-    if not _is_old(read):
-        read.require("coordinate_transformation_mode", *_COORDINATES)
-        read.require("nearest_mode", *_ROUNDED)
-        coordinates = read.attribute("coordinate_transformation_mode", "half_pixel")
-        rounding = read.attribute("nearest_mode", "round_prefer_floor")
+    defaults = ("half_pixel", "round_prefer_floor")
+    if _is_old(read):
+        defaults = ("asymmetric", "ceil" if axis.scale < 1 else "floor")
+    # The blocked Upsample has the former of these attributes, too.
+    coordinates = read.attribute("coordinate_transformation_mode", defaults[0])
+    rounding = read.attribute("nearest_mode", defaults[1])
+    if coordinates not in _COORDINATES or rounding not in _ROUNDED:
+        raise UnsuitedError(f"coordinates {coordinates!r}, rounded by {rounding!r}")
     if axis.scale == 1:
         return Resized(np.arange(axis.result, dtype=np.int32)[:, None])
     places = _COORDINATES[coordinates](np.arange(axis.result, dtype=np.float32), axis)
@@ -200,4 +202,8 @@ def _cubic(places: Floats, axis: _Axis, slope: float, exclude_outside: bool) -> 
     return Resized(first.clip(0, axis.length - 1), weights)
 
 
-READERS: dict[str, Callable[[NodeReader], Resize]] = {"Resize": resize, "Upsample": resize}
+READERS: dict[str, Callable[[NodeReader], Resize]] = {
+    "Resize": resize,
+    "Upsample": resize,
+    "com.microsoft.nchwc.Upsample": resize,
+}

@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 from pydantic import PositiveInt
 
 from models.network.fields import Count, Record, Shape, Shared
+from models.network.windows import SAME, Window
 from models.packs.records.pieces import Operand
-from models.packs.records.rows import OWN_ROW, Window
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +24,7 @@ class GroupInput(Record):
     row_value: Count | None = None
     weights: Annotated[Operand, Shared] | None = None
     axis: Literal["channels", "factors", "inputs"] | None = None
-    window: Annotated[Window, Shared] = OWN_ROW
+    window: Annotated[Window, Shared] = SAME
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -37,18 +37,14 @@ class Native(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chain(Record):
-    """How a device runs operators on elements in one pass over them: as program number ``program``.
+    """That a device runs ``elementwise`` of a piece or row operator in one pass, and what that takes.
 
-    It reads the inputs ``reads`` and makes the outputs ``makes``; without these there is nothing to do.
     Alone it has no session and takes ``bound_bytes`` when it is bound; what makes ``shared_elements`` or
     more (None: nothing) is computed by threads for which a model takes ``together_bytes``, once. In one
     launch with others it is a node of their session, for its program on arrays of one list of shapes, and
     takes ``node_bytes``, as much as a session of its own; None: it is never one of several.
     """
 
-    program: Count
-    reads: tuple[Count, ...] = ()
-    makes: tuple[Count, ...] = ()
     bound_bytes: Count = 0
     shared_elements: Count | None = None
     together_bytes: Count = 0

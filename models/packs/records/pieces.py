@@ -7,6 +7,7 @@ from pydantic import AfterValidator, Field, PositiveInt
 
 from models.network.fields import Array, Count, Name, Record, Shared
 from models.packs.records.decided import IsChain, IsNative, not_of_a_file
+from models.packs.records.programs import Elementwise
 
 TENSOR_ALIGNMENT = 64
 
@@ -80,7 +81,9 @@ class Piece(Record):
     Its weights are the ``n_spans`` spans from ``span`` on: one in a manifest, several in a piece that
     models/packs/choice.py joined; their operand reaches from the first into the last. ``scratch_bytes``
     bounds what the kernel allocates while it runs, with as many threads as the compiler's machine has;
-    with others, ``unrolled`` does. ``quantised``: the number of the task of quantised layers that it is.
+    with others, ``unrolled`` does. ``elementwise``: all that it computes, where that is operators on
+    elements that are worth one pass over them. ``quantised``: the number of the task of quantised layers
+    that it is.
 
     ``native``, ``chain``: what a device says that runs it by kernels of its own, never a file.
     """
@@ -93,6 +96,7 @@ class Piece(Record):
     resident: Resident | None = None
     scratch_bytes: Count = 0
     unrolled: Annotated[Unrolled, Shared] | None = None
+    elementwise: Annotated[Elementwise, Shared] | None = None
     quantised: Count | None = None
     native: IsNative = None
     chain: IsChain = None
@@ -107,14 +111,15 @@ class Piece(Record):
 class Joined(Record):
     """``n_chunks`` consecutive pieces as one kernel: graph ``graph`` on their operands joined.
 
-    ``scratch_bytes``: of the kernel, where it allocates more than any of its chunks; else 0. ``chain``: as
-    of a piece.
+    ``scratch_bytes``: of the kernel, where it allocates more than any of its chunks; else 0.
+    ``elementwise``, ``chain``: as of a piece.
     """
 
     graph: Count
     n_chunks: PositiveInt
     scratch_bytes: Count = 0
     unrolled: Annotated[Unrolled, Shared] | None = None
+    elementwise: Annotated[Elementwise, Shared] | None = None
     chain: IsChain = None
 
 

@@ -6,32 +6,14 @@ from typing import Annotated, Literal
 from pydantic import PositiveInt
 
 from models.network.fields import Array, Count, Name, Record, Shared
+from models.network.windows import SAME, Window
 from models.packs.records.decided import IsChain
 from models.packs.records.pieces import Operands
+from models.packs.records.programs import Elementwise
 
-#: What memory holds around a value where windows reach over its border.
+#: What memory holds around a value where windows reach over its border: "edge" is the lowest number in
+#: front and the last row, or column, again behind.
 Outside = Literal["zero", "lowest", "edge"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Window(Record):
-    """Rows of an input that output rows [a, b) are made of (seed 001: the overlap that phases carry).
-
-    They are [a * stride - above, (b - 1) * stride - above + kernel), and [a // factor, b // factor) where
-    each row makes ``factor`` rows. What lies outside of the input holds ``fill``: "edge" is the lowest
-    number in front and the last row again behind. A dilated kernel counts whole. ``above`` below 0: so many
-    rows of the input come first that are never read.
-    """
-
-    kernel: PositiveInt = 1
-    stride: PositiveInt = 1
-    above: int = 0
-    factor: PositiveInt = 1
-    fill: Outside = "zero"
-
-
-#: Each row of the output is made of that row of the input.
-OWN_ROW = Window()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,14 +53,16 @@ class RowValue(Array):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowInput(Record):
-    """A row value and what an operator needs of it.
+    """A row value and what an operator needs of it: rows through ``window``, columns, for tiles, likewise.
 
-    ``columns``: the same of columns, for tiles, where ``above`` is to the left; None: as of rows.
+    ``columns``: None: as of rows. ``fill``: what lies outside of the value. Padding behind is what the
+    last window reads there; where rows are left over it is negative.
     """
 
     row_value: Count
-    window: Annotated[Window, Shared] = OWN_ROW
+    window: Annotated[Window, Shared] = SAME
     columns: Annotated[Window, Shared] | None = None
+    fill: Outside = "zero"
 
     @property
     def across(self) -> Window:
@@ -93,7 +77,8 @@ class RowOperator(Record):
     ``graph`` takes them in this order. It belongs to the pieces [first_piece, end_piece), which make the
     whole with the same bits. ``in_place``: an input whose memory the output may be. ``tile_graph``: what
     makes tiles, where padding to the left and right is memory, too; None: it runs on whole rows only.
-    ``chain``: what a device says that runs it by kernels of its own; it reads inputs, then weights.
+    ``elementwise``: what it computes of inputs, then weights, in all of the pieces and row operators that
+    make the same, or in none; ``chain``: what a device says that runs it by kernels of its own.
     """
 
     graph: Count
@@ -104,4 +89,11 @@ class RowOperator(Record):
     weights: Operands
     output: Count
     in_place: Count | None = None
+    elementwise: Annotated[Elementwise, Shared] | None = None
     chain: IsChain = None
+
+    @property
+    def units(self) -> tuple[int, int]:
+        """So many rows, and columns, are made of the same ones: parts had better end between them."""
+        down = max(item.window.factor for item in self.inputs)
+        return down, max(item.across.factor for item in self.inputs)

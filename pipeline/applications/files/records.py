@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from models.geometry.cnn import Window
+from models.network.windows import Window
 
 _MOST_LAYERS = 100_000
 _MOST_WORKERS = 64
@@ -19,7 +19,7 @@ class _Record(BaseModel):
 
 
 class WindowRecord(_Record):
-    """A window in rows (models/geometry/cnn.py)."""
+    """A window in rows (models/network/windows.py): ``above`` is before them, ``below`` behind."""
 
     kernel: _Elements = 1
     stride: _Elements = 1
@@ -30,7 +30,7 @@ class WindowRecord(_Record):
 
     @property
     def as_window(self) -> Window:
-        return Window(self.kernel, self.stride, self.above, self.below, self.dilation, self.factor)
+        return Window(self.kernel, self.stride, self.dilation, self.above, self.below, self.factor)
 
 
 class ReadRecord(_Record):

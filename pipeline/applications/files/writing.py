@@ -3,7 +3,8 @@
 import json
 from collections.abc import Iterator, Sequence
 
-from models.geometry.cnn import Cnn, Edge, Window
+from models.geometry.cnn import Cnn, Edge
+from models.network.windows import Window
 from pipeline.applications.application import Application
 from pipeline.applications.files.reading import ApplicationFile
 
@@ -70,10 +71,10 @@ def _read(cnn: Cnn, edge: Edge) -> str | dict[str, object]:
 
 def _window(window: Window) -> dict[str, object]:
     return {
-        "kernel": window.height,
+        "kernel": window.kernel,
         "stride": window.stride,
-        "above": window.above,
-        "below": window.below,
+        "above": window.before,
+        "below": window.behind,
         "dilation": window.dilation,
         "factor": window.factor,
     }

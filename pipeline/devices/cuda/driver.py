@@ -1,4 +1,4 @@
-"""The few CUDA calls that the device needs: on a GPU CuPy makes them (cupy_driver.py), in tests fake.py.
+"""The few CUDA calls that the device needs: on a GPU CuPy makes them (cupy_driver.py), in tests a fake one.
 
 Addresses, streams, events and functions are numbers that only the driver understands. Every call may
 raise the errors of errors.py; one of a kernel that was launched before may come from any later call.

@@ -9,11 +9,11 @@ import io
 import platform
 import struct
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from pipeline.devices.elementwise.building import BUILT, file_name, sources_digest
-from pipeline.devices.elementwise.programs import MOST_TENSORS, OPERATORS, Program
+from pipeline.devices.elementwise.programs import MOST_TENSORS, NativeProgram
 
 _ELF = b"\x7fELF"
 # Of a header: byte 5 says the order of bytes (1: least first), bytes 18 and 19 the machine.
@@ -141,30 +141,20 @@ class Library:
 
     def bind(
         self,
-        program: Program,
-        tensors: Mapping[str, Placed],
+        program: NativeProgram,
+        tensors: Sequence[Placed],
         n_elements: int,
         threads: int,
         run: Callable[[int], object] | None = None,
-    ) -> Launcher | None:
-        """Return what runs ``program`` on ``n_elements`` of ``tensors``; None: it is too large.
+    ) -> Launcher:
+        """Return what runs ``program`` on ``n_elements`` of ``tensors``: what it reads, then its results.
 
         ``run``: gets the address of its structure; None: ``threads`` threads of the library run it.
         Tensors lie at the same place or apart: a program may write over what it reads element by element.
         """
-        if len(tensors) > MOST_TENSORS:
-            return None
-        places = program.places({name: place for place, name in enumerate(tensors)})
-        if places is None:
-            return None
-        steps = (_Step * len(places))(
-            *(
-                _Step(OPERATORS.index(step.operator), *place, step.p, step.q)
-                for step, place in zip(program.steps, places, strict=True)
-            )
-        )
+        steps = (_Step * len(program.steps))(*(_Step(*step) for step in program.steps))
         chain = _Chain(n_elements, len(steps), threads, steps)
-        for place, tensor in enumerate(tensors.values()):
+        for place, tensor in enumerate(tensors):
             chain.tensors[place] = _Tensor(*tensor)
         return Launcher(run or self._functions.elementwise_run, chain, steps)
 

@@ -1,9 +1,7 @@
 """Operators on elements of a device in one pass: programs of pieces, bound to memory."""
 
-import functools
 import weakref
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -13,22 +11,7 @@ from numpy.typing import NDArray
 from pipeline.devices.elementwise.job_session import Bind, JobSession
 from pipeline.devices.elementwise.library import Library, Placed
 from pipeline.devices.elementwise.operator_node import chain_model, strides_of
-from pipeline.devices.elementwise.pieces import Node, Piece, PieceError, read_piece
-from pipeline.devices.elementwise.programs import WORTH_SHARING, Program, Step
-from pipeline.devices.elementwise.recognising import recognised
-
-
-@dataclass(frozen=True, slots=True)
-class Wired:
-    """A serialised piece, and what the values of its ports are called among others."""
-
-    graph: bytes
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-
-
-#: A model of one node, and what its inputs and outputs are bound to.
-AsNode = tuple[bytes, list[NDArray[Any]], list[NDArray[Any]]]
+from pipeline.devices.elementwise.programs import WORTH_SHARING, NativeProgram
 
 
 class OnePass:
@@ -51,11 +34,11 @@ class OnePass:
 
     def bind(
         self,
-        program: Program,
-        arrays: Mapping[str, NDArray[Any]],
+        program: NativeProgram,
+        arrays: Sequence[NDArray[Any]],
         jobs: JobSession | None = None,
     ) -> Callable[[], None] | None:
-        """Return what runs ``program`` on ``arrays``, which have all that it reads and its results.
+        """Return what runs ``program`` on ``arrays``: what it reads, then its results.
 
         ``jobs``: runs it if it is long, None: threads of the library.
 
@@ -64,11 +47,10 @@ class OnePass:
         """
         if not program.steps:
             return _nothing
-        used = _used(program, arrays)
-        placed = _placed(program, used)
+        placed = _placed(program, arrays)
         if placed is None:
             return None
-        size = max(used[name].size for name in program.results)
+        size = arrays[program.n_inputs].size
         if size < WORTH_SHARING or jobs is None:
             return self._library.bind(program, placed, size, self._threads)
         jobs.prepare()
@@ -84,79 +66,30 @@ class OnePass:
         """Return what runs the long programs of a model; None: threads of the library do."""
         return None if self._bind_model is None else JobSession(self._bind_model)
 
-    def as_node(self, program: Program, arrays: Mapping[str, NDArray[Any]]) -> AsNode | None:
-        """Return ``program`` as a model of one node, and what it reads and writes of ``arrays``.
+    def as_node(self, program: NativeProgram, arrays: Sequence[NDArray[Any]]) -> bytes | None:
+        """Return ``program`` on ``arrays``, as ``bind`` takes them, as a model of one node.
 
         None: ONNX Runtime does not compute it here.
         """
-        if self._bind_model is None or not program.steps:
+        if self._bind_model is None or not program.steps or _placed(program, arrays) is None:
             return None
-        used = _used(program, arrays)
-        return None if _placed(program, used) is None else _node(program, used)
+        return chain_model(program, [array.shape for array in arrays])
 
     def close(self) -> None:
         """End the threads that nobody else asks for."""
         self._closed()
 
 
-def _node(program: Program, used: Mapping[str, NDArray[Any]]) -> AsNode | None:
-    model = chain_model(program, {name: array.shape for name, array in used.items()})
-    ports, n_inputs = list(used.values()), len(program.inputs)
-    return None if model is None else (model, ports[:n_inputs], ports[n_inputs:])
-
-
-def steps_of(parts: Sequence[Wired], kept: frozenset[str]) -> list[Step] | None:
-    """Return the steps of pieces that follow each other; None: not all of it is known.
-
-    ``kept``: those of their outputs that somebody else reads.
-    """
-    try:
-        nodes = [node for number, part in enumerate(parts) for node in _nodes(part, number)]
-    except PieceError:
-        return None
-    return recognised(nodes, kept)
-
-
-def _nodes(part: Wired, number: int) -> list[Node]:
-    piece = _piece(part.graph)
-    if (len(piece.inputs), len(piece.outputs)) != (len(part.inputs), len(part.outputs)):
-        raise PieceError("its ports are not those that the pack tells")
-    names = dict(zip(piece.outputs, part.outputs, strict=True))
-    names |= dict(zip(piece.inputs, part.inputs, strict=True))
-
-    def known(name: str) -> str:
-        return names.get(name, f"{number} {name}" if name else "")
-
-    return [
-        replace(
-            node,
-            inputs=tuple(map(known, node.inputs)),
-            outputs=tuple(map(known, node.outputs)),
-            constants={known(name): value for name, value in node.constants.items()},
-        )
-        for node in piece.nodes
-    ]
-
-
-@functools.lru_cache(maxsize=64)
-def _piece(graph: bytes) -> Piece:
-    return read_piece(graph)
-
-
-def _used(program: Program, arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    return {name: arrays[name] for name in (*program.inputs, *sorted(program.results))}
-
-
-def _placed(program: Program, used: Mapping[str, NDArray[Any]]) -> dict[str, Placed] | None:
-    """Return where all that is ``used`` lies; None: a program does not run on it."""
-    results = [used[name] for name in sorted(program.results)]
-    placed: dict[str, Placed] = {}
-    for name, array in used.items():
+def _placed(program: NativeProgram, arrays: Sequence[NDArray[Any]]) -> list[Placed] | None:
+    """Return where ``arrays`` lie; None: ``program`` does not run on them."""
+    results = arrays[program.n_inputs :]
+    placed: list[Placed] = []
+    for array in arrays:
         strides = strides_of(array.shape, results[0].shape)
         if strides is None or array.dtype != np.float32 or not array.flags.c_contiguous:
             return None
-        placed[name] = (array.ctypes.data, *strides)
-    apart = (_apart(result, other) for result in results for other in used.values())
+        placed.append((array.ctypes.data, *strides))
+    apart = (_apart(result, other) for result in results for other in arrays)
     return placed if all(apart) else None
 
 

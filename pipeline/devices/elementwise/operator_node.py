@@ -6,14 +6,19 @@ library, ``open_piece(graph, threads, operators=library.path)``. Pieces and such
 
 import functools
 import struct
-from collections.abc import Mapping
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from models.runtime.sessions import SessionError, open_piece, run_session
 from pipeline.devices.elementwise.messages import model, node
-from pipeline.devices.elementwise.programs import OPERATORS, WORTH_SHARING, Program, Step
+from pipeline.devices.elementwise.programs import (
+    OPERATORS,
+    WORTH_SHARING,
+    NativeProgram,
+    NativeStep,
+)
 
 DOMAIN = "layerstream"
 OPERATOR = "Chain"
@@ -24,44 +29,34 @@ Shape = tuple[int, ...]
 
 
 def chain_node(
-    program: Program, shapes: Mapping[str, Shape], names: Mapping[str, str] | None = None
+    program: NativeProgram, shapes: Sequence[Shape], names: Sequence[str]
 ) -> bytes | None:
-    """Return ``program`` as a serialised node; None: it does not fit, or ``shapes`` do not.
+    """Return ``program`` as a serialised node; None: its ``shapes`` do not fit.
 
-    ``shapes``: of its inputs and results, all floats. Its ports are ``program.inputs`` and the sorted
-    results, called as in ``names`` (default: by themselves).
+    ``shapes`` and ``names``: of its inputs, then of its results, all floats.
     """
-    results = sorted(program.results)
-    whole = shapes[results[0]]
-    tensors = [*program.inputs, *results]
-    places = program.places({name: place for place, name in enumerate(tensors)})
-    strides = [strides_of(shapes[name], whole) for name in tensors]
-    if places is None or None in strides or len(whole) > _MOST_AXES:
+    inputs, outputs = names[: program.n_inputs], names[program.n_inputs :]
+    whole = shapes[program.n_inputs]
+    strides = [strides_of(shape, whole) for shape in shapes]
+    if None in strides or len(whole) > _MOST_AXES:
         return None
-    numbers = [len(program.inputs), len(results), len(whole), len(program.steps), *whole]
-    for stride in strides[: len(program.inputs)]:
+    numbers = [len(inputs), len(outputs), len(whole), len(program.steps), *whole]
+    for stride in strides[: program.n_inputs]:
         numbers += stride or ()
-    for step, place in zip(program.steps, places, strict=True):
-        numbers += (OPERATORS.index(step.operator), *place, _bits(step.p), _bits(step.q))
-    called = [name if names is None else names[name] for name in tensors]
-    inputs, outputs = called[: len(program.inputs)], called[len(program.inputs) :]
+    for operator, *places, p, q in program.steps:
+        numbers += (operator, *places, _bits(p), _bits(q))
     return node(OPERATOR, DOMAIN, inputs, outputs, program=numbers)
 
 
-def chain_model(program: Program, shapes: Mapping[str, Shape]) -> bytes | None:
+def chain_model(program: NativeProgram, shapes: Sequence[Shape]) -> bytes | None:
     """Return a model of ``program`` alone, with the ports of ``chain_node``; None: as there.
 
     They are called x0, x1, ... and y0, y1, ...: models that do the same are the same.
     """
-    results = sorted(program.results)
-    names = {name: f"x{number}" for number, name in enumerate(program.inputs)}
-    names |= {name: f"y{number}" for number, name in enumerate(results)}
-    only = chain_node(program, shapes, names)
-    if only is None:
-        return None
-    inputs = [(names[name], shapes[name]) for name in program.inputs]
-    outputs = [(names[name], shapes[name]) for name in results]
-    return model([only], inputs, outputs, [(DOMAIN, VERSION)])
+    inputs = [(f"x{number}", shape) for number, shape in enumerate(shapes[: program.n_inputs])]
+    outputs = [(f"y{number}", shape) for number, shape in enumerate(shapes[program.n_inputs :])]
+    only = chain_node(program, shapes, [name for name, _ in (*inputs, *outputs)])
+    return None if only is None else model([only], inputs, outputs, [(DOMAIN, VERSION)])
 
 
 def holds_chain(graph: bytes) -> bool:
@@ -72,9 +67,9 @@ def holds_chain(graph: bytes) -> bool:
 @functools.cache
 def why_not_shared(library: Path) -> str | None:
     """Return why ONNX Runtime does not run chains of ``library`` on its threads; None: it was tried."""
-    program = Program((Step("negative", ("x",), "y"),), frozenset("y"))
+    program = NativeProgram(1, 1, (NativeStep(OPERATORS.index("negative"), 1, 0, 0),))
     tried = np.arange(2 * WORTH_SHARING, dtype=np.float32)
-    model = chain_model(program, dict.fromkeys("xy", tried.shape))
+    model = chain_model(program, [tried.shape, tried.shape])
     if model is None:
         return "its program is none"
     try:

@@ -1,30 +1,41 @@
-"""Programs: what a chain of operators on elements comes to, as steps of the native library."""
+"""Programs of a manifest as the native library takes them: which kinds it has, and where values lie."""
 
-from collections.abc import Sequence, Set
-from dataclasses import dataclass, replace
+import math
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
-#: The steps that the library knows, in the order of `enum operator` in kernels/chain.h.
-OPERATORS = (
-    "copy",
-    "add",
-    "subtract",
-    "multiply",
-    "divide",
-    "add_number",
-    "multiply_number",
-    "divide_number",
-    "negative",
-    "clip",
-    "leaky_relu",
-    "hard_sigmoid",
-    "hard_swish",
-    "sigmoid",
-    "silu",
-    "tanh",
-    "mish",
-    "erf",
-    "gelu",
-)
+from models.packs.manifest import Manifest
+from models.packs.records.pieces import Joined, Piece
+from models.packs.records.programs import Program, Step
+from models.packs.records.rows import RowOperator
+
+#: The steps that the library knows, in the order of `enum operator` in kernels/chain.h, and which kind each
+#: is, of how many values.
+_STEPS: Mapping[str, tuple[str, int]] = {
+    "copy": ("", 1),
+    "add": ("add", 2),
+    "subtract": ("subtract", 2),
+    "multiply": ("multiply", 2),
+    "divide": ("divide", 2),
+    "add_number": ("add", 1),
+    "multiply_number": ("multiply", 1),
+    "divide_number": ("divide", 1),
+    "negative": ("negative", 1),
+    "clip": ("clip", 1),
+    "leaky_relu": ("leaky_relu", 1),
+    "hard_sigmoid": ("hard_sigmoid", 1),
+    "hard_swish": ("hard_swish", 1),
+    "sigmoid": ("sigmoid", 1),
+    "silu": ("silu", 1),
+    "tanh": ("tanh", 1),
+    "mish": ("mish", 1),
+    "erf": ("erf", 1),
+    "gelu": ("gelu", 1),
+}
+OPERATORS = tuple(_STEPS)
+_COPY, _CLIP = map(OPERATORS.index, ("copy", "clip"))
+_OPERATOR_OF = {kind: at for at, kind in enumerate(_STEPS.values())} | {("relu", 1): _CLIP}
+_BOUNDS = (-math.inf, math.inf)
 #: Tensors, and values in between that live at once, that one program has at most (kernels/chain.h).
 MOST_TENSORS = 12
 MOST_BLOCKS = 6
@@ -32,93 +43,99 @@ MOST_BLOCKS = 6
 WORTH_SHARING = 16 << 10
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
-    """``result`` = ``operator`` of one or two values, with its parameters ``p`` and ``q``.
+class NativeStep(NamedTuple):
+    """As `struct step` in kernels/chain.h; of one value ``b`` is ``a``."""
 
-    ``nodes``: which of the nodes that it was recognised in it stands for.
-    """
-
-    operator: str
-    operands: tuple[str, ...]
-    result: str
+    operator: int
+    to: int
+    a: int
+    b: int
     p: float = 0.0
     q: float = 0.0
-    nodes: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Program:
-    """``steps`` in order, by names of values; ``results``: those that somebody else reads."""
+class NativeProgram(NamedTuple):
+    """``steps`` on tensors, at the first places: ``n_inputs`` that are read, then ``n_results``."""
 
-    steps: tuple[Step, ...]
-    results: frozenset[str]
-
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        """The values that it reads and does not make, in the order of their first use."""
-        made = {step.result for step in self.steps}
-        read = (name for step in self.steps for name in step.operands)
-        return tuple(dict.fromkeys(name for name in read if name not in made))
-
-    def places(self, tensors: dict[str, int]) -> list[tuple[int, int, int]] | None:
-        """Return the places of each step: of its result, of its operands (one: twice).
-
-        ``tensors``: the places of values in memory; what is not there gets a block, which others take when
-        nobody reads it any more. None: more blocks would be needed than there are.
-        """
-        last = {name: at for at, step in enumerate(self.steps) for name in step.operands}
-        free = list(range(MOST_TENSORS + MOST_BLOCKS - 1, MOST_TENSORS - 1, -1))
-        at = dict(tensors)
-        found = []
-        for number, step in enumerate(self.steps):
-            reads = [at[name] for name in step.operands]
-            done = [
-                n for n in dict.fromkeys(step.operands) if n not in tensors and last[n] == number
-            ]
-            # A kernel may write over what it reads.
-            free += [at.pop(name) for name in done]
-            if step.result not in tensors:
-                if not free:
-                    return None
-                at[step.result] = free.pop()
-            found.append((at[step.result], reads[0], reads[-1]))
-            if step.result not in tensors and step.result not in last:
-                free.append(at.pop(step.result))
-        return found
+    n_inputs: int
+    n_results: int
+    steps: tuple[NativeStep, ...]
 
 
-def program_of(steps: Sequence[Step], kept: Set[str]) -> Program | None:
-    """Return the program of ``steps``; None: it makes nothing of ``kept``, or is too large for the library.
+def program_of(manifest: Manifest, item: Piece | Joined | RowOperator) -> NativeProgram | None:
+    """Return what ``item`` computes in one pass; None: something else, or the library cannot."""
+    if item.elementwise is None:
+        return None
+    return native_program(manifest.programs[item.elementwise.program])
+
+
+def native_program(program: Program) -> NativeProgram | None:
+    """Return ``program`` as the library takes it; None: it has no such kernels, or too few places.
 
     Results may lie over what is read: all but the last one are written when nothing is read any more.
     """
-    results = frozenset(step.result for step in steps) & kept
-    early = {step.result for step in steps[:-1]} & results
-    inside = {name: f"{name} before it is written" for name in early}
-    moved = (
-        replace(
-            step,
-            operands=tuple(inside.get(name, name) for name in step.operands),
-            result=inside.get(step.result, step.result),
-        )
-        for step in steps
-    )
-    copies = (Step("copy", (inside[name],), name) for name in sorted(early))
-    program = Program((*moved, *copies), results)
-    tensors = dict.fromkeys((*program.inputs, *results), 0)
-    fits = len(tensors) <= MOST_TENSORS and program.places(tensors) is not None
-    return program if results and fits else None
+    n_inputs, n_values = program.n_inputs, program.n_inputs + len(program.steps)
+    if n_inputs + len(program.results) > MOST_TENSORS:
+        return None
+    todo = []
+    for value, step in enumerate(program.steps, n_inputs):
+        operator = _OPERATOR_OF.get((step.kind, len(step.reads)))
+        if operator is None:
+            return None
+        todo.append(_Work(operator, step.reads, value, *_parameters(step)))
+    tensors = {value: value for value in range(n_inputs)}
+    for place, value in enumerate(program.results, n_inputs):
+        if value == n_values - 1 >= n_inputs:
+            tensors[value] = place
+        else:
+            copied = n_values + place
+            tensors[copied] = place
+            todo.append(_Work(_COPY, (value,), copied))
+    steps = _placed(todo, tensors)
+    return None if steps is None else NativeProgram(n_inputs, len(program.results), tuple(steps))
 
 
-def code_of(program: Program) -> tuple[object, ...]:
-    """Return what ``program`` does whatever its values are called: equal ones do the same."""
-    tensors = (*program.inputs, *sorted(program.results))
-    places = program.places({name: place for place, name in enumerate(tensors)})
-    assert places is not None, "larger than program_of makes them"
-    steps = zip(program.steps, places, strict=True)
-    return (
-        len(program.inputs),
-        len(program.results),
-        *((step.operator, *place, step.p, step.q) for step, place in steps),
+class _Work(NamedTuple):
+    """``operator`` on values by number, which makes another one."""
+
+    operator: int
+    reads: tuple[int, ...]
+    makes: int
+    p: float = 0.0
+    q: float = 0.0
+
+
+def _parameters(step: Step) -> tuple[float, float]:
+    if step.kind == "relu":
+        return 0.0, math.inf
+    numbers = (
+        bound if number is None else number
+        for number, bound in zip(step.numbers, _BOUNDS, strict=False)
     )
+    p, q, *_ = (*numbers, 0.0, 0.0)
+    return p, q
+
+
+def _placed(todo: Sequence[_Work], tensors: Mapping[int, int]) -> list[NativeStep] | None:
+    """Return ``todo`` with the places of values; None: more blocks would be needed than there are.
+
+    ``tensors``: the places of values in memory; what is not there gets a block, which others take when
+    nobody reads it any more.
+    """
+    last = {value: at for at, work in enumerate(todo) for value in work.reads}
+    free = list(range(MOST_TENSORS + MOST_BLOCKS - 1, MOST_TENSORS - 1, -1))
+    at = dict(tensors)
+    found = []
+    for number, (operator, reads, made, p, q) in enumerate(todo):
+        places = [at[value] for value in reads]
+        # A kernel may write over what it reads.
+        ended = (value for value in dict.fromkeys(reads) if last[value] == number)
+        free += [at.pop(value) for value in ended if value not in tensors]
+        if made not in tensors:
+            if not free:
+                return None
+            at[made] = free.pop()
+        found.append(NativeStep(operator, at[made], places[0], places[-1], p, q))
+        if made not in tensors and made not in last:
+            free.append(at.pop(made))
+    return found

@@ -1,78 +1,78 @@
 """Pools of bytes: the same bits as ONNX Runtime's."""
 
+import math
 from collections.abc import Callable
 
 import numpy as np
 
+from models.network.node import NodeReader, Shape, UnsuitedError
+from pipeline.export_c.lowering.builder import Builder
 from pipeline.export_c.lowering.convolution import geometry
-from pipeline.export_c.lowering.node import Operation, Shape, items
-from pipeline.export_c.lowering.scales import FLIPS, scaled
-from pipeline.export_c.lowering.steps import Record, Value
+from pipeline.export_c.lowering.scales import FLIPS, of_bytes, scaled
+from pipeline.export_c.lowering.steps import Pointer, Record
 
 _LAST = "com.microsoft.NhwcMaxPool"
 
 
-def max_pool(operation: Operation) -> None:
+def max_pool(to: Builder, read: NodeReader) -> None:
     """MaxPool of bytes, with channels last (NhwcMaxPool) or in front."""
-    dtype = operation.array(0).dtype
-    if dtype not in FLIPS:
-        operation.refuse(f"{dtype}; int8 and uint8 can be exported")
-    fields, result = _windows(operation, last=operation.node.operator == _LAST)
-    made = operation.make(result, dtype)
-    record = Record("window", fields)
-    operation.step("largest_bytes", Value(operation.name(0)), Value(made), record, FLIPS[dtype])
+    x = of_bytes(read.value(0))
+    fields, result = _windows(read, last=read.node.operator == _LAST)
+    y = read.made(x, result)
+    record, flip = Record("window", fields), FLIPS[x.dtype]
+    to.step(y, "largest_bytes", Pointer(x.name), to.make(y), record, flip)
 
 
-def average_pool(operation: Operation) -> None:
+def average_pool(to: Builder, read: NodeReader) -> None:
     """QLinearAveragePool, with channels last or in front: sums and quotients of floats."""
-    given, to = scaled(operation, 1), scaled(operation, 3)
-    fields, result = _windows(operation, last=bool(operation.attribute("channels_last", 0)))
-    made = operation.make(result, to.dtype)
+    x, given, result = read.value(0), scaled(read, 1), scaled(read, 3)
+    fields, shape = _windows(read, last=bool(read.attribute("channels_last", 0)))
     scales: dict[str, int | float | tuple[int, ...]] = {
-        "counts_padding": int(operation.attribute("count_include_pad", 0)),
+        "counts_padding": int(read.attribute("count_include_pad", 0)),
         "x_scale": given.one,
-        "y_scale": to.one,
+        "y_scale": result.one,
         "x_zero": given.zero,
         "x_flip": given.flip,
-        "y_zero": to.plain_zero,
-        "y_flip": to.flip,
+        "y_zero": result.plain_zero,
+        "y_flip": result.flip,
     }
-    record = Record("window_averages", {**fields, **scales})
-    operation.step("average_windows_of_bytes", Value(operation.name(0)), Value(made), record)
+    y, record = result.made(read, shape), Record("window_averages", {**fields, **scales})
+    to.step(y, "average_windows_of_bytes", Pointer(x.name), to.make(y), record)
 
 
-def _windows(operation: Operation, *, last: bool) -> tuple[dict[str, int], Shape]:
+def _windows(read: NodeReader, *, last: bool) -> tuple[dict[str, int], Shape]:
     """Return the fields of a pool's windows, and the shape of its result; ``last``: channels lie last."""
-    shape = operation.shape(0)
+    shape = read.value(0).shape
     if len(shape) != 4:
-        operation.refuse(f"an input of {len(shape)} dimensions; 4 can be exported")
+        raise UnsuitedError(f"an input of {len(shape)} dimensions; 4 can be exported")
     size = shape[1:3] if last else shape[2:]
-    kernel, strides = operation.attribute("kernel_shape"), operation.attribute("strides", ())
-    if str(operation.attribute("auto_pad", "")).startswith("SAME") and any(
+    kernel, strides = read.attribute("kernel_shape"), read.attribute("strides", ())
+    if str(read.attribute("auto_pad", "")).startswith("SAME") and any(
         n < stride for n, stride in zip(kernel, strides, strict=False)
     ):
         # ONNX Runtime shifts its windows, of bytes alone, where the standard pads by nothing.
-        operation.refuse(f"auto_pad with strides {list(strides)} beyond a kernel of {list(kernel)}")
-    frame = operation.window(kernel, size)
-    result = (shape[0], *frame.result, shape[3]) if last else (*shape[:2], *frame.result)
+        raise UnsuitedError(
+            f"auto_pad with strides {list(strides)} beyond a kernel of {list(kernel)}"
+        )
+    windows = read.windows(kernel, size)
+    result = (shape[0], *windows.result, shape[3]) if last else (*shape[:2], *windows.result)
     # Channels in front are images of one channel each.
-    batch, channels = (shape[0], shape[3]) if last else (items(shape[:2]), 1)
-    return geometry((batch, channels, *size), frame, channels, channels), result
+    batch, channels = (shape[0], shape[3]) if last else (math.prod(shape[:2]), 1)
+    plain = [(batch, channels, *sides) for sides in (size, windows.result)]
+    return geometry(plain[0], plain[1], windows, channels), result
 
 
-def global_average_pool(operation: Operation) -> None:
+def global_average_pool(to: Builder, read: NodeReader) -> None:
     """QLinearGlobalAveragePool, with channels last or in front."""
-    last, shape = bool(operation.attribute("channels_last", 0)), operation.shape(0)
-    given, to = scaled(operation, 1), scaled(operation, 3)
-    channels, pixels = (shape[-1], shape[1:-1]) if last else (shape[1], shape[2:])
-    ones = [1] * len(pixels)
-    made = operation.make(
-        (shape[0], *ones, channels) if last else (shape[0], channels, *ones), to.dtype
-    )
-    count = items(pixels)
-    scale = np.float32(given.one) / (np.float32(to.one) * np.float32(count))
+    last, x = bool(read.attribute("channels_last", 0)), read.value(0)
+    given, result = scaled(read, 1), scaled(read, 3)
+    batch, *rest = x.shape
+    channels, pixels = (rest[-1], rest[:-1]) if last else (rest[0], rest[1:])
+    ones, count = [1] * len(pixels), math.prod(pixels)
+    y = result.made(read, (batch, *ones, channels) if last else (batch, channels, *ones))
+    scale = np.float32(given.one) / (np.float32(result.one) * np.float32(count))
     fields: dict[str, int | float | tuple[int, ...]] = {
-        "batch": shape[0],
+        "batch": batch,
         "channels": channels,
         "plane": count,
         "scale": float(scale),
@@ -80,16 +80,15 @@ def global_average_pool(operation: Operation) -> None:
         "channel": 1 if last else count,
         "x_zero": given.zero,
         "x_flip": given.flip,
-        "y_zero": to.zero,
-        "y_flip": to.flip,
+        "y_zero": result.zero,
+        "y_flip": result.flip,
     }
-    operation.step(
-        "average_bytes", Value(operation.name(0)), Value(made), Record("averages", fields)
-    )
+    to.step(y, "average_bytes", Pointer(x.name), to.make(y), Record("averages", fields))
 
 
-OPERATORS: dict[str, Callable[[Operation], None]] = {
+OPERATORS: dict[str, Callable[[Builder, NodeReader], None]] = {
     _LAST: max_pool,
+    "MaxPool": max_pool,
     "com.microsoft.QLinearAveragePool": average_pool,
     "com.microsoft.QLinearGlobalAveragePool": global_average_pool,
 }

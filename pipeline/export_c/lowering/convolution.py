@@ -1,190 +1,130 @@
 """Convolutions and pools: any stride, pad, dilation and number of groups, in one or two dimensions."""
 
-from collections.abc import Mapping
+import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.devices.operators.window import Window
-from pipeline.export_c.lowering.node import Operation, Shape, items
-from pipeline.export_c.lowering.steps import After, Band, Record, Rows, Value, Weight
+from models.network.node import Shape, UnsuitedError
+from models.network.operators import Combine, Convolution, Pool, TransposedConvolution
+from models.network.windows import Windows
+from pipeline.export_c.lowering.builder import Builder
+from pipeline.export_c.lowering.elements import combine, function_of
+from pipeline.export_c.lowering.steps import After, Band, Pointer, Record, Rows, Weight
+
+_POOLS = {"largest": "largest_of_windows", "mean": "average_of_windows"}
 
 
-def convolution(operation: Operation) -> None:
-    """Conv."""
-    operation.floats(0, 1)
-    weight, shape = operation.constant(1), operation.shape(0)
-    if weight.ndim != len(shape):
-        operation.refuse(f"a weight {list(weight.shape)} on {list(shape)}")
-    groups = int(operation.attribute("group", 1))
-    filters, depth = weight.shape[:2]
-    if shape[1] != depth * groups or filters % groups:
-        operation.refuse(f"a weight {list(weight.shape)} in {groups} groups on {list(shape)}")
-    frame = _frame(operation, weight.shape[2:])
-    _filters_step(operation, "convolve", weight, frame, groups, Band(_two(frame.result)[0]))
+def convolution(to: Builder, operator: Convolution) -> None:
+    """Add a convolution, and a sum of its own where the kernel cannot add it."""
+    weight, addend = to.held(operator.weight), operator.addend
+    if addend is not None and (weight is None or to.held(addend) is not None):
+        product = operator.y.named(f"{operator.y.name}/product")
+        convolution(to, replace(operator, y=product, addend=None, activation=None))
+        activation = operator.activation
+        combine(
+            to,
+            Combine(kind="add", operands=(product, addend), y=operator.y, activation=activation),
+        )
+    elif weight is None:
+        _gate(to, operator)
+    else:
+        after = After(
+            adds=True,
+            addend=None if addend is None else addend.name,
+            function=function_of(operator.activation),
+        )
+        band = Band(operator.windows.on_a_plane.result[0])
+        _filters_step(to, "convolve", operator, weight, (band,), after)
 
 
-def transposed_convolution(operation: Operation) -> None:
-    """ConvTranspose: each element is spread over a window of the result."""
-    operation.floats(0, 1)
-    weight, shape = operation.constant(1), operation.shape(0)
-    groups, axes = int(operation.attribute("group", 1)), len(shape) - 2
-    if axes not in {1, 2} or weight.ndim != len(shape) or shape[1] != len(weight):
-        operation.refuse(f"a weight {list(weight.shape)} on {list(shape)}")
+def _gate(to: Builder, operator: Convolution) -> None:
+    """Add a convolution whose weights were made: a factor for each channel of one image."""
+    x, factors = operator.x, operator.weight
+    is_product = factors.shape == (x.shape[1], *[1] * len(x.shape[1:])) and x.shape[0] == 1
+    if not is_product or operator.bias is not None or operator.y.shape != x.shape:
+        raise UnsuitedError(f"{factors.name!r} is not constant")
+    by_channel = factors.shaped((1, x.shape[1], *factors.shape[2:]))
+    activation = operator.activation
+    combine(
+        to,
+        Combine(kind="multiply", operands=(x, by_channel), y=operator.y, activation=activation),
+    )
+
+
+def transposed_convolution(to: Builder, operator: TransposedConvolution) -> None:
+    """Add steps that spread each element over a window of the result."""
+    weight, groups = to.constant(operator.weight), operator.groups
     # By filters, as a convolution has them.
     together = weight.shape[1]
     by_group = weight.reshape(groups, len(weight) // groups, *weight.shape[1:]).swapaxes(1, 2)
     by_filter = by_group.reshape(groups * together, -1, *weight.shape[2:])
-    frame = _spread(operation, weight.shape[2:], shape[2:])
-    _filters_step(operation, "convolve_transposed", by_filter, frame, groups)
+    _filters_step(to, "convolve_transposed", operator, by_filter, (), After(adds=True))
 
 
 def _filters_step(
-    operation: Operation,
+    to: Builder,
     kernel: str,
+    operator: Convolution | TransposedConvolution,
     weight: NDArray[Any],
-    frame: Window,
-    groups: int,
-    *bands: Band,
+    bands: tuple[Band, ...],
+    after: After,
 ) -> None:
     """Add the step of a ``kernel``; ``weight`` has filters first, some of which can run at a time."""
-    shape, filters, bias = operation.shape(0), len(weight), operation.optional(2)
-    made = operation.make((shape[0], filters, *frame.result))
-    fields = geometry(shape, frame, filters, groups)
-    fields |= {"line": fields["size_x"], "plane": items(shape[2:]), "part": 0}
-    operation.step(
+    x, y = operator.x, operator.y
+    _check_pads(operator.windows)
+    fields = geometry(x.shape, y.shape, operator.windows, operator.groups)
+    fields |= {"line": fields["size_x"], "plane": math.prod(x.shape[2:]), "part": 0}
+    to.step(
+        y,
         kernel,
-        Value(operation.name(0)),
+        Pointer(x.name),
         Weight(np.ascontiguousarray(weight), rows=True),
-        None if bias is None else Weight(np.ascontiguousarray(bias)),
-        Value(made),
+        to.weight(operator.bias),
+        to.make(y),
         Record("window", fields),
-        Rows(filters),
+        Rows(len(weight)),
         *bands,
-        after=After(adds=True),
+        in_place=() if after.addend is None else (after.addend,),
+        after=after,
     )
 
 
-def _spread(operation: Operation, kernel: Shape, size: Shape) -> Window:
-    """Return how windows of ``kernel`` lie on the result of a ConvTranspose of ``size``."""
-    axes = len(kernel)
-    strides, dilations, more = (
-        tuple(operation.attribute(name) or [default] * axes)
-        for name, default in (("strides", 1), ("dilations", 1), ("output_padding", 0))
-    )
-    pads = tuple(operation.attribute("pads") or [0] * (2 * axes))
-    wanted, way = operation.attribute("output_shape"), operation.attribute("auto_pad", "NOTSET")
-    # What comes without pads.
-    whole = [
-        stride * (length - 1) + (n - 1) * step + 1 + extra
-        for stride, length, n, step, extra in zip(
-            strides, size, kernel, dilations, more, strict=True
-        )
-    ]
-    if wanted or way.startswith("SAME"):
-        asked = (
-            wanted[-axes:] if wanted else [n * step for n, step in zip(size, strides, strict=True)]
-        )
-        totals = [max(n - length, 0) for n, length in zip(whole, asked, strict=True)]
-        less, greater = [n // 2 for n in totals], [n - n // 2 for n in totals]
-        pads = (*less, *greater) if way == "SAME_UPPER" else (*greater, *less)
-    elif way == "VALID":
-        pads = (0,) * (2 * axes)
-    result = (
-        wanted[-axes:]
-        if wanted
-        else [n - a - b for n, a, b in zip(whole, pads[:axes], pads[axes:], strict=True)]
-    )
-    if min(*result, *pads) < 0 or min(result) < 1:
-        operation.refuse(f"a result of {list(result)} with pads {list(pads)}")
-    return Window(
-        tuple(kernel), strides, dilations, pads[:axes], pads[axes:], (0,) * axes, tuple(result)
-    )
+def pool(to: Builder, operator: Pool) -> None:
+    """Add a pool: the largest of what lies inside the input, or a mean with or without the padding."""
+    x, y = operator.x, operator.y
+    _check_pads(operator.windows)
+    fields = geometry(x.shape, y.shape, operator.windows, x.shape[1])
+    record = "window"
+    if operator.kind == "mean":  # what of a window counts: up to where padding ends, or the input
+        counts, plane = operator.counts_padding, operator.windows.on_a_plane
+        ends = [n + end * counts for n, end in zip(plane.size, plane.behind, strict=True)]
+        fields |= {"end_y": ends[0], "end_x": ends[1], "counts_padding": int(counts)}
+        record = "averaging"
+    made = to.make(y)
+    to.step(y, _POOLS[operator.kind], Pointer(x.name), made, Record(record, fields), after=After())
 
 
-def max_pool(operation: Operation) -> None:
-    """MaxPool: the largest under each window, of what lies inside the input."""
-    if len([name for name in operation.node.outputs if name]) > 1:
-        operation.refuse("the places of what is largest")
-    _pool(operation, operation.attribute("kernel_shape"), "largest_of_windows")
+def _check_pads(windows: Windows) -> None:
+    if min(*windows.before, *windows.behind) < 0:
+        raise UnsuitedError("negative pads")
 
 
-def average_pool(operation: Operation) -> None:
-    """AveragePool, with or without the padding in the count."""
-    kernel = operation.attribute("kernel_shape")
-    counted = bool(operation.attribute("count_include_pad", 0))
-    _pool(operation, kernel, "average_of_windows", counted)
-
-
-def global_average_pool(operation: Operation) -> None:
-    """GlobalAveragePool."""
-    _whole(operation, "average_of_planes")
-
-
-def global_max_pool(operation: Operation) -> None:
-    """GlobalMaxPool."""
-    _whole(operation, "largest_of_planes")
-
-
-def _whole(operation: Operation, kernel: str) -> None:
-    operation.floats(0)
-    shape = operation.shape(0)
-    made = operation.make((*shape[:2], *[1] * len(shape[2:])))
-    size = items(shape[:2]), items(shape[2:])
-    operation.step(kernel, Value(operation.name(0)), Value(made), *size, after=After())
-
-
-def _pool(operation: Operation, kernel: Shape, function: str, padding: bool | None = None) -> None:
-    operation.floats(0)
-    shape = operation.shape(0)
-    frame = _frame(operation, kernel)
-    made = operation.make((*shape[:2], *frame.result))
-    fields = geometry(shape, frame, shape[1], shape[1])
-    if padding is not None:  # what of a window counts: up to where padding ends, or the input
-        size = zip((*[1] * (4 - len(shape)), *shape[2:]), _two(frame.ends, 0), strict=True)
-        fields |= dict(zip(("end_y", "end_x"), (n + end * padding for n, end in size), strict=True))
-        fields |= {"counts_padding": int(padding)}
-    record = Record("window" if padding is None else "averaging", fields)
-    operation.step(function, Value(operation.name(0)), Value(made), record, after=After())
-
-
-def _frame(operation: Operation, kernel: Shape | None) -> Window:
-    shape = operation.shape(0)
-    if len(shape) not in {3, 4}:
-        operation.refuse(f"an input of {len(shape)} dimensions; 3 or 4 can be exported")
-    if kernel is None or len(kernel) != len(shape) - 2:
-        operation.refuse(f"a kernel of {kernel} on {list(shape)}")
-    frame = operation.window(kernel)
-    if min(frame.begins) < 0 or min(frame.ends) < 0:
-        operation.refuse("negative pads")
-    return frame
-
-
-def geometry(shape: Shape, frame: Window, filters: int, groups: int) -> dict[str, int]:
-    """Return the fields of ``struct window``: a row of columns where there is one dimension."""
-    sizes = _two(shape[2:]), _two(frame.result), _two(frame.kernel)
-    steps = _two(frame.strides), _two(frame.dilations), _two(frame.begins, 0)
-    fields: Mapping[str, int | tuple[int, int]] = {
-        "batch": shape[0],
-        "channels": shape[1],
-        "filters": filters,
-        "groups": groups,
-        **dict(
-            zip(
-                ("size", "result", "kernel", "stride", "step", "pad"), (*sizes, *steps), strict=True
-            )
-        ),
+def geometry(x: Shape, y: Shape, windows: Windows, groups: int) -> dict[str, int]:
+    """Return the fields of ``struct window`` from ``x`` to ``y`` [N, C, ...]: one axis is a row."""
+    plane = windows.on_a_plane
+    size, result = ((*[1] * (4 - len(shape)), *shape[2:]) for shape in (x, y))
+    named = {"batch": x[0], "channels": x[1], "filters": y[1], "groups": groups}
+    pairs = {
+        "size": size,
+        "result": result,
+        "kernel": plane.kernel,
+        "stride": plane.strides,
+        "step": plane.dilations,
+        "pad": plane.before,
     }
-    named: dict[str, int] = {}
-    for name, value in fields.items():
-        if isinstance(value, int):
-            named[name] = value
-        else:
-            named |= {f"{name}_y": value[0], f"{name}_x": value[1]}
+    for name, (rows, columns) in pairs.items():
+        named |= {f"{name}_y": rows, f"{name}_x": columns}
     return named
-
-
-def _two(numbers: Shape, other: int = 1) -> tuple[int, int]:
-    rows, columns = (*[other] * (2 - len(numbers)), *numbers)
-    return int(rows), int(columns)

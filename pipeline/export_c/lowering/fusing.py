@@ -6,7 +6,7 @@ So nothing between them is kept, and a sum may lie where what it adds lay.
 from collections import Counter
 from dataclasses import replace
 
-from pipeline.export_c.lowering.steps import ADD, After, Named, Program, Step, Value
+from pipeline.export_c.lowering.steps import ADD, After, Named, Pointer, Program, Step
 
 
 def fused(program: Program, outputs: frozenset[str]) -> Program:
@@ -48,7 +48,7 @@ def _with(first: Step, then: Step, after: After) -> Step:
     """Return ``first`` that makes what ``then`` made."""
     arguments = tuple(
         replace(item, name=then.output)
-        if isinstance(item, Value) and item.name == first.output
+        if isinstance(item, Pointer) and item.name == first.output
         else item
         for item in first.arguments
     )

@@ -4,13 +4,14 @@ Numbers are unsigned bytes everywhere in C: of a signed one the highest bit is f
 its zero point. Sums are 32-bit integers; results are rounded to the nearest, half to even, and saturate.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.export_c.lowering.node import Operation
+from models.network.node import NodeReader, UnsuitedError, Value
 
 FLIPS = {"uint8": 0, "int8": 128}
 
@@ -37,16 +38,27 @@ class Scaled:
         """The scale, where there is one for all."""
         return float(self.scale.reshape(-1)[0])
 
+    def made(self, read: NodeReader, shape: Sequence[int]) -> Value:
+        """Return the only output of a node, which is of such bytes."""
+        return Value(name=read.output, dtype=self.dtype, shape=tuple(shape))
 
-def scaled(operation: Operation, position: int) -> Scaled:
+
+def scaled(read: NodeReader, position: int) -> Scaled:
     """Return what the inputs ``position`` (scale) and the next (zero point) say."""
-    scale, zeros = operation.constant(position), operation.constant(position + 1).reshape(-1)
+    scale, zeros = read.constant(position), read.constant(position + 1).reshape(-1)
     dtype = zeros.dtype.name
     if dtype not in FLIPS or scale.dtype != np.float32:
-        operation.refuse(f"{dtype} with scales of {scale.dtype}; int8 and uint8 can be exported")
+        raise UnsuitedError(f"{dtype} with scales of {scale.dtype}; int8 and uint8 can be exported")
     if (zeros != zeros[0]).any():
-        operation.refuse("zero points that differ from channel to channel")
+        raise UnsuitedError("zero points that differ from channel to channel")
     return Scaled(dtype, scale, int(zeros[0]) + FLIPS[dtype])
+
+
+def of_bytes(value: Value) -> Value:
+    """Return ``value``, which must be bytes."""
+    if value.dtype not in FLIPS:
+        raise UnsuitedError(f"{value.dtype}; int8 and uint8 can be exported")
+    return value
 
 
 def signed(weights: NDArray[Any]) -> NDArray[np.int8]:

@@ -10,7 +10,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from models.network.fields import Array
-from pipeline.export_c.lowering.strips import Strip
+from models.network.windows import Window
 
 #: The function of sums: what becomes part of a convolution.
 ADD = "add"
@@ -18,7 +18,7 @@ _ALIGNED = 8  # strips, to bytes
 
 
 @dataclass(frozen=True, slots=True)
-class Value:
+class Pointer:
     """A pointer to a value that the step reads or makes, ``offset`` bytes behind its begin."""
 
     name: str
@@ -79,7 +79,7 @@ class Scratch:
 
 
 #: None is a pointer to nothing.
-Argument = Value | Weight | Record | Function | Named | Rows | Band | Scratch | int | float | None
+Argument = Pointer | Weight | Record | Function | Named | Rows | Band | Scratch | int | float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +92,28 @@ class Source:
     kernel: str
     arguments: tuple[Argument, ...]
     asks: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Strip:
+    """Memory of some rows of ``row_bytes``: those of ``size`` rows that ``window`` says.
+
+    No window: as many as of the result; ``once``: one, however many are computed.
+    """
+
+    row_bytes: int
+    window: Window | None = None
+    size: int = 0
+    once: bool = False
+
+    def n_bytes(self, rows: int) -> int:
+        """Return its size for ``rows`` rows of the result."""
+        if self.once:
+            return self.row_bytes
+        if self.window is None:
+            return self.row_bytes * rows
+        first, end = self.window.needed(0, rows)
+        return self.row_bytes * min(end - first, self.size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +157,7 @@ class After:
         """What the kernel is given for it, last."""
         added: tuple[Argument, ...] = ()
         if self.adds:
-            added = (None if self.addend is None else Value(self.addend),)
+            added = (None if self.addend is None else Pointer(self.addend),)
         return (*added, self.function)
 
 
@@ -182,7 +204,7 @@ class Step:
         """The values that it reads."""
         source = self.bands.source if self.bands is not None else None
         given = (*self.all_arguments, *(source.arguments if source is not None else ()))
-        values = (item.name for item in given if isinstance(item, Value))
+        values = (item.name for item in given if isinstance(item, Pointer))
         return tuple(dict.fromkeys(name for name in values if name != self.output))
 
     @property

@@ -9,9 +9,10 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from models.network.node import Node
 from models.packs.records.ports import Port
 from pipeline.export_c.errors import ExportError
-from pipeline.export_c.network.network import Network, Node, Quantisation
+from pipeline.export_c.network.network import Network, Quantisation
 
 _QUANTIZE = ("QuantizeLinear", "com.microsoft.QuantizeLinear")
 _DEQUANTIZE = ("DequantizeLinear", "com.microsoft.DequantizeLinear")

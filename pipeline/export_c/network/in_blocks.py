@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models.compiler.optimising.blocked import POINTWISE
+from models.network.node import Node
+from models.network.operators.elements import POINTWISE
 from pipeline.export_c.errors import ExportError
-from pipeline.export_c.network.network import Network, Node
+from pipeline.export_c.network.network import Network
 
 BLOCKED = "com.microsoft.nchwc."
 _CHANNEL_AXIS = 1

@@ -7,27 +7,8 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from models.network.node import Node
 from models.packs.records.ports import Port
-
-
-@dataclass(frozen=True)
-class Node:
-    """A standard operator; ``label`` is what users know it by, ``opset`` the version of its domain.
-
-    ``inputs`` that are left out are "".
-    """
-
-    operator: str
-    label: str
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    attributes: Mapping[str, Any]
-    opset: int
-
-    @property
-    def output(self) -> str:
-        """What it makes first."""
-        return self.outputs[0]
 
 
 @dataclass(frozen=True, slots=True)

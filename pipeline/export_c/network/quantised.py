@@ -5,28 +5,31 @@ Gather put together, and a large product several, which Concat joins. In C neith
 need memory.
 """
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.export_c.network.network import Network, Node
+from models.network.node import Node
+from models.packs.records.network import WindowProduct
+from pipeline.export_c.errors import ExportError
+from pipeline.export_c.network.network import Network
 
 PRODUCT = "com.microsoft.QGemm"
-#: A product on windows of its first input; then the pixels of each, and the product's other inputs.
-WINDOWS = "windows of QGemm"
-_ZERO, _WEIGHT = 2, 3
+CONVOLUTION = "com.microsoft.QLinearConv"
+_WEIGHT = 3
 #: Inputs of a product by its filters: weights, scales, zero points, biases.
 _OF_FILTERS = (_WEIGHT, 4, 5, 6)
 
 Constants = Mapping[str, NDArray[Any]]
 
 
-def with_whole_products(network: Network) -> Network:
-    """Return ``network`` with parts of products joined, and products of windows as one node each."""
-    return _with_windows(_joined(network))
+def with_whole_products(network: Network, products: Sequence[WindowProduct]) -> Network:
+    """Return ``network`` with parts of products joined, and ``products`` as the convolutions they are."""
+    return _convolutions(_joined(network), products)
 
 
 def _joined(network: Network) -> Network:
@@ -88,47 +91,34 @@ def _by_filter(part: Node, constants: Constants) -> dict[int, NDArray[Any]]:
     return {_WEIGHT: weight, **numbers}
 
 
-def _with_windows(network: Network) -> Network:
+def _convolutions(network: Network, products: Sequence[WindowProduct]) -> Network:
     makers = {node.output: node for node in network.nodes}
-    nodes = [_on_windows(node, makers, network.constants) or node for node in network.nodes]
-    return replace(network, nodes=tuple(nodes)).live()
+    constants = dict(network.constants)
+    whole = {
+        item.output: _convolution(makers[item.product], item, constants)
+        for item in products
+        if item.product in makers and makers[item.product].operator == PRODUCT
+    }
+    nodes = tuple(whole.get(node.output, node) for node in network.nodes)
+    return replace(network, nodes=nodes, constants=constants).live()
 
 
-def _on_windows(node: Node, makers: Mapping[str, Node], constants: Constants) -> Node | None:
-    """Return a product on gathered windows as one node of the tensor that they are of, else None."""
-    if node.operator != "Reshape" or (product := makers.get(node.inputs[0])) is None:
-        return None
-    windows = makers.get(product.inputs[0])
-    if product.operator != PRODUCT or windows is None or windows.operator != "Reshape":
-        return None
-    gathered = makers.get(windows.inputs[0])
-    if gathered is None or gathered.operator != "Gather" or gathered.attributes.get("axis", 0):
-        return None
-    source = makers.get(gathered.inputs[0])
-    if source is not None and _adds_a_zero(source, product.inputs[_ZERO], constants):
-        source = makers.get(source.inputs[0])
-    if source is None or source.operator != "Reshape" or node.inputs[1] not in constants:
-        return None
-    shape = [int(n) for n in constants[node.inputs[1]]]
-    inputs = (source.inputs[0], gathered.inputs[1], *product.inputs[1:])
-    return replace(
-        product,
-        operator=WINDOWS,
-        inputs=inputs,
-        outputs=node.outputs,
-        attributes={**product.attributes, "shape": shape},
-    )
-
-
-def _adds_a_zero(node: Node, zero: str, constants: Constants) -> bool:
-    """Return whether ``node`` puts one pixel of ``zero`` behind all others."""
-    if node.operator != "Pad" or node.attributes.get("mode", "constant") not in {
-        "constant",
-        b"constant",
-    }:
-        return False
-    widths, value = (constants.get(name) for name in (*node.inputs, "", "")[1:3])
-    if widths is None or zero not in constants or any(node.inputs[3:]):
-        return False
-    of = 0 if value is None else value
-    return widths.tolist() == [0, 0, 1, 0] and bool(np.all(constants[zero] == of))
+def _convolution(node: Node, item: WindowProduct, constants: dict[str, NDArray[Any]]) -> Node:
+    """Return the convolution that the product ``node`` on the windows of ``item`` is."""
+    _, scale, zero, weight, weight_scale, weight_zero, bias, *result = node.inputs
+    matrix = constants[weight] if node.attributes.get("transB", 0) else constants[weight].T
+    kernel = [axis.kernel for axis in item.windows]
+    if matrix.shape[1] % math.prod(kernel):
+        raise ExportError(
+            f"node {node.label!r}: no weights {list(matrix.shape)} of windows {kernel}"
+        )
+    name = f"{item.output}/weight"
+    constants[name] = np.moveaxis(matrix.reshape(len(matrix), *kernel, -1), -1, 1)
+    attributes = {
+        "channels_last": 1,
+        "strides": [axis.stride for axis in item.windows],
+        "dilations": [axis.dilation for axis in item.windows],
+        "pads": [*(axis.before for axis in item.windows), *(axis.behind for axis in item.windows)],
+    }
+    inputs = (item.source, scale, zero, name, weight_scale, weight_zero, *result, bias)
+    return Node(CONVOLUTION, inputs, (item.output,), attributes, node.opset, node.label)

@@ -1,6 +1,7 @@
 """From the files of a pack to its network: model.onnx, whose weights lie in weights.bin."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +12,14 @@ from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
 from models.graphs.file import reference
-from models.graphs.nodes import attributes, label, live, made, reads, stable_order
+from models.graphs.nodes import label, live, made, node_of, reads, stable_order
+from models.network.node import Node
 from models.packs.checksum import checksum
 from models.packs.pack import Pack
 from models.packs.records.ports import Port
 from models.packs.records.spans import Store
 from pipeline.export_c.errors import ExportError
-from pipeline.export_c.network.network import Network, Node
+from pipeline.export_c.network.network import Network
 
 _DOMAINS = ("", "com.microsoft", "com.microsoft.nchwc")
 
@@ -39,11 +41,14 @@ def read_network(pack: Pack) -> Network:
     opsets = {item.domain: item.version for item in model.opset_import}
     order = _order(nodes, [layer.name for layer in pack.manifest.layers])
     manifest = pack.manifest
+    read = {name for node in nodes for name in node.input} | {
+        port.name for port in manifest.outputs
+    }
     return Network(
         manifest.name,
         tuple(map(_given, manifest.inputs)),
         manifest.outputs,
-        tuple(_node(pack, nodes[index], opsets) for index in order),
+        tuple(_node(pack, nodes[index], opsets, read) for index in order),
         constants,
     )
 
@@ -87,15 +92,19 @@ def _order(nodes: list[onnx.NodeProto], layers: list[str]) -> list[int]:
     return [ranked[rank] for rank in stable_order(needs)]
 
 
-def _node(pack: Pack, node: onnx.NodeProto, opsets: Mapping[str, int]) -> Node:
-    given = attributes(node)
-    inside = [name for name, value in given.items() if isinstance(value, onnx.GraphProto)]
+def _node(pack: Pack, node: onnx.NodeProto, opsets: Mapping[str, int], read: Set[str]) -> Node:
+    """Return ``node`` without outputs at its end that nobody reads; those of a Split are its parts."""
+    found = node_of(node, opsets)
+    inside = [
+        name for name, value in found.attributes.items() if isinstance(value, onnx.GraphProto)
+    ]
     if inside or node.domain not in _DOMAINS:
         why = f"a graph inside ({inside[0]})" if inside else f"the domain {node.domain}"
-        raise ExportError(f"{pack.folder}: node {label(node)!r} ({node.op_type}): {why}")
-    operator = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
-    names = tuple(node.input), tuple(node.output)
-    return Node(operator, label(node), *names, given, opsets.get(node.domain, 1))
+        raise ExportError(f"{pack.folder}: node {found.label!r} ({node.op_type}): {why}")
+    if found.operator == "Split":
+        return found
+    count = max(at for at, name in enumerate(found.outputs, 1) if name in read)
+    return replace(found, outputs=found.outputs[:count])
 
 
 def _constants(pack: Pack, model: onnx.ModelProto) -> dict[str, NDArray[Any]]:

@@ -21,7 +21,8 @@ from models.compiler.optimising.tables import (
     region_of,
     table_of,
 )
-from pipeline.export_c.network.network import Network, Node
+from models.network.node import Node
+from pipeline.export_c.network.network import Network
 
 #: Its inputs are bytes, and what each of them becomes, in the order of bytes as unsigned numbers.
 TABLE = "table of bytes"
@@ -61,7 +62,7 @@ def with_tables(network: Network) -> Network:
             table = table[first.view(np.uint8)]
         name = f"{node.output}/table"
         constants[name], tables[node.output] = table, (source, table)
-        nodes.append(Node(TABLE, node.label, (source, name), node.outputs, {}, node.opset))
+        nodes.append(replace(node, operator=TABLE, inputs=(source, name), attributes={}))
     return replace(network, nodes=tuple(nodes), constants=constants).live()
 
 

@@ -13,18 +13,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.devices.operators.blocked import plain_weight
+from models.network.layouts import plain_weight
+from models.network.node import Node
 from pipeline.export_c.network.in_blocks import BLOCKED, with_plain_softmax
-from pipeline.export_c.network.network import Network, Node
+from pipeline.export_c.network.network import Network
 
-_FUSED = {"com.microsoft.FusedConv": "Conv", "com.microsoft.FusedGemm": "Gemm"}
-#: Names of an activation's parameters, in the order in which convolutions give them.
-_PARAMETERS = {
-    "LeakyRelu": ("alpha",),
-    "Clip": ("min", "max"),
-    "HardSigmoid": ("alpha", "beta"),
-}
-_PREFIX = "activation_"
+_FUSED = ("com.microsoft.FusedConv", "com.microsoft.FusedGemm")
 _SUM = 3
 _SUM_NORMALIZED = "com.microsoft.SkipLayerNormalization"
 
@@ -132,9 +126,8 @@ class _Translation:
         self._block = block
 
     def nodes(self, node: Node) -> Iterator[Node]:
-        """Yield what ``node`` is in standard operators."""
-        blocked = node.operator.startswith(BLOCKED)
-        operator = _FUSED.get(node.operator, node.operator.removeprefix(BLOCKED))
+        """Yield what ``node`` is on plain tensors."""
+        operator = node.operator.removeprefix(BLOCKED)
         if operator.startswith("Reorder") and node.attributes.get("channels_last"):
             yield from self._turned(node, operator)
         elif operator == _SUM_NORMALIZED:
@@ -143,8 +136,8 @@ class _Translation:
             yield replace(node, operator="Identity", attributes={})
         elif operator == "ReorderInput":
             yield self._first_channels(node)
-        elif operator in {"Conv", "Gemm"} and (blocked or operator != node.operator):
-            yield from self._apart(node, operator, blocked)
+        elif node.operator == f"{BLOCKED}Conv":
+            yield self._convolution(node)
         else:
             yield replace(node, operator=operator)
 
@@ -166,74 +159,24 @@ class _Translation:
         attributes = {"starts": [0], "ends": [kept], "axes": [1]}
         return replace(node, operator="Slice", attributes=attributes, opset=1)
 
-    def _apart(self, node: Node, operator: str, blocked: bool) -> Iterator[Node]:
-        """Yield the operator, its sum and its activation as nodes of their own."""
+    def _convolution(self, node: Node) -> Node:
+        """Return a blocked convolution with plain weights, if they are constants."""
+        x, weight, *others = node.inputs
         attributes = dict(node.attributes)
-        activation = attributes.pop("activation", None)
-        numbers = _parameters(activation, attributes)
-        added = [name for name in node.inputs[_SUM:] if name] if operator == "Conv" else []
-        read = node.inputs[: _SUM if operator == "Conv" else None]
-        steps: list[Node] = []
-        if blocked and node.inputs[1] not in self._constants:
-            before, product = self._gate(node)
-            yield before
-            steps.append(product)
-        else:
-            names = self._trimmed(node, read) if blocked else read
-            if attributes.get("group", 1) > 1 and blocked:
-                weight = self._constants[names[1]]
-                attributes["group"] = len(weight) if weight.shape[1] == 1 else attributes["group"]
-            steps.append(replace(node, operator=operator, inputs=names, attributes=attributes))
-        steps += [
-            Node("Add", node.label, (node.output, name), (node.output,), {}, node.opset)
-            for name in added
-        ]
-        if activation:
-            made = (node.output,)
-            steps.append(Node(activation, node.label, made, made, numbers, 1))
-        yield from _in_a_row(steps, node.output)
-
-    def _gate(self, node: Node) -> tuple[Node, Node]:
-        """Return a convolution whose weights are factors of channels as the product that it is."""
-        shape, factors = f"{node.output}/shape", f"{node.output}/factors"
-        self._constants[shape] = np.array([1, -1, 1, 1], np.int64)
-        before = Node("Reshape", node.label, (node.inputs[1], shape), (factors,), {}, 13)
-        return before, Node(
-            "Mul", node.label, (node.inputs[0], factors), (node.output,), {}, node.opset
-        )
-
-    def _trimmed(self, node: Node, read: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the inputs of a blocked convolution with plain weights, which are added."""
-        weight = plain_weight(np.asarray(self._constants[read[1]]), self._block)
-        rows = self._channels.kept(node.output)
-        depth = self._channels.kept(read[0]) if weight.shape[1] > 1 else None
-        names = [read[0], f"{node.output}/weight"]
-        self._constants[names[1]] = np.ascontiguousarray(weight[:rows, :depth])
-        if len(read) > 2 and read[2]:
-            names.append(f"{node.output}/bias")
-            self._constants[names[2]] = np.asarray(self._constants[read[2]])[:rows]
-        return tuple(names)
-
-
-def _parameters(activation: str | None, attributes: dict[str, Any]) -> dict[str, float]:
-    """Take the parameters of ``activation`` out of ``attributes``, by the names that it has for them.
-
-    Convolutions give a list, a Gemm an attribute ``activation_NAME`` each.
-    """
-    listed = attributes.pop("activation_params", ())
-    numbers = dict(zip(_PARAMETERS.get(activation or "", ()), listed, strict=False))
-    for name in [name for name in attributes if name.startswith(_PREFIX)]:
-        numbers[name.removeprefix(_PREFIX)] = attributes.pop(name)
-    return numbers
-
-
-def _in_a_row(steps: list[Node], output: str) -> Iterator[Node]:
-    """Yield ``steps``, each of which reads and makes ``output``, with names of their own in between."""
-    for number, step in enumerate(steps):
-        source = f"{output}/{number}" if number else None
-        made = output if number == len(steps) - 1 else f"{output}/{number + 1}"
-        inputs = step.inputs if source is None else (source, *step.inputs[1:])
-        yield replace(step, inputs=inputs, outputs=(made,))
+        if weight in self._constants:
+            plain = plain_weight(np.asarray(self._constants[weight]), self._block)
+            rows = self._channels.kept(node.output)
+            depth = self._channels.kept(x) if plain.shape[1] > 1 else None
+            weight = f"{node.output}/weight"
+            self._constants[weight] = np.ascontiguousarray(plain[:rows, :depth])
+            if attributes.get("group", 1) > 1 and plain.shape[1] == 1:
+                attributes["group"] = len(self._constants[weight])
+            if others and others[0]:
+                bias = np.asarray(self._constants[others[0]])[:rows]
+                others[0] = f"{node.output}/bias"
+                self._constants[others[0]] = bias
+        inputs = (x, weight, *others)
+        return replace(node, operator=_FUSED[0], inputs=inputs, attributes=attributes)
 
 
 def _summed(node: Node) -> Iterator[Node]:
@@ -242,9 +185,9 @@ def _summed(node: Node) -> Iterator[Node]:
     outputs = (*node.outputs, "", "", "")
     whole = outputs[3] or f"{node.output}/sum"
     before = f"{whole}/0" if bias else whole
-    yield Node("Add", node.label, (value, other), (before,), {}, 14)
+    yield Node("Add", (value, other), (before,), {}, 14, node.label)
     if bias:
-        yield Node("Add", node.label, (before, bias), (whole,), {}, 14)
+        yield Node("Add", (before, bias), (whole,), {}, 14, node.label)
     given = {"axis": -1, "epsilon": node.attributes.get("epsilon", 1e-12)}
     inputs = (whole, scale, shift) if shift else (whole, scale)
-    yield Node("LayerNormalization", node.label, inputs, (node.output,), given, 17)
+    yield Node("LayerNormalization", inputs, (node.output,), given, 17, node.label)

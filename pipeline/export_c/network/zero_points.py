@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
-from pipeline.export_c.network.network import Network, Node
+from models.network.node import Node
+from pipeline.export_c.network.network import Network
 
 #: Where operators may leave out a zero point; the scale is the input before it.
 _OPTIONAL = {

@@ -25,11 +25,11 @@ from pipeline.export_c.lowering.steps import (
     Scratch,
     Source,
     Step,
+    Strip,
     Weight,
 )
-from pipeline.export_c.lowering.strips import Strip
 from pipeline.export_c.regions.parts import Parts, parts_of
-from pipeline.export_c.regions.windows import changed, reach_of, record_of
+from pipeline.export_c.regions.windows import changed, record_of, rows_of
 
 #: Inner channels that bytes are computed of side by side.
 _TOGETHER = 8
@@ -63,7 +63,7 @@ def _of_floats(parts: Parts) -> Step:
     weights.append(_weights(parts.narrow)[0].reshape(-1, inner).T)
     alone = dict.fromkeys(("channels", "filters", "groups"), 1)
     strips = (
-        Strip(_ITEM * window["size_x"], reach_of(window)),
+        Strip(_ITEM * window["size_x"], rows_of(window), window["size_y"]),
         Strip(_ITEM * window["result_x"]),
     )
     first = _strips_before(parts)
@@ -96,7 +96,7 @@ def _of_bytes(parts: Parts) -> Step:
     weights.append(_weights(parts.narrow)[0].reshape(filters, inner).T)
     strips = (
         Strip(_ITEM * filters * window["result_x"]),
-        Strip(together * window["size_x"], reach_of(window)),
+        Strip(together * window["size_x"], rows_of(window), window["size_y"]),
         Strip(together * window["result_x"]),
     )
     first = _strips_before(parts)
@@ -118,23 +118,7 @@ def _of_bytes(parts: Parts) -> Step:
 
 
 def _records(parts: Parts) -> tuple[Record, Record, Record]:
-    """Return the windows, all on rows and columns: one pixel's may say that all pixels are a row."""
-    wide, thin, last = (record_of(step) for step in (parts.wide, parts.thin, parts.narrow))
-    window = _fields(thin)
-    if (_number(wide, "result_y"), _number(wide, "result_x")) != (
-        window["size_y"],
-        window["size_x"],
-    ):
-        wide = changed(wide, _sizes(window["size_y"], window["size_x"]))
-    return wide, thin, changed(last, _sizes(window["result_y"], window["result_x"]))
-
-
-def _sizes(rows: int, columns: int) -> dict[str, int]:
-    return {
-        f"{what}_{axis}": n
-        for what in ("size", "result")
-        for axis, n in (("y", rows), ("x", columns))
-    }
+    return record_of(parts.wide), record_of(parts.thin), record_of(parts.narrow)
 
 
 def _arguments(
@@ -188,7 +172,7 @@ def _strips_before(parts: Parts) -> tuple[Strip, ...]:
     window = _fields(record_of(parts.thin))
     held = parts.wide.bands.strips if parts.wide.bands is not None else ()
     return tuple(
-        strip if strip.reach is None else replace(strip, reach=strip.reach.before(reach_of(window)))
+        strip if strip.window is None else replace(strip, window=strip.window.then(rows_of(window)))
         for strip in held
     )
 
@@ -196,8 +180,8 @@ def _strips_before(parts: Parts) -> tuple[Strip, ...]:
 def _bands(parts: Parts, window: dict[str, int], strips: tuple[Strip, ...]) -> Bands:
     source = parts.wide.bands.source if parts.wide.bands is not None else None
     if source is not None:
-        reach = reach_of(_fields(record_of(parts.wide))).before(reach_of(window))
-        fields = {"stride": reach.stride, "pad": reach.pad, "span": reach.span}
+        rows = rows_of(_fields(record_of(parts.wide))).then(rows_of(window))
+        fields = {"stride": rows.stride, "pad": rows.before, "span": rows.reach}
         arguments = tuple(
             changed(item, fields)
             if isinstance(item, Record)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from pipeline.export_c.lowering.steps import Argument, Program, Step, Value
+from pipeline.export_c.lowering.steps import Argument, Pointer, Program, Step
 
 
 def without_whole_copies(program: Program, outputs: frozenset[str]) -> Program:
@@ -35,7 +35,9 @@ def _renamed(step: Step, names: Mapping[str, str]) -> Step:
 
     def other(item: Argument) -> Argument:
         return (
-            replace(item, name=names.get(item.name, item.name)) if isinstance(item, Value) else item
+            replace(item, name=names.get(item.name, item.name))
+            if isinstance(item, Pointer)
+            else item
         )
 
     same, after = step.same, step.after

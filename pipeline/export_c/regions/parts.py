@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
-from pipeline.export_c.lowering.steps import Program, Step, Value
+from pipeline.export_c.lowering.steps import Pointer, Program, Step
 from pipeline.export_c.regions.windows import window_of
 
 #: What a convolution of one pixel has.
@@ -32,7 +32,7 @@ class Parts:
     def pay(self, program: Program) -> bool:
         """Return whether they need less memory as one step: two tensors at once are less."""
         read = self.wide.arguments[0]
-        names = [read.name] if isinstance(read, Value) else []
+        names = [read.name] if isinstance(read, Pointer) else []
         names += [step.output for step in (self.wide, self.thin, self.narrow)]
         sizes = [program.values[name].n_bytes for name in names]
         ends = sizes[-1] + (sizes[0] if len(sizes) > 3 else 0)
@@ -49,7 +49,7 @@ def parts_of(
     found = [narrow]
     for _ in range(2):
         read = found[0].arguments[0] if found[0].arguments else None
-        maker = makers.get(read.name) if isinstance(read, Value) else None
+        maker = makers.get(read.name) if isinstance(read, Pointer) else None
         if maker is None or maker.kernel != narrow.kernel or maker.output in outputs:
             return None
         if readers[maker.output] != 1:
@@ -67,11 +67,9 @@ def _fit(wide: _Window, thin: _Window, narrow: _Window) -> bool:
     inner = wide["filters"]
     for_itself = {thin[name] for name in ("channels", "filters", "groups")} == {inner}
     adds_up = narrow["channels"] == inner and _is_of_pixels(narrow)
-    # A product of matrices has all pixels in a row.
-    pixels = wide["result_y"] * wide["result_x"] == thin["size_y"] * thin["size_x"]
-    in_rows = wide["result_y"] == thin["size_y"] or _is_of_pixels(wide)
+    in_rows = (wide["result_y"], wide["result_x"]) == (thin["size_y"], thin["size_x"])
     beside = {window.get("y_channel", 1) for window in (wide, thin, narrow)} == {1}
-    return all((wide["groups"] == 1, for_itself, adds_up, pixels, in_rows, beside))
+    return all((wide["groups"] == 1, for_itself, adds_up, in_rows, beside))
 
 
 def _is_of_pixels(window: _Window) -> bool:

@@ -5,14 +5,14 @@ them. All copies are done on the numbers of elements; what comes out is a view, 
 channels are each as far apart everywhere.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.export_c.lowering.node import items
-from pipeline.export_c.lowering.steps import Program, Record, Step, Value
+from pipeline.export_c.lowering.steps import Pointer, Program, Record, Step
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ def view_of(
     ``makers``: the step that makes each value, None: several do.
     """
     read = step.arguments[0]
-    found = _traced(read.name, program, makers, inputs) if isinstance(read, Value) else None
+    found = _traced(read.name, program, makers, inputs) if isinstance(read, Pointer) else None
     if found is None:
         return None
     image, _, quantised = found
@@ -52,17 +52,17 @@ def _traced(
 ) -> tuple[str, NDArray[np.int64], tuple[float, int, int] | None] | None:
     """Return the input that ``name`` is made of, the number there of each element, and its quantisation."""
     if name in inputs:
-        return name, np.arange(items(program.values[name].shape)), None
+        return name, np.arange(math.prod(program.values[name].shape)), None
     maker = makers.get(name)
     if maker is None or maker.kernel not in {"copy", "quantize"}:
         return None
     source = maker.arguments[0]
-    found = _traced(source.name, program, makers, inputs) if isinstance(source, Value) else None
+    found = _traced(source.name, program, makers, inputs) if isinstance(source, Pointer) else None
     if found is None:
         return None
     image, numbers, quantised = found
     if maker.kernel == "copy":
-        moved = _moved(numbers, maker, items(program.values[name].shape))
+        moved = _moved(numbers, maker, math.prod(program.values[name].shape))
         return None if moved is None else (image, moved, quantised)
     scale, zero, flip = maker.arguments[3:6]
     assert isinstance(scale, float)
@@ -76,7 +76,7 @@ def _moved(numbers: NDArray[np.int64], copy: Step, count: int) -> NDArray[np.int
     fields = next(item for item in copy.arguments if isinstance(item, Record)).fields
     sizes, *strides = (fields[name] for name in ("size", "from", "to"))
     assert isinstance(sizes, tuple)
-    if items(sizes) != count:
+    if math.prod(sizes) != count:
         return None
     at = np.indices(sizes).reshape(len(sizes), -1)
     read, written = (np.array(stride) @ at for stride in strides)

@@ -17,16 +17,16 @@ from pipeline.export_c.lowering.steps import (
     Argument,
     Band,
     Bands,
+    Pointer,
     Program,
     Record,
     Scratch,
     Source,
     Step,
-    Value,
+    Strip,
 )
-from pipeline.export_c.lowering.strips import Strip
 from pipeline.export_c.regions.tracing import View, has_whole_rows, view_of
-from pipeline.export_c.regions.windows import reach_of, window_of, with_fields
+from pipeline.export_c.regions.windows import rows_of, window_of, with_fields
 
 _FLOAT_BYTES = 4
 #: What quantises: scale, zero point and the bit that is flipped.
@@ -82,7 +82,7 @@ def _viewing(
 def _reading(step: Step, view: View) -> Step:
     """Return ``step`` on the caller's memory."""
     fields = {"line": view.line, "plane": view.channel}
-    return with_fields(_with_input(step, Value(view.image, view.start * _FLOAT_BYTES)), fields)
+    return with_fields(_with_input(step, Pointer(view.image, view.start * _FLOAT_BYTES)), fields)
 
 
 def _asking(step: Step, view: View, program: Program) -> Step:
@@ -90,7 +90,7 @@ def _asking(step: Step, view: View, program: Program) -> Step:
     window = window_of(step)
     assert window is not None
     width, channels = window["size_x"], window["channels"]
-    strips = (Strip(_FLOAT_BYTES * width * channels, reach_of(window)),)
+    strips = (Strip(_FLOAT_BYTES * width * channels, rows_of(window), window["size_y"]),)
     record = _record(view, window, program)
     source = Source(
         "copy_pixels", (Scratch(0, "float32"), record, Band(window["result_y"])), asks=True
@@ -106,7 +106,7 @@ def _of_bytes(step: Step, view: View, program: Program, asks: bool) -> Step:
     window = window_of(step)
     assert window is not None
     width, channels = window["size_x"], window["channels"]
-    strips: tuple[Strip, ...] = (Strip(width * channels, reach_of(window)),)
+    strips: tuple[Strip, ...] = (Strip(width * channels, rows_of(window), window["size_y"]),)
     record, band = _record(view, window, program), Band(window["result_y"])
     dtype, quantises = program.values[view.image].dtype, view.quantised is not None
     item = np.dtype(dtype).itemsize
@@ -115,7 +115,7 @@ def _of_bytes(step: Step, view: View, program: Program, asks: bool) -> Step:
         given = (Scratch(0, dtype), Scratch(1, "uint8"), record, band)
         source = Source("quantize_pixels" if quantises else "place_pixels", given, asks=True)
     else:
-        image = Value(view.image, view.start * item)
+        image = Pointer(view.image, view.start * item)
         given_rows = (image, Scratch(0, "uint8"), record, band)
         source = Source("quantize_rows" if quantises else "place_rows", given_rows, asks=False)
     moved = _with_input(step, Scratch(len(strips) - 1, "uint8"))
@@ -131,7 +131,7 @@ def _with_input(step: Step, read: Argument) -> Step:
 def _record(view: View, window: Mapping[str, int], program: Program) -> Record:
     """Return ``struct view``."""
     row, column = divmod(view.start, program.values[view.image].shape[-1])
-    reach = reach_of(window)
+    rows = rows_of(window)
     scale, zero, flip = view.quantised or _AS_FLOATS
     return Record(
         "view",
@@ -144,9 +144,9 @@ def _record(view: View, window: Mapping[str, int], program: Program) -> Record:
             "channel": view.channel,
             "row": row,
             "column": column,
-            "stride": reach.stride,
-            "pad": reach.pad,
-            "span": reach.span,
+            "stride": rows.stride,
+            "pad": rows.before,
+            "span": rows.reach,
             "scale": scale,
             "zero": zero,
             "flip": flip,

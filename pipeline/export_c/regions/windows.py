@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
+from models.network.windows import Window
 from pipeline.export_c.lowering.steps import Record, Step
-from pipeline.export_c.lowering.strips import Reach
 
 _KERNELS = ("convolve", "convolve_bytes")
 
@@ -34,7 +34,6 @@ def changed(record: Record, fields: Mapping[str, int]) -> Record:
     return Record(record.kind, {**record.fields, **fields})
 
 
-def reach_of(window: Mapping[str, int]) -> Reach:
-    """Return which rows a window needs."""
-    span = (window["kernel_y"] - 1) * window["step_y"] + 1
-    return Reach(window["stride_y"], window["pad_y"], span, window["size_y"])
+def rows_of(window: Mapping[str, int]) -> Window:
+    """Return the window of rows."""
+    return Window(window["kernel_y"], window["stride_y"], window["step_y"], window["pad_y"])

@@ -13,12 +13,12 @@ from pipeline.export_c.lowering.steps import (
     Band,
     Function,
     Named,
+    Pointer,
     Record,
     Rows,
     Scratch,
     Source,
     Step,
-    Value,
     Weight,
 )
 from pipeline.export_c.memory import Memory, scratch_of
@@ -57,7 +57,7 @@ class Expressions:
 
     def _text(self, step: Step, item: Argument, loads: Loads | None, in_parts: bool) -> str:
         match item:
-            case Value(name, offset):
+            case Pointer(name, offset):
                 text = self.pointer(name, offset)
             case Scratch():
                 text = self._scratch(step, item)

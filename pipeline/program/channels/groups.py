@@ -6,7 +6,7 @@ from itertools import accumulate, pairwise
 from models.packs.manifest import Manifest
 from models.packs.records.bottlenecks import Bottleneck, GroupOperator
 from pipeline.program.region_plan import Region, RegionError
-from pipeline.program.row_ranges import Rows, needed
+from pipeline.program.row_ranges import Rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ def _band(item: Bottleneck, result: Rows) -> list[Rows]:
         for taken in item.operators[number].inputs:
             if taken.made is not None:
                 most = height(item.operators[taken.made])
-                rows = within(needed(taken.window, found[number]), most)
+                rows = found[number].through(taken.window).within(most)
                 found[taken.made] = _both(found[taken.made], rows)
     return found
 
@@ -111,11 +111,6 @@ def _both(one: Rows, other: Rows) -> Rows:
     if not one:
         return other
     return Rows(min(one.first, other.first), max(one.end, other.end))
-
-
-def within(rows: Rows, most: int) -> Rows:
-    """Return ``rows`` without those outside of a value of ``most`` rows."""
-    return Rows(max(rows.first, 0), min(rows.end, most))
 
 
 def edges(operator: GroupOperator, rows: Rows) -> int:

@@ -22,7 +22,6 @@ from pipeline.program.channels.groups import (
     height,
     is_padded_inside,
     passes,
-    within,
 )
 from pipeline.program.channels.strips import GroupStrips
 from pipeline.program.region_plan import (
@@ -39,7 +38,7 @@ from pipeline.program.region_plan import (
     RegionPlan,
 )
 from pipeline.program.row_network import RowNetwork
-from pipeline.program.row_ranges import Rows, needed
+from pipeline.program.row_ranges import Rows
 from pipeline.program.values.shared_memory import roots
 
 _FLOAT_BYTES = 4
@@ -271,9 +270,9 @@ class _Phases:
             for taken in operator.inputs:
                 if taken.weights is not None:
                     continue
-                wanted = needed(taken.window, ranges[number])
+                wanted = ranges[number].through(taken.window)
                 most = self._most_rows(taken)
-                rows = within(wanted, most)
+                rows = wanted.within(most)
                 if is_padded_inside(operator, wanted, ranges[number], most):
                     raise RegionError(f"{self._rows} rows at a time need padding inside")
                 if taken.made is not None and ranges[taken.made] != rows:

@@ -12,7 +12,7 @@ import numpy as np
 
 from models.packs.records.rows import RowOperator
 from pipeline.program.loading import Written, needed_loadings, saving_loadings
-from pipeline.program.many_rows import Made, Numbers, Times, needed_ends, share_lines, wanted
+from pipeline.program.many_rows import Made, Numbers, Times, share_lines, wanted
 from pipeline.program.row_network import RowNetwork
 from pipeline.program.row_times import RowTimes
 from pipeline.program.sketching.sketch_sums import Reader, Sums
@@ -205,7 +205,7 @@ class _Backwards:
     ) -> Numbers:
         """Return up to which row ``item`` has made its output at the end of each phase."""
         ends = -(-height * self._shares // self._height) if held is None else held.ends
-        unit = max(taken.window.factor for taken in item.inputs)
+        unit, _ = item.units
         ends = np.minimum(-(-ends // unit) * unit, height)
         if to_the_last:
             ends[self._shares == self._height] = height
@@ -233,7 +233,7 @@ class _Backwards:
         )
         self._sums.add_reader(reader)
         self._outside.append((taken.row_value, reader))
-        needed = needed_ends(taken.window, ends, value.height)
+        needed = np.minimum(taken.window.end(ends), value.height)
         for part in parts:
             held = self._wanted.setdefault(part.row_value, _Value(needed))
             held.ends = np.maximum(held.ends, needed)

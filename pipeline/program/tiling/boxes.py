@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from models.packs.records.rows import RowInput
-from pipeline.program.row_ranges import Rows, needed
+from pipeline.program.row_ranges import Rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class Box:
 
 def needed_box(taken: RowInput, box: Box) -> Box:
     """Return the box of an input that output ``box`` is made of; it may reach outside of the input."""
-    return Box(needed(taken.window, box.rows), needed(taken.across, box.columns))
+    return Box(box.rows.through(taken.window), box.columns.through(taken.across))
 
 
 def common(one: Box, other: Box) -> Box | None:
@@ -33,12 +33,8 @@ def common(one: Box, other: Box) -> Box | None:
         or other.columns.end <= one.columns.first
     ):
         return None  # most are far apart
-    found = Box(_common(one.rows, other.rows), _common(one.columns, other.columns))
+    found = Box(one.rows.common(other.rows), one.columns.common(other.columns))
     return found if found.pixels else None
-
-
-def _common(one: Rows, other: Rows) -> Rows:
-    return Rows(max(one.first, other.first), min(one.end, other.end))
 
 
 def hull(boxes: Iterable[Box]) -> Box:

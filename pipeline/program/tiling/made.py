@@ -189,8 +189,7 @@ def _scaled(lines: Rows, extent: int, last: int) -> Rows:
 
 def _aligned(box: Box, item: RowOperator) -> Box:
     """Return ``box`` made larger, to where upsampling begins and ends."""
-    down = max(taken.window.factor for taken in item.inputs)
-    across = max(taken.across.factor for taken in item.inputs)
+    down, across = item.units
     return Box(_multiples(box.rows, down), _multiples(box.columns, across))
 
 

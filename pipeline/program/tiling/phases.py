@@ -59,7 +59,7 @@ class TilePhases:
     def _gather(self, tile: int, taken: RowInput, needs: Box, target: Area) -> Iterator[Action]:
         """Put the box ``needs`` of an input together in ``target``."""
         _, _, height, width = self._boxes.network.values[taken.row_value].shape
-        fill, around = taken.window.fill, margins(needs, height, width)
+        fill, around = taken.fill, margins(needs, height, width)
         behind = [box for box in around if _is_behind(box, height, width)] if fill == "edge" else []
         for margin in around:
             if margin not in behind:

@@ -14,12 +14,12 @@ from models.compiler import CompileOptions
 from models.errors import CompileError
 from models.network.fields import STRINGS, UNKNOWN
 from pipeline.devices.base import DeviceError
-from pipeline.devices.reference import ReferenceDevice
 from pipeline.planning.make import make_plan
 from pipeline.schedule.architectures import ARCHITECTURES
 from tests.models.nets import answers, inputs_for, parsed, written
 from tests.models.refusal import refuses
 from tests.models.streamed import compiled, same, streamed
+from tests.oracle.device import ReferenceDevice
 
 Inputs = dict[str, NDArray[Any]]
 

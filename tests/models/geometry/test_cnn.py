@@ -2,18 +2,13 @@
 
 import pytest
 
-from models.geometry.cnn import Cnn, Edge, GeometryError, Layer, Shape, Window
+from models.geometry.cnn import Cnn, Edge, GeometryError, Layer, Shape
 
 LAYERS = tuple(Layer(name, "relu", Shape(4, 5, 6)) for name in "abc")
 
 
 def test_shapes_count_elements() -> None:
     assert (Shape(4, 5, 6).row_elements, Shape(4, 5, 6).elements) == (30, 120)
-
-
-@pytest.mark.parametrize(("height", "dilation", "reach"), [(1, 1, 1), (3, 1, 3), (3, 2, 5)])
-def test_a_window_reaches_over_its_dilation(height: int, dilation: int, reach: int) -> None:
-    assert Window(height, dilation=dilation).reach == reach
 
 
 def test_neighbours() -> None:

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from models.geometry.cnn import Cnn, Shape, Window
+from models.geometry.cnn import Cnn, Shape
 from models.geometry.of_pack import cnn_of_pack
+from models.network.windows import Window
 from models.packs.target import host_target
 from pipeline.dataflow.conversion import row_phases
 from tests.pipeline.execution.test_rows import CASES, compiled
@@ -38,8 +39,8 @@ def test_windows_are_those_of_the_convolutions(tmp_path: Path) -> None:
     made = [layer for layer in described(cnn) if layer[0] == "Conv"]
     assert [shape for _, shape, _ in made] == [Shape(7, 5, 32), Shape(3, 5, 32)]
     assert [[window for _, window, _ in reads] for _, _, reads in made] == [
-        [Window(3, 2, 1, 1)],
-        [Window(3, 3, 1, 1)],
+        [Window(3, 2, before=1, behind=1)],
+        [Window(3, 3, before=1, behind=1)],
     ]
     assert (cnn.layers[0].operator, cnn.layers[-1].operator) == ("input", "output")
 

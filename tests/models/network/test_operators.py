@@ -166,3 +166,21 @@ def test_what_is_not_known_says_why() -> None:
         read_operator(Node("NonMaxSuppression", ("x",), ("y",), {}), known({}))
     with pytest.raises(UnsuitedError, match="a shape is not known"):
         read_operator(Node("Relu", ("x",), ("y",), {}), known({}))
+
+
+@pytest.mark.parametrize("kind", ["Conv", "MaxPool", "AveragePool", "Upsample"])
+def test_blocked_operators_are_read_as_the_plain_ones(kind: str) -> None:
+    arrays = {"x": np.zeros((1, 16, 9, 8), np.float32)}
+    given: dict[str, Any] = {"pads": [1, 0, 1, 2], "strides": [2, 1], "kernel_shape": [3, 3]}
+    if kind == "Conv":
+        arrays["w"] = np.zeros((32, 16, 3, 3), np.float32)
+    elif kind == "Upsample":
+        given = {"scales": [1, 1, 2, 3]}
+    node = helper.make_node(kind, list(arrays), ["y"], **given)
+    plain = read_operator(node_of(node, {"": 9}), known(arrays))
+    node.domain = "com.microsoft.nchwc"
+    blocked = read_operator(node_of(node, {}), known(arrays))
+    if isinstance(blocked, Resize) and isinstance(plain, Resize):
+        assert blocked.factors == plain.factors == (1, 1, 2, 3)
+    else:
+        assert blocked == plain

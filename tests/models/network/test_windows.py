@@ -34,8 +34,12 @@ def test_needed_is_what_is_read(window: Window, length: int, data: st.DataObject
     }
     assert window.needed(first, end) == (min(read), max(read) + 1)
     low, high = window.within(first, end, length)
-    assert low == max(min(read), 0)
-    assert high == min(max(read) + 1, length)
+    assert (low, high) == tuple(min(max(place, 0), length) for place in (min(read), max(read) + 1))
+    assert np.array_equal(
+        window.needed(np.array([first]), np.array([end])), [[min(read)], [max(read) + 1]]
+    )
+    fitted = window.fitted(length, made)
+    assert (fitted.made(length), fitted.needed(0, made)[1]) == (made, length + fitted.behind)
     assert window.needed(0, made)[1] <= length + window.behind < window.needed(0, made + 1)[1]
 
 
@@ -46,6 +50,8 @@ def test_rows_that_are_repeated(factor: int, length: int, data: st.DataObject) -
     first = data.draw(st.integers(0, end - 1))
     read = {output // factor for output in range(first, end)}
     assert window.needed(first, end) == (min(read), max(read) + 1)
+    wide = Window(3, 2, before=1, factor=factor)
+    assert wide.needed(first, end) == Window(3, 2, before=1).needed(min(read), max(read) + 1)
 
 
 @given(

@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from models.network.windows import Window
 from models.packs.manifest import Manifest, read_manifest, write_manifest
 from models.packs.pack import Pack
 from models.packs.records.pieces import Operand
-from models.packs.records.rows import RowInput, Window
+from models.packs.records.rows import RowInput
 from tests.pipeline.synthetic import chain
 
 COUNT = 400

@@ -103,9 +103,7 @@ AXIS = (*LAYER, "windows", "axes", 0)
         (STEM, (*LAYER, "filters"), 1 << 30, "layers.0: 3 channels to 1073741824"),
         (STEM, (*LAYER, "depthwise"), True, "layers.0: depthwise, 3 channels to 16"),
         (STEM, (*LAYER, "by_inputs"), True, "layers.0: weights by inputs with a window"),
-        (STEM, (*AXIS, "stride"), 0, "layers.0: a window of 3 on 32"),
         (STEM, (*AXIS, "stride"), 1 << 32, "layers.0: a window of 3 on 32"),
-        (STEM, (*AXIS, "kernel"), 0, "layers.0: a window of 0 on 32"),
         (STEM, (*AXIS, "dilation"), 1 << 30, "layers.0: a window of 2147483649 on 32"),
         (STEM, (*AXIS, "before"), -5, "layers.0: a window of 3 on 32"),
         (STEM, (*AXIS, "before"), (1 << 32) - 5, "layers.0: a window of 3 on 32"),
@@ -140,6 +138,13 @@ def test_a_task_that_no_kernel_computes_is_refused(
 ) -> None:
     path = edit(folder, put("quantised", task, *way, value))
     with refuses(PackError, path, f"quantised.{task}: ", reason):
+        open_pack(folder)
+
+
+@pytest.mark.parametrize("field", ["kernel", "stride", "dilation", "factor"])
+def test_a_window_of_nothing_is_refused(field: str, folder: Path) -> None:
+    path = edit(folder, put("quantised", STEM, *AXIS, field, 0))
+    with refuses(PackError, path, f"quantised.{STEM}", f"windows.axes.0.{field}"):
         open_pack(folder)
 
 

@@ -5,7 +5,8 @@ from pathlib import Path
 
 from hypothesis import strategies as st
 
-from models.geometry.cnn import Cnn, Edge, Layer, Shape, Window
+from models.geometry.cnn import Cnn, Edge, Layer, Shape
+from models.network.windows import Window
 from pipeline.applications.application import Application, Partition, one_by_one
 from pipeline.applications.files.reading import read_application
 from pipeline.applications.rows import ROWS
@@ -14,11 +15,11 @@ EXAMPLE = Path(__file__).parents[3] / "docs/applications/example.toml"
 
 _WINDOWS = [
     Window(),
-    Window(3, 1, 1, 1),
-    Window(3, 2, 1, 1),
+    Window(3, before=1, behind=1),
+    Window(3, 2, before=1, behind=1),
     Window(2, 2),
-    Window(5, 1, 0, 4),
-    Window(3, 1, 2, 2, dilation=2),
+    Window(5, behind=4),
+    Window(3, dilation=2, before=2, behind=2),
     Window(factor=2),
 ]
 
@@ -49,7 +50,7 @@ def cnns(draw: st.DrawFn, name: str = "cnn", most: int = 7) -> Cnn:
         height = layers[source].output.height
         window = draw(st.sampled_from(_WINDOWS))
         made = window.factor * (
-            (height + window.above + window.below - window.reach) // window.stride + 1
+            (height + window.before + window.behind - window.reach) // window.stride + 1
         )
         if made < 1 or made > 40:
             window, made = Window(), height

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from models.geometry.cnn import Cnn, Edge, Layer, Shape, Window
+from models.geometry.cnn import Cnn, Edge, Layer, Shape
+from models.network.windows import Window
 from pipeline.applications.application import Application, ApplicationError, Buffer, naive
 from pipeline.applications.evaluate import Evaluator
 from pipeline.applications.greedy_by_size import arena_elements, greedy_by_size
@@ -148,7 +149,9 @@ def test_the_judge_finds_what_is_wrong() -> None:
 
 
 def test_networks_may_be_deeper_than_recursion() -> None:
-    layers = tuple(Layer(f"l{n}", "conv", Shape(3, 1, 1), Window(3, 1, 1, 1)) for n in range(1500))
+    layers = tuple(
+        Layer(f"l{n}", "conv", Shape(3, 1, 1), Window(3, before=1, behind=1)) for n in range(1500)
+    )
     cnn = Cnn("deep", layers, tuple(Edge(n, n + 1) for n in range(1499)))
     firing = Firing(cnn, range(1500), [1] * 1500)
     assert len(list(firing.order())) == 3 * 1500

@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass, field
 
-from models.geometry.cnn import Cnn, Edge, Layer, Shape, Window
+from models.geometry.cnn import Cnn, Edge, Layer, Shape
+from models.network.windows import Window
 
 
 def figure_1() -> Cnn:
@@ -10,7 +11,7 @@ def figure_1() -> Cnn:
     layers = (
         Layer("n1", "input", Shape(32, 32, 1)),
         Layer("n2", "conv", Shape(16, 16, 4), Window(17)),
-        Layer("n3", "conv", Shape(4, 4, 3), Window(5, 3, -1, -1)),
+        Layer("n3", "conv", Shape(4, 4, 3), Window(5, 3, before=-1, behind=-1)),
         Layer("n4", "FC", Shape(1, 1, 2), Window(4)),
         Layer("n5", "output", Shape(1, 1, 2)),
     )
@@ -37,7 +38,7 @@ class Building:
         read, pad = self.layers[source].output, kernel // 2
         height, width = ((n + 2 * pad - kernel) // stride + 1 for n in (read.height, read.width))
         below = (height - 1) * stride - pad + kernel - read.height
-        window = Window(kernel, stride, pad, below)
+        window = Window(kernel, stride, before=pad, behind=below)
         return self.add(operator, Shape(height, width, channels), window, source)
 
     def sum(self, one: int, other: int) -> int:
@@ -46,7 +47,7 @@ class Building:
     def classifier(self, source: int) -> None:
         """Add the mean of all pixels, a thousand classes, and the output."""
         read = self.layers[source].output
-        whole = Window(height=read.height, stride=read.height)
+        whole = Window(read.height, read.height)
         mean = self.add("mean", Shape(1, 1, read.channels), whole, source)
         classes = self.add("FC", Shape(1, 1, 1000), Window(), mean)
         self.add("output", Shape(1, 1, 1000), Window(), classes)

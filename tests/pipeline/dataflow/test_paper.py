@@ -6,7 +6,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from models.geometry.cnn import Cnn, Edge, Layer, Shape, Window
+from models.geometry.cnn import Cnn, Edge, Layer, Shape
+from models.network.windows import Window
 from pipeline.dataflow.conversion import Overlap, convert
 from pipeline.dataflow.csdf import Actor, Channel, DataflowError, Graph
 from pipeline.dataflow.deadlock import firings
@@ -107,15 +108,15 @@ def test_minimum_buffers_at_full_throughput(overlap: Overlap, input_time: int, s
 @given(
     st.builds(
         Window,
-        height=st.integers(1, 7),
+        kernel=st.integers(1, 7),
         stride=st.integers(1, 4),
-        above=st.integers(-2, 3),
-        below=st.integers(-2, 3),
+        before=st.integers(-2, 3),
+        behind=st.integers(-2, 3),
     ),
     st.integers(8, 30),
 )
 def test_line_12_counts_the_phases(window: Window, height: int) -> None:
-    rows = (height + window.above + window.below - window.height) // window.stride + 1
+    rows = (height + window.before + window.behind - window.kernel) // window.stride + 1
     assume(rows > 0)
     layers = (
         Layer("x", "input", Shape(height, 5, 2)),
@@ -128,7 +129,7 @@ def test_line_12_counts_the_phases(window: Window, height: int) -> None:
         assert counts == (height, rows)
         channel = graph.channels[0]
         assert sum(channel.production) == sum(channel.consumption) == 10 * height
-        kept = max(window.height - window.stride, 0)
+        kept = max(window.kernel - window.stride, 0)
         for loop in graph.channels:
             if loop.source == loop.target:
                 assert max(loop.production) <= 10 * kept

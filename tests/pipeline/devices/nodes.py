@@ -12,8 +12,8 @@ from onnx import helper, numpy_helper
 from models.packs.target import host_target
 from models.runtime.sessions import open_piece
 from models.zoo.graph import IR_VERSION
-from pipeline.devices.reference import ReferenceDevice
 from tests.examples import examples
+from tests.oracle.device import ReferenceDevice
 
 Array = NDArray[Any]
 

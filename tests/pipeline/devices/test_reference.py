@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pipeline.devices.base import DeviceError, KernelError
-from pipeline.devices.reference import ReferenceDevice
+from tests.oracle.device import ReferenceDevice
 from tests.pipeline.devices.nodes import MICROSOFT, NCHWC, launch, numbers, piece
 
 X = numbers(2, 6, 5, 7)

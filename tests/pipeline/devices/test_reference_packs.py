@@ -25,12 +25,12 @@ from models.runtime.sessions import open_resident
 from models.zoo.builder import Builder, Tensor
 from pipeline.devices.base import Device
 from pipeline.devices.cpu import CpuDevice
-from pipeline.devices.reference import ReferenceDevice
 from pipeline.execution.opened import opened
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice, Plan
 from pipeline.schedule.architectures import ARCHITECTURES
 from tests.examples import examples
+from tests.oracle.device import ReferenceDevice
 from tests.pipeline.devices.nodes import needs_blocks
 
 Tensors = dict[str, NDArray[Any]]

@@ -22,7 +22,6 @@ from models.zoo.graph import Tensor
 from models.zoo.mobilenet import mobilenet_v2
 from pipeline.devices.base import Device
 from pipeline.devices.cpu import CpuDevice
-from pipeline.devices.reference import ReferenceDevice
 from pipeline.execution.engine import Engine
 from pipeline.fitting.fit import fit
 from pipeline.fitting.wanted import LEAST, Wanted
@@ -36,6 +35,7 @@ from pipeline.program.regions import Region, RegionError
 from pipeline.program.steps import planned_region
 from pipeline.schedule.architectures import ARCHITECTURES
 from tests.models.nets import inputs_for
+from tests.oracle.device import ReferenceDevice
 
 pytestmark = pytest.mark.skipif(host_target().block == 1, reason="no blocked layout here")
 
@@ -44,13 +44,17 @@ _SIDE, _NARROW = 56, 16
 
 @dataclass(frozen=True)
 class Case:
-    """A network of two inverted bottlenecks: the first adds what it read, unless it has a ``stride``."""
+    """A network of two inverted bottlenecks: the first adds what it read, unless it has a ``stride``.
+
+    ``names_padding``: convolutions say ``auto_pad``.
+    """
 
     expansion: int = 4
     stride: int = 1
     kernel: int = 3
     gate: bool = False
     narrow: int = _NARROW
+    names_padding: bool = False
 
     def model(self) -> onnx.ModelProto:
         b = Builder("bottlenecks", 2 * _SIDE)
@@ -59,7 +63,12 @@ class Case:
             y = self._inner(b, x, stride)
             y = b.norm(b.conv(y, self.narrow, 1))
             x = b.add(x, y) if stride == 1 else y
-        return b.model(b.linear(b.flatten(b.global_pool(x)), 10))
+        model = b.model(b.linear(b.flatten(b.global_pool(x)), 10))
+        for node in model.graph.node if self.names_padding else ():
+            for item in node.attribute:
+                if item.name == "pads" and list(item.ints) == [1, 1, 1, 1]:
+                    item.CopyFrom(onnx.helper.make_attribute("auto_pad", "SAME_UPPER"))
+        return model
 
     def _inner(self, b: Builder, x: Tensor, stride: int) -> Tensor:
         act = b.silu if self.gate else b.relu6
@@ -75,6 +84,7 @@ class Case:
 
 CASES = {
     "added": Case(),
+    "padding by name": Case(names_padding=True),
     "narrower": Case(stride=2),
     "large windows": Case(kernel=5, stride=2, expansion=6),
     "rounded channels": Case(narrow=24, expansion=6),

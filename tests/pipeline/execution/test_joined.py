@@ -11,7 +11,6 @@ from loader.readers.in_memory import MemoryReader
 from models.packs.pack import Pack, open_pack
 from models.packs.records.pieces import Piece
 from pipeline.devices.cpu import CpuDevice
-from pipeline.devices.reference import ReferenceDevice
 from pipeline.execution.engine import Engine
 from pipeline.execution.errors import CancelledError
 from pipeline.execution.lanes import Lane
@@ -26,6 +25,7 @@ from pipeline.schedule.validator import violations
 from tests.models.compiler.optimising.test_quantised import qdq
 from tests.models.nets import written
 from tests.models.streamed import compiled
+from tests.oracle.device import ReferenceDevice
 from tests.pipeline.small import small_pack
 from tests.pipeline.writes import writes
 

@@ -20,7 +20,6 @@ from models.packs.pack import Pack, open_pack
 from models.packs.target import host_target
 from pipeline.devices.base import Device
 from pipeline.devices.cpu import CpuDevice
-from pipeline.devices.reference import ReferenceDevice
 from pipeline.execution.engine import Engine
 from pipeline.execution.opened import open_pipeline
 from pipeline.fitting.row_variants import row_variants
@@ -32,6 +31,7 @@ from pipeline.program.regions import Action, Move, Region
 from pipeline.program.steps import planned_region, row_network
 from pipeline.schedule.architectures import ARCHITECTURES
 from tests.models.nets import CHUNK_BYTES, inputs_for, parsed
+from tests.oracle.device import ReferenceDevice
 from tests.pipeline.program.regions import is_possible, largest_regions, random_regions
 
 Outputs = Mapping[str, NDArray[np.float32]]
@@ -75,6 +75,12 @@ CASES = {
         b = Relu(a)
         y = Conv<pads=[1,0,1,2], strides=[3,1]>(b, wb)
     """, {"wa": W3, "wb": W3}),
+    "padding by name": Case("""
+        a = Conv<auto_pad="SAME_UPPER", strides=[2,2]>(x, wa)
+        b = MaxPool<auto_pad="SAME_LOWER", kernel_shape=[2,2]>(a)
+        c = Conv<auto_pad="SAME_UPPER", group=32>(b, wb)
+        y = Conv<auto_pad="SAME_LOWER">(c, wc)
+    """, {"wa": W3, "wb": (32, 1, 5, 5), "wc": W1}, source="1,32,14,9"),
     "kernels": Case("""
         a = Conv<pads=[2,1,3,1]>(x, wa)
         b = Conv(a, wb)

@@ -22,7 +22,6 @@ from models.packs.storing import read_span
 from pipeline.devices.base import Device
 from pipeline.devices.cpu import CpuDevice
 from pipeline.devices.memory import Memory, Use
-from pipeline.devices.reference import ReferenceDevice
 from pipeline.execution.opened import opened
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice, Plan
@@ -30,6 +29,7 @@ from pipeline.schedule.architectures import ARCHITECTURES
 from pipeline.schedule.trace import TraceEvent
 from pipeline.schedule.validator import violations
 from tests.models.nets import CHUNK_BYTES
+from tests.oracle.device import ReferenceDevice
 from tests.pipeline.writes import writes
 
 Floats = NDArray[np.float32]

@@ -273,7 +273,7 @@ def pair(d: Drawing) -> None:
     x = d.pick()
     if x is None:
         return
-    kind = d.rng.choice(("Add", "Sub", "Mul", "Div", "Max", "Min", "Pow"))
+    kind = d.rng.choice(("Add", "Sub", "Mul", "Div", "Max", "Min", "Sum", "Pow"))
     if kind == "Pow":
         d.add(kind, [x.name, d.constant(np.full([1] * d.rng.randrange(3), 2))])
         return
@@ -285,7 +285,7 @@ def pair(d: Drawing) -> None:
     names = [x.name, other]
     if kind != "Div":
         d.rng.shuffle(names)
-    if kind in {"Max", "Min"}:
+    if kind in {"Max", "Min", "Sum"}:
         names += [d.constant(d.number(-1, 1))] * d.rng.randrange(2)
     d.add(kind, names)
 
@@ -587,7 +587,14 @@ def resize(d: Drawing) -> None:
     if x is None:
         return
     mode = d.rng.choice(("nearest", "linear", "linear"))
-    ways = ("half_pixel", "pytorch_half_pixel", "asymmetric", "align_corners", None)
+    ways = (
+        "half_pixel",
+        "half_pixel_symmetric",
+        "pytorch_half_pixel",
+        "asymmetric",
+        "align_corners",
+        None,
+    )
     given: dict[str, Any] = {"mode": mode, "coordinate_transformation_mode": d.rng.choice(ways)}
     if mode == "nearest":
         roundings = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil", None)
@@ -609,6 +616,14 @@ def expand(d: Drawing) -> None:
         ones = [d.rng.randint(1, 3) if n == 1 else d.rng.choice((1, n)) for n in x.shape]
         more = [d.rng.randint(1, 2)] * (len(x.shape) < 4 and d.rng.random() < 0.3)
         d.add("Expand", [x.name, d.integers(*more, *ones)])
+
+
+def tile(d: Drawing) -> None:
+    """Several repeated axes do not lie together, and a copy has six at most."""
+    if (x := d.pick()) and x.shape:
+        repeats = [1] * len(x.shape)
+        repeats[d.axis(x)] = d.rng.randint(1, 3)
+        d.add("Tile", [x.name, d.integers(*repeats)])
 
 
 KINDS: Mapping[Callable[[Drawing], None], int] = {
@@ -634,6 +649,7 @@ KINDS: Mapping[Callable[[Drawing], None], int] = {
     reshape: 2,
     resize: 3,
     expand: 1,
+    tile: 1,
 }
 
 

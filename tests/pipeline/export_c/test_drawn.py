@@ -6,13 +6,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline.export_c.lowering.lower import OPERATORS
+from models.network.activations import SPELLINGS
+from models.network.operators import READERS
+from pipeline.export_c.lowering.elements import FUNCTIONS
 from tests.pipeline.export_c.compiled import TARGETS, needs_compiler
 from tests.pipeline.export_c.drawn import FLAGS, attempt, draw_case, exported
 from tests.pipeline.export_c.program import answers_of, program
 
 pytestmark = needs_compiler
 
+#: Operators that are refused, though the compiler knows them.
+_NOT_IN_C = {
+    *(name for name, spelling in SPELLINGS.items() if spelling.kind not in FUNCTIONS),
+    *("GroupNormalization", "InstanceNormalization", "LRN", "LogSoftmax", "ReduceL1", "ReduceL2"),
+    *("ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare"),
+}
 _SANITIZERS = ("-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 
 
@@ -51,6 +59,6 @@ def test_no_network_reads_or_writes_beside_its_memory(part: int, tmp_path: Path)
 def test_every_operator_is_drawn() -> None:
     """A kind whose nodes ONNX Runtime refuses would be drawn in vain."""
     drawn = {name for number in range(300) for name in draw_case(random.Random(number)).operators}
-    # Those of other domains come of compiling; Upsample is gone from the operator sets that are drawn.
-    plain = {name for name in OPERATORS if name.isalnum() and not name.startswith("QLinear")}
-    assert drawn >= plain - {"Upsample", "QuantizeLinear", "DequantizeLinear"}
+    # Those of other domains come of compiling; of these two there are none in the operator sets drawn.
+    plain = {name for name in READERS if name.isalnum()} - {"Upsample", "Swish"}
+    assert drawn >= plain - _NOT_IN_C

@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from models.network.fields import Array
-from pipeline.export_c.lowering.steps import After, Program, Same, Step, Value
+from pipeline.export_c.lowering.steps import After, Pointer, Program, Same, Step
 from pipeline.export_c.memory import Memory, plan_memory
 
 
@@ -52,7 +52,7 @@ class Judge:
         windows = () if step.pointwise else step.arguments
         for name in step.reads:
             over = name in step.in_place and self._places[name] == self._places[step.output]
-            if not over or Value(name) in windows:
+            if not over or Pointer(name) in windows:
                 self.read(name)
 
 
@@ -82,26 +82,26 @@ def programs(draw: st.DrawFn) -> tuple[Program, tuple[str, ...], tuple[str, ...]
         if kind == "shape":
             output = made(n_bytes)
             steps.append(
-                Step(label, "copy", (Value(source),), output, same=Same(source, 0, 0, n_bytes))
+                Step(label, "copy", (Pointer(source),), output, same=Same(source, 0, 0, n_bytes))
             )
         elif kind == "part":
             half = max(n_bytes // 2, 1)
             for start in (0, n_bytes - half):
                 output, same = made(half), Same(source, start, 0, half)
-                steps.append(Step(label, "copy", (Value(source),), output, same=same))
+                steps.append(Step(label, "copy", (Pointer(source),), output, same=same))
         elif kind == "whole":
             output = made(n_bytes + values[other].n_bytes)
             for name, start in ((source, 0), (other, n_bytes)):
                 same = Same(name, 0, start, values[name].n_bytes)
-                steps.append(Step(label, "copy", (Value(name),), output, same=same))
+                steps.append(Step(label, "copy", (Pointer(name),), output, same=same))
         elif kind == "window":
             output = made(n_bytes)
             after = After(adds=True, addend=other)
-            steps.append(Step(label, "w", (Value(source),), output, (other,), after=after))
+            steps.append(Step(label, "w", (Pointer(source),), output, (other,), after=after))
         else:
             read = (source,) if kind == "map" else (source, other)
             output = made(n_bytes)
-            steps.append(Step(label, "m", tuple(map(Value, read)), output, read, pointwise=True))
+            steps.append(Step(label, "m", tuple(map(Pointer, read)), output, read, pointwise=True))
     inner = sorted(values.keys() - set(inputs))
     outputs = draw(st.lists(st.sampled_from(inner), min_size=1, max_size=3, unique=True))
     return Program(tuple(steps), values), inputs, tuple(outputs)

@@ -261,7 +261,11 @@ def test_what_is_no_number_stays_none(tmp_path: Path) -> None:
 REFUSED = {
     "training_mode": "y = Dropout(x, half, yes)",
     "training": "y, m, v = BatchNormalization<training_mode=1>(x, w, w, w, w)",
-    "axes": 'y = Resize<mode="nearest", axes=[2,3]>(x, , , sizes)',
+    "logarithm": "y = LogSoftmax(x)",
+    "sqrt": "y = Sqrt(x)",
+    "groups": "y = InstanceNormalization(x, w, w)",
+    "LRN": "y = LRN<size=3>(x)",
+    "mode edge": 'y = Pad<mode="edge">(x, pads)',
     "keep_aspect_ratio_policy": (
         'z = Resize<mode="nearest", keep_aspect_ratio_policy="not_larger">(x, , , all)\n y = Neg(z)'
     ),
@@ -271,12 +275,26 @@ REFUSED = {
 @pytest.mark.parametrize("what", REFUSED)
 def test_what_c_would_compute_otherwise_is_refused(what: str, tmp_path: Path) -> None:
     text = f"g (float[1,3,4,4] x) => (float y) {{ {REFUSED[what]} }}"
-    numbers = {"half": 0.5, "sizes": [8, 8], "all": [1, 3, 8, 8]}
+    numbers = {"half": 0.5, "all": [1, 3, 8, 8], "pads": [0, 0, 1, 1, 0, 0, 1, 1]}
     model = with_constants(parsed(text, {"w": (3,)}), **numbers)
     model.graph.initializer.append(numpy_helper.from_array(np.array(True), "yes"))
     model.opset_import[0].version = 18
     with pytest.raises(ExportError, match=what):
         export_c(packed(model, tmp_path), Options())
+
+
+def test_some_axes_can_be_resized(tmp_path: Path) -> None:
+    text = (
+        'g (float[1,3,4,4] x) => (float y) { y = Resize<mode="nearest", axes=[2,3]>(x, , , sizes) }'
+    )
+    model = with_constants(parsed(text), sizes=[8, 6])
+    model.opset_import[0].version = 18
+    check(model, tmp_path)
+
+
+def test_outputs_that_nobody_reads_are_not_made(tmp_path: Path) -> None:
+    text = "g (float[1,3,4,4] x) => (float y) { y, places = MaxPool<kernel_shape=[2,2]>(x) }"
+    check(parsed(text), tmp_path, "cuda-sm72")
 
 
 def test_an_old_softmax_takes_all_behind_its_axis(tmp_path: Path) -> None:

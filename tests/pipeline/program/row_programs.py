@@ -7,8 +7,9 @@ layers in chunks, and pieces that need whole tensors.
 
 from random import Random
 
+from models.network.windows import Window
 from models.packs.manifest import Manifest
-from models.packs.records.rows import Outside, RowInput, RowPart, Window
+from models.packs.records.rows import Outside, RowInput, RowPart
 from tests.pipeline.program.records import Records, Tensor
 
 _MOST_HEIGHT = 23
@@ -61,16 +62,15 @@ class _Builder:
     def _window(self) -> None:
         source = self._pick()
         window, height = self._slid(source.height)
-        self._records.operator(
-            source, [RowInput(row_value=source.row_value, window=window)], height
-        )
+        taken = RowInput(row_value=source.row_value, window=window, fill=self._outside())
+        self._records.operator(source, [taken], height)
 
     def _crop(self) -> None:
         """Some of the rows, those before and behind them are never read."""
         source = self._pick()
         top = self._random.randint(0, source.height - 1)
         height = self._random.randint(1, source.height - top)
-        window = Window(above=-top)
+        window = Window(before=-top).fitted(source.height, height)
         self._records.operator(
             source, [RowInput(row_value=source.row_value, window=window)], height
         )
@@ -79,16 +79,19 @@ class _Builder:
         """Return a window on so many rows, and how many it makes; the last may reach beyond the end."""
         chosen = self._random
         size, dilation = chosen.choice([1, 1, 2, 3, 3, 5, 7]), chosen.choice([1, 1, 1, 2])
-        kernel, stride = (size - 1) * dilation + 1, chosen.choice([1, 1, 2, 3])
-        above, below = chosen.randint(0, kernel - 1), chosen.randint(0, kernel - 1)
-        room = height + above + below - kernel
+        reach, stride = (size - 1) * dilation + 1, chosen.choice([1, 1, 2, 3])
+        above, below = chosen.randint(0, reach - 1), chosen.randint(0, reach - 1)
+        room = height + above + below - reach
         if room < 0:
             return Window(), height
         rows = room // stride + 1
         if chosen.random() < 0.2 and room % stride and rows * stride < height + above:
             rows += 1  # ceil_mode
-        fill: Outside = chosen.choice(["zero", "zero", "lowest", "edge"])
-        return Window(kernel=kernel, stride=stride, above=above, fill=fill), rows
+        return Window(size, stride, dilation, above).fitted(height, rows), rows
+
+    def _outside(self) -> Outside:
+        fills: list[Outside] = ["zero", "zero", "lowest", "edge"]
+        return self._random.choice(fills)
 
     def _sum(self) -> None:
         """A convolution that adds a tensor of the shape of its output, often over that tensor."""
@@ -104,7 +107,7 @@ class _Builder:
             return self._window()
         source, window = self._random.choice(sources)
         inputs = [
-            RowInput(row_value=source.row_value, window=window),
+            RowInput(row_value=source.row_value, window=window, fill=self._outside()),
             RowInput(row_value=addend.row_value),
         ]
         dead = not addend.storage & source.storage and self._random.random() < 0.7

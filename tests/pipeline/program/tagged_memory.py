@@ -189,7 +189,7 @@ class TaggedMemory:
             memory = self._area(region, area)
             if not _contiguous(area) or area.rows != len(_read(taken, rows)):
                 raise WrongError(f"{where}: input {number} is no strip of what it needs")
-            expected = self._rows(taken.row_value, _read(taken, rows), taken.window.fill)
+            expected = self._rows(taken.row_value, _read(taken, rows), taken.fill)
             _check(f"{where}: input {number}", memory.reshape(-1), expected)
             self._apart(where, operator, number, memory, written)
         if not _contiguous(call.output):
@@ -231,13 +231,13 @@ def _read(taken: RowInput, rows: range) -> range:
         if window.factor > 1:
             read.add(row // window.factor)
         else:
-            read.update(range(row * window.stride - window.above, _end(taken, row)))
+            read.update(range(row * window.stride - window.before, _end(taken, row)))
     return range(min(read), max(read) + 1)
 
 
 def _end(taken: RowInput, row: int) -> int:
     window = taken.window
-    return row * window.stride - window.above + window.kernel
+    return row * window.stride - window.before + (window.kernel - 1) * window.dilation + 1
 
 
 def _check(where: str, found: Tags, expected: Tags) -> None:

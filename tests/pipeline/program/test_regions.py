@@ -10,18 +10,27 @@ from threading import Barrier
 import pytest
 
 from loader.ring import Place
+from models.network.windows import Window
 from models.packs.manifest import Manifest
 from models.packs.records.pieces import Operand, Piece, Value
 from models.packs.records.ports import Port
-from models.packs.records.rows import RowInput, RowOperator, RowValue, Window
+from models.packs.records.rows import RowInput, RowOperator, RowValue
 from pipeline.planning.arena import arena_problem
 from pipeline.planning.make import make_plan
 from pipeline.planning.offsets.problem import Placement
 from pipeline.planning.offsets.validator import violations as overlaps
 from pipeline.planning.plan import Choice, Plan
+from pipeline.program import steps
 from pipeline.program.lives import lifetimes, never_whole
-from pipeline.program.regions import Call, Move, Region
-from pipeline.program.steps import Phase, planned_region, row_network
+from pipeline.program.regions import Call, Move, Region, RegionPlan, plan_region
+from pipeline.program.row_network import RowNetwork
+from pipeline.program.steps import (
+    Phase,
+    choose_steps,
+    forget_networks,
+    planned_region,
+    row_network,
+)
 from pipeline.schedule.architectures import ARCHITECTURES
 from pipeline.schedule.validator import violations
 from pipeline.timing.durations import Durations
@@ -156,7 +165,7 @@ def sum_over_what_it_adds(above: int) -> Manifest:
     def operand(number: int) -> Operand:
         return Operand(kind="value", index=number, dtype="float32", shape=shape)
 
-    window = Window(kernel=3, above=above)
+    window = Window(3, before=above)
     taken = (
         (RowInput(row_value=0, window=window),),
         (RowInput(row_value=1), RowInput(row_value=0)),
@@ -213,6 +222,24 @@ def test_rows_that_are_still_needed_are_loaded_before_others_overwrite_them(
 def test_every_kernel_of_many_programs_reads_what_it_should(block: int) -> None:
     for number in range(1000 + 100 * block, 1000 + 100 * (block + 1)):
         check(number)
+
+
+def test_the_regions_of_one_choice_are_planned_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    network, plan = next(
+        found for found in map(drawn, range(1000)) if len(found[1].choice.regions) > 1
+    )
+    made: list[Region] = []
+
+    def planned(of: RowNetwork, region: Region) -> RegionPlan:
+        made.append(region)
+        return plan_region(of, region)
+
+    monkeypatch.setattr(steps, "_MOST_PLANS", 1)
+    monkeypatch.setattr(steps, "plan_region", planned)
+    forget_networks()
+    for _ in range(3):
+        choose_steps(network, None, plan.choice.regions)
+    assert sorted(made, key=lambda region: region.first_piece) == list(plan.choice.regions)
 
 
 @pytest.mark.slow

@@ -7,7 +7,8 @@ from typing import get_args
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.packs.records.rows import RowInput, Window
+from models.network.windows import Window
+from models.packs.records.rows import RowInput
 from pipeline.program.regions import Reuse
 from pipeline.program.row_ranges import Rows
 from pipeline.program.tiling.boxes import Box, without
@@ -27,7 +28,7 @@ def windows(draw: st.DrawFn, extent: int) -> Extent:
     made = room // stride + 1
     if room < 0 or (made - 1) * stride - before >= extent:
         return Window(), extent
-    return Window(kernel=kernel, stride=stride, above=before), made
+    return Window(kernel=kernel, stride=stride, before=before), made
 
 
 @st.composite

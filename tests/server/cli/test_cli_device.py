@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline.devices.cuda.fake import FakeDriver
 from tests.pipeline.devices.cuda.computing import compute
+from tests.pipeline.devices.cuda.fake_driver import FakeDriver
 from tests.pipeline.devices.cuda.host.build import HostKernels, compiler_missing
 from tests.server.conftest import SettingsFactory
 from tests.server.support import (

@@ -15,15 +15,25 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
-from models.graphs.nodes import attributes, made, reads, replace_nodes
+from models.graphs.nodes import attributes, made, reads, replace_nodes, set_attributes
+from models.network.activations import OPERATORS
 from models.network.fields import Array
 
 _DOMAINS = ("", "ai.onnx")
 #: They make of a zero a number, element by element, and nothing of one channel goes to another.
 _ON_CHANNELS = frozenset(
     (
-        *("Add", "AveragePool", "Clip", "GlobalAveragePool", "GlobalMaxPool", "HardSigmoid"),
-        *("HardSwish", "LeakyRelu", "MaxPool", "Mul", "Relu", "Sigmoid", "Sub", "Sum", "Tanh"),
+        *(
+            "Add",
+            "AveragePool",
+            "GlobalAveragePool",
+            "GlobalMaxPool",
+            "MaxPool",
+            "Mul",
+            "Sub",
+            "Sum",
+        ),
+        *(OPERATORS - {"Log", "Reciprocal"}),
     )
 )
 _RANK = 4
@@ -150,9 +160,7 @@ class _Filler:
             if len(node.input) > 2 and node.input[2]:
                 yield self._longer(node, 2, 0, [features])
         if features and depthwise:
-            kept = [item for item in node.attribute if item.name != "group"]
-            del node.attribute[:]
-            node.attribute.extend([*kept, helper.make_attribute("group", dims[0] + features)])
+            set_attributes(node, group=dims[0] + features)
 
     def _longer(
         self, node: onnx.NodeProto, place: int, axis: int, shape: list[int]

@@ -17,9 +17,9 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from models.compiler.optimising.blocked import POINTWISE, live
-from models.graphs.nodes import attributes, reads
+from models.graphs.nodes import attributes, live, reads, replace_nodes
 from models.network.fields import Array
+from models.network.operators.elements import POINTWISE
 
 _DOMAINS = ("", "ai.onnx")
 _TO_IMAGE, _FROM_IMAGE = [0, 3, 1, 2], [0, 2, 3, 1]
@@ -41,9 +41,8 @@ def as_convolutions(model: onnx.ModelProto, values: Mapping[str, Array], block: 
     nodes = [made for node in model.graph.node for made in rewriter.rewritten(node)]
     if not rewriter.found:
         return False
-    kept = live(nodes, (value.name for value in model.graph.output))
-    del model.graph.node[:]
-    model.graph.node.extend(kept)
+    replace_nodes(model, nodes)
+    replace_nodes(model, live(model))
     model.graph.initializer.extend(rewriter.constants)
     return True
 

@@ -18,10 +18,12 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
-from models.graphs.nodes import attributes, replace_nodes
+from models.graphs.nodes import node_of, replace_nodes
 from models.network.fields import Array
+from models.network.node import Known, UnsuitedError
+from models.network.operators import TransposedConvolution, read_operator
+from models.network.windows import Window
 
-_RANK = 4
 _DOMAINS = ("", "ai.onnx")
 #: A blocked convolution takes any number of channels below a block, else multiples of this.
 _CHANNELS = 4
@@ -87,32 +89,38 @@ class _Rewriter:
         """Return how a convolution does what ``node`` does; None: it is no transposed one, or none does."""
         if node.op_type != "ConvTranspose" or node.domain not in _DOMAINS:
             return None
-        given = attributes(node)
-        source, result = (self._values.get(name) for name in (node.input[0], node.output[0]))
-        kernel = self._weights.get(node.input[1])
-        bias_is_constant = all(name in self._weights for name in node.input[2:] if name)
-        if source is None or result is None or kernel is None or not bias_is_constant:
+        found = self._read(node)
+        if found is None or not all(name in self._weights for name in node.input[1:] if name):
             return None
-        strides = given.get("strides", [1, 1])
-        plain = (
-            given.get("auto_pad", "NOTSET") == "NOTSET"
-            and "output_shape" not in given
-            and given.get("group", 1) == 1
-            and set(given.get("dilations", [1])) == {1}
-            and len(set(strides)) == 1
-        )
-        channels, float32 = kernel.dims[0], "float32"
+        windows, channels = found.windows, found.x.shape[1]
+        plain = found.groups == 1 and set(windows.dilations) == {1} and len(windows.axes) == 2
         blocked = channels < self._block or channels % _CHANNELS == 0
-        if not plain or not blocked or len(source.shape) != _RANK or source.dtype != float32:
+        if not plain or not blocked or len(set(windows.strides)) != 1:
             return None
-        pads = given.get("pads", [0] * 4)
-        rows, columns = (
-            _axis(kernel.dims[2 + n], strides[n], pads[n], source.shape[2 + n], result.shape[2 + n])
-            for n in (0, 1)
-        )
+        rows, columns = map(_axis, windows.axes, windows.result, windows.size)
         if rows is None or columns is None or (self._opset < _OPSET and rows.crops | columns.crops):
             return None
         return rows, columns
+
+    def _read(self, node: onnx.NodeProto) -> TransposedConvolution | None:
+        """Return ``node``; None: not all of it is known."""
+        try:
+            found = read_operator(
+                node_of(node, {"": self._opset}), Known(self._array, lambda _: None)
+            )
+        except UnsuitedError:
+            return None
+        if not isinstance(found, TransposedConvolution):
+            return None
+        inferred = self._values.get(node.output[0])
+        return found if inferred is not None and inferred.shape == found.y.shape else None
+
+    def _array(self, name: str) -> Array | None:
+        weight = self._weights.get(name)
+        if weight is None:
+            return self._values.get(name)
+        dtype = helper.tensor_dtype_to_np_dtype(weight.data_type).name
+        return Array(dtype=dtype, shape=tuple(weight.dims))
 
     def _convolved(self, node: onnx.NodeProto, rows: _Axis, columns: _Axis) -> list[onnx.NodeProto]:
         x, weight, *bias = node.input
@@ -167,11 +175,12 @@ class _Rewriter:
         return name
 
 
-def _axis(kernel: int, stride: int, before: int, given: int, made: int) -> _Axis | None:
+def _axis(window: Window, given: int, made: int) -> _Axis | None:
     """Return how a convolution makes ``made`` results of ``given``; None: none does.
 
     Result stride * j + r is the sum over d of input j + d times tap r + before - stride * d.
     """
+    kernel, stride, before = window.kernel, window.stride, window.before
     first, last = -((kernel - 1 - before) // stride), (stride - 1 + before) // stride
     taps = [
         [

@@ -14,7 +14,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from models.graphs.file import reference
-from models.graphs.nodes import attributes, reads, replace_nodes
+from models.graphs.nodes import attributes, reads, replace_nodes, set_attributes
 
 _UP = 128
 # A value, its scale and its zero point.
@@ -150,9 +150,7 @@ class _Unsigned:
         zero_point = self._raised_zero_point(node)
         del node.input[2:]
         node.input.append(zero_point)
-        kept = [item for item in node.attribute if item.name != "output_dtype"]
-        del node.attribute[:]
-        node.attribute.extend(kept)
+        set_attributes(node, output_dtype=None)
 
     def _raised_zero_point(self, node: onnx.NodeProto) -> str:
         before = np.zeros(tuple(self._tensors[node.input[1]].dims), np.int16)

@@ -9,10 +9,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from models.network.activations import Activation
+from models.network.activations import Activation, Arithmetic
 from models.network.node import UnsuitedError, Value
 from models.network.operators import Combine, Map
-from models.network.operators.elements import Arithmetic
 from models.network.operators.movement import broadcast_strides
 from pipeline.devices.cuda.call import Call
 from pipeline.devices.cuda.operators.launches import activation_arguments, collapse, per_element

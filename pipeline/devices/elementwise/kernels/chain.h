@@ -1,6 +1,6 @@
 // A chain: steps on elements that follow each other, and the tensors that they read and write.
 //
-// pipeline/devices/elementwise/library.py has the same structures, and OPERATORS in the same order.
+// pipeline/devices/elementwise/library.py has the same structures, programs.py OPERATORS in the same order.
 #ifndef ELEMENTWISE_CHAIN_H
 #define ELEMENTWISE_CHAIN_H
 

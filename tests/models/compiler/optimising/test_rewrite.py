@@ -14,6 +14,7 @@ HEAD = '<ir_version: 9, opset_import: ["" : 18]> g (float[n] x) => '
 MISH = "y = Mish(x)"
 PARTS = "a = Softplus(x)\n b = Tanh(a)\n y = Mul(x, b)"
 REVERSED = "a = Softplus(x)\n b = Tanh(a)\n y = Mul(b, x)"
+EXPONENTIALS = "e = Exp(x)\n a = Add(one, e)\n b = Log(a)\n c = Tanh(b)\n y = Mul(x, c)"
 
 
 def model(body: str, outputs: str = "(float[n] y)") -> onnx.ModelProto:
@@ -30,6 +31,15 @@ def run(given_model: onnx.ModelProto, x: np.ndarray) -> list[np.ndarray]:
     )
     answer: list[np.ndarray] = session.run(None, {"x": x})
     return answer
+
+
+def test_mish_of_exponentials() -> None:
+    rewritten = model(EXPONENTIALS, "(float[n] y) <float one = {1}>")
+    x = np.linspace(-20, 20, 81, dtype=np.float32)
+    exact = run(rewritten, x)[0]
+    rewrite(rewritten)
+    assert operators(rewritten) == ["Neg", "Sigmoid", "Mul", "HardSigmoid", "Div", "Sub"]
+    np.testing.assert_allclose(run(rewritten, x)[0], exact, rtol=1e-5, atol=1e-5)
 
 
 VECTORS = arrays.arrays(np.float32, st.integers(1, 40), elements=st.floats(-1e4, 1e4, width=32))

@@ -23,19 +23,26 @@ SHAPES = [
     (8, 4, (2, 2, 2, 2), (0, 0), 1, 1),
     (3, 1, (1, 1, 1, 1), (0, 0), 20, 16),
     (2, 3, (0, 0, 0, 0), (1, 0), 4, 7),
+    (3, 2, 'auto_pad="SAME_UPPER"', (0, 0), 16, 5),
+    (5, 2, "output_shape=[48,40]", (0, 0), 16, 5),
 ]
 
 
 def network(
-    kernel: int, stride: int, pads: tuple[int, ...], more: tuple[int, ...], given: int, made: int
+    kernel: int,
+    stride: int,
+    pads: tuple[int, ...] | str,
+    more: tuple[int, ...],
+    given: int,
+    made: int,
 ) -> onnx.ModelProto:
-    listed = ",".join(map(str, pads))
+    listed = pads if isinstance(pads, str) else f"pads=[{','.join(map(str, pads))}]"
     model = parse_model(
         f"""<ir_version: 8, opset_import: ["" : 17]> net (float[1,3,24,20] x) => (float[a,b,c,d] y) {{
             h = Conv<pads=[1,1,1,1]>(x, v)
             r = Relu(h)
             t = ConvTranspose<kernel_shape=[{kernel},{kernel}], strides=[{stride},{stride}],
-                pads=[{listed}], output_padding=[{more[0]},{more[1]}]>(r, w, b)
+                {listed}, output_padding=[{more[0]},{more[1]}]>(r, w, b)
             y = Sigmoid(t)
         }}"""
     )
@@ -49,7 +56,7 @@ def network(
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_what_a_transposed_convolution_makes_stays_the_same(
-    shape: tuple[int, int, tuple[int, ...], tuple[int, ...], int, int], tmp_path: Path
+    shape: tuple[int, int, tuple[int, ...] | str, tuple[int, ...], int, int], tmp_path: Path
 ) -> None:
     source = written(network(*shape), tmp_path / "m.onnx")
     pack = compiled(source, tmp_path)

@@ -7,7 +7,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
-from models.compiler.optimising.windows import windows_of
+from models.compiler.optimising.windows import pixels_of
+from models.network.windows import windows_of
 from models.runtime.sessions import open_session, session_options
 
 SIDES = st.tuples(st.integers(1, 6), st.integers(1, 6))
@@ -45,7 +46,7 @@ def test_windows_times_weights_are_the_convolution(
     weight = generator.integers(-9, 10, (4, 3, *kernel)).astype(np.float32)
     expected = _convolved(x, weight, given)
     last = x.transpose(IMAGE_LAST)
-    windows = windows_of(given, last.shape, kernel, expected.transpose(IMAGE_LAST).shape)
+    windows = pixels_of(windows_of(given, kernel, sides), images)
     pixels = np.concatenate([last.reshape(-1, 3), np.zeros((1, 3), np.float32)])
     rows = pixels[windows.pixels].reshape(-1, 3 * kernel[0] * kernel[1])
     product = rows @ weight.transpose(2, 3, 1, 0).reshape(-1, 4)

@@ -1,7 +1,7 @@
 """The fake driver's kernels: those of the device, on the host."""
 
 from pipeline.devices.cuda.call import Arguments, Call, Pointer
-from pipeline.devices.cuda.fake import Compute
+from tests.pipeline.devices.cuda.fake_driver import Compute
 from tests.pipeline.devices.cuda.host.build import HostKernels
 
 

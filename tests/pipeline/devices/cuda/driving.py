@@ -1,8 +1,8 @@
 """The driver under test: the fake one with kernels on the host; with LAYERSTREAM_KERNELS=gpu a GPU's."""
 
 from pipeline.devices.cuda.driver import Driver, Properties
-from pipeline.devices.cuda.fake import XAVIER, FakeDriver
 from tests.pipeline.devices.cuda.computing import compute
+from tests.pipeline.devices.cuda.fake_driver import XAVIER, FakeDriver
 from tests.pipeline.devices.cuda.host.build import HostKernels
 from tests.pipeline.devices.cuda.space import ON_GPU, Kernels, gpu
 

@@ -27,7 +27,6 @@ from pipeline.devices.cuda.choices import Kind
 from pipeline.devices.cuda.device import CudaDevice
 from pipeline.devices.cuda.driver import Driver
 from pipeline.devices.cuda.errors import CudaMemoryError
-from pipeline.devices.cuda.fake import XAVIER, FakeDriver
 from pipeline.devices.find import KINDS
 from pipeline.devices.lowered import device_measure
 from pipeline.execution.engine import Engine
@@ -36,6 +35,7 @@ from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice, Plan
 from pipeline.schedule.architectures import ARCHITECTURES
 from tests.pipeline.devices.cuda.driving import ON_GPU, driver_of
+from tests.pipeline.devices.cuda.fake_driver import XAVIER, FakeDriver
 from tests.pipeline.devices.cuda.space import Kernels
 
 SIDE = 13

@@ -26,7 +26,6 @@ from pipeline.devices.base import Done, Kernel, Launch
 from pipeline.devices.cpu import CpuDevice
 from pipeline.devices.cuda.choices import Kind
 from pipeline.devices.cuda.device import CudaDevice
-from pipeline.devices.cuda.fake import Extent, FakeDriver, Operation
 from pipeline.devices.cuda.memory_kinds import DeviceArray
 from pipeline.devices.find import KINDS
 from pipeline.devices.memory import Memory
@@ -36,6 +35,7 @@ from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice, Plan
 from pipeline.schedule.architectures import ARCHITECTURES
 from tests.examples import examples
+from tests.pipeline.devices.cuda.fake_driver import Extent, FakeDriver, Operation
 from tests.pipeline.execution.test_engine import small_network
 
 

@@ -15,7 +15,6 @@ from pipeline.devices.cuda.call import Arguments, Call, Pointer, Program
 from pipeline.devices.cuda.device import CudaDevice
 from pipeline.devices.cuda.driver import Properties
 from pipeline.devices.cuda.errors import CudaCallError, CudaLostError, CudaMemoryError, error_of
-from pipeline.devices.cuda.fake import XAVIER, FakeDriver, Operation
 from pipeline.devices.cuda.kernel import CudaKernel
 from pipeline.devices.cuda.operators.movement import copy_bytes
 from pipeline.devices.cuda.probe import probe_file_mapping, probe_kinds
@@ -24,6 +23,7 @@ from pipeline.devices.memory import Use
 from pipeline.devices.tuning import Tuning
 from pipeline.schedule.architectures import ARCHITECTURES
 from tests.pipeline.devices.cuda.computing import compute
+from tests.pipeline.devices.cuda.fake_driver import XAVIER, FakeDriver, Operation
 from tests.pipeline.devices.cuda.host.build import HostKernels
 
 DISCRETE = replace(XAVIER, integrated=False, concurrent_managed=True, capability=(9, 0))

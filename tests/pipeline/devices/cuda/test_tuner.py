@@ -9,7 +9,6 @@ from models.packs.pack import Pack
 from pipeline.devices.cpu import CpuDevice
 from pipeline.devices.cuda.call import Arguments, Call
 from pipeline.devices.cuda.device import CudaDevice
-from pipeline.devices.cuda.fake import FakeDriver
 from pipeline.devices.cuda.operators.convolutions.algorithms import Algorithm
 from pipeline.devices.cuda.tuner import fastest_algorithms
 from pipeline.fitting.fit import fit
@@ -19,6 +18,7 @@ from pipeline.planning.make import make_plan
 from pipeline.profiles.profile import Profile
 from pipeline.schedule.architectures import ARCHITECTURES
 from tests.pipeline.devices.cuda.computing import compute
+from tests.pipeline.devices.cuda.fake_driver import FakeDriver
 from tests.pipeline.devices.cuda.host.build import HostKernels
 from tests.pipeline.devices.cuda.test_cuda_networks import (
     Tensor,
@@ -88,7 +88,7 @@ class Fickle(FakeDriver):
             first = ctypes.c_float.from_address(result)
             first.value += 1e-3 * (sizes[0] + sizes[1])
 
-        from pipeline.devices.cuda.fake import Operation
+        from tests.pipeline.devices.cuda.fake_driver import Operation
 
         self.enqueue(Operation("launch", "rounding", stream, run=run))
 

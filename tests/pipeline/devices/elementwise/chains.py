@@ -1,13 +1,20 @@
 """Running steps of the native library on arrays, for tests."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from models.packs.records.programs import Program, Step
 from pipeline.devices.elementwise.library import Launcher, Library, find_library
-from pipeline.devices.elementwise.programs import Program, Step
+from pipeline.devices.elementwise.programs import (
+    OPERATORS,
+    NativeProgram,
+    NativeStep,
+    native_program,
+)
 
 Floats = NDArray[np.float32]
 
@@ -20,11 +27,24 @@ def library() -> Library:
     return found
 
 
-def bound(program: Program, arrays: dict[str, Floats], threads: int = 1) -> Launcher:
-    placed = {name: (array.ctypes.data, 0, 0) for name, array in arrays.items()}
-    launch = library().bind(program, placed, arrays["x"].size, threads)
-    assert launch is not None
-    return launch
+def native(*steps: Step, n_inputs: int = 1, results: tuple[int, ...] = ()) -> NativeProgram:
+    """Return what the library runs of ``steps``; ``results``: the last value if none are given."""
+    last = n_inputs + len(steps) - 1
+    program = Program(n_inputs=n_inputs, steps=steps, results=results or (last,))
+    made = native_program(program)
+    assert made is not None
+    return made
+
+
+def only(operator: str, n_inputs: int = 1, p: float = 0.0, q: float = 0.0) -> NativeProgram:
+    """Return a program of one step of the library."""
+    step = NativeStep(OPERATORS.index(operator), n_inputs, 0, n_inputs - 1, p, q)
+    return NativeProgram(n_inputs, 1, (step,))
+
+
+def bound(program: NativeProgram, arrays: Sequence[Floats], threads: int = 1) -> Launcher:
+    placed = [(array.ctypes.data, 0, 0) for array in arrays]
+    return library().bind(program, placed, arrays[0].size, threads)
 
 
 def computed(
@@ -32,8 +52,5 @@ def computed(
 ) -> Floats:
     """Return what one step makes of ``x``, in memory of its own."""
     result = np.full_like(x, 7)
-    names = [f"x{number}" for number in range(len(others))]
-    step = Step(operator, ("x", *names), "y", p, q)
-    arrays = {"x": x, **dict(zip(names, others, strict=True)), "y": result}
-    bound(Program((step,), frozenset("y")), arrays, **options)()
+    bound(only(operator, 1 + len(others), p, q), [x, *others, result], **options)()
     return result

@@ -14,6 +14,7 @@ from models.packs.pack import Pack
 from models.packs.target import host_target
 from pipeline.devices.base import Kernel
 from pipeline.devices.cpu import CpuDevice
+from pipeline.devices.elementwise.deciding import with_chains
 from pipeline.devices.elementwise.job_session import JOB
 from pipeline.devices.elementwise.one_pass import OnePass
 from pipeline.devices.elementwise.operator_node import OPERATOR
@@ -184,6 +185,38 @@ def in_partitions(case: Case, pack: Pack, device: _Watched, way: Way) -> bytes:
     return bytes(answer.tobytes())
 
 
+def without_kernels(pack: Pack, number: int) -> Pack:
+    """Return ``pack`` where program ``number`` has a step that the library does not know."""
+    programs = list(pack.manifest.programs)
+    first, *others = programs[number].steps
+    steps = (replace(first, kind="softsign", reads=first.reads[:1], numbers=()), *others)
+    programs[number] = replace(programs[number], steps=steps)
+    manifest = pack.manifest.model_copy(update={"programs": tuple(programs)})
+    return replace(pack, manifest=manifest)
+
+
+@pytest.mark.skipif(host_target().block == 1, reason="no blocked layout here")
+def test_a_piece_and_its_rows_run_in_one_pass_or_neither_does(case: Case) -> None:
+    pack = case.packs["onnxruntime"]
+    used = {item.elementwise.program for item in pack.manifest.row_operators if item.elementwise}
+    doing = [number for number in used if pack.manifest.programs[number].steps]
+    assert doing
+    for number in doing:
+        manifest = with_chains(without_kernels(pack, number), are_sessions=True).manifest
+        for item in manifest.row_operators:
+            own = item.first_piece, item.end_piece
+            chains = [piece.chain for piece in manifest.pieces[slice(*own)]]
+            chains += [
+                other.chain
+                for other in manifest.row_operators
+                if (other.first_piece, other.end_piece) == own
+            ]
+            assert len({chain is None for chain in chains}) == 1
+            if item.elementwise and item.elementwise.program == number:
+                assert item.chain is None
+        assert any(piece.chain for piece in manifest.pieces)
+
+
 @needs_library
 def test_a_chain_has_a_session_of_its_own_size_only_beside_others(case: Case) -> None:
     for chains in ("nodes", "library"):
@@ -193,6 +226,6 @@ def test_a_chain_has_a_session_of_its_own_size_only_beside_others(case: Case) ->
         assert bool(found.together_bytes) == (chains == "nodes")
     manifest = case.packs["nodes"].manifest
     pieces = [piece for piece in manifest.pieces if piece.chain]
-    programs = {piece.chain.program for piece in pieces if piece.chain is not None}
+    programs = {piece.elementwise.program for piece in pieces if piece.elementwise is not None}
     pairs = [range(first, first + 2) for first in range(len(pieces) - 1)]
     assert len(programs) < len(opened_by(manifest, pieces, pairs).sessions)

@@ -1,8 +1,8 @@
 """A network with chains, in the engine: with the library and without, whole and on rows, by any threads."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +12,12 @@ import pytest
 
 from loader.pool.pool import ReadPool
 from models.compiler import CompileOptions, compile_onnx
-from models.packs.manifest import Manifest
 from models.packs.pack import Pack, open_pack
+from models.packs.records.pieces import Piece
+from models.packs.records.rows import RowOperator
 from models.packs.target import host_target
 from pipeline.devices.base import Launch
 from pipeline.devices.cpu import CpuDevice
-from pipeline.devices.elementwise.of_pack import PackPrograms, row_ports
-from pipeline.devices.elementwise.programs import Step
 from pipeline.execution.opened import opened
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice
@@ -57,7 +56,7 @@ _SHAPES = {"wa": (32, 8, 3, 3), "wb": (32, 32, 3, 3), "wc": (32, 32, 3, 3)} | {
     "wd": (32, 32, 1, 1),
     "we": (16, 32, 1, 1),
 }
-_STEPS = {"mish", "add", "silu", "gelu", "negative"}
+_KINDS = {"mish", "add", "silu", "gelu", "negative"}
 
 
 @pytest.fixture(scope="module")
@@ -102,62 +101,19 @@ def answer(
             return np.array(engine.run(inputs)[0]["y"])
 
 
-def test_chains_are_recognised(pack: Pack) -> None:
-    programs = PackPrograms(pack.manifest, pack.graphs)
-    found = [programs.piece(piece) for piece in pack.manifest.pieces]
-    steps = [step.operator for program in found if program for step in program.steps]
-    assert set(steps) >= _STEPS
+def kinds(pack: Pack, items: Iterable[Piece | RowOperator]) -> list[list[str]]:
+    """Return the steps of those of ``items`` that have a program."""
+    programs = pack.manifest.programs
+    found = [item.elementwise for item in items if item.elementwise]
+    return [[step.kind for step in programs[item.program].steps] for item in found]
+
+
+def test_chains_have_programs(pack: Pack) -> None:
+    assert {*chain.from_iterable(kinds(pack, pack.manifest.pieces))} >= _KINDS
     if host_target().block > 1:
-        assert {step.operator for step in steps_on_rows(programs, pack)} >= _STEPS
-        rows = [programs.row_operator(number) for number in range(len(pack.manifest.row_operators))]
-        assert any(program is not None and not program.steps for program in rows)
-
-
-def steps_on_rows(programs: PackPrograms, pack: Pack) -> list[Step]:
-    rows = [programs.row_operator(number) for number in range(len(pack.manifest.row_operators))]
-    return [step for program in rows if program for step in program.steps]
-
-
-def in_one_piece(pack: Pack) -> tuple[Manifest, list[bytes]]:
-    """Return the pack of the test below as the compiler makes none: the pieces of its GELU are one."""
-    manifest = pack.manifest
-    port = "float[1,32,49,45]"
-    nodes = "h = Mul(x, half) e = Mul(x, scale) f = Erf(e) g = Add(f, one) y = Mul(h, g)"
-    model = parsed(f"m ({port} x) => ({port} y) {{ {nodes} }}")
-    model.graph.initializer.extend(constants())
-    whole = replace(manifest.pieces[1], graph=len(pack.graphs))
-    whole = replace(whole, inputs=whole.inputs[:1], outputs=whole.outputs[:1])
-    alike = (replace(item, first_piece=1, end_piece=2) for item in manifest.row_operators[1:6])
-    operators = (manifest.row_operators[0], *alike, *manifest.row_operators[6:])
-    pieces = (manifest.pieces[0], whole, *manifest.pieces[2:])
-    values = [replace(value, parent=None) for value in manifest.values]  # it lies over x / 2
-    changed = {"row_operators": operators, "pieces": pieces, "values": tuple(values)}
-    return manifest.model_copy(update=changed), [*pack.graphs, model.SerializeToString()]
-
-
-@pytest.mark.skipif(host_target().block == 1, reason="no blocked layout here")
-def test_what_reads_two_values_of_a_step_hands_its_result_on(tmp_path: Path) -> None:
-    """GELU as x / 2 * (1 + erf): its last operator reads two values, and one of them is the result."""
-    nodes = "e = Mul(a, scale) h = Mul(a, half) f = Erf(e) g = Add(f, one) gelu = Mul(h, g)"
-    text = f"a = Conv(x, wa) {nodes} y = Conv(gelu, wb)"
-    pack = compiled(text, {"wa": (32, 8, 1, 1), "wb": (16, 32, 1, 1)}, tmp_path)
-    manifest, graphs = in_one_piece(pack)
-    programs = PackPrograms(manifest, graphs)
-    found: dict[str, list[tuple[str, ...]]] = {}
-    for number, item in enumerate(manifest.row_operators[1:6], 1):
-        program = programs.row_operator(number)
-        name = manifest.row_values[item.output].name.removesuffix("/blocked")
-        assert program is not None
-        found[name] = [(step.operator, *step.operands) for step in program.steps]
-    (result,) = row_ports(manifest.row_operators[2])[1]
-    # What is read last of e and h makes it, and the two between have nothing to do or hand it on.
-    assert found == {
-        "h": [],
-        "e": [("gelu", "r1")],
-        "f": [("copy", result)],
-        "g": [("copy", "r4")],
-        "gelu": [("copy", "r5")],
-    }
+        on_rows = kinds(pack, pack.manifest.row_operators)
+        assert {*chain.from_iterable(on_rows)} >= _KINDS
+        assert [] in on_rows
 
 
 def test_the_answer_is_that_of_onnx_runtime(pack: Pack, pool: ReadPool) -> None:

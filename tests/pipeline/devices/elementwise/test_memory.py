@@ -14,14 +14,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from models.packs.records.programs import Step
 from pipeline.devices.elementwise.one_pass import OnePass
-from pipeline.devices.elementwise.programs import OPERATORS, Program, Step
+from pipeline.devices.elementwise.programs import OPERATORS
 from tests.pipeline.devices.elementwise.chains import (
     Floats,
     bound,
     computed,
     library,
+    native,
     needs_library,
+    only,
 )
 
 pytestmark = needs_library
@@ -74,9 +77,8 @@ def test_any_size_anywhere_in_place_or_not(
         x[:] = _X[:size]
         y = x if in_place else y
         other = _X[::-1].copy()[:size]
-        operands = ("x", "o") if operator in _TWO else ("x",)
-        step = Step(operator, operands, "y", 0.3, 0.5)
-        bound(Program((step,), frozenset("y")), {"x": x, "o": other, "y": y})()
+        operands = [x, other] if operator in _TWO else [x]
+        bound(only(operator, len(operands), 0.3, 0.5), [*operands, y])()
         np.testing.assert_array_equal(y.view(np.uint32), _whole(operator)[:size].view(np.uint32))
         for each in pages:
             assert (each[:start] == 0xAB).all()
@@ -84,8 +86,8 @@ def test_any_size_anywhere_in_place_or_not(
 
 
 def _chain(threads: int, x: Floats, y: Floats) -> None:
-    steps = (Step("mish", ("x",), "m", 1.0), Step("add", ("m", "x"), "y"))
-    bound(Program(steps, frozenset("y")), {"x": x, "y": y}, threads)()
+    program = native(Step(kind="mish", reads=(0,), numbers=(1.0,)), Step(kind="add", reads=(1, 0)))
+    bound(program, [x, y], threads)()
 
 
 def test_threads_change_no_bit() -> None:
@@ -162,18 +164,9 @@ def test_one_number_for_each_channel(shape: tuple[int, ...], plane: int, width: 
     x = rng.normal(0, 1, (700, *shape)).astype(np.float32)
     factors = rng.normal(0, 1, (700 * shape[0], width)).astype(np.float32)
     result = np.empty_like(x)
-    launch = library().bind(
-        Program((Step("multiply", ("x", "f"), "y"),), frozenset("y")),
-        {
-            "x": (x.ctypes.data, 0, 0),
-            "f": (factors.ctypes.data, plane, width),
-            "y": (result.ctypes.data, 0, 0),
-        },
-        x.size,
-        1,
-    )
-    assert launch is not None
-    launch()
+    places = [(factors.ctypes.data, plane, width), (result.ctypes.data, 0, 0)]
+    placed = [(x.ctypes.data, 0, 0), *places]
+    library().bind(only("multiply", 2), placed, x.size, 1)()
     by_channel = factors.reshape(700, shape[0], *[1] * (len(shape) - 2), width)
     np.testing.assert_array_equal(result, x * by_channel)
 
@@ -197,9 +190,8 @@ def test_shapes_of_fewer_axes_mean_what_they_mean_to_numpy(
     x, factors = (rng.normal(0, 1, shape).astype(np.float32) for shape in (whole, other))
     result = np.empty_like(x)
     one_pass = OnePass(library(), 1)
-    program = Program((Step("multiply", ("x", "f"), "y"),), frozenset("y"))
     try:
-        launch = one_pass.bind(program, {"x": x, "f": factors, "y": result})
+        launch = one_pass.bind(only("multiply", 2), [x, factors, result])
         assert launch is not None
         launch()
     finally:

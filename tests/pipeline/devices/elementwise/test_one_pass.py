@@ -9,11 +9,10 @@ import pytest
 from numpy.typing import NDArray
 
 from pipeline.devices.elementwise.one_pass import OnePass
-from pipeline.devices.elementwise.programs import Program, Step
-from tests.pipeline.devices.elementwise.chains import library, needs_library
+from tests.pipeline.devices.elementwise.chains import library, needs_library, only
 
 pytestmark = needs_library
-_PRODUCT = Program((Step("multiply", ("x", "f"), "y"),), frozenset("y"))
+_PRODUCT = only("multiply", 2)
 
 
 @pytest.fixture(name="one_pass")
@@ -41,7 +40,7 @@ def test_one_number_for_each_channel(
     x = rng.standard_normal(shape, np.float32)
     f = np.asarray(rng.standard_normal(factor, np.float32), np.float32)
     y = np.empty_like(x)
-    launch = one_pass.bind(_PRODUCT, {"x": x, "f": f, "y": y})
+    launch = one_pass.bind(_PRODUCT, [x, f, y])
     assert launch is not None
     launch()
     np.testing.assert_array_equal(y, x * f)
@@ -60,17 +59,17 @@ def test_one_number_for_each_channel(
 def test_what_does_not_go_together_is_refused(
     one_pass: OnePass, x: NDArray[Any], f: NDArray[Any]
 ) -> None:
-    assert one_pass.bind(_PRODUCT, {"x": x, "f": f, "y": np.empty(x.shape, np.float32)}) is None
+    assert one_pass.bind(_PRODUCT, [x, f, np.empty(x.shape, np.float32)]) is None
 
 
 def test_memory_that_overlaps_is_refused_unless_it_is_the_same(one_pass: OnePass) -> None:
     memory = np.arange(40, dtype=np.float32)
     x, shifted, f = memory[:20], memory[1:21], np.full(20, 2, np.float32)
-    assert one_pass.bind(_PRODUCT, {"x": x, "f": f, "y": shifted}) is None
-    launch = one_pass.bind(_PRODUCT, {"x": x, "f": f, "y": x})
+    assert one_pass.bind(_PRODUCT, [x, f, shifted]) is None
+    launch = one_pass.bind(_PRODUCT, [x, f, x])
     assert launch is not None
     launch()
     np.testing.assert_array_equal(memory[:20], 2 * np.arange(20, dtype=np.float32))
     channel = memory[20:21]
     y = memory[20:40]
-    assert one_pass.bind(_PRODUCT, {"x": x, "f": channel, "y": y}) is None
+    assert one_pass.bind(_PRODUCT, [x, channel, y]) is None

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from models.packs.records.programs import Step
 from models.runtime.joined_graphs import can_join
 from models.runtime.sessions import SessionError, open_piece
 from pipeline.devices.base import DeviceError, KernelError
@@ -18,20 +19,25 @@ from pipeline.devices.elementwise.operator_node import (
     holds_chain,
     why_not_shared,
 )
-from pipeline.devices.elementwise.programs import WORTH_SHARING, Program, Step
-from tests.pipeline.devices.elementwise.chains import Floats, computed, library, needs_library
+from pipeline.devices.elementwise.programs import WORTH_SHARING, NativeProgram
+from tests.pipeline.devices.elementwise.chains import (
+    Floats,
+    computed,
+    library,
+    native,
+    needs_library,
+    only,
+)
 
 pytestmark = needs_library
-_MISH = Program((Step("mish", ("x",), "y", 1.0),), frozenset("y"))
+_MISH = only("mish", p=1.0)
 
 
-def run(program: Program, threads: int, **arrays: Floats) -> None:
-    shapes = {name: array.shape for name, array in arrays.items()}
-    graph = chain_model(program, shapes)
+def run(program: NativeProgram, threads: int, *arrays: Floats) -> None:
+    graph = chain_model(program, [array.shape for array in arrays])
     assert graph is not None
     assert holds_chain(graph)
-    inputs = [arrays[name] for name in program.inputs]
-    outputs = [arrays[name] for name in sorted(program.results)]
+    inputs, outputs = arrays[: program.n_inputs], arrays[program.n_inputs :]
     _CpuKernel(open_piece(graph, threads, library().path)).bind(inputs, outputs)()
 
 
@@ -41,8 +47,8 @@ def test_the_bits_of_the_library_alone(size: int, threads: int) -> None:
     x = np.random.default_rng(8).normal(0, 9, (1, size)).astype(np.float32)
     expected = computed("mish", x, p=1.0)
     apart, place = np.empty_like(x), x.copy()
-    run(_MISH, threads, x=x, y=apart)
-    run(_MISH, threads, x=place, y=place)
+    run(_MISH, threads, x, apart)
+    run(_MISH, threads, place, place)
     for found in (apart, place):
         np.testing.assert_array_equal(found.view(np.uint32), expected.view(np.uint32))
 
@@ -52,31 +58,32 @@ def test_memory_without_alignment() -> None:
     place = memory[3 : 3 + 4 * WORTH_SHARING].view(np.float32)
     place[:] = np.linspace(-5, 5, WORTH_SHARING)
     expected = computed("mish", place.copy(), p=1.0)
-    run(_MISH, 2, x=place, y=place)
+    run(_MISH, 2, place, place)
     np.testing.assert_array_equal(place, expected)
     assert not memory[:3].any()
     assert not memory[3 + 4 * WORTH_SHARING :].any()
 
 
 def test_a_factor_for_each_channel_and_two_results() -> None:
-    program = Program(
-        (Step("multiply", ("x", "f"), "scaled"), Step("clip", ("scaled",), "y", 0.0, 6.0)),
-        frozenset(("scaled", "y")),
+    program = native(
+        Step(kind="multiply", reads=(0, 1)),
+        Step(kind="clip", reads=(2,), numbers=(0.0, 6.0)),
+        n_inputs=2,
+        results=(2, 3),
     )
     rng = np.random.default_rng(9)
     x = rng.standard_normal((1, 6, 99, 65), np.float32)
     f = rng.standard_normal((1, 6, 1, 1), np.float32) * 4
     scaled, y = np.empty_like(x), np.empty_like(x)
-    run(program, 2, x=x, f=f, scaled=scaled, y=y)
+    run(program, 2, x, f, scaled, y)
     np.testing.assert_array_equal(scaled, x * f)
     np.testing.assert_array_equal(y, np.clip(x * f, 0, 6))
 
 
 def test_shapes_that_do_not_go_together_make_no_node() -> None:
-    product = Program((Step("multiply", ("x", "f"), "y"),), frozenset("y"))
-    assert chain_node(product, {"x": (4, 3), "f": (4, 2), "y": (4, 3)}) is None
+    assert chain_node(only("multiply", 2), [(4, 3), (4, 2), (4, 3)], ["x", "f", "y"]) is None
     axes = (1,) * 9
-    assert chain_node(_MISH, {"x": axes, "y": axes}) is None
+    assert chain_node(_MISH, [axes, axes], ["x", "y"]) is None
 
 
 # Inputs, outputs, axes, steps; length; plane and width; operator, to, a, b, p, q.
@@ -132,7 +139,7 @@ def test_an_input_of_another_size_than_its_program_says(given: int, plane: int, 
 
 def test_a_pack_has_no_chains_of_its_own() -> None:
     """Its graphs come from anywhere: only those that are made here may have operators of ours."""
-    graph = chain_model(_MISH, {"x": (8,), "y": (8,)})
+    graph = chain_model(_MISH, [(8,), (8,)])
     assert graph is not None
     assert not can_join(graph)
     with pytest.raises(DeviceError, match="Chain"):

@@ -5,9 +5,8 @@ from typing import get_args
 
 import pytest
 
-from models.network.activations import Activation, Kind
+from models.network.activations import Activation, Arithmetic, Kind
 from models.network.node import UnsuitedError
-from models.network.operators.elements import Arithmetic
 from pipeline.devices.cuda.operators.elements import ARITHMETIC
 from pipeline.devices.cuda.operators.launches import ACTIVATIONS, activation_arguments
 from tests.pipeline.devices.cuda.host.build import KERNELS

@@ -1,50 +1,15 @@
-"""The blocked layout (NCHWc): converted at each operator's edge, computed by the plain operators.
-
-A blocked tensor has the shape [N, C, ...] with C a multiple of the block b, but its bytes are those of
-[N, C / b, ..., b].
-"""
+"""The blocked layout (NCHWc): converted at each operator's edge, computed by the plain operators."""
 
 from collections.abc import Callable
 
 import numpy as np
 
-from pipeline.devices.operators.activation import activate
-from pipeline.devices.operators.base import Array, Call, Operator
-from pipeline.devices.operators.convolution import convolve
-from pipeline.devices.operators.pooling import average_pool, max_pool
-from pipeline.devices.operators.reduction import global_average, global_max
-
-
-def plain(x: Array, block: int) -> Array:
-    """Return the plain tensor [N, C, ...] whose blocked form ``x`` is.
-
-    Raises:
-        ValueError: C is not a multiple of ``block``.
-    """
-    batch, channels, *size = x.shape
-    blocks = x.reshape(batch, channels // block, *size, block)
-    return np.moveaxis(blocks, -1, 2).reshape(x.shape)
-
-
-def blocked(x: Array, block: int) -> Array:
-    """Return the blocked form of ``x`` [N, C, ...]: the inverse of ``plain``, the same shape."""
-    batch, channels, *size = x.shape
-    blocks = x.reshape(batch, channels // block, block, *size)
-    return np.moveaxis(blocks, 2, -1).reshape(x.shape)
-
-
-def plain_weight(weight: Array, block: int) -> Array:
-    """Return the plain weight [O, I, ...] of a blocked one.
-
-    Its bytes are those of [O / b, I / b, ..., b of I, b of O], or, with less than a block of input
-    channels (a first layer, one channel a group), of [O / b, I, ..., b of O].
-    """
-    rows, depth, *kernel = weight.shape
-    if depth < block:
-        split = weight.reshape(rows // block, depth, *kernel, block)
-        return np.moveaxis(split, -1, 1).reshape(weight.shape)
-    split = weight.reshape(rows // block, depth // block, *kernel, block, block)
-    return np.moveaxis(split, (-1, -2), (1, 3)).reshape(weight.shape)
+from models.network.layouts import blocked, plain, plain_weight
+from tests.oracle.activation import activate
+from tests.oracle.base import Array, Call, Operator
+from tests.oracle.convolution import convolve
+from tests.oracle.pooling import average_pool, max_pool
+from tests.oracle.reduction import global_average, global_max
 
 
 def _conv(call: Call) -> list[Array]:

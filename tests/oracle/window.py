@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipeline.devices.operators.base import Array, Call
+from tests.oracle.base import Array, Call
 
 
 @dataclass(frozen=True)

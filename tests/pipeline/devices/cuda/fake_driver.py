@@ -79,7 +79,7 @@ class FakeDriver(Driver):
         self.log: list[Operation] = []
         self.fail: dict[str, int] = {}
         self._known = known
-        self._random = random.Random(seed)  # noqa: S311  no secret
+        self._random = random.Random(seed)
         self._eager = eager
         self._total = memory_bytes
         self._compute = compute

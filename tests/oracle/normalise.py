@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from pipeline.devices.operators.base import Array, Call, Operator, wide
+from tests.oracle.base import Array, Call, Operator, wide
 
 # Before this opset Softmax saw its input as a matrix, cut in two at its axis.
 _SOFTMAX_OF_ONE_AXIS = 13

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from pipeline.devices.operators.activation import ACTIVATIONS, activate
-from pipeline.devices.operators.base import Array, Call, Operator, wide
+from tests.oracle.activation import ACTIVATIONS, activate
+from tests.oracle.base import Array, Call, Operator, wide
 
 
 def _product(call: Call) -> Array:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from pipeline.devices.operators.base import Array, Call, Operator
+from tests.oracle.base import Array, Call, Operator
 
 # From here on the second input is a region of interest, and scales are the third.
 _WITH_REGION = 11

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from pipeline.devices.operators.base import Array, Call, Operator
+from tests.oracle.base import Array, Call, Operator
 
 
 def _reshape(call: Call) -> list[Array]:

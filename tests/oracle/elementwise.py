@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 from onnx import helper
 
-from pipeline.devices.operators.base import Array, Call, Operator, wide
+from tests.oracle.base import Array, Call, Operator, wide
 
 
 def _unary(function: Callable[[Array], Array]) -> Operator:

@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 
-from pipeline.devices.operators.base import Array, Call, Operator
+from tests.oracle.base import Array, Call, Operator
 
 
 def _concat(call: Call) -> list[Array]:

@@ -1,0 +1,283 @@
+"""What pieces and row operators compute where that is operators on elements: the programs of a manifest.
+
+Invariant: a piece and the row operators that make the same have programs of the same steps, or none. So a
+network has the same bits whole and on rows.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from numpy.typing import NDArray
+
+from models.compiler.analysis.graph import Graph
+from models.compiler.analysis.slices import CutPiece, Slice
+from models.compiler.cutting.partition import Partition
+from models.compiler.cutting.rows import RowNode
+from models.graphs.nodes import domain_of, node_of
+from models.network.activations import Activation, Arithmetic
+from models.network.fields import Array, stretches
+from models.network.node import Known, Node, NodeReader, UnsuitedError
+from models.network.operators.elements import READERS, Combine
+from models.network.patterns import activations_in
+from models.packs.records.programs import LARGEST, Elementwise, Program, Step
+
+_COMMUTE = frozenset(("add", "multiply", "larger", "smaller"))
+# Activations that ONNX Runtime computes as several operators, each of which passes over all elements.
+_TAKEN_APART = frozenset(("mish", "hard_swish"))
+
+
+@dataclass(frozen=True)
+class _Found:
+    """``result`` is ``function`` of ``operands``, by names of values; ``nodes``: those that it stands for.
+
+    Arithmetic of one operand has ``number`` for the second.
+    """
+
+    function: Activation | Arithmetic
+    operands: tuple[str, ...]
+    result: str
+    nodes: tuple[int, ...]
+    number: float = 0.0
+
+    @property
+    def numbers(self) -> tuple[float, ...]:
+        if isinstance(self.function, Activation):
+            return self.function.parameters
+        return (self.number,) if len(self.operands) == 1 else ()
+
+    @property
+    def is_of_a_file(self) -> bool:
+        """Return whether a manifest can have its numbers."""
+        numbers = self.numbers
+        if isinstance(self.function, Activation) and self.function.kind == "clip":
+            numbers = tuple(number for number in numbers if not math.isinf(number))
+        return all(abs(number) <= LARGEST for number in numbers)  # no NaN is
+
+    def step(self, places: Mapping[str, int]) -> Step:
+        """Return the record, where values have these ``places``."""
+        return Step(
+            kind=self.function.kind if isinstance(self.function, Activation) else self.function,
+            reads=tuple(places[name] for name in self.operands),
+            numbers=tuple(None if math.isinf(number) else number for number in self.numbers),
+        )
+
+
+@dataclass(frozen=True)
+class _Share:
+    """What is done of some steps, by names: ``results`` are values by what they are made as."""
+
+    steps: Sequence[_Found] = ()
+    results: Mapping[str, str] = field(default_factory=dict)
+
+
+class ProgramDescriber:
+    """Describes the programs of ``parts``, each once, in the order in which they are asked for."""
+
+    def __init__(self, parts: Partition) -> None:
+        self._parts = parts
+        numbered = zip(parts.rows.nodes, parts.row_graphs, strict=True)
+        self._rows = {row.index: row for row, graph in numbered if graph is not None}
+        self._steps: dict[tuple[int, int], list[_Found] | None] = {}
+        self._programs: list[Program] = []
+        self._numbers: dict[str, int] = {}
+        root = parts.aliases.root
+        read = {part.name for piece in parts.pieces for part in piece.inputs.values()}
+        self._read = {root(name) for name in (*parts.graph.inputs, *parts.graph.outputs, *read)}
+
+    @property
+    def programs(self) -> tuple[Program, ...]:
+        """All that were described."""
+        return tuple(self._programs)
+
+    def piece(self, piece: CutPiece) -> Elementwise | None:
+        """Return what ``piece`` computes; None: something else, or what is not worth a program."""
+        steps = self._steps_of(piece)
+        if steps is None:
+            return None
+        made = {step.result for step in steps} & self._kept(piece)
+        results = {name: name for name in piece.outputs if name in made}
+        return self._described(_Share(steps, results), [*piece.inputs], [*piece.outputs])
+
+    def row_operator(self, row: RowNode) -> Elementwise | None:
+        """Return what an operator on rows has to do; None: there is no program for it.
+
+        An activation of several operators is done by one of them, and the others have nothing to do.
+        """
+        steps = self._steps_of(self._parts.pieces[self._parts.pieces_of(row.index)[0]])
+        if steps is None:
+            return None
+        own = next(step for step in steps if row.index in step.nodes)
+        share = (self._shares(own) or {})[row.index]
+        return self._described(share, _inputs(row), row.outputs)
+
+    def _kept(self, piece: CutPiece) -> set[str]:
+        """Return the outputs of ``piece`` that something outside of it reads.
+
+        What lies in the same memory as one that is read counts as read.
+        """
+        root = self._parts.aliases.root
+        return {name for name, part in piece.outputs.items() if root(part.name) in self._read}
+
+    def _steps_of(self, piece: CutPiece) -> list[_Found] | None:
+        """Return all that ``piece`` computes, where it has a program; slices of a chain do the same."""
+        key = piece.first_node, piece.end_node
+        if key not in self._steps:
+            reader = _Reader(self._parts.graph, self._parts.aliases.elided, piece)
+            steps = reader.steps(self._kept(piece))
+            is_kept = steps and _is_worth_it(steps) and self._goes_on_rows(steps, key)
+            self._steps[key] = steps if is_kept else None
+        return self._steps[key]
+
+    def _goes_on_rows(self, steps: Sequence[_Found], nodes: tuple[int, int]) -> bool:
+        """Return whether row operators, if there are any of ``nodes``, can do ``steps``."""
+        rows = self._rows.keys() & range(*nodes)
+        computed = {node for step in steps for node in step.nodes}
+        return not rows or (
+            rows == computed and all(self._shares(step) is not None for step in steps)
+        )
+
+    def _shares(self, step: _Found) -> dict[int, _Share] | None:
+        """Return what the row operator of each node of ``step`` does of it.
+
+        It is done where its operands are read for the last time: later they may be gone. Who reads the
+        result then hands it on; the others do nothing. None: it does not come to the last one.
+        """
+        rows = {node: self._rows[node] for node in step.nodes}
+        reading = [node for node in rows if {*step.operands} <= {*_inputs(rows[node])}]
+        shares = dict.fromkeys(rows, _Share())
+        holding = ""  # the result
+        for node, row in rows.items():
+            (made,) = row.outputs
+            if node == max(reading, default=None):
+                shares[node] = _Share([replace(step, result=made)], {made: made})
+                holding = made
+            elif holding in _inputs(row):
+                shares[node] = _Share([], {made: holding})
+                holding = made
+        return shares if holding == step.result else None
+
+    def _described(
+        self, share: _Share, inputs: Sequence[str], outputs: Sequence[str]
+    ) -> Elementwise:
+        """Return ``share`` where ports have these names."""
+        made = {step.result for step in share.steps}
+        used = (*(name for step in share.steps for name in step.operands), *share.results.values())
+        read = dict.fromkeys(name for name in used if name not in made)
+        values = (*read, *(step.result for step in share.steps))
+        places = {name: place for place, name in enumerate(values)}
+        program = Program(
+            n_inputs=len(read),
+            steps=tuple(step.step(places) for step in share.steps),
+            results=tuple(places[name] for name in share.results.values()),
+        )
+        # Equal as text: 0 and -0 are equal numbers.
+        number = self._numbers.setdefault(repr(program), len(self._programs))
+        if number == len(self._programs):
+            self._programs.append(program)
+        return Elementwise(
+            program=number,
+            reads=tuple(map(inputs.index, read)),
+            makes=tuple(map(outputs.index, share.results)),
+        )
+
+
+def _inputs(row: RowNode) -> list[str]:
+    return [*(name for name, _ in row.inputs), *row.weights]
+
+
+def _is_worth_it(steps: Sequence[_Found]) -> bool:
+    """Return whether there is more than one operator, which ONNX Runtime passes over once, too."""
+    function = steps[0].function
+    taken_apart = isinstance(function, Activation) and function.kind in _TAKEN_APART
+    return len(steps) > 1 or len(steps[0].nodes) > 1 or taken_apart
+
+
+class _Reader:
+    """Reads the nodes of ``piece``, but for those ``elided``, which have no kernel."""
+
+    def __init__(self, graph: Graph, elided: frozenset[int], piece: CutPiece) -> None:
+        self._graph = graph
+        self._piece = piece
+        own = range(piece.first_node, piece.end_node)
+        self._indices = [index for index in own if index not in elided]
+        opsets = {domain_of(item.domain): item.version for item in graph.opsets}
+        self._nodes = [node_of(graph.nodes[index], opsets) for index in self._indices]
+        made = (name for node in self._nodes for name in node.outputs if name in graph.values)
+        whole = {name: Slice(name, graph.values[name].shape) for name in made}
+        self._values = {**whole, **piece.inputs, **piece.outputs}
+        self._known = Known(self._array, self._constant)
+
+    def steps(self, kept: set[str]) -> list[_Found] | None:
+        """Return all that is computed as steps; None: not all of it are operators on elements.
+
+        ``kept``: outputs that something else reads.
+        """
+        if self._piece.region is not None or not all(
+            node.operator in READERS for node in self._nodes
+        ):
+            return None
+        found = [
+            _Found(item.activation, (item.x,), self._nodes[item.nodes[-1]].output, item.nodes)
+            for item in activations_in(self._nodes, kept, self._known.number)
+        ]
+        covered = {at for step in found for at in step.nodes}
+        for at, node in enumerate(self._nodes):
+            if at not in covered:
+                step = self._single(node, at)
+                if step is None:
+                    return None
+                found.append(step)
+        if not all(step.is_of_a_file for step in found) or not self._fits(found, kept):
+            return None
+        found.sort(key=lambda step: step.nodes[-1])
+        return [
+            replace(step, nodes=tuple(self._indices[at] for at in step.nodes)) for step in found
+        ]
+
+    def _fits(self, steps: Sequence[_Found], kept: set[str]) -> bool:
+        """Return whether the results of ``steps`` have one shape, to which stretches what they read."""
+        made = {step.result for step in steps}
+        shapes = {self._values[name].shape for name in made & kept}
+        read = {name for step in steps for name in step.operands} - made
+        return len(shapes) == 1 and all(
+            stretches(self._values[name].shape, shape) for name in read for shape in shapes
+        )
+
+    def _single(self, node: Node, at: int) -> _Found | None:
+        """Return the step that one node is."""
+        try:
+            read = READERS[node.operator](NodeReader(node, self._known))
+        except UnsuitedError:
+            return None
+        if isinstance(read, Combine):
+            return self._combined(read, at)
+        if read.x.name not in self._values:
+            return None
+        return _Found(read.function, (read.x.name,), read.y.name, (at,))
+
+    def _combined(self, read: Combine, at: int) -> _Found | None:
+        """Return the step that arithmetic of two is; one of them may be a number."""
+        names = tuple(operand.name for operand in read.operands)
+        values = tuple(name for name in names if name in self._values)
+        if len(names) != 2 or not values:
+            return None
+        if len(values) == 2:
+            return _Found(read.kind, values, read.y.name, (at,))
+        number_last = names[0] == values[0]
+        number = self._known.number(names[1 if number_last else 0])
+        if number is None or not (number_last or read.kind in _COMMUTE):
+            return None
+        if read.kind == "subtract":
+            return _Found("add", values, read.y.name, (at,), -number)
+        return _Found(read.kind, values, read.y.name, (at,), number)
+
+    def _array(self, name: str) -> Array | None:
+        part = self._values.get(name)
+        if part is not None:
+            return Array(dtype=self._graph.array(part.name).dtype, shape=part.shape)
+        return self._graph.array(name) if name in self._graph.constants else None
+
+    def _constant(self, name: str) -> NDArray[Any] | None:
+        return None if name in self._values else self._graph.constants.get(name)

@@ -1,0 +1,137 @@
+"""What a manifest says of operators on elements must be possible (docs/pack-format.md, "programs").
+
+After these checks a program reads and makes arrays that are there, of sizes that fit each other, and no
+step reads what is made after it.
+"""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from models.errors import PackError
+from models.network.activations import PARAMETERS
+from models.network.fields import Array, stretches
+from models.network.windows import SAME
+from models.packs.choice import joined_pieces
+from models.packs.manifest import Manifest
+from models.packs.records.pieces import Piece
+from models.packs.records.programs import Elementwise, Program, Step
+from models.packs.records.rows import RowOperator
+
+_DTYPE = "float32"
+
+
+def check_programs(path: Path, manifest: Manifest) -> None:
+    """Check the programs of the manifest in ``path``, whose pieces, alternatives and rows were checked.
+
+    Raises:
+        PackError: something in them cannot be; the message names the field.
+    """
+    for number, program in enumerate(manifest.programs):
+        _check_program(f"{path}: programs.{number}", program)
+    for where, piece in _pieces(manifest):
+        if piece.elementwise is None:
+            continue
+        if piece.resident is not None:
+            raise PackError(f"{path}: {where}.elementwise: a resident piece has no program")
+        field = f"{path}: {where}.elementwise"
+        _check_ports(field, manifest, piece.elementwise, piece.inputs, piece.outputs)
+    for number, item in enumerate(manifest.row_operators):
+        if item.elementwise is not None:
+            field = f"{path}: row_operators.{number}.elementwise"
+            _check_row_operator(field, manifest, item, item.elementwise)
+
+
+def _pieces(manifest: Manifest) -> Iterator[tuple[str, Piece]]:
+    """Yield pieces with the fields that say them: the finest, and joined ones where some have programs."""
+    for number, piece in enumerate(manifest.pieces):
+        yield f"pieces.{number}", piece
+    for number, alternative in enumerate(manifest.alternatives):
+        if any(item.elementwise for item in alternative.joined):
+            for position, piece in enumerate(joined_pieces(manifest, alternative)):
+                yield f"alternatives.{number}.joined.{position}", piece
+
+
+def _check_program(where: str, program: Program) -> None:
+    n_values = program.n_inputs + len(program.steps)
+    for number, step in enumerate(program.steps):
+        field = f"{where}.steps.{number}"
+        for value in step.reads:
+            if value >= program.n_inputs + number:
+                raise PackError(f"{field}.reads: {value} is not made before it")
+        fault = _fault(step)
+        if fault:
+            raise PackError(f"{field}: {fault}")
+    for value in program.results:
+        if value >= n_values:
+            raise PackError(f"{where}.results: {value} is out of range")
+    if len(set(program.results)) < len(program.results):
+        raise PackError(f"{where}.results: one is there twice")
+    if program.steps and not program.results:
+        raise PackError(f"{where}.results: none")
+    read = {*program.results, *(value for step in program.steps for value in step.reads)}
+    n_read = sum(value < program.n_inputs for value in read)
+    if n_read < program.n_inputs:
+        raise PackError(f"{where}.n_inputs: {program.n_inputs}, of which {n_read} are read")
+
+
+def _fault(step: Step) -> str:
+    """Return why a step cannot be; empty where it can."""
+    n_reads, n_numbers = len(step.reads), len(step.numbers)
+    parameters = PARAMETERS.get(step.kind)
+    possible = [(1, 1), (2, 0)] if parameters is None else [(1, parameters)]
+    if (n_reads, n_numbers) not in possible:
+        return f"{step.kind} of {n_reads} values and {n_numbers} numbers"
+    if None in step.numbers and step.kind != "clip":
+        return f"{step.kind} with a number that is none"
+    return ""
+
+
+def _check_ports(
+    where: str,
+    manifest: Manifest,
+    item: Elementwise,
+    inputs: Sequence[Array],
+    outputs: Sequence[Array],
+) -> None:
+    """Check that a program is there, and what it reads and makes, of sizes that fit."""
+    if item.program >= len(manifest.programs):
+        raise PackError(f"{where}.program: {item.program} is out of range")
+    program = manifest.programs[item.program]
+    for field, places, ports, count in (
+        ("reads", item.reads, inputs, program.n_inputs),
+        ("makes", item.makes, outputs, len(program.results)),
+    ):
+        if len(places) != count:
+            raise PackError(f"{where}.{field}: {len(places)}, of a program with {count}")
+        for place in places:
+            if place >= len(ports):
+                raise PackError(f"{where}.{field}: {place} is out of range")
+            if ports[place].dtype != _DTYPE or ports[place].is_loose:
+                raise PackError(f"{where}.{field}: {place} is not {_DTYPE} of a known size")
+    if len(set(item.makes)) < len(item.makes):
+        raise PackError(f"{where}.makes: one is there twice")
+    shapes = {outputs[place].shape for place in item.makes}
+    if len(shapes) > 1:
+        raise PackError(f"{where}.makes: results of several shapes")
+    for shape in shapes:
+        for place in item.reads:
+            if not stretches(inputs[place].shape, shape):
+                fault = f"{list(inputs[place].shape)} does not stretch to {list(shape)}"
+                raise PackError(f"{where}.reads: {place}: {fault}")
+
+
+def _check_row_operator(
+    where: str, manifest: Manifest, operator: RowOperator, item: Elementwise
+) -> None:
+    values = manifest.row_values
+    read = [values[taken.row_value] for taken in operator.inputs]
+    _check_ports(where, manifest, item, [*read, *operator.weights], [values[operator.output]])
+    for place in item.reads:
+        if place >= len(read):
+            shape = operator.weights[place - len(read)].shape
+            if shape[-2:-1] not in ((), (1,)):
+                raise PackError(f"{where}.reads: {place}: {list(shape)} differs by row")
+            continue
+        taken = operator.inputs[place]
+        if (taken.window, taken.across) != (SAME, SAME):
+            raise PackError(f"{where}.reads: {place} is not read row by row")

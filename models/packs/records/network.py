@@ -1,0 +1,20 @@
+"""What layers of model.onnx are that the compiler took apart, by the names of values."""
+
+from dataclasses import dataclass
+
+from models.network.fields import Name, Record
+from models.network.windows import Window
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowProduct(Record):
+    """A convolution of bytes on channels-last tensors: a matrix times the windows of its input.
+
+    ``source`` and ``output`` are [images, rows, columns, channels], ``windows`` those of rows and columns.
+    ``product``: what the product makes, or products of some output channels each: [pixels, channels].
+    """
+
+    source: Name
+    product: Name
+    output: Name
+    windows: tuple[Window, Window]

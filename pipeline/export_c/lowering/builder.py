@@ -1,0 +1,90 @@
+"""What operators are lowered with: what is known of values, constants, and the steps so far."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models.network.fields import Array
+from models.network.node import Known, UnsuitedError, Value
+from pipeline.export_c.lowering.steps import After, Argument, Pointer, Same, Step, Weight
+
+
+class Builder:
+    """``values``: dtype and shape of all that was made; ``constants``: those given, and those computed.
+
+    ``label``: of the node whose steps are added. What cannot become C raises UnsuitedError.
+    """
+
+    def __init__(self, constants: Mapping[str, NDArray[Any]]) -> None:
+        self.values: dict[str, Array] = {}
+        self.constants = dict(constants)
+        self.steps: list[Step] = []
+        self.label = ""
+        self.known = Known(self._array, self.constants.get)
+
+    def _array(self, name: str) -> Array | None:
+        constant = self.constants.get(name)
+        if constant is None:
+            return self.values.get(name)
+        return Array(dtype=constant.dtype.name, shape=constant.shape)
+
+    def held(self, value: Value | None) -> NDArray[Any] | None:
+        """Return the numbers of ``value`` in its shape, if it is a constant."""
+        found = None if value is None else self.constants.get(value.name)
+        return None if value is None or found is None else found.reshape(value.shape)
+
+    def constant(self, value: Value) -> NDArray[Any]:
+        """Return the numbers of ``value``, which must be a constant."""
+        found = self.held(value)
+        if found is None:
+            raise UnsuitedError(f"{value.name!r} is not constant")
+        return found
+
+    def operand(self, value: Value) -> Pointer | Weight:
+        """Return a pointer to ``value``, of which all is read."""
+        found = self.held(value)
+        return Pointer(value.name) if found is None else Weight(np.ascontiguousarray(found))
+
+    def weight(self, value: Value | None) -> Weight | None:
+        """Return a pointer to a constant of 32-bit floats, if there is one."""
+        if value is None:
+            return None
+        return Weight(np.ascontiguousarray(self.constant(value), np.float32))
+
+    def make(self, value: Value) -> Pointer:
+        """Say that ``value`` is made by the steps that follow; return a pointer to it."""
+        self.values[value.name] = Array(dtype=value.dtype, shape=value.shape)
+        return Pointer(value.name)
+
+    def fold(self, value: Value, numbers: NDArray[Any]) -> None:
+        """Say that ``value`` is a constant."""
+        self.constants[value.name] = np.ascontiguousarray(numbers).reshape(value.shape)
+
+    def step(
+        self,
+        output: Value,
+        kernel: str,
+        *arguments: Argument,
+        in_place: Sequence[str] = (),
+        pointwise: bool = False,
+        same: Same | None = None,
+        after: After | None = None,
+    ) -> None:
+        """Add a step that makes ``output``, or a part of it."""
+        for item in arguments:
+            if isinstance(item, Pointer) and item.name not in self.values:
+                raise UnsuitedError(f"{item.name!r} is constant")
+        self.steps.append(
+            Step(
+                self.label,
+                kernel,
+                arguments,
+                output.name,
+                tuple(in_place),
+                pointwise,
+                same,
+                after,
+            )
+        )

@@ -1,0 +1,116 @@
+"""Programs of a manifest as the library takes them: names, numbers and places."""
+
+import math
+import re
+from typing import get_args
+
+import pytest
+
+from models.network.activations import Arithmetic, Kind
+from models.packs.records.programs import Program, Step
+from pipeline.devices.elementwise.building import SOURCES
+from pipeline.devices.elementwise.programs import (
+    MOST_BLOCKS,
+    MOST_TENSORS,
+    OPERATORS,
+    NativeProgram,
+    native_program,
+)
+from tests.pipeline.devices.elementwise.chains import native
+
+_KINDS = (*get_args(Kind), *get_args(Arithmetic))
+
+
+def described(program: NativeProgram) -> list[str]:
+    return [f"{OPERATORS[step.operator]} {step.a} {step.b} to {step.to}" for step in program.steps]
+
+
+def test_operators_are_those_of_the_library_in_its_order() -> None:
+    (names,) = re.findall(
+        r"enum operator \{(.*?)N_OPERATORS", (SOURCES / "chain.h").read_text(), re.S
+    )
+    assert tuple(re.findall(r"\w+", names.lower())) == OPERATORS
+
+
+def alone(kind: str, n_reads: int) -> NativeProgram | None:
+    step = Step(kind=kind, reads=tuple(range(n_reads)))  # type: ignore[arg-type]
+    return native_program(Program(n_inputs=n_reads, steps=(step,), results=(n_reads,)))
+
+
+def test_each_operator_is_some_kind_but_copy() -> None:
+    found = {alone(kind, n_reads) for kind in _KINDS for n_reads in (1, 2)}
+    assert {OPERATORS[each.steps[0].operator] for each in found if each} == {*OPERATORS} - {"copy"}
+
+
+@pytest.mark.parametrize(("kind", "n_reads"), [("exp", 1), ("gelu_tanh", 1), ("power", 2)])
+def test_what_has_no_kernel_is_left_alone(kind: str, n_reads: int) -> None:
+    assert alone(kind, n_reads) is None
+
+
+@pytest.mark.parametrize(
+    ("step", "numbers"),
+    [
+        (Step(kind="clip", reads=(0,), numbers=(0.0, 6.0)), (0, 6)),
+        (Step(kind="clip", reads=(0,), numbers=(None, 6.0)), (-math.inf, 6)),
+        (Step(kind="clip", reads=(0,), numbers=(1.0, None)), (1, math.inf)),
+        (Step(kind="relu", reads=(0,)), (0, math.inf)),
+        (Step(kind="add", reads=(0,), numbers=(-3.0,)), (-3, 0)),
+        (Step(kind="silu", reads=(0,), numbers=(1.702,)), (1.702, 0)),
+    ],
+)
+def test_numbers(step: Step, numbers: tuple[float, float]) -> None:
+    (found,) = native(step).steps
+    assert (found.p, found.q) == numbers
+
+
+def test_values_in_between_take_blocks_that_nobody_reads_any_more() -> None:
+    steps = [Step(kind="add", reads=(0, 1)), Step(kind="tanh", reads=(2,))]
+    steps += [Step(kind="multiply", reads=(3, 0)), Step(kind="add", reads=(4, 1))]
+    assert described(native(*steps, n_inputs=2)) == [
+        "add 0 1 to 12",
+        "tanh 12 12 to 12",
+        "multiply 12 0 to 12",
+        "add 12 1 to 2",
+    ]
+
+
+def test_a_result_over_what_is_read_is_written_last() -> None:
+    """Input and first result may be the same memory: what else reads the input must have done so before."""
+    steps = [Step(kind="sigmoid", reads=(0,)), Step(kind="multiply", reads=(0, 1))]
+    assert described(native(*steps, results=(1, 2))) == [
+        "sigmoid 0 0 to 12",
+        "multiply 0 12 to 2",
+        "copy 12 12 to 1",
+    ]
+
+
+def test_a_result_that_is_an_input_is_a_copy() -> None:
+    for n_inputs in (1, 2):
+        found = native_program(Program(n_inputs=n_inputs, results=tuple(range(n_inputs))))
+        assert found is not None
+        assert described(found) == [f"copy {at} {at} to {n_inputs + at}" for at in range(n_inputs)]
+
+
+def test_nothing_to_do() -> None:
+    assert native_program(Program(n_inputs=0)) == NativeProgram(0, 0, ())
+
+
+def added(n_inputs: int) -> Program:
+    steps = [Step(kind="add", reads=(0, 1))]
+    steps += [Step(kind="add", reads=(n_inputs + at - 2, at)) for at in range(2, n_inputs)]
+    return Program(n_inputs=n_inputs, steps=tuple(steps), results=(n_inputs + len(steps) - 1,))
+
+
+def test_more_tensors_than_the_library_takes() -> None:
+    assert native_program(added(MOST_TENSORS)) is None
+    assert native_program(added(MOST_TENSORS - 1)) is not None
+
+
+def test_more_values_in_between_than_the_library_takes() -> None:
+    def kept(count: int) -> Program:
+        steps = [Step(kind="tanh", reads=(0,)) for _ in range(count)]
+        steps += [Step(kind="add", reads=(count, count - at)) for at in range(1, count)]
+        return Program(n_inputs=1, steps=tuple(steps), results=(len(steps),))
+
+    assert native_program(kept(MOST_BLOCKS)) is not None
+    assert native_program(kept(MOST_BLOCKS + 1)) is None
