@@ -16,7 +16,8 @@ from models.network.operators.quantised import QuantisedTask
 #: Operators that had better be pieces of their own: kernels know each of them alone.
 ALONE = frozenset(("QLinearConv", "QGemm", "QLinearGlobalAveragePool"))
 # What a task of several nodes begins with.
-_FIRST = frozenset(("QLinearConv", "QGemm", "QLinearConcat", "QuantizeLinear"))
+_LAYERS = frozenset(("QLinearConv", "QGemm"))
+_FIRST = _LAYERS | {"QLinearConcat", "QuantizeLinear"}
 
 
 def quantised_groups(graph: Graph, most_weights: int | None = None) -> Fused:
@@ -43,6 +44,10 @@ def _tasks(graph: Graph, tasks: Tasks) -> dict[int, Found]:
     return found
 
 
+def _has_depthwise(found: Found) -> bool:
+    return isinstance(found.task, QuantisedTask) and found.task.depthwise >= 0
+
+
 def _added(found: Found) -> str | None:
     """Return what is added to the layer of a group that is no bottleneck; its sum may lie over it."""
     over = found.task.over
@@ -63,15 +68,15 @@ def before_tables(graph: Graph) -> frozenset[str]:
     bottlenecks = {
         index
         for first, group in _tasks(graph, tasks).items()
-        if isinstance(group.task, QuantisedTask) and group.task.depthwise >= 0
+        if _has_depthwise(group)
         for index in range(first, group.end)
     }
     found = set()
     for index, node in enumerate(graph.nodes):
-        dense = tasks.dense(index) if node.op_type in _FIRST else None
-        if dense is None or index in bottlenecks or dense.task.over is not None:
-            continue
-        found.add(graph.nodes[dense.end - 1].output[0])
+        is_layer = node.op_type in _LAYERS and index not in bottlenecks
+        dense = tasks.longest(index) if is_layer else None
+        if dense is not None and dense.task.over is None and not _has_depthwise(dense):
+            found.add(graph.nodes[dense.end - 1].output[0])
     return frozenset(found)
 
 

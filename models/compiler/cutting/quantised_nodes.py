@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from models.compiler.analysis.graph import Graph
-from models.compiler.optimising.tables import BYTES
 from models.graphs.nodes import domain_of, made, node_of
 from models.network.fields import Array
 from models.network.node import Known, Node, NodeReader, UnsuitedError
 from models.network.operators.quantised import (
+    BYTES,
     Concatenation,
     Part,
     Quantised,
@@ -89,10 +89,6 @@ class Tasks:
         found = _Reader(self, nodes.stop, ports).found(nodes.start)
         return found if found is not None and found.end == nodes.stop else None
 
-    def dense(self, index: int) -> Found | None:
-        """Return the task of layer ``index`` and what is made of its bytes, if it reads all channels."""
-        return _Reader(self, len(self.graph.nodes)).dense(index)
-
 
 class _Reader:
     """Reads one task of ``tasks`` up to node ``end``; ``ports``: names of its first tensors.
@@ -113,20 +109,6 @@ class _Reader:
         try:
             average = self._tasks.node(first).operator == _AVERAGE
             return self._checked(self._average() if average else self._task())
-        except UnsuitedError:
-            return None
-
-    def dense(self, index: int) -> Found | None:
-        """Return the task of layer ``index`` and what is made of its bytes, if it reads all channels."""
-        self._at = index
-        try:
-            image = self._image(self._tasks.node(index).inputs[0])
-            number = self._number(image.name)
-            layer, image = self._layer(image)
-            if layer.depthwise:
-                return None
-            task = QuantisedTask(source=number, layers=(layer,))
-            return self._checked(self._behind(task, image))
         except UnsuitedError:
             return None
 
@@ -171,6 +153,12 @@ class _Reader:
         self._at += 1
         return NodeReader(node, self._tasks.known)
 
+    def _follow(self, operator: str) -> NodeReader:
+        """As ``_take``, of an ``operator`` that alone reads what the node before it makes."""
+        if self._next() != operator:
+            raise UnsuitedError(f"no {operator} follows")
+        return self._take()
+
     def _image(self, name: str) -> _Image:
         """Return the value ``name`` as bytes with channels last; the rows of a matrix are pixels."""
         array = self._graph.values.get(name)
@@ -207,7 +195,7 @@ class _Reader:
         else:
             raise UnsuitedError("no layer")
         number = self._number(source[0])
-        layer, image = self._layer(image)
+        layer, image = self._layer(self._take(), image)
         task = QuantisedTask(source=number, layers=(layer,), rectangle=rectangle, joined=joined)
         first = self._at
         task = task if layer.depthwise else self._behind(task, image)
@@ -239,9 +227,7 @@ class _Reader:
                 if axis not in (2, 3) or not whole or not 0 <= first < last:
                     raise UnsuitedError("no rectangle of it")
                 low[axis], high[axis] = first, last
-        if self._next() != "Transpose":
-            raise UnsuitedError("channels do not lie last")
-        turned = self._take()
+        turned = self._follow("Transpose")
         if turned.attribute("perm") != _CHANNELS_LAST or self._next() != CONVOLUTION:
             raise UnsuitedError("channels do not lie last, or no layer reads them")
         size = (high[2] - low[2], high[3] - low[3])
@@ -269,9 +255,8 @@ class _Reader:
         made_image = _Image(read.output, images[0].size, channels)
         return Concatenation(parts=tuple(parts), made=self._scaling(read, 0)), made_image
 
-    def _layer(self, image: _Image) -> tuple[QuantisedLayer, _Image]:
-        """Take the convolution or product of ``image``; return it and what it makes."""
-        read = self._take()
+    def _layer(self, read: NodeReader, image: _Image) -> tuple[QuantisedLayer, _Image]:
+        """Return the convolution or product of ``image`` that a node is, and what it makes."""
         if read.name(0) != image.name:
             raise UnsuitedError("reads something else")
         if read.node.operator == CONVOLUTION:
@@ -303,10 +288,11 @@ class _Reader:
         read.require("alpha", 1.0)
         weights = read.constant(3)
         by_inputs = not read.attribute("transB", 0)
-        filters, channels = (weights.shape[::-1] if by_inputs else weights.shape)[:2]
-        # Biases may be broadcast.
-        if channels != image.channels or (read.has(6) and read.constant(6).shape != (filters,)):
-            raise UnsuitedError("shapes")
+        if weights.ndim != 2 or weights.shape[1 - by_inputs] != image.channels:
+            raise UnsuitedError("weights of another shape")
+        filters = weights.shape[by_inputs]
+        if read.has(6) and read.constant(6).shape != (filters,):
+            raise UnsuitedError("biases are broadcast")
         windows = Windows((SAME, SAME), image.size, image.size)
         return self._of(read, image, filters, windows, by_inputs=by_inputs, bias=6, made=7)
 
@@ -380,16 +366,12 @@ class _Reader:
         return task, image
 
     def _with_layer(self, task: QuantisedTask, image: _Image) -> tuple[QuantisedTask, _Image]:
-        if self._next() != CONVOLUTION:
-            raise UnsuitedError("no layer")
-        layer, image = self._layer(image)
+        layer, image = self._layer(self._follow(CONVOLUTION), image)
         return replace(task, layers=(*task.layers, layer)), image
 
     def _pool(self, task: QuantisedTask, image: _Image) -> tuple[QuantisedTask, _Image]:
         """Take the maxima of windows of ``image``."""
-        if self._next() != _MAXIMA:
-            raise UnsuitedError("no maxima")
-        read = self._take()
+        read = self._follow(_MAXIMA)
         read.require("auto_pad", "NOTSET")
         windows = read.windows(read.attribute("kernel_shape"), image.size)
         task = replace(task, pool=windows)
@@ -400,13 +382,8 @@ class _Reader:
 
     def _table(self, task: QuantisedTask, image: _Image) -> tuple[QuantisedTask, _Image]:
         """Take the two nodes that look up ``image`` in a table (optimising/tables.py)."""
-        if self._next() != "Cast":
-            raise UnsuitedError("no table")
-        read = self._take()
-        read.require("to", _INT32)
-        if not read.attribute("to") or self._next() != "Gather":
-            raise UnsuitedError("no table")
-        read = self._take()
+        self._follow("Cast").require("to", _INT32)
+        read = self._follow("Gather")
         read.require("axis", 0)
         values = read.constant(0)
         signed = _SIGNED.get(values.dtype.name)
@@ -417,9 +394,7 @@ class _Reader:
 
     def _sum(self, task: QuantisedTask, image: _Image) -> tuple[QuantisedTask, _Image]:
         """Take the sum of ``image`` and another value of its shape."""
-        if self._next() != _SUM:
-            raise UnsuitedError("no sum")
-        read = self._take()
+        read = self._follow(_SUM)
         first, second = read.name(0), read.name(3)
         other = self._image(first if image.name == second else second)
         if first == second or (other.size, other.channels) != (image.size, image.channels):

@@ -9,11 +9,11 @@ import numpy as np
 from models.network.operators.quantised import Quantised, QuantisedAverage
 from models.packs.pack import Pack
 from models.packs.records.decided import Native
-from pipeline.devices.elementwise.job_session import Bind
+from pipeline.devices.elementwise.job_session import Bind, JobSession
 from pipeline.devices.elementwise.library import Library
 from pipeline.devices.integers.binding import BoundTask, bind_average, bind_task
 from pipeline.devices.integers.deciding import Decision
-from pipeline.devices.integers.running import TaskRunner
+from pipeline.devices.integers.structures import Task
 from pipeline.devices.integers.tasks import constants_in
 from pipeline.devices.integers.workspace import fitted
 
@@ -43,17 +43,18 @@ class QuantisedLayers:
 
     def of_model(self) -> "NativePieces":
         """Return what binds the pieces of a model that ``fitted`` said are native."""
-        return NativePieces(self._library, self._threads, TaskRunner(self._library, self._bind))
+        jobs = None if self._bind is None else JobSession(self._bind)
+        return NativePieces(self._library, self._threads, jobs)
 
 
 class NativePieces:
-    """Binds native pieces to memory; ``runner`` computes them, one after the other."""
+    """Binds native pieces of a model to memory, and runs them, one at a time; ``jobs``: those in parts."""
 
-    def __init__(self, library: Library, threads: int, runner: TaskRunner) -> None:
+    def __init__(self, library: Library, threads: int, jobs: JobSession | None) -> None:
         self._library = library
         self._threads = threads
-        self._runner = runner
-        self._run = runner.run
+        self._jobs = jobs
+        self._run_task = self._run
 
     def bind(
         self,
@@ -74,7 +75,22 @@ class NativePieces:
         if isinstance(found, QuantisedAverage):
             return bind_average(found, places, made, held, self._library)
         task = fitted(found, self._library, self._threads, native.workspace_bytes)
-        self._runner.prepare(task)
-        bound = BoundTask(task, self._run, held)
+        if task.n_parts > 1 and self._jobs is not None:
+            self._jobs.prepare()
+        bound = BoundTask(task, self._run_task, held)
         source = inputs[found.source]
         return bind_task(found, source, places, made, bound, native.workspace_bytes)
+
+    def _run(self, task: Task) -> None:
+        """Run ``task``, which is bound.
+
+        Raises:
+            MemoryError: there is not what its parts take. KernelError: ONNX Runtime fails.
+        """
+        if task.n_parts > 1 and self._jobs is not None:
+            self._jobs.run(self._library.hand_over, task)
+            short = bool(task.failed)
+        else:
+            short = not self._library.run_task(task)
+        if short:
+            raise MemoryError(f"no memory for {task.n_bytes} bytes")
