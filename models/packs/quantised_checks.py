@@ -26,6 +26,7 @@ def check_quantised(path: Path, manifest: Manifest) -> None:
     for number, task in enumerate(manifest.quantised):
         if fault := task.fault():
             raise PackError(f"{path}: quantised.{number}: {fault}")
+        _check_kinds(f"{path}: quantised.{number}", task)
     for number, piece in enumerate(manifest.pieces):
         if piece.quantised is not None:
             _check_piece(f"{path}: pieces.{number}.quantised", manifest, piece, piece.quantised)
@@ -33,6 +34,17 @@ def check_quantised(path: Path, manifest: Manifest) -> None:
         run = manifest.pieces[alternative.first_piece : alternative.end_piece]
         if any(piece.quantised is not None for piece in run):
             raise PackError(f"{path}: alternatives.{number}: quantised layers have no chunks")
+
+
+def _check_kinds(where: str, task: Quantised) -> None:
+    """Check that each tensor is read as one thing: it has one place and one size."""
+    kinds: dict[int, tuple[str, int]] = {}
+    if isinstance(task, QuantisedTask) and task.rectangle is not None:
+        kinds[task.source] = ("planes of a request", 0)
+    for tensor in task.tensors():
+        kind = (tensor.dtype, tensor.count)
+        if kinds.setdefault(tensor.number, kind) != kind:
+            raise PackError(f"{where}: {tensor.what}: {tensor.number} is something else, too")
 
 
 def _check_piece(where: str, manifest: Manifest, piece: Piece, number: int) -> None:

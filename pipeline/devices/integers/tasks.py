@@ -62,8 +62,7 @@ def _moved(found: Quantised, n_inputs: int) -> list[int]:
     sizes = [0] * len(found.constants)
     for tensor in found.tensors():
         if tensor.number >= n_inputs and np.dtype(tensor.dtype).itemsize > 1:
-            at = tensor.number - n_inputs
-            sizes[at] = max(sizes[at], tensor.n_bytes)
+            sizes[tensor.number - n_inputs] = tensor.n_bytes
     return sizes
 
 
