@@ -44,10 +44,6 @@ def _tasks(graph: Graph, tasks: Tasks) -> dict[int, Found]:
     return found
 
 
-def _has_depthwise(found: Found) -> bool:
-    return isinstance(found.task, QuantisedTask) and found.task.depthwise >= 0
-
-
 def _added(found: Found) -> str | None:
     """Return what is added to the layer of a group that is no bottleneck; its sum may lie over it."""
     over = found.task.over
@@ -68,15 +64,17 @@ def before_tables(graph: Graph) -> frozenset[str]:
     bottlenecks = {
         index
         for first, group in _tasks(graph, tasks).items()
-        if _has_depthwise(group)
+        if isinstance(group.task, QuantisedTask) and group.task.depthwise >= 0
         for index in range(first, group.end)
     }
     found = set()
     for index, node in enumerate(graph.nodes):
         is_layer = node.op_type in _LAYERS and index not in bottlenecks
-        dense = tasks.longest(index) if is_layer else None
-        if dense is not None and dense.task.over is None and not _has_depthwise(dense):
-            found.add(graph.nodes[dense.end - 1].output[0])
+        read = tasks.longest(index) if is_layer else None
+        if read is None or not isinstance(read.task, QuantisedTask):
+            continue
+        if read.task.addition is None and read.task.depthwise < 0:
+            found.add(graph.nodes[read.end - 1].output[0])
     return frozenset(found)
 
 

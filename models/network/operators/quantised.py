@@ -216,7 +216,11 @@ class QuantisedTask(Record):
     @property
     def over(self) -> int | None:
         """What the result may lie over: each element of it is read when that of the result is written."""
-        return None if self.addition is None or self.depthwise >= 0 else self.addition.other
+        if self.addition is None or self.depthwise >= 0:
+            return None
+        parts = () if self.joined is None else self.joined.parts
+        read = {self.source, *(part.source for part in parts)}
+        return None if self.addition.other in read else self.addition.other
 
     def given_rows(self, first: int, end: int) -> tuple[int, int]:
         """Return the rows of ``source`` that rows [first, end) of the result are made of."""

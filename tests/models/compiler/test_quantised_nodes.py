@@ -101,6 +101,16 @@ def test_a_group_reads_no_large_weights() -> None:
     assert not quantised_groups(graph, 16 * 9 - 1)
 
 
+def test_a_sum_does_not_lie_over_what_its_layer_reads() -> None:
+    """Pixels are read once more for further filters."""
+    network = Network(0, (1, 6, 7, 16)).conv(16).plus(first=False)
+    (group,) = quantised_groups(network.graph()).values()
+    assert group.residual == "z"
+    network.nodes[-1].input[3] = "x"
+    (group,) = quantised_groups(network.graph()).values()
+    assert group.residual is None
+
+
 def test_tensors_are_numbered_as_ports_then_constants() -> None:
     network = Network(0, (1, 6, 7, 16)).conv(16).plus(first=False)
     found = network.found()
