@@ -1,5 +1,5 @@
-// Functions of each element, as kernels fuse them; named and ordered as in
-// pipeline/devices/cuda/operators/launches.py.
+// Functions of each element, as kernels fuse them; named as in models/network/activations.py. Launches read
+// their numbers here.
 //
 // Every product that a sum follows is an fmaf, or the sum an __fadd_rn: nothing is left to the
 // compiler to contract, so the bits of a value do not depend on the kernel around it.
