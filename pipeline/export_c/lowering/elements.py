@@ -1,8 +1,10 @@
 """Operators on elements: functions of one, and sums, products and the like of two that are broadcast."""
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 
@@ -16,25 +18,20 @@ from pipeline.export_c.lowering.steps import ADD, After, Function, Named, Record
 
 _LARGEST = float(np.finfo(np.float32).max)
 
-#: The functions in C.
-FUNCTIONS: Mapping[Kind, str] = {
-    "absolute": "absolute",
-    "clip": "clip",
-    "elu": "elu",
-    "erf": "error_function",
-    "exp": "exponential",
-    "gelu": "gelu",
-    "gelu_tanh": "gelu_by_tangent",
-    "hard_sigmoid": "hard_sigmoid",
-    "hard_swish": "hard_swish",
-    "leaky_relu": "leaky_relu",
-    "negative": "negative",
-    "reciprocal": "reciprocal",
-    "relu": "relu",
-    "sigmoid": "sigmoid",
-    "silu": "quick_gelu",
-    "tanh": "hyperbolic_tangent",
+_KERNELS = Path(__file__).resolve().parents[1] / "kernels"
+_NAMES = re.findall(
+    r"^static void (\w+)\(float \*y, size_t n,", (_KERNELS / "functions.c").read_text(), re.M
+)
+#: What functions in C are called where it is not the name of the kind: C's library has those names.
+_CALLED: Mapping[str, Kind] = {
+    "error_function": "erf",
+    "exponential": "exp",
+    "gelu_by_tangent": "gelu_tanh",
+    "hyperbolic_tangent": "tanh",
+    "quick_gelu": "silu",
 }
+#: The functions in C, by kind.
+FUNCTIONS: Mapping[str, str] = {_CALLED.get(name, name): name for name in _NAMES}
 _PAIRS: Mapping[Arithmetic, str] = {
     "add": ADD,
     "divide": "divide",
