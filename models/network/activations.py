@@ -69,11 +69,12 @@ class Spelling:
     kind: Kind
     parameters: tuple[tuple[str, float], ...] = ()
 
-    def activation(self, given: Mapping[str, Any]) -> Activation:
-        """Return the activation with the attributes ``given``."""
-        return Activation(
-            self.kind, *(float(given.get(name, default)) for name, default in self.parameters)
-        )
+    def activation(self, given: Mapping[str, Any]) -> Activation | None:
+        """Return the activation with the attributes ``given``; None: one is no number."""
+        numbers = [given.get(name, default) for name, default in self.parameters]
+        if not all(isinstance(number, float | int) for number in numbers):
+            return None  # in an operator set that does not have the operator, nobody has checked
+        return Activation(self.kind, *map(float, numbers))
 
 
 #: By operator; one of another domain than ONNX's own has that in front. Clip and Gelu are said below.

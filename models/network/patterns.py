@@ -22,7 +22,8 @@ class Made:
     numbers: tuple[tuple[str, float], ...] = ()
 
 
-#: A value or, with a dollar, a constant by its name in the pattern; a constant; or what an operator makes.
+#: A value or, with a dollar, a constant by its name in the pattern ("$+": a positive one); a constant; or
+#: what an operator makes.
 Pattern = Union[str, float, Made]  # noqa: UP007  it refers to itself
 
 
@@ -49,7 +50,7 @@ def _made(operator: str, *operands: Pattern, **numbers: float) -> Made:
 
 _SIGMOID = _made("Sigmoid", "x")
 _SQUARE = _made("Mul", _SIGMOID, _SIGMOID)
-#: As the compiler writes them where ONNX Runtime would be slow; Mish of -x (optimising/rewrite.py).
+#: As the compiler writes them where ONNX Runtime is slow or uneven; Mish of -x (optimising/rewrite.py).
 REWRITTEN: Mapping[Kind, Made] = {
     "mish": _made(
         "Sub", "x", _made("Div", "x", _made("HardSigmoid", _SQUARE, alpha=0.5, beta=0.5))
@@ -171,6 +172,8 @@ class _Matcher:
         if isinstance(pattern, float):
             if constant is not None and _near(constant, pattern):
                 yield found
+        elif pattern.startswith("$+") and (constant is None or constant <= 0):
+            return
         elif (constant is not None) == pattern.startswith("$"):
             held = name if constant is None else constant
             if found.values.get(pattern, held) == held:

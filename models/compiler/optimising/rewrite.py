@@ -18,7 +18,6 @@ from models.network.activations import Activation, activation_of
 from models.network.patterns import REWRITTEN, Made, Pattern, activations_in
 
 _DOMAINS = ("", "ai.onnx")
-_OF_NEGATIVE = Activation("mish", -1.0)
 # Inputs whose sign is that of the result.
 _SIGNED = {"Conv": (1, 2), "BatchNormalization": (1, 2)}
 
@@ -75,12 +74,17 @@ def rewritable(graph: onnx.GraphProto) -> dict[int, tuple[Activation, list[onnx.
     for index, node in enumerate(plain):
         # Where the operator set of the file is older than Mish, nobody has checked the node.
         alone = activation_of(node.operator, node.inputs, node.attributes, numbers.get)
-        if alone is not None and alone.kind in REWRITTEN and len(node.outputs) == 1:
+        if alone is not None and _is_rewritten(alone) and len(node.outputs) == 1:
             found[index] = alone, [nodes[index]]
     for item in activations_in(plain, kept, numbers.get):
-        if item.activation.kind in REWRITTEN and item.activation != _OF_NEGATIVE:
+        if _is_rewritten(item.activation):
             found[item.nodes[-1]] = item.activation, [nodes[index] for index in item.nodes]
     return found
+
+
+def _is_rewritten(activation: Activation) -> bool:
+    """Return whether it has another form, which is of positive numbers; a Mish of -x is in it."""
+    return activation.kind in REWRITTEN and activation.alpha > 0
 
 
 def _can_negate(
