@@ -12,6 +12,7 @@ from typing import Any, Literal
 Kind = Literal[
     "absolute",
     "ceil",
+    "celu",
     "clip",
     "elu",
     "erf",
@@ -47,8 +48,8 @@ class Activation:
     """``kind`` with its parameters; most have none.
 
     ``alpha``: the slope below zero (leaky_relu), the slope (hard_sigmoid), minus the limit at minus
-    infinity (elu), the slope inside the sigmoid (silu: x sigmoid(alpha x)), the sign of what it is of
-    (mish: of alpha x, 1 or -1), the lower bound (clip).
+    infinity (elu; celu, whose slope at zero is 1), the slope inside the sigmoid (silu: x sigmoid(alpha x)),
+    the sign of what it is of (mish: of alpha x, 1 or -1), the lower bound (clip).
     ``beta``: the value at zero (hard_sigmoid), the upper bound (clip).
     """
 
@@ -81,6 +82,7 @@ class Spelling:
 SPELLINGS: Mapping[str, Spelling] = {
     "Abs": Spelling("absolute"),
     "Ceil": Spelling("ceil"),
+    "Celu": Spelling("celu", (("alpha", 1.0),)),
     "Elu": Spelling("elu", (("alpha", 1.0),)),
     "Erf": Spelling("erf"),
     "Exp": Spelling("exp"),

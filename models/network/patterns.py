@@ -50,8 +50,12 @@ def _made(operator: str, *operands: Pattern, **numbers: float) -> Made:
 
 _SIGMOID = _made("Sigmoid", "x")
 _SQUARE = _made("Mul", _SIGMOID, _SIGMOID)
+_BELOW = _made("Min", "x", 0.0)
+_CELU_OF_ONE = _made("Max", "x", _made("Sub", _made("Exp", _BELOW), 1.0))
+_SCALED = _made("Sub", _made("Exp", _made("Div", _BELOW, "$+alpha")), 1.0)
 #: As the compiler writes them where ONNX Runtime is slow or uneven; Mish of -x (optimising/rewrite.py).
 REWRITTEN: Mapping[Kind, Made] = {
+    "celu": _made("Max", "x", _made("Mul", _SCALED, "$+alpha")),
     "mish": _made(
         "Sub", "x", _made("Div", "x", _made("HardSigmoid", _SQUARE, alpha=0.5, beta=0.5))
     ),
@@ -77,6 +81,14 @@ _MISH, _GELU = Activation("mish", 1.0), Activation("gelu")
 _SILU, _HARD_SWISH = Activation("silu", 1.0), Activation("hard_swish")
 #: Larger ones first: one may be a part of another.
 _PATTERNS = (
+    _Spelled(REWRITTEN["celu"], Activation("celu"), "$+alpha"),
+    _Spelled(_CELU_OF_ONE, Activation("celu", 1.0)),
+    # As ONNX says it.
+    _Spelled(
+        _made("Mul", _made("Elu", _made("Div", "x", "$+alpha"), alpha=1.0), "$+alpha"),
+        Activation("celu"),
+        "$+alpha",
+    ),
     _Spelled(REWRITTEN["mish"], Activation("mish", -1.0)),
     _Spelled(_made("Mul", "x", _made("Tanh", _made("Softplus", "x"))), _MISH),
     _Spelled(_made("Mul", "x", _made("Tanh", _SOFTPLUS)), _MISH),

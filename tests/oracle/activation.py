@@ -56,6 +56,7 @@ ACTIVATIONS: dict[str, Activation] = {
     "Relu": Activation(_relu),
     "LeakyRelu": Activation(_leaky, (("alpha", 0.01),)),
     "Elu": Activation(_elu, (("alpha", 1.0),)),
+    "Celu": Activation(lambda x, alpha: alpha * _elu(x / alpha, 1.0), (("alpha", 1.0),)),
     "Sigmoid": Activation(_sigmoid),
     "HardSigmoid": Activation(_hard_sigmoid, (("alpha", 0.2), ("beta", 0.5))),
     "HardSwish": Activation(_hard_swish),

@@ -93,6 +93,14 @@ static void elu(float *y, size_t n, float a, float b)
         y[i] = y[i] < 0.0f ? a * (expf(y[i]) - 1.0f) : y[i];
 }
 
+static void celu(float *y, size_t n, float a, float b)
+{
+    size_t i;
+    (void)b;
+    for (i = 0; i < n; i++)
+        y[i] = y[i] < 0.0f ? a * (expf(y[i] / a) - 1.0f) : y[i];
+}
+
 static void exponential(float *y, size_t n, float a, float b)
 {
     size_t i;

@@ -62,6 +62,7 @@ CASES = [
     case("LeakyRelu", [X], {"alpha": 0.3}),
     case("HardSigmoid", [X], {"alpha": 0.3, "beta": 0.1}),
     case("Elu", [X], {"alpha": 2.0}),
+    case("Celu", [X], {"alpha": 2.0}),
     case("Sqrt", [POSITIVE]),
     case("Clip", [X, scalar(-0.5), scalar(0.7)]),
     case("Clip", [X, None, scalar(0.7)]),

@@ -26,6 +26,7 @@
     EACH(silu)                \
     EACH(tanh)                \
     EACH(mish)                \
+    EACH(celu)                \
     EACH(erf)                 \
     EACH(gelu)
 #define ONE(name) +1

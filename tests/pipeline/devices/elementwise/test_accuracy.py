@@ -24,6 +24,10 @@ def mish(x: Doubles) -> Doubles:
     return np.asarray(x * np.tanh(np.logaddexp(0, x)), float)
 
 
+def celu(x: Doubles, alpha: float) -> Doubles:
+    return np.where(x < 0, alpha * np.expm1(np.minimum(x, 0) / alpha), x)
+
+
 def gelu(x: Doubles) -> Doubles:
     return np.asarray(0.5 * x * _erfc(-x / math.sqrt(2)), float)
 
@@ -52,6 +56,8 @@ CASES: dict[str, tuple[Callable[[Doubles], Doubles], float, float, float]] = {
     "tanh": (np.tanh, 0, 0, 4),
     "mish": (mish, 1, 0, 4),
     "mish -1": (lambda x: mish(-x), -1, 0, 4),
+    "celu": (lambda x: celu(x, _P), _P, 0, 4),
+    "celu 1.702": (lambda x: celu(x, _QUICK), _QUICK, 0, 4),
     "erf": (lambda x: np.asarray(_erf(x), float), 0, 0, 4),
     "gelu": (gelu, 0, 0, 5),
 }
@@ -110,6 +116,7 @@ def test_every_operator_has_a_case() -> None:
         ("silu", -0.0, np.inf),
         ("tanh", -1, 1),
         ("mish", -0.0, np.inf),
+        ("celu", -_P, np.inf),
         ("erf", -1, 1),
         ("gelu", -0.0, np.inf),
         ("hard_swish", -0.0, np.inf),

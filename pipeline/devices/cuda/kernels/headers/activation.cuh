@@ -17,6 +17,7 @@ enum class Activation {
     hard_sigmoid,  // alpha: slope, beta: value at zero
     hard_swish,
     elu,           // alpha: minus the limit at minus infinity
+    celu,          // alpha: the same, with slope 1 at zero
     softplus,
     exp,
     gelu,          // by the error function
@@ -89,6 +90,7 @@ __device__ __forceinline__ float activate(float x, int activation, float alpha, 
         case Activation::hard_sigmoid: return clamp(fmaf(alpha, x, beta), 0.0f, 1.0f);
         case Activation::hard_swish: return x * clamp(fmaf(x, 1.0f / 6.0f, 0.5f), 0.0f, 1.0f);
         case Activation::elu: return x < 0.0f ? alpha * expm1f(x) : x;
+        case Activation::celu: return x < 0.0f ? alpha * expm1f(x / alpha) : x;
         case Activation::softplus: return softplus(x);
         case Activation::exp: return expf(x);
         case Activation::gelu: return gelu(x);
