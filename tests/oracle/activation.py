@@ -60,6 +60,7 @@ ACTIVATIONS: dict[str, Activation] = {
     "Sigmoid": Activation(_sigmoid),
     "HardSigmoid": Activation(_hard_sigmoid, (("alpha", 0.2), ("beta", 0.5))),
     "HardSwish": Activation(_hard_swish),
+    "Softsign": Activation(lambda x: x / (1 + np.abs(x))),
     "Tanh": Activation(np.tanh),
     "Softplus": Activation(_softplus),
     "Clip": Activation(_clip, (("min", -np.inf), ("max", np.inf))),

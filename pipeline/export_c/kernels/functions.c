@@ -137,6 +137,15 @@ static void reciprocal(float *y, size_t n, float a, float b)
         y[i] = 1.0f / y[i];
 }
 
+static void softsign(float *y, size_t n, float a, float b)
+{
+    size_t i;
+    (void)a;
+    (void)b;
+    for (i = 0; i < n; i++)
+        y[i] /= 1.0f + (y[i] < 0.0f ? -y[i] : y[i]);
+}
+
 /* Abramowitz and Stegun, Handbook of Mathematical Functions, 7.1.26: within 2e-7. */
 static float error_of(float x)
 {

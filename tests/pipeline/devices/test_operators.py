@@ -51,6 +51,7 @@ CASES = [
             *(
                 "HardSwish",
                 "Neg",
+                "Softsign",
                 "Identity",
                 "Flatten",
                 "Transpose",

@@ -223,7 +223,8 @@ FUNCTIONS: Mapping[str, Callable[[Drawing], dict[str, Any]]] = {
     "Celu": lambda d: {"alpha": d.number(0.2, 3.0)},
     "HardSigmoid": lambda d: {"alpha": d.number(0.05, 1.0), "beta": d.number(-0.5, 0.9)},
     **dict.fromkeys(
-        ("Relu", "Sigmoid", "Tanh", "HardSwish", "Erf", "Exp", "Neg", "Abs"), lambda _: {}
+        ("Relu", "Sigmoid", "Tanh", "HardSwish", "Erf", "Exp", "Neg", "Abs", "Softsign"),
+        lambda _: {},
     ),
 }
 

@@ -223,7 +223,7 @@ def test_families(family: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "function",
     [
-        *("LeakyRelu<alpha=0.3>", "Elu<alpha=2.5>", "Celu<alpha=2.5>"),
+        *("LeakyRelu<alpha=0.3>", "Elu<alpha=2.5>", "Celu<alpha=2.5>", "Softsign"),
         "HardSigmoid<alpha=0.4, beta=0.1>",
     ],
 )

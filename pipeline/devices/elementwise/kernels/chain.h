@@ -24,6 +24,7 @@
     EACH(hard_swish)          \
     EACH(sigmoid)             \
     EACH(silu)                \
+    EACH(softsign)            \
     EACH(tanh)                \
     EACH(mish)                \
     EACH(celu)                \

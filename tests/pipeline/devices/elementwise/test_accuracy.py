@@ -53,6 +53,7 @@ CASES: dict[str, tuple[Callable[[Doubles], Doubles], float, float, float]] = {
     "sigmoid": (sigmoid, 0, 0, 4),
     "silu": (lambda x: x * sigmoid(x), 1, 0, 4),
     "silu 1.702": (lambda x: x * sigmoid(_QUICK * x), _QUICK, 0, 4),
+    "softsign": (lambda x: x / (1 + np.abs(x)), 0, 0, 2),
     "tanh": (np.tanh, 0, 0, 4),
     "mish": (mish, 1, 0, 4),
     "mish -1": (lambda x: mish(-x), -1, 0, 4),
@@ -114,6 +115,7 @@ def test_every_operator_has_a_case() -> None:
     [
         ("sigmoid", 0, 1),
         ("silu", -0.0, np.inf),
+        ("softsign", -1, 1),
         ("tanh", -1, 1),
         ("mish", -0.0, np.inf),
         ("celu", -_P, np.inf),

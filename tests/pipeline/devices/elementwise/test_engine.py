@@ -52,13 +52,16 @@ _NODES = """
     more = Add(gelu, d)
     i = Conv(more, wd)
     celu = Celu<alpha=0.7>(i)
-    y = Conv(celu, we)
+    j = Conv(celu, wd)
+    k = Softsign(j)
+    softsign = Neg(k)
+    y = Conv(softsign, we)
 """
 _SHAPES = {"wa": (32, 8, 3, 3), "wb": (32, 32, 3, 3), "wc": (32, 32, 3, 3)} | {
     "wd": (32, 32, 1, 1),
     "we": (16, 32, 1, 1),
 }
-_KINDS = {"mish", "add", "silu", "gelu", "negative", "celu"}
+_KINDS = {"mish", "add", "silu", "gelu", "negative", "celu", "softsign"}
 
 
 @pytest.fixture(scope="module")
