@@ -69,7 +69,7 @@ CASES = [
     case("Clip", [X, None, scalar(0.7)]),
     case("Clip", [X, scalar(0)]),
     case("Clip", [X], {"min": 0.0, "max": 6.0}, 6),
-    *[case(name, [X, numbers(6, 1, 7)]) for name in ("Add", "Sub", "Mul", "Div")],
+    *[case(name, [X, numbers(6, 1, 7)]) for name in ("Add", "Sub", "Mul", "Div", "Max", "Min")],
     case("Sum", [X, numbers(6, 5, 7), numbers(7)]),
     case("Div", [WHOLE, ints(2, 3, -4)]),
     case("Sub", [WHOLE, ints(2)]),

@@ -14,9 +14,13 @@
     EACH(subtract)            \
     EACH(multiply)            \
     EACH(divide)              \
+    EACH(larger)              \
+    EACH(smaller)             \
     EACH(add_number)          \
     EACH(multiply_number)     \
     EACH(divide_number)       \
+    EACH(larger_number)       \
+    EACH(smaller_number)      \
     EACH(negative)            \
     EACH(clip)                \
     EACH(leaky_relu)          \

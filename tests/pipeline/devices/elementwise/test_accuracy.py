@@ -46,6 +46,8 @@ CASES: dict[str, tuple[Callable[[Doubles], Doubles], float, float, float]] = {
     "add_number": (lambda x: x + _P, _P, 0, 0.5),
     "multiply_number": (lambda x: x * _P, _P, 0, 0.5),
     "divide_number": (lambda x: x / _P, _P, 0, 0.5),
+    "larger_number": (lambda x: np.maximum(x, _P), _P, 0, 0),
+    "smaller_number": (lambda x: np.minimum(x, _P), _P, 0, 0),
     "clip": (lambda x: np.clip(x, 0, 6), 0, 6, 0),
     "leaky_relu": (lambda x: np.where(x < 0, _P * x, x), _P, 0, 0.5),
     "hard_sigmoid": (lambda x: np.clip(_P * x + 0.5, 0, 1), _P, 0.5, 0.5),
@@ -67,6 +69,8 @@ TWO: dict[str, np.ufunc] = {
     "subtract": np.subtract,
     "multiply": np.multiply,
     "divide": np.divide,
+    "larger": np.maximum,
+    "smaller": np.minimum,
 }
 
 
@@ -97,6 +101,13 @@ def test_one_operand(case: str) -> None:
     assert units(computed(case.partition(" ")[0], x, p=p, q=q), expected) <= limit
 
 
+@pytest.mark.parametrize("operator", ["larger", "smaller"])
+def test_nan_of_either_operand_stays(operator: str) -> None:
+    x = np.array([np.nan, np.nan, 1, 1], np.float32)
+    y = np.array([1, np.nan, np.nan, 1], np.float32)
+    np.testing.assert_array_equal(computed(operator, x, y), TWO[operator](x, y))
+
+
 @pytest.mark.parametrize("operator", TWO)
 def test_two_operands(operator: str) -> None:
     x = drawn()
@@ -123,6 +134,8 @@ def test_every_operator_has_a_case() -> None:
         ("gelu", -0.0, np.inf),
         ("hard_swish", -0.0, np.inf),
         ("hard_sigmoid", 0, 1),
+        ("larger_number", _P, np.inf),
+        ("smaller_number", -np.inf, _P),
         ("clip", 0, 6),
         ("leaky_relu", -np.inf, np.inf),
     ],

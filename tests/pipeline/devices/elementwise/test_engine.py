@@ -55,13 +55,16 @@ _NODES = """
     j = Conv(celu, wd)
     k = Softsign(j)
     softsign = Neg(k)
-    y = Conv(softsign, we)
+    l = Conv(softsign, wd)
+    larger = Max(l, softsign)
+    smaller = Min(half, larger)
+    y = Conv(smaller, we)
 """
 _SHAPES = {"wa": (32, 8, 3, 3), "wb": (32, 32, 3, 3), "wc": (32, 32, 3, 3)} | {
     "wd": (32, 32, 1, 1),
     "we": (16, 32, 1, 1),
 }
-_KINDS = {"mish", "add", "silu", "gelu", "negative", "celu", "softsign"}
+_KINDS = {"mish", "add", "silu", "gelu", "negative", "celu", "softsign", "larger", "smaller"}
 
 
 @pytest.fixture(scope="module")
