@@ -107,6 +107,19 @@ SPELLINGS: Mapping[str, Spelling] = {
     "com.microsoft.Gelu": Spelling("gelu"),
     "com.microsoft.QuickGelu": Spelling("silu", (("alpha", 1.702),)),
 }
+#: Arithmetic by operator. Pow is said beside its reader: a square is a product.
+PAIRS: Mapping[str, Arithmetic] = {
+    "Add": "add",
+    "Div": "divide",
+    "Max": "larger",
+    "Min": "smaller",
+    "Mul": "multiply",
+    "PRelu": "scale_negative",
+    "Sub": "subtract",
+    "Sum": "add",
+}
+#: Arithmetic whose operands may change places.
+COMMUTE: frozenset[Arithmetic] = frozenset(("add", "multiply", "larger", "smaller"))
 #: How many parameters a kind has, ``alpha`` first.
 PARAMETERS: Mapping[str, int] = {
     "clip": 2,

@@ -5,10 +5,9 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Union
 
-from models.network.activations import SPELLINGS, Activation, Kind, Number
+from models.network.activations import COMMUTE, PAIRS, SPELLINGS, Activation, Kind, Number
 from models.network.node import Node
 
-_COMMUTE = frozenset(("Add", "Mul"))
 # Constants of a file are 32-bit floats, and written in few digits.
 _TOLERANCE = 1e-5
 
@@ -163,7 +162,7 @@ class _Matcher:
                 return
         found = _Match(found.values, found.nodes | {at})
         yield from self._all(pattern.operands, node.inputs, found)
-        if node.operator in _COMMUTE:
+        if PAIRS.get(node.operator) in COMMUTE:
             yield from self._all(pattern.operands, node.inputs[::-1], found)
 
     def _all(

@@ -7,6 +7,7 @@ import numpy as np
 
 from models.network.activations import (
     OPERATORS,
+    PAIRS,
     SPELLINGS,
     Activation,
     Arithmetic,
@@ -80,19 +81,9 @@ def power(read: NodeReader) -> Combine:
     return Combine(kind="multiply", operands=(x, x), y=_whole(read, (x, read.value(1))))
 
 
-_KINDS: dict[str, Arithmetic] = {
-    "Add": "add",
-    "Div": "divide",
-    "Max": "larger",
-    "Min": "smaller",
-    "Mul": "multiply",
-    "PRelu": "scale_negative",
-    "Sub": "subtract",
-    "Sum": "add",
-}
 READERS: dict[str, Callable[[NodeReader], Map | Combine]] = {
     **dict.fromkeys(OPERATORS, mapped),
-    **{name: _combined(kind) for name, kind in _KINDS.items()},
+    **{name: _combined(kind) for name, kind in PAIRS.items()},
     "Pow": power,
 }
 
