@@ -17,7 +17,6 @@ enum class Activation {
     hard_sigmoid,  // alpha: slope, beta: value at zero
     hard_swish,
     elu,           // alpha: minus the limit at minus infinity
-    celu,          // alpha: the same, with slope 1 at zero
     softplus,
     exp,
     gelu,          // by the error function
@@ -33,6 +32,7 @@ enum class Activation {
     sign,
     softsign,
     sqrt,
+    celu,          // alpha: minus the limit at minus infinity
 };
 
 __device__ __forceinline__ float clamp(float x, float low, float high) {
