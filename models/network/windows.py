@@ -1,7 +1,8 @@
 """What part of an input a part of an output needs: windows along one axis, and along several.
 
 Everything that moves over an image is described so: convolutions, pools, resizing by whole factors. Rows,
-columns, tiles, phases of the papers and kernels all ask the same windows.
+columns, tiles, phases of the papers and kernels all ask the same windows. ``windows_of`` says what a node's
+``pads`` and ``auto_pad`` are.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Operators that ONNX Runtime computes slowly, in other words that it computes fast.
+"""Activations that ONNX Runtime computes slowly, as models/network/patterns.py writes them.
 
 Mish is x tanh(softplus(x)). ONNX Runtime runs it as these three, and its Softplus takes nearly as long as
 the convolutions around it. With y = -x and t = logistic(y)^2 it is y - y / (0.5 + 0.5 t), whose affine step
@@ -7,14 +7,15 @@ makes x makes -x instead where it can, a convolution or batch norm with weights 
 """
 
 import math
+from typing import Any
 
 import onnx
 from onnx import helper, numpy_helper
 
 from models.graphs.file import reference
 from models.graphs.nodes import node_of, reads, replace_nodes
-from models.network.activations import Activation
-from models.network.patterns import activations_in
+from models.network.activations import Activation, activation_of
+from models.network.patterns import REWRITTEN, Made, Pattern, activations_in
 
 _DOMAINS = ("", "ai.onnx")
 # Inputs whose sign is that of the result.
@@ -22,34 +23,42 @@ _SIGNED = {"Conv": (1, 2), "BatchNormalization": (1, 2)}
 
 
 def rewrite(model: onnx.ModelProto) -> None:
-    """Replace every Mish of ``model``, and every Softplus, Tanh, Mul that make one."""
-    found = mishes(model.graph)
+    """Replace every activation of ``model``, of one node or several, that has another form."""
+    found = rewritable(model.graph)
     if not found:
         return
     used = {
         name for node in model.graph.node for name in (*node.input, *node.output, node.name) if name
     }
     nodes: list[onnx.NodeProto] = []
-    gone = {id(node) for parts in found.values() for node in parts}
+    gone = {id(node) for _, parts in found.values() for node in parts}
     makers = {name: node for node in model.graph.node for name in node.output}
     negated = {
-        parts[0].input[0]: index
-        for index, parts in found.items()
-        if _can_negate(model.graph, makers.get(parts[0].input[0]), parts)
+        parts[0].input[0]
+        for activation, parts in found.values()
+        if activation.kind == "mish"
+        and _can_negate(model.graph, makers.get(parts[0].input[0]), parts)
     }
     for index, node in enumerate(model.graph.node):
         if index in found:
-            x = found[index][0].input[0]
-            nodes.extend(_fast_mish(x, node.output[0], x in negated, used))
-        elif negated.keys() & set(node.output):
+            activation, (first, *_) = found[index]
+            written = _Written(nodes, node.output[0], used)
+            x = first.input[0]
+            if activation.kind == "mish" and x not in negated:
+                x = written.node("Neg", x)
+            written.activation(activation, x)
+        elif not negated.isdisjoint(node.output):
             nodes.extend(_negated(node, used))
         elif id(node) not in gone:
             nodes.append(node)
     replace_nodes(model, nodes)
 
 
-def mishes(graph: onnx.GraphProto) -> dict[int, list[onnx.NodeProto]]:
-    """Return the nodes of each Mish, the one that reads x first, by the index of the last one."""
+def rewritable(graph: onnx.GraphProto) -> dict[int, tuple[Activation, list[onnx.NodeProto]]]:
+    """Return activations that have another form, and their nodes, the one that reads x first.
+
+    By the index of the last one.
+    """
     nodes = list(graph.node)
     numbers = {
         tensor.name: float(numpy_helper.to_array(tensor).item())
@@ -60,18 +69,22 @@ def mishes(graph: onnx.GraphProto) -> dict[int, list[onnx.NodeProto]]:
     }
     captured = {name for node in nodes for name in reads(node) if name not in node.input}
     kept = captured | {value.name for value in graph.output}
-    found = {
-        # Where the operator set of the file is older than Mish, nobody has checked the node.
-        index: [node]
-        for index, node in enumerate(nodes)
-        if (node.op_type, len(node.input), len(node.output)) == ("Mish", 1, 1)
-        and node.domain in _DOMAINS
-    }
     plain = [node_of(node, {}) for node in nodes]
+    found = {}
+    for index, node in enumerate(plain):
+        # Where the operator set of the file is older than Mish, nobody has checked the node.
+        alone = activation_of(node.operator, node.inputs, node.attributes, numbers.get)
+        if alone is not None and _is_rewritten(alone) and len(node.outputs) == 1:
+            found[index] = alone, [nodes[index]]
     for item in activations_in(plain, kept, numbers.get):
-        if item.activation == Activation("mish", 1.0):
-            found[item.nodes[-1]] = [nodes[index] for index in item.nodes]
+        if _is_rewritten(item.activation):
+            found[item.nodes[-1]] = item.activation, [nodes[index] for index in item.nodes]
     return found
+
+
+def _is_rewritten(activation: Activation) -> bool:
+    """Return whether it has another form, which is of positive numbers; a Mish of -x is in it."""
+    return activation.kind in REWRITTEN and activation.alpha > 0
 
 
 def _can_negate(
@@ -114,22 +127,38 @@ def _unique(name: str, used: set[str]) -> str:
     return name
 
 
-def _fast_mish(x: str, output: str, is_negative: bool, used: set[str]) -> list[onnx.NodeProto]:
-    def node(kind: str, inputs: list[str], result: str, **attributes: float) -> onnx.NodeProto:
-        made = helper.make_node(kind, inputs, [result], _unique(f"{output}/{kind}", used))
-        made.attribute.extend(helper.make_attribute(key, attributes[key]) for key in attributes)
-        return made
+class _Written:
+    """Appends to ``nodes`` what makes ``output``."""
 
-    y, logistic, square, half, double = (
-        _unique(f"{output}/{role}", used) for role in ("-x", "s", "t", "h", "2y")
-    )
-    before = [] if is_negative else [node("Neg", [x], y)]
-    y = x if is_negative else y
-    return [
-        *before,
-        node("Sigmoid", [y], logistic),
-        node("Mul", [logistic, logistic], square),
-        node("HardSigmoid", [square], half, alpha=0.5, beta=0.5),
-        node("Div", [y, half], double),
-        node("Sub", [y, double], output),
-    ]
+    def __init__(self, nodes: list[onnx.NodeProto], output: str, used: set[str]) -> None:
+        self._nodes = nodes
+        self._output = output
+        self._used = used
+        self._made: dict[Pattern, str] = {}
+
+    def activation(self, activation: Activation, x: str) -> None:
+        """Write ``activation`` of ``x``."""
+        self._made = {"x": x}
+        self._write(REWRITTEN[activation.kind], activation.alpha)
+        self._nodes[-1].output[0] = self._output
+
+    def node(self, kind: str, *inputs: str, **attributes: Any) -> str:
+        """Add a node; return the name of what it makes, and its own."""
+        name = _unique(f"{self._output}/{kind}", self._used)
+        made = helper.make_node(kind, inputs, [name], name)
+        made.attribute.extend(helper.make_attribute(key, attributes[key]) for key in attributes)
+        self._nodes.append(made)
+        return name
+
+    def _write(self, pattern: Pattern, alpha: float) -> str:
+        """Write what ``pattern`` says, each part once; return the name of it."""
+        if isinstance(pattern, Made):
+            if pattern not in self._made:
+                inputs = [self._write(operand, alpha) for operand in pattern.operands]
+                numbers = dict(pattern.numbers)
+                self._made[pattern] = self.node(pattern.operator, *inputs, **numbers)
+        elif pattern != "x":
+            number = alpha if isinstance(pattern, str) else pattern
+            tensor = helper.make_tensor("", onnx.TensorProto.FLOAT, (), [number])
+            return self.node("Constant", value=tensor)
+        return self._made[pattern]

@@ -58,6 +58,34 @@ def test_mish_is_mish(body: str, x: np.ndarray) -> None:
     )
 
 
+CELU = ["Min", "Div", "Exp", "Sub", "Mul", "Max"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        *("y = Celu<alpha=0.7>(x)", "a = Div(x, p)\n b = Elu(a)\n y = Mul(p, b)"),
+        "a = Div(x, p)\n b = Elu<alpha=1.0>(a)\n y = Mul(b, p)",
+    ],
+)
+@given(x=VECTORS)
+def test_celu_is_celu(body: str, x: np.ndarray) -> None:
+    rewritten = model(body, "(float[n] y) <float p = {0.7}>")
+    rewrite(rewritten)
+    onnx.checker.check_model(rewritten)
+    kinds = [name for name in operators(rewritten) if name != "Constant"]
+    assert kinds == CELU
+    exact = np.where(x < 0, 0.7 * np.expm1(np.minimum(x, 0) / 0.7), x)
+    np.testing.assert_allclose(run(rewritten, x)[0], exact, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("alpha", ["-0.7", '"s"', "[1.0]"])
+def test_celu_of_no_positive_number_stays(alpha: str) -> None:
+    rewritten = model(f"y = Celu<alpha={alpha}>(x)")
+    rewrite(rewritten)
+    assert operators(rewritten) == ["Celu"]
+
+
 @pytest.mark.parametrize(
     ("body", "outputs"),
     [
