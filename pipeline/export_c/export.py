@@ -18,8 +18,7 @@ from pipeline.export_c.network.tables import with_tables
 from pipeline.export_c.network.unblocking import plain_network
 from pipeline.export_c.network.zero_points import with_zero_points
 from pipeline.export_c.regions.bottlenecks import with_bottlenecks
-from pipeline.export_c.regions.copies import live, without_whole_copies
-from pipeline.export_c.regions.views import check_asked, with_views
+from pipeline.export_c.regions.views import check_asked, live, with_views
 from pipeline.export_c.writing.api import Api, Inputs, Ports, Weights, api_of
 from pipeline.export_c.writing.folder import Content, write_folder
 from pipeline.export_c.writing.header import header
@@ -98,11 +97,11 @@ def in_regions(network: Network, asks: bool) -> Program:
     """
     outputs = frozenset(port.name for port in network.outputs)
     inputs = [port.name for port in network.inputs]
-    program = without_whole_copies(fused(lower(network), outputs), outputs)
-    program = live(with_views(program, inputs, asks), outputs)
+    program, views = with_views(fused(lower(network), outputs), inputs, asks)
+    program = live(program, outputs)
     if asks:
         check_asked(program, inputs)
-    return with_bottlenecks(program, outputs)
+    return with_bottlenecks(program, outputs, views)
 
 
 def standard_network(pack: Pack) -> Network:

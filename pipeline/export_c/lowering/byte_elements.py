@@ -33,6 +33,7 @@ def quantize(to: Builder, read: NodeReader) -> None:
         "quantize",
         *(to.operand(x), to.make(y), math.prod(x.shape)),
         *(result.one, result.zero, result.flip),
+        operator=result,
     )
 
 

@@ -80,7 +80,7 @@ def lower(network: Network) -> Program:
     Raises:
         ExportError: a node, an input or an output cannot become C; the message names it and says why.
     """
-    to = Builder(network.constants)
+    to = Builder(network.constants, [port.name for port in network.outputs])
     for port in (*network.inputs, *network.outputs):
         if port.is_loose or port.dtype not in _DTYPES:
             raise ExportError(

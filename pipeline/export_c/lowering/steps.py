@@ -10,7 +10,10 @@ from typing import Any
 from numpy.typing import NDArray
 
 from models.network.fields import Array
+from models.network.operators.movement import Copy
 from models.network.windows import Window
+from pipeline.export_c.lowering.layers import Layer
+from pipeline.export_c.lowering.scales import Scaled
 
 #: The function of sums: what becomes part of a convolution.
 ADD = "add"
@@ -181,7 +184,8 @@ class Step:
     ``in_place``: values whose memory the output may be: each of their elements is read before the element
     at its place is made, and, unless ``pointwise``, nothing else that the step reads may lie there.
     ``same``: what it does, where that is only to copy. ``after``: what it can do with its result.
-    ``bands``: how it computes some rows at a time, where it can.
+    ``bands``: how it computes some rows at a time, where it can. ``operator``: what it is a call of, where
+    regions ask that: a copy, a quantisation (how bytes stand for numbers behind it), a convolution.
     """
 
     label: str
@@ -193,6 +197,7 @@ class Step:
     same: Same | None = None
     after: After | None = None
     bands: Bands | None = None
+    operator: Copy | Scaled | Layer | None = None
 
     @property
     def all_arguments(self) -> tuple[Argument, ...]:
