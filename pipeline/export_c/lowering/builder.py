@@ -11,8 +11,8 @@ from models.network.fields import Array
 from models.network.node import Known, UnsuitedError, Value
 from models.network.operators.movement import Copy
 from pipeline.export_c.lowering.layers import Layer
-from pipeline.export_c.lowering.scales import Scaled
 from pipeline.export_c.lowering.steps import After, Argument, Pointer, Same, Step, Weight
+from pipeline.export_c.network.scales import Scaled
 
 
 class Builder:

@@ -13,8 +13,8 @@ from models.network.node import NodeReader, Shape, UnsuitedError, Value, axis_of
 from models.network.operators.movement import broadcast_strides, concat
 from pipeline.export_c.lowering.builder import Builder
 from pipeline.export_c.lowering.movement import join_dimensions, move
-from pipeline.export_c.lowering.scales import Scaled, of_bytes, scaled
-from pipeline.export_c.lowering.steps import Named, Pointer, Record, Weight
+from pipeline.export_c.lowering.steps import Function, Pointer, Record, Weight
+from pipeline.export_c.network.scales import Scaled, of_bytes, scaled
 from pipeline.export_c.network.tables import TABLE, as_onnx, opsets
 
 _LATER_SOFTMAX = 13
@@ -124,7 +124,7 @@ def _pair(
         y,
         "combine_bytes",
         *(to.operand(operands[0]), to.operand(operands[1]), to.make(y)),
-        *(Record("byte_pairs", fields), Named(function)),
+        *(Record("byte_pairs", fields), Function(function, ())),
         in_place=[name for name in whole if name not in to.constants],
         pointwise=True,
     )

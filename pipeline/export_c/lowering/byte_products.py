@@ -12,8 +12,8 @@ from models.network.windows import SAME, Windows
 from pipeline.export_c.lowering.builder import Builder
 from pipeline.export_c.lowering.convolution import add_layer
 from pipeline.export_c.lowering.layers import Layer, layout_of
-from pipeline.export_c.lowering.scales import scaled, signed
 from pipeline.export_c.network.quantised import CONVOLUTION, PRODUCT
+from pipeline.export_c.network.scales import scaled, signed
 
 #: Inputs that are the bias and the scale of the result; of both operators 1 and 4 are the other scales.
 _OF_CONVOLUTION = (8, 6)

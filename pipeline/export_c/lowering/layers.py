@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from models.network.operators import Convolution
 from models.network.windows import Window, Windows
-from pipeline.export_c.lowering.scales import Scaled
+from pipeline.export_c.network.scales import Scaled
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from models.network.fields import Array
 from models.network.operators.movement import Copy
 from models.network.windows import Window
 from pipeline.export_c.lowering.layers import Layer
-from pipeline.export_c.lowering.scales import Scaled
+from pipeline.export_c.network.scales import Scaled
 
 #: The function of sums: what becomes part of a convolution.
 ADD = "add"
@@ -46,17 +46,10 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """A function of each number of a row, and the two numbers that it takes beside them; "": none."""
+    """A function, "": none, and what a kernel is given for it: two numbers with a function of one."""
 
     name: str = ""
-    numbers: tuple[float, float] = (0.0, 0.0)
-
-
-@dataclass(frozen=True, slots=True)
-class Named:
-    """The name of a function, as an argument."""
-
-    name: str
+    numbers: tuple[float, ...] = (0.0, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +75,7 @@ class Scratch:
 
 
 #: None is a pointer to nothing.
-Argument = Pointer | Weight | Record | Function | Named | Rows | Band | Scratch | int | float | None
+Argument = Pointer | Weight | Record | Function | Rows | Band | Scratch | int | float | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,6 @@ from models.network.windows import Window
 from pipeline.export_c.errors import ExportError
 from pipeline.export_c.lowering.convolution import struct_of
 from pipeline.export_c.lowering.layers import Layer, Layout, layout_of
-from pipeline.export_c.lowering.scales import Scaled
 from pipeline.export_c.lowering.steps import (
     Argument,
     Band,
@@ -34,6 +33,7 @@ from pipeline.export_c.lowering.steps import (
     Step,
     Strip,
 )
+from pipeline.export_c.network.scales import Scaled
 
 _FLOAT_BYTES = 4
 
@@ -123,47 +123,38 @@ class View:
 
 
 def with_views(
-    program: Program, inputs: Sequence[str], asks: bool
+    program: Program, inputs: Sequence[str], outputs: frozenset[str], asks: bool
 ) -> tuple[Program, dict[str, View]]:
-    """Return ``program`` with convolutions that read ``inputs`` by rows.
+    """Return ``program`` with convolutions that read ``inputs`` by rows, without what nobody reads then.
 
     Beside it, by what they make, the views of those whose rows are brought. ``asks``: by the caller.
+
+    Raises:
+        ExportError: ``asks``, and a step reads all of an input; the message names it.
     """
     images = _Images(program, inputs)
     views: dict[str, View] = {}
-    steps = list(program.steps)
-    for at, step in enumerate(steps):
-        layer = step.operator
+    steps: list[Step] = []
+    wanted = set(outputs)
+    for step in reversed(program.steps):
+        if step.output not in wanted:
+            continue
+        layer, seen = step.operator, step
         view = images.view(step, layer, asks) if isinstance(layer, Layer) else None
         if isinstance(layer, Layer) and view is not None and (view.has_whole_rows or not asks):
-            steps[at] = _viewing(step, layer, view)
-            if steps[at].bands is not None:
-                views[step.output] = view
-    return replace(program, steps=tuple(steps)), views
-
-
-def live(program: Program, outputs: frozenset[str]) -> Program:
-    """Return ``program`` without steps whose results nobody reads."""
-    wanted, kept = set(outputs), []
-    for step in reversed(program.steps):
-        if step.output in wanted:
-            kept.append(step)
-            wanted.update(step.reads)
-    return replace(program, steps=tuple(kept[::-1]))
-
-
-def check_asked(program: Program, inputs: Sequence[str]) -> None:
-    """Check that no step reads all of an input.
-
-    Raises:
-        ExportError: one does; the message names it.
-    """
-    for step in program.steps:
-        for name in set(step.reads) & set(inputs):
-            raise ExportError(
-                f"node {step.label!r} reads all of input {name!r}; rows can be asked for where "
-                "convolutions of an image [1, channels, rows, columns], or of parts of it, read it"
-            )
+            seen = _viewing(step, layer, view)
+            if seen.bands is not None:
+                views[seen.output] = view
+        steps.append(seen)
+        wanted.update(seen.reads)
+    whole = [(step, name) for step in reversed(steps) for name in set(step.reads) & set(inputs)]
+    if asks and whole:
+        step, name = whole[0]
+        raise ExportError(
+            f"node {step.label!r} reads all of input {name!r}; rows can be asked for where "
+            "convolutions of an image [1, channels, rows, columns], or of parts of it, read it"
+        )
+    return replace(program, steps=tuple(steps[::-1])), views
 
 
 def _viewing(step: Step, layer: Layer, view: View) -> Step:

@@ -120,16 +120,16 @@ def test_bytes_in_and_out(inputs_by: str, tmp_path: Path) -> None:
     (name,) = expected
     first, last = network.quantised["image"], network.quantised[name]
     limits = np.iinfo(first.dtype)
-    numbers = np.rint(image / np.float32(first.scale)) + first.zero
+    numbers = np.rint(image / np.float32(first.one)) + first.plain_zero
     given_ = np.clip(numbers, limits.min, limits.max).astype(first.dtype)
     status, outputs = compiled.run({"image": given_})
     assert status == 0
-    scaled = (outputs[name].astype(np.int32) - last.zero).astype(np.float32)
-    np.testing.assert_array_equal(scaled * np.float32(last.scale), expected[name])
+    scaled = (outputs[name].astype(np.int32) - last.plain_zero).astype(np.float32)
+    np.testing.assert_array_equal(scaled * np.float32(last.one), expected[name])
     if inputs_by == "memory":
         assert compiled.exported.memory.arena_bytes <= floats.exported.memory.arena_bytes
     header = (tmp_path / "b" / "model.h").read_text()
-    assert f"#define MODEL_IMAGE_ZERO {first.zero}\n" in header
+    assert f"#define MODEL_IMAGE_ZERO {first.plain_zero}\n" in header
 
 
 def test_floats_have_no_bytes(tiny_pack: Pack) -> None:
