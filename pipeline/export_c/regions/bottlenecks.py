@@ -110,6 +110,7 @@ def _fit(wide: Layer, thin: Layer, narrow: Layer) -> bool:
         and narrow.channels == inner
         and narrow.operator.is_pointwise
         and wide.plane.result == thin.plane.size
+        and thin.plane.result == narrow.plane.size
     )
 
 

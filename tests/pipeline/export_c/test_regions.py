@@ -19,7 +19,7 @@ from models.zoo.patchnet import patchnet
 from pipeline.export_c.errors import ExportError
 from pipeline.export_c.export import Options, export_c
 from tests.models.nets import answers, inputs_for, parsed
-from tests.pipeline.export_c.byte_graphs import Graph
+from tests.pipeline.export_c.byte_graphs import MICROSOFT, Graph, same_bits
 from tests.pipeline.export_c.compiled import Compiled, agree, needs_compiler, packed
 
 IMAGE = {"image": (1, 3, 32, 32)}
@@ -220,6 +220,20 @@ def test_a_bottleneck_ends_where_the_next_one_would_begin(tmp_path: Path) -> Non
     agree(compiled.run(given_)[1], answers(tmp_path / "source.onnx", given_))
     kernels = [step.kernel for step in compiled.exported.memory.steps]
     assert kernels == ["bottleneck", "convolve", "convolve"]
+
+
+@needs_compiler
+@pytest.mark.parametrize("arena_bytes", [None, 1 << 20])
+def test_pixels_in_another_shape_end_no_bottleneck(arena_bytes: int | None, tmp_path: Path) -> None:
+    """A product of a matrix with a row for each pixel has one row of them, whatever the image was."""
+    g, shape = Graph("uint8", 3), (1, 3, 8, 8)
+    source = g.convolution(g.quantized(), "a", (24, 3, 1, 1))
+    g.convolution(source, "b", (24, 1, 3, 3), group=24, pads=[1, 1, 1, 1])
+    g.add("Transpose", "t", "b", perm=[0, 2, 3, 1])
+    g.add("Reshape", "r", "t", g.constant(np.array([64, 24])))
+    given_ = (*g.scales["b"], *g.weights((24, 5), 5), g.bias(5), *g.scaled("y", 0.5))
+    g.add("QGemm", "y", "r", *given_, domain=MICROSOFT)
+    same_bits(packed(g.model(shape, ["y"]), tmp_path), tmp_path, shape, arena_bytes=arena_bytes)
 
 
 @needs_compiler
