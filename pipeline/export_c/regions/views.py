@@ -36,6 +36,8 @@ from pipeline.export_c.lowering.steps import (
 from pipeline.export_c.network.scales import Scaled
 
 _FLOAT_BYTES = 4
+#: An input, the number there of each element of what is made of it, and how these were quantised.
+_Traced = tuple[str, NDArray[np.int64], Scaled | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,22 +213,26 @@ class _Images:
         fits = view.of_bytes or steps[1] == 1  # floats of a row must lie together
         return view if fits and view.of_bytes == (layer.scales is not None) else None
 
-    def _traced(self, read: Argument) -> tuple[str, NDArray[np.int64], Scaled | None] | None:
-        """Return the input that ``read`` is made of, the number there of each element, its quantisation."""
+    def _traced(self, read: Argument) -> _Traced | None:
+        """Return what ``read`` is made of an input by copies and one quantisation; None: otherwise."""
         if not isinstance(read, Pointer):
             return None
-        array = self._values[read.name]
         if read.name in self._inputs:
-            return read.name, np.arange(math.prod(array.shape)), None
+            return read.name, np.arange(math.prod(self._values[read.name].shape)), None
         maker = self._makers.get(read.name)
-        found = None if maker is None else self._traced(maker.arguments[0])
-        if maker is None or found is None:
+        if maker is None or not isinstance(maker.operator, Copy | Scaled):
             return None
-        image, numbers, quantised = found
-        match maker.operator:
-            case Copy() as copied if math.prod(copied.sizes) == math.prod(array.shape):
-                (numbers,) = moved(Move(copies=(copied,), ys=(copied.y,)), [numbers])
-                return image, numbers.reshape(-1), quantised
-            case Scaled() as scaled if quantised is None:
-                return image, numbers, scaled
+        found = self._traced(maker.arguments[0])
+        return None if found is None else _behind(maker.operator, *found)
+
+
+def _behind(
+    operator: Copy | Scaled, image: str, numbers: NDArray[np.int64], quantised: Scaled | None
+) -> _Traced | None:
+    """Return the same behind ``operator``, if it is a copy to all elements, or the only quantisation."""
+    if isinstance(operator, Scaled):
+        return (image, numbers, operator) if quantised is None else None
+    if math.prod(operator.sizes) != math.prod(operator.y.shape):
         return None
+    (made,) = moved(Move(copies=(operator,), ys=(operator.y,)), [numbers])
+    return image, made.reshape(-1), quantised
