@@ -30,10 +30,32 @@ def set_attributes(node: onnx.NodeProto, **values: int | list[int] | None) -> No
 
 def with_attributes(node: onnx.NodeProto, **values: int | list[int] | None) -> onnx.NodeProto:
     """Return a copy of ``node`` with attributes of these values; None: without them."""
-    found = onnx.NodeProto()
-    found.CopyFrom(node)
+    found = copied(node)
     set_attributes(found, **values)
     return found
+
+
+def copied(
+    node: onnx.NodeProto,
+    inputs: Iterable[str] | None = None,
+    outputs: Iterable[str] | None = None,
+    name: str | None = None,
+) -> onnx.NodeProto:
+    """Return ``node`` again; what is given is not as it was."""
+    found = onnx.NodeProto()
+    found.CopyFrom(node)
+    if inputs is not None:
+        found.input[:] = inputs
+    if outputs is not None:
+        found.output[:] = outputs
+    if name is not None:
+        found.name = name
+    return found
+
+
+def versions_of(opsets: Iterable[onnx.OperatorSetIdProto]) -> dict[str, int]:
+    """Return the versions of domains, ONNX's own is ""."""
+    return {domain_of(item.domain): item.version for item in opsets}
 
 
 def node_of(node: onnx.NodeProto, opsets: Mapping[str, int]) -> Node:

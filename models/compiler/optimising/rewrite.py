@@ -12,40 +12,76 @@ import onnx
 from onnx import helper, numpy_helper
 
 from models.graphs.file import reference
-from models.graphs.nodes import node_of, reads, replace_nodes
+from models.graphs.nodes import copied, made, node_of, reads
+from models.graphs.rewriting import Rewriter
 from models.network.activations import Activation
 from models.network.patterns import activations_in
 
-_DOMAINS = ("", "ai.onnx")
 # Inputs whose sign is that of the result.
 _SIGNED = {"Conv": (1, 2), "BatchNormalization": (1, 2)}
 
 
-def rewrite(model: onnx.ModelProto) -> None:
-    """Replace every Mish of ``model``, and every Softplus, Tanh, Mul that make one."""
-    found = mishes(model.graph)
-    if not found:
-        return
-    used = {
-        name for node in model.graph.node for name in (*node.input, *node.output, node.name) if name
-    }
-    nodes: list[onnx.NodeProto] = []
-    gone = {id(node) for parts in found.values() for node in parts}
-    makers = {name: node for node in model.graph.node for name in node.output}
-    negated = {
-        parts[0].input[0]: index
-        for index, parts in found.items()
-        if _can_negate(model.graph, makers.get(parts[0].input[0]), parts)
-    }
-    for index, node in enumerate(model.graph.node):
-        if index in found:
-            x = found[index][0].input[0]
-            nodes.extend(_fast_mish(x, node.output[0], x in negated, used))
-        elif negated.keys() & set(node.output):
-            nodes.extend(_negated(node, used))
-        elif id(node) not in gone:
-            nodes.append(node)
-    replace_nodes(model, nodes)
+class FastMish(Rewriter):
+    """Replaces every Mish, and every Softplus, Tanh, Mul that make one."""
+
+    def __init__(self, model: onnx.ModelProto) -> None:
+        super().__init__(model)
+        found = mishes(model.graph)
+        #: What each is of, by what it makes.
+        self._mishes = {parts[-1].output[0]: parts[0].input[0] for parts in found.values()}
+        self._gone = {name for parts in found.values() for node in parts for name in node.output}
+        self._negated = {parts[0].input[0] for parts in found.values() if self._can_negate(parts)}
+
+    def replaced(self, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
+        output = made(node)[0] if made(node) else ""
+        if output in self._mishes:
+            return self._fast(self._mishes[output], output)
+        if not self._negated.isdisjoint(node.output):
+            return self._negative(node)
+        return [] if output in self._gone else None
+
+    def _can_negate(self, parts: list[onnx.NodeProto]) -> bool:
+        """Return whether weights alone say the sign of what nothing but the Mish ``parts`` reads."""
+        x = parts[0].input[0]
+        maker = self.makers.get(x)
+        if maker is None or maker.domain or maker.op_type not in _SIGNED or x in self.outputs:
+            return False
+        signed = [maker.input[i] for i in _SIGNED[maker.op_type] if maker.input[i : i + 1]]
+        own = {name for part in parts for name in part.output}
+        return (
+            all(name in self.tensors for name in signed if name)
+            and len(made(maker)) == 1
+            and all(own.issuperset(made(reader)) for reader in self.readers[x])
+        )
+
+    def _negative(self, maker: onnx.NodeProto) -> list[onnx.NodeProto]:
+        """Return nodes that make what ``maker`` makes, negative; ONNX Runtime folds constants."""
+        negative, nodes = copied(maker), []
+        for position in _SIGNED[maker.op_type]:
+            if any(maker.input[position : position + 1]):
+                name = self.fresh(f"{maker.output[0]}/-{position}")
+                nodes.append(helper.make_node("Neg", [maker.input[position]], [name], name))
+                negative.input[position] = name
+        return [*nodes, negative]
+
+    def _fast(self, x: str, output: str) -> list[onnx.NodeProto]:
+        def node(kind: str, inputs: list[str], result: str, **attributes: float) -> onnx.NodeProto:
+            name = self.fresh(f"{output}/{kind}")
+            return helper.make_node(kind, inputs, [result], name, **attributes)
+
+        y, logistic, square, half, double = (
+            self.fresh(f"{output}/{role}") for role in ("-x", "s", "t", "h", "2y")
+        )
+        before = [] if x in self._negated else [node("Neg", [x], y)]
+        y = y if before else x
+        return [
+            *before,
+            node("Sigmoid", [y], logistic),
+            node("Mul", [logistic, logistic], square),
+            node("HardSigmoid", [square], half, alpha=0.5, beta=0.5),
+            node("Div", [y, half], double),
+            node("Sub", [y, double], output),
+        ]
 
 
 def mishes(graph: onnx.GraphProto) -> dict[int, list[onnx.NodeProto]]:
@@ -64,72 +100,10 @@ def mishes(graph: onnx.GraphProto) -> dict[int, list[onnx.NodeProto]]:
         # Where the operator set of the file is older than Mish, nobody has checked the node.
         index: [node]
         for index, node in enumerate(nodes)
-        if (node.op_type, len(node.input), len(node.output)) == ("Mish", 1, 1)
-        and node.domain in _DOMAINS
+        if (node.op_type, len(node.input), len(node.output)) == ("Mish", 1, 1) and not node.domain
     }
     plain = [node_of(node, {}) for node in nodes]
     for item in activations_in(plain, kept, numbers.get):
         if item.activation == Activation("mish", 1.0):
             found[item.nodes[-1]] = [nodes[index] for index in item.nodes]
     return found
-
-
-def _can_negate(
-    graph: onnx.GraphProto, maker: onnx.NodeProto | None, parts: list[onnx.NodeProto]
-) -> bool:
-    """Return whether ``maker`` has constant weights and nothing but the Mish ``parts`` reads its result."""
-    if maker is None or maker.domain not in _DOMAINS or maker.op_type not in _SIGNED:
-        return False
-    x = maker.output[0]
-    constants = {tensor.name for tensor in graph.initializer}
-    signed = [maker.input[i] for i in _SIGNED[maker.op_type] if maker.input[i : i + 1]]
-    own = {id(part) for part in parts}
-    elsewhere = any(x in reads(node) and id(node) not in own for node in graph.node)
-    return (
-        set(filter(None, signed)) <= constants
-        and len([*filter(None, maker.output)]) == 1
-        and not elsewhere
-        and all(x != value.name for value in graph.output)
-    )
-
-
-def _negated(maker: onnx.NodeProto, used: set[str]) -> list[onnx.NodeProto]:
-    """Return nodes that make what ``maker`` makes, negative; ONNX Runtime folds constants."""
-    negative = onnx.NodeProto()
-    negative.CopyFrom(maker)
-    nodes = []
-    for position in _SIGNED[maker.op_type]:
-        if not any(maker.input[position : position + 1]):
-            continue
-        name = _unique(f"{maker.output[0]}/-{position}", used)
-        nodes.append(helper.make_node("Neg", [maker.input[position]], [name], name))
-        negative.input[position] = name
-    return [*nodes, negative]
-
-
-def _unique(name: str, used: set[str]) -> str:
-    while name in used:
-        name += "_"
-    used.add(name)
-    return name
-
-
-def _fast_mish(x: str, output: str, is_negative: bool, used: set[str]) -> list[onnx.NodeProto]:
-    def node(kind: str, inputs: list[str], result: str, **attributes: float) -> onnx.NodeProto:
-        made = helper.make_node(kind, inputs, [result], _unique(f"{output}/{kind}", used))
-        made.attribute.extend(helper.make_attribute(key, attributes[key]) for key in attributes)
-        return made
-
-    y, logistic, square, half, double = (
-        _unique(f"{output}/{role}", used) for role in ("-x", "s", "t", "h", "2y")
-    )
-    before = [] if is_negative else [node("Neg", [x], y)]
-    y = x if is_negative else y
-    return [
-        *before,
-        node("Sigmoid", [y], logistic),
-        node("Mul", [logistic, logistic], square),
-        node("HardSigmoid", [square], half, alpha=0.5, beta=0.5),
-        node("Div", [y, half], double),
-        node("Sub", [y, double], output),
-    ]
