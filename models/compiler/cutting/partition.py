@@ -12,8 +12,7 @@ from models.compiler.analysis.fused import Fused, with_fused
 from models.compiler.analysis.graph import Graph
 from models.compiler.analysis.regions import name, with_regions
 from models.compiler.analysis.slices import CutAlternative, CutPiece
-from models.compiler.cutting.bottleneck_graphs import group_graphs
-from models.compiler.cutting.bottlenecks import FoundBottleneck, find_bottlenecks
+from models.compiler.cutting.bottlenecks import FoundBottleneck, find_bottlenecks, group_graphs
 from models.compiler.cutting.chains import find_chains, place_chains
 from models.compiler.cutting.chunks import alternatives
 from models.compiler.cutting.cut import Cutter, cut

@@ -7,6 +7,7 @@ makes x makes -x instead where it can, a convolution or batch norm with weights 
 """
 
 import math
+from typing import Any
 
 import onnx
 from onnx import helper, numpy_helper
@@ -65,9 +66,9 @@ class FastMish(Rewriter):
         return [*nodes, negative]
 
     def _fast(self, x: str, output: str) -> list[onnx.NodeProto]:
-        def node(kind: str, inputs: list[str], result: str, **attributes: float) -> onnx.NodeProto:
+        def node(kind: str, inputs: list[str], result: str, **given: Any) -> onnx.NodeProto:
             name = self.fresh(f"{output}/{kind}")
-            return helper.make_node(kind, inputs, [result], name, **attributes)
+            return helper.make_node(kind, inputs, [result], name, **given)
 
         y, logistic, square, half, double = (
             self.fresh(f"{output}/{role}") for role in ("-x", "s", "t", "h", "2y")
