@@ -2,10 +2,9 @@
 
 import numpy as np
 import onnx
-from numpy.typing import NDArray
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto
 
-from models.graphs.file import reference
+from models.graphs.file import numbers_of
 from models.network.operators import LAYERS
 
 _FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE)
@@ -22,7 +21,7 @@ def infinite_weights(model: onnx.ModelProto) -> list[str]:
     weights = {name for node in layers for name in node.input[1:2]}
     for tensor in model.graph.initializer:
         if tensor.name in weights and tensor.data_type in _FLOATS:
-            numbers = _numbers(tensor)
+            numbers = numbers_of(tensor).reshape(-1)
             wrong = sum(
                 int((~np.isfinite(numbers[first : first + _BLOCK])).sum())
                 for first in range(0, len(numbers), _BLOCK)
@@ -32,13 +31,3 @@ def infinite_weights(model: onnx.ModelProto) -> list[str]:
                     f"weights {tensor.name!r}: {wrong} of {len(numbers)} are NaN or infinite"
                 )
     return found
-
-
-def _numbers(tensor: TensorProto) -> NDArray[np.floating]:
-    """Return what ``tensor`` holds, floats in one dimension; large ones are mapped."""
-    held = reference(tensor)
-    if held is None:
-        return numpy_helper.to_array(tensor).reshape(-1)
-    dtype = helper.tensor_dtype_to_np_dtype(tensor.data_type)
-    count = held.length // dtype.itemsize
-    return np.memmap(held.path, dtype, "r", held.offset, (count,)) if count else np.zeros(0, dtype)

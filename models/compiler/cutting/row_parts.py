@@ -46,9 +46,9 @@ def shuffled(graph: Graph, node: onnx.NodeProto, readers: Sequence[int]) -> Mapp
     It is Reshape, Transpose and Reshape (ShuffleNet); ``node``: the second, the only one with a kernel;
     ``readers``: of its output.
     """
-    before = next((item for item in graph.nodes if node.input[0] in item.output), None)
-    after = graph.nodes[readers[0]] if len(readers) == 1 else None
-    ends = [item for item in (before, after) if item is not None and item.op_type in RESHAPES]
+    maker = graph.makers.get(node.input[0])
+    beside = [*([] if maker is None else [maker]), *(readers if len(readers) == 1 else ())]
+    ends = [graph.nodes[index] for index in beside if graph.nodes[index].op_type in RESHAPES]
     if (
         attributes(node).get("perm") != _SHUFFLE
         or len(ends) != 2

@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import onnx
 from onnx import TensorProto, helper
-from onnx.external_data_helper import load_external_data_for_tensor
 
 from models.compiler.analysis.types import Loose, ValueTypes
 from models.errors import CompileError
+from models.graphs.file import bring_inside
 from models.graphs.nodes import inner_tensors, subgraphs
 from models.network.fields import DTYPES
 
@@ -26,10 +26,7 @@ def take_tensors(model: onnx.ModelProto, folder: Path) -> dict[str, TensorProto]
     """Return the initializers that have no dtype; bring the data of theirs and of subgraphs inside."""
     found = {tensor.name: tensor for tensor in model.graph.initializer if not has_dtype(tensor)}
     for tensor in (*found.values(), *inner_tensors(model.graph.node)):
-        if tensor.data_location == TensorProto.EXTERNAL:
-            load_external_data_for_tensor(tensor, str(folder))
-            tensor.data_location = TensorProto.DEFAULT
-            del tensor.external_data[:]
+        bring_inside(tensor, folder)
     return found
 
 

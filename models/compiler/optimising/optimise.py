@@ -12,11 +12,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import onnx
 import onnxruntime as ort
 from numpy.typing import NDArray
-from onnx import helper, numpy_helper
 
 from models.compiler.analysis.agree import check_agreement
 from models.compiler.analysis.graph import Graph
@@ -55,7 +53,7 @@ from models.compiler.optimising.pools import PoolFirst, settle_pool
 from models.compiler.optimising.rewrite import FastMish
 from models.compiler.optimising.softmax import AlongRows
 from models.errors import OnnxError
-from models.graphs.file import reference
+from models.graphs.file import numbers_of
 from models.graphs.nodes import live
 from models.network.fields import Array
 from models.packs.target import Target, host_target
@@ -189,22 +187,8 @@ def fold(model: onnx.ModelProto, folder: Path, path: Path) -> Path:
 
 def _constants(model: onnx.ModelProto, folder: Path) -> dict[str, NDArray[Any]]:
     """Return the initializers of ``model``, which lies in ``folder``; large ones are mapped."""
-    constants: dict[str, NDArray[Any]] = {}
-    for tensor in model.graph.initializer:
-        if not has_dtype(tensor):
-            continue
-        held = reference(tensor)
-        if held is None:
-            constants[tensor.name] = numpy_helper.to_array(tensor)
-            continue
-        constants[tensor.name] = np.memmap(
-            folder / held.path,
-            helper.tensor_dtype_to_np_dtype(tensor.data_type),
-            "r",
-            held.offset,
-            tuple(tensor.dims),
-        )
-    return constants
+    held = (tensor for tensor in model.graph.initializer if has_dtype(tensor))
+    return {tensor.name: numbers_of(tensor, folder) for tensor in held}
 
 
 def _graph(

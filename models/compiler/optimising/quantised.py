@@ -102,9 +102,8 @@ def stream_quantised(
     version = max((item.version for item in graph.opsets if item.domain == ""), default=0)
     if version < _OPSET or not any(_form(graph, node) for node in graph.nodes):
         return graph
-    path = folder / "quantised.data"
-    with path.open("wb") as file:
-        rewriter = _Rewriter(graph, part_bytes, NewConstants(graph, path, file))
+    with (folder / "quantised.data").open("wb") as file:
+        rewriter = _Rewriter(graph, part_bytes, NewConstants(graph, file))
         nodes = tuple(
             new
             for node in graph.nodes
@@ -121,7 +120,7 @@ def stream_quantised(
         graph,
         nodes=nodes,
         values={**graph.values, **rewriter.values},
-        constants=kept | rewriter.constants.arrays(),
+        constants=kept | rewriter.constants.arrays(folder),
         streamed=frozenset(rewriter.constants.streamed),
         resident=frozenset(rewriter.constants.resident),
         window_products=tuple(rewriter.window_products),

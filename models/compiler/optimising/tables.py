@@ -201,7 +201,7 @@ class _Rewriter:
         self._graph = graph
         self._layers = layers
         self._versions = {item.domain: item.version for item in graph.opsets}
-        self._names = {*graph.values, *graph.loose, *graph.constants, *graph.tensors}
+        self._names = graph.names()
         self._behind: dict[str, list[onnx.NodeProto]] = {}
         self._read_as: dict[str, str] = {}
         self._made_as: dict[str, str] = {}
