@@ -24,6 +24,7 @@ from models.compiler.optimising.quantised import LEAST_PART_BYTES, stream_quanti
 from models.compiler.optimising.tables import look_up_results
 from models.compiler.options import CompileOptions, check_options
 from models.compiler.writing.describe import (
+    BottleneckDescriber,
     PieceDescriber,
     RowDescriber,
     file_records,
@@ -33,7 +34,6 @@ from models.compiler.writing.describe import (
     source_record,
     value_records,
 )
-from models.compiler.writing.describe_bottlenecks import BottleneckDescriber
 from models.compiler.writing.describe_programs import ProgramDescriber
 from models.compiler.writing.recipes import Recipes, recipe_records
 from models.compiler.writing.storing import Storing
@@ -46,10 +46,9 @@ from models.compiler.writing.write import (
     write_weights,
 )
 from models.errors import CompileError, PackError
-from models.graphs.finite import infinite_weights
 from models.graphs.inputs import take_defaults
 from models.graphs.metadata import Metadata, read_metadata
-from models.graphs.parameters import count_parameters
+from models.graphs.parameters import count_parameters, infinite_weights
 from models.graphs.reader import read_onnx
 from models.packs.manifest import Manifest, write_manifest
 from models.packs.pack import read_pack

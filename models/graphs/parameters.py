@@ -1,11 +1,14 @@
-"""How many numbers of a network are trained."""
+"""The weights of a network: how many numbers are trained, and which are no numbers."""
 
 import math
 
+import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
+from models.graphs.file import numbers_of
 from models.graphs.nodes import all_graphs
+from models.network.operators import LAYERS
 
 # Inputs with floating-point constants that nobody trains: statistics, regions and scales.
 _UNTRAINED = {
@@ -34,6 +37,9 @@ _QUANTISED = {
     "MatMulNBits": (1,),
 }
 _FLOATING = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE)
+_FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE)
+# Weights are mapped: a few MiB at a time, so that none of them are held.
+_BLOCK = 1 << 20
 
 
 def quantised_weights(node: onnx.NodeProto) -> list[str]:
@@ -87,3 +93,27 @@ def _quantised_count(node: onnx.NodeProto, tensor: TensorProto) -> int:
 def is_quantised(node: onnx.NodeProto) -> bool:
     """Return whether ``node`` computes with quantised numbers."""
     return node.op_type in _QUANTISED
+
+
+def infinite_weights(model: onnx.ModelProto) -> list[str]:
+    """Return which weights of layers of ``model``, from ``read_onnx``, have NaN or infinities, in words.
+
+    Whatever is computed from them is no number either.
+    """
+    found = []
+    # Elsewhere infinities have a meaning, as in masks.
+    layers = [node for node in model.graph.node if node.op_type in LAYERS]
+    # Nobody has checked yet that a layer has weights.
+    weights = {name for node in layers for name in node.input[1:2]}
+    for tensor in model.graph.initializer:
+        if tensor.name in weights and tensor.data_type in _FLOATS:
+            numbers = numbers_of(tensor).reshape(-1)
+            wrong = sum(
+                int((~np.isfinite(numbers[first : first + _BLOCK])).sum())
+                for first in range(0, len(numbers), _BLOCK)
+            )
+            if wrong:
+                found.append(
+                    f"weights {tensor.name!r}: {wrong} of {len(numbers)} are NaN or infinite"
+                )
+    return found

@@ -20,8 +20,7 @@ import onnx
 
 from models.compiler.analysis.graph import NCHWC_DOMAIN, Graph
 from models.compiler.cutting.pieces import port, serialise_nodes
-from models.compiler.cutting.row_windows import padded
-from models.compiler.cutting.rows import RowGraph, RowNode
+from models.compiler.cutting.rows import RowGraph, RowNode, padded
 from models.graphs.nodes import attributes, copied, made, reads, with_attributes
 from models.network.node import Value
 from models.network.operators import Convolution

@@ -8,17 +8,21 @@ factor per channel of squeeze-excite, becomes the weights of a convolution of on
 along channels that are one block has its numbers side by side in that layout. An addition and an activation
 behind a convolution become part of it.
 
+Two passes beside that: images of few channels are made larger as they are, not in blocks, and a softmax
+along another axis than the last one is turned.
+
 Equal results to what ONNX Runtime made: the same operators on the same numbers, but for an addition inside
 a convolution, which is rounded once less.
 """
 
+import math
 from collections.abc import Mapping
 
+import numpy as np
 import onnx
 from onnx import helper
 
 from models.compiler.analysis.graph import NCHWC_DOMAIN
-from models.compiler.optimising.softmax import ALONG_AXIS, SOFTMAXES
 from models.graphs.nodes import attributes, copied
 from models.graphs.rewriting import Rewriter
 from models.network.activations import SPELLINGS
@@ -28,6 +32,12 @@ from models.network.operators.elements import POINTWISE
 
 _DOMAINS = ("", "com.microsoft")
 _CHANNEL_AXIS = 1
+_SOFTMAXES = ("Softmax", "LogSoftmax")
+#: Before, a softmax was along all axes from one on, which lie side by side.
+_ALONG_AXIS = 13
+_RANK = 4
+# From here on Resize takes its scales third, and says how places become places.
+_OPSET = 11
 
 
 def stay_blocked(model: onnx.ModelProto, values: Mapping[str, Array], block: int) -> None:
@@ -121,10 +131,10 @@ class _StayBlocked(Rewriter):
 
     def _is_along_block(self, node: onnx.NodeProto) -> bool:
         """Return whether ``node`` is a softmax along the channels of an image, and these are one block."""
-        shape = self.shape(node.input[0]) if node.op_type in SOFTMAXES else ()
+        shape = self.shape(node.input[0]) if node.op_type in _SOFTMAXES else ()
         return (
             not node.domain
-            and self.versions.get("", 0) >= ALONG_AXIS
+            and self.versions.get("", 0) >= _ALONG_AXIS
             and len(shape) == 4
             and shape[_CHANNEL_AXIS] == self._block
             and attributes(node).get("axis", -1) in (_CHANNEL_AXIS, _CHANNEL_AXIS - 4)
@@ -227,3 +237,102 @@ class _Fuse(Rewriter):
         weights = list(convolution.input[:ADDEND])
         fused.input[:] = [*weights, *[""] * (ADDEND - len(weights)), others[0]]
         return fused
+
+
+class AlongRows(Rewriter):
+    """Lets each softmax of known size be along the last axis, between two transposes.
+
+    Its kernel wants the numbers of a sum side by side: it exchanges its axis with the last one, in memory
+    that no plan places, and back, element by element. Here the axis moves to the end and the others stay in
+    order: a transpose of planes, which has a fast kernel, into memory of the arena. The rows are the same
+    ones, and so are the bits. Of [1, 16, 4, 8400], the distances of a YOLOv8 head, it takes a fifth of the
+    time. Before, ONNX Runtime would exchange the transposes with the softmax again.
+    """
+
+    def replaced(self, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
+        if node.op_type not in _SOFTMAXES or node.domain or self.versions.get("", 0) < _ALONG_AXIS:
+            return None
+        shape = self.shape(node.input[0])
+        rank = len(shape)
+        axis = attributes(node).get("axis", -1) % rank if rank else 0
+        if math.prod(shape[axis + 1 :]) <= 1:
+            return None
+        there = [*(other for other in range(rank) if other != axis), axis]
+        back = [there.index(place) for place in range(rank)]
+        rows, result = (self.fresh(f"{node.output[0]}/{role}") for role in ("rows", "sums"))
+        return [
+            helper.make_node("Transpose", [node.input[0]], [rows], perm=there),
+            helper.make_node(node.op_type, [rows], [result], node.name, axis=rank - 1),
+            helper.make_node("Transpose", [result], [node.output[0]], perm=back),
+        ]
+
+
+class InterpolateFew(Rewriter):
+    """Lets half a block of channels or less leave the blocked layout before, not behind, an interpolation.
+
+    ONNX Runtime keeps what a blocked convolution makes in that layout while it interpolates: one channel of
+    an edge detector takes the memory, and the time, of sixteen. ``block``: channels in a block.
+    """
+
+    def __init__(self, model: onnx.ModelProto, values: Mapping[str, Array], block: int) -> None:
+        super().__init__(model, values)
+        self._block = block
+        # What blocked values, which nothing makes any more, are called outside of that layout.
+        self._planes: dict[str, str] = {}
+
+    def replaced(self, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
+        source = node.input[0] if node.input else ""
+        if source in self._planes:
+            if node.op_type == "ReorderOutput":
+                return []
+            return [_renamed(node, self._planes[source], self._planes[node.output[0]])]
+        if not _interpolates(node) or self.versions.get("", 0) < _OPSET:
+            return None
+        found: dict[str, str] = {}
+        if not self._leave(node.output[0], found):
+            return None
+        self._planes |= found
+        return self._resized(node, found)
+
+    def _leave(self, name: str, found: dict[str, str]) -> bool:
+        """Note what ``name``, and what is made of it, are as planes; return whether all of them leave."""
+        readers = self.readers[name]
+        ends = [node for node in readers if self._ends(node)]
+        found[name] = ends[0].output[0] if ends else f"{name}/planes"
+        others = [node for node in readers if node not in ends]
+        return len(ends) <= 1 <= len(readers) and all(
+            node.op_type in POINTWISE
+            and len(node.input) == 1
+            and self._leave(node.output[0], found)
+            for node in others
+        )
+
+    def _ends(self, node: onnx.NodeProto) -> bool:
+        """Return whether ``node`` makes planes of half a block or less of channels."""
+        shape = self.shape(node.output[0])
+        few = len(shape) == _RANK and 2 * shape[1] <= self._block
+        return few and node.op_type == "ReorderOutput" and not attributes(node).get("channels_last")
+
+    def _resized(self, node: onnx.NodeProto, found: Mapping[str, str]) -> list[onnx.NodeProto]:
+        given, result = attributes(node), found[node.output[0]]
+        ends = (end for name in found for end in self.readers[name] if self._ends(end))
+        before = f"{result}/before"
+        scales = self.constant(f"{result}/scales", np.array(given["scales"], np.float32))
+        resize = helper.make_node(
+            "Resize",
+            [before, "", scales],
+            [result],
+            node.name,
+            mode="linear",
+            coordinate_transformation_mode=given["coordinate_transformation_mode"],
+        )
+        return [_renamed(next(ends), node.input[0], before), resize]
+
+
+def _interpolates(node: onnx.NodeProto) -> bool:
+    blocked = node.domain == NCHWC_DOMAIN and node.op_type == "Upsample"
+    return blocked and attributes(node).get("mode", "nearest") == "linear"
+
+
+def _renamed(node: onnx.NodeProto, source: str, result: str) -> onnx.NodeProto:
+    return copied(node, [source, *node.input[1:]], [result, *node.output[1:]], result)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from models.compiler.analysis.agree import check_agreement
 from models.compiler.analysis.graph import Graph
-from models.compiler.optimising.blocked import stay_blocked
+from models.compiler.optimising.blocked import AlongRows, InterpolateFew, stay_blocked
 from models.compiler.optimising.bodies import move_out
 from models.compiler.optimising.by_onnxruntime import (
     move_weights,
@@ -29,29 +29,25 @@ from models.compiler.optimising.by_onnxruntime import (
 from models.compiler.optimising.convolutions.channels import FillChannels
 from models.compiler.optimising.convolutions.dense import AsConvolutions
 from models.compiler.optimising.convolutions.transposed import TransposedAsConvolutions
-from models.compiler.optimising.crops import TakeCropsApart
-from models.compiler.optimising.few_channels import InterpolateFew
 from models.compiler.optimising.integers.floats import (
     QUANTISES_WEIGHTS,
     find_integers,
     make_floats,
 )
 from models.compiler.optimising.integers.limits import LimitIntegers
-from models.compiler.optimising.integers.scale_checks import check_scales
-from models.compiler.optimising.integers.unsigned import MakeUnsigned
-from models.compiler.optimising.integers.zero_points import WriteZeroPoints
-from models.compiler.optimising.matrices import store_by_row
+from models.compiler.optimising.integers.unsigned import MakeUnsigned, WriteZeroPoints
 from models.compiler.optimising.normalise import (
+    TakeCropsApart,
     check_ports,
     copy_constant_outputs,
     domains,
     has_dtype,
+    store_by_row,
     take_tensors,
 )
-from models.compiler.optimising.onnx_checker import check
+from models.compiler.optimising.onnx_checker import check, check_scales
 from models.compiler.optimising.pools import PoolFirst, settle_pool
 from models.compiler.optimising.rewrite import FastMish
-from models.compiler.optimising.softmax import AlongRows
 from models.errors import OnnxError
 from models.graphs.file import numbers_of
 from models.graphs.nodes import live

@@ -4,7 +4,7 @@ Where weights alone are quantised, or activations have 16 bits or none, Dequanti
 weight and its operator, and no kernel of integers takes both. ONNX Runtime runs it in every sweep, into
 memory as large as the layer, and the operator behind it has no blocked kernel, as its weights are no
 constants. Here these weights become floats before the network is optimised for its target; how they lie in
-the file is another question (models/compiler/writing/whole_numbers.py).
+the file is another question (models/compiler/writing/storing.py).
 
 Which these are says ONNX Runtime: those that are left when it has made integers of all that it can. Weights
 of 4 bits become weights of 8 bits before that: for the same numbers it has more kernels.

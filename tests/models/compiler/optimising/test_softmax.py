@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.compiler import CompileOptions
-from models.compiler.optimising.softmax import AlongRows
+from models.compiler.optimising.blocked import AlongRows
 from models.initial import filled
 from models.network.fields import Array
 from models.packs.target import host_target
