@@ -24,7 +24,6 @@ from models.compiler.optimising.quantised import LEAST_PART_BYTES, stream_quanti
 from models.compiler.optimising.tables import look_up_results
 from models.compiler.options import CompileOptions, check_options
 from models.compiler.writing.describe import (
-    BottleneckDescriber,
     PieceDescriber,
     RowDescriber,
     file_records,
@@ -190,7 +189,7 @@ def _write_pack(
         alternatives=describer.alternatives(),
         row_values=rows.values(),
         row_operators=rows.operators(),
-        bottlenecks=BottleneckDescriber(parts, layout).bottlenecks(),
+        bottlenecks=rows.bottlenecks(),
         programs=programs.programs,  # of all that was described before
         layers=layer_records(parts),
         window_products=graph.window_products,

@@ -120,11 +120,11 @@ def live(model: onnx.ModelProto) -> list[onnx.NodeProto]:
     return kept[::-1]
 
 
-def replace_nodes(model: onnx.ModelProto, nodes: Iterable[onnx.NodeProto]) -> None:
-    """Let ``model`` have ``nodes``, which may be its own, and no others."""
+def replace_nodes(graph: onnx.GraphProto, nodes: Iterable[onnx.NodeProto]) -> None:
+    """Let ``graph`` have ``nodes``, which may be its own, and no others."""
     kept = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
-    del model.graph.node[:]
-    model.graph.node.extend(kept)
+    del graph.node[:]
+    graph.node.extend(kept)
 
 
 def _captured(graph: onnx.GraphProto) -> Iterator[str]:
@@ -177,3 +177,11 @@ def stable_order(needs: Mapping[int, set[int]]) -> list[int]:
             if not missing[user]:
                 heapq.heappush(ready, user)
     return order
+
+
+def fresh(name: str, taken: set[str]) -> str:
+    """Return ``name``, or a longer one where that is ``taken``; it is taken then."""
+    while name in taken:
+        name += "_"
+    taken.add(name)
+    return name

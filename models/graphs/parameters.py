@@ -1,6 +1,8 @@
 """The weights of a network: how many numbers are trained, and which are no numbers."""
 
 import math
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -100,20 +102,24 @@ def infinite_weights(model: onnx.ModelProto) -> list[str]:
 
     Whatever is computed from them is no number either.
     """
-    found = []
-    # Elsewhere infinities have a meaning, as in masks.
-    layers = [node for node in model.graph.node if node.op_type in LAYERS]
-    # Nobody has checked yet that a layer has weights.
+    # Elsewhere infinities have a meaning, as in masks. Nobody has checked yet that a layer has weights.
+    layers = (node for node in model.graph.node if node.op_type in LAYERS)
     weights = {name for node in layers for name in node.input[1:2]}
-    for tensor in model.graph.initializer:
-        if tensor.name in weights and tensor.data_type in _FLOATS:
-            numbers = numbers_of(tensor).reshape(-1)
-            wrong = sum(
-                int((~np.isfinite(numbers[first : first + _BLOCK])).sum())
-                for first in range(0, len(numbers), _BLOCK)
-            )
+    held = (tensor for tensor in model.graph.initializer if tensor.name in weights)
+    return [
+        f"weights {tensor.name!r}: {wrong} of {math.prod(tensor.dims)} are NaN or infinite"
+        for tensor, wrong in infinite_tensors(held)
+    ]
+
+
+def infinite_tensors(
+    tensors: Iterable[TensorProto], folder: Path = Path()
+) -> Iterator[tuple[TensorProto, int]]:
+    """Yield floats that have NaN or infinities, and how many; ``folder``: where their files lie."""
+    for tensor in tensors:
+        if tensor.data_type in _FLOATS:
+            numbers = numbers_of(tensor, folder).reshape(-1)
+            blocks = (numbers[first : first + _BLOCK] for first in range(0, len(numbers), _BLOCK))
+            wrong = sum(int((~np.isfinite(block)).sum()) for block in blocks)
             if wrong:
-                found.append(
-                    f"weights {tensor.name!r}: {wrong} of {len(numbers)} are NaN or infinite"
-                )
-    return found
+                yield tensor, wrong

@@ -17,7 +17,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from models.graphs.nodes import live, made, node_of, reads, replace_nodes, versions_of
+from models.graphs.nodes import fresh, live, made, node_of, reads, replace_nodes, versions_of
 from models.network.fields import Array
 from models.network.node import Known, UnsuitedError
 from models.network.operators import Operator, read_operator
@@ -57,8 +57,8 @@ class Rewriter(ABC):
             changed |= instead is not None
             nodes.extend([node] if instead is None else instead)
         if changed:
-            replace_nodes(self.model, (each for node in nodes for each in self._with_behind(node)))
-            replace_nodes(self.model, live(self.model))
+            replace_nodes(self.graph, (each for node in nodes for each in self._with_behind(node)))
+            replace_nodes(self.graph, live(self.model))
         if self.retyped:
             kept = [value for value in self.graph.value_info if value.name not in self.retyped]
             del self.graph.value_info[:]
@@ -135,11 +135,3 @@ class Rewriter(ABC):
             return read_operator(node_of(node, self.versions), self._known)
         except UnsuitedError:
             return None
-
-
-def fresh(name: str, taken: set[str]) -> str:
-    """Return ``name``, or a longer one where that is ``taken``; it is taken then."""
-    while name in taken:
-        name += "_"
-    taken.add(name)
-    return name

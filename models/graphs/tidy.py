@@ -15,7 +15,7 @@ from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
 from onnx import AttributeProto, TensorProto, defs, helper, numpy_helper
 
 from models.errors import OnnxError
-from models.graphs.nodes import all_graphs, made, reads, stable_order
+from models.graphs.nodes import all_graphs, fresh, made, reads, replace_nodes, stable_order
 
 # A sparse weight becomes a dense one inside a protobuf message, which cannot exceed 2 GiB.
 _MAX_DENSE_BYTES = 1 << 30
@@ -202,21 +202,13 @@ def _lift(graph: onnx.GraphProto, returns: bool) -> None:
         name = node.output[0]
         tensor.name = name
         if name in outputs:
-            tensor.name = _free(f"{name}/constant", taken)
+            tensor.name = fresh(f"{name}/constant", taken)
             kept.append(helper.make_node("Identity", [tensor.name], [name]))
         taken.add(tensor.name)
         graph.initializer.append(tensor)
         node.Clear()
     if len(kept) < len(graph.node) or outputs:
-        copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in kept]
-        del graph.node[:]
-        graph.node.extend(copies)
-
-
-def _free(name: str, taken: set[str]) -> str:
-    while name in taken:
-        name += "_"
-    return name
+        replace_nodes(graph, kept)
 
 
 def _tensor(node: onnx.NodeProto) -> TensorProto | None:

@@ -106,10 +106,11 @@ def _unrolled(graph: Graph, piece: CutPiece) -> Unrolled:
             continue
         kernel = math.prod(shape[1:])
         pixels = math.prod(graph.values[node.output[0]].shape[2:])
-        pointwise = math.prod(attributes(node).get("kernel_shape", shape[2:])) == 1
+        pointwise = math.prod(shape[2:]) == 1
         whole = 0 if pointwise else 4 * kernel * pixels
         largest = max(largest, whole)
-        images = graph.values[node.output[0]].shape[0] * attributes(node).get("group", 1)
+        images, channels = graph.values[node.input[0]].shape[:2]
+        images *= channels // shape[1]  # of a group
         segments = max(segments, SHARING_THREADS, images)
     return Unrolled(beside_bytes=_made_bytes(graph, piece), whole_bytes=largest, segments=segments)
 

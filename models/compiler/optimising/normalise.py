@@ -1,7 +1,7 @@
 """Small corrections to the optimised model, so that the rest of the compiler meets fewer cases."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from models.compiler.analysis.types import Loose, ValueTypes
+from models.compiler.optimising.bodies import rename_reads
 from models.errors import CompileError
 from models.graphs.file import bring_inside, reference
 from models.graphs.nodes import attributes, inner_tensors, reads, set_attributes, subgraphs
@@ -53,18 +54,11 @@ def copy_constant_outputs(model: onnx.ModelProto) -> None:
         return
     for tensor in model.graph.initializer:
         tensor.name = renamed.get(tensor.name, tensor.name)
-    _rename_inputs(model.graph.node, renamed)
+    rename_reads(model.graph.node, renamed)
     for name, constant in renamed.items():
         model.graph.node.append(helper.make_node("Identity", [constant], [name], name))
     if not any(item.domain in ("", "ai.onnx") for item in model.opset_import):
         model.opset_import.add(domain="", version=17)
-
-
-def _rename_inputs(nodes: Iterable[onnx.NodeProto], renamed: dict[str, str]) -> None:
-    for node in nodes:
-        node.input[:] = [renamed.get(name, name) for name in node.input]
-        for graph in subgraphs(node):
-            _rename_inputs(graph.node, renamed)
 
 
 def check_ports(model: onnx.ModelProto, types: ValueTypes, path: Path) -> None:

@@ -25,8 +25,7 @@ from onnx import helper
 
 from models.compiler.analysis.graph import Graph
 from models.graphs.file import numbers_of, tensor_in
-from models.graphs.nodes import attributes, label, made, reads, with_attributes
-from models.graphs.rewriting import fresh
+from models.graphs.nodes import attributes, copied, fresh, label, made, reads, with_attributes
 from models.network.fields import Array
 from models.network.windows import Windows, windows_of
 from models.packs.records.network import WindowProduct
@@ -250,8 +249,7 @@ class _Rewriter:
 
         ``first``: of the inputs that may be constants.
         """
-        own = onnx.NodeProto()
-        own.CopyFrom(node)
+        own = copied(node)
         for place, name in enumerate(node.input):
             held = place >= first and name in self._graph.constants
             if held and not self._graph.is_weight(name):
@@ -331,8 +329,7 @@ class _Rewriter:
         bounds = [*range(0, total, self._channels(weight.nbytes, total)), total]
         made = []
         for number, (first, end) in enumerate(itertools.pairwise(bounds)):
-            part = onnx.NodeProto()
-            part.CopyFrom(node)
+            part = copied(node)
             if len(bounds) > _WHOLE:
                 part.name = f"{label(node)}/{number}"
                 shape = (*result.shape[:axis], end - first, *result.shape[axis + 1 :])

@@ -24,7 +24,7 @@ from models.compiler.optimising.rewrite import mishes
 from models.errors import CompileError
 from models.graphs.inputs import Warn
 from models.graphs.nodes import all_graphs, attributes, label, replace_nodes
-from models.graphs.parameters import is_quantised
+from models.graphs.parameters import infinite_tensors, is_quantised
 from models.images.preprocess import Preprocess
 from models.network.operators import LAYERS
 from models.runtime.sessions import open_session, reason, session_options
@@ -49,7 +49,6 @@ _FEW = 10
 _NORM_PARAMETERS, _EPSILON = 4, 1e-5
 # Of pictures: batch, channels, height and width.
 _RANK = 4
-_FLOATING = (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.DOUBLE)
 _PER_CHANNEL_OPSET = 13
 # Ends of the names that the calibrater gives to what it adds to the model.
 _EXTREMES = ("ReduceMin", "ReduceMax")
@@ -136,7 +135,7 @@ def _make_norms_layers(file: Path) -> None:
         nodes[index] = onnx.helper.make_node(
             "Conv", [node.input[0], *operands], node.output, label(node), group=weights.size
         )
-    replace_nodes(model, nodes)
+    replace_nodes(model.graph, nodes)
     onnx.save(model, file)
 
 
@@ -215,13 +214,11 @@ def _check_count(count: int, source: Path, warn: Warn) -> None:
 
 def _check_finite(file: Path, source: Path) -> None:
     """Refuse weights that no scale can hold."""
-    for tensor in onnx.load(file).graph.initializer:
-        if tensor.data_type in _FLOATING:
-            wrong = int((~np.isfinite(numpy_helper.to_array(tensor))).sum())
-            if wrong:
-                raise CompileError(
-                    f"{source}: weights {tensor.name!r}: {wrong} values are not finite: no scale holds them"
-                )
+    model = onnx.load(file, load_external_data=False)
+    for tensor, wrong in infinite_tensors(model.graph.initializer, file.parent):
+        raise CompileError(
+            f"{source}: weights {tensor.name!r}: {wrong} values are not finite: no scale holds them"
+        )
 
 
 class RangeError(ValueError):

@@ -21,7 +21,7 @@ from models.compiler.analysis.graph import NCHWC_DOMAIN, Graph
 from models.compiler.analysis.slices import Slice
 from models.compiler.cutting.layout import PlannedSpan, align, slice_bytes, span_bytes
 from models.errors import CompileError
-from models.graphs.nodes import label
+from models.graphs.nodes import attributes, label
 from models.network.operators.convolution import CONVOLUTIONS
 from models.network.operators.matrix import GEMMS
 from models.packs.planes import close_planes
@@ -86,11 +86,10 @@ def weight_channels(graph: Graph, target: Target) -> dict[str, Channels]:
 
 def _channels(node: onnx.NodeProto, target: Target) -> Channels | None:
     """Return where ``node`` has the output channels of its second input; None: it is no weight."""
-    flags = {item.name: item.i for item in node.attribute}
     if node.op_type in CONVOLUTIONS:
         return Channels(target.block if node.domain == NCHWC_DOMAIN else 1)
     if node.op_type in GEMMS:
-        return Channels(last=not flags.get("transB"))
+        return Channels(last=not attributes(node).get("transB"))
     return Channels(last=True) if node.op_type == "MatMul" else None
 
 

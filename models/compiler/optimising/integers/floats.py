@@ -65,7 +65,7 @@ def make_floats(model: onnx.ModelProto, folder: Path) -> dict[str, str]:
             if operands[0].data_type != TensorProto.INT32:
                 found[node.input[0]] = _why_not_whole(node, operands)
             model.graph.initializer.append(tensor_in(file, node.output[0], numbers))
-    replace_nodes(model, kept)
+    replace_nodes(model.graph, kept)
     return found
 
 
