@@ -34,6 +34,7 @@ from models.compiler.writing.describe import (
     value_records,
 )
 from models.compiler.writing.describe_programs import ProgramDescriber
+from models.compiler.writing.describe_quantised import QuantisedDescriber
 from models.compiler.writing.recipes import Recipes, recipe_records
 from models.compiler.writing.storing import Storing
 from models.compiler.writing.write import (
@@ -175,7 +176,8 @@ def _write_pack(
     index = {value.name: position for position, value in enumerate(values)}
     sizes = Sizes(graph, measure)
     programs = ProgramDescriber(parts)
-    describer = PieceDescriber(parts, layout, index, sizes, programs)
+    quantised = QuantisedDescriber(parts, target)
+    describer = PieceDescriber(parts, layout, index, sizes, programs, quantised)
     rows = RowDescriber(parts, layout, index, programs)
     manifest = Manifest(
         name=source.name,
@@ -191,6 +193,7 @@ def _write_pack(
         row_operators=rows.operators(),
         bottlenecks=rows.bottlenecks(),
         programs=programs.programs,  # of all that was described before
+        quantised=tuple(quantised.numbers),  # of all pieces that were described before
         layers=layer_records(parts),
         window_products=graph.window_products,
         inputs=port_records(graph, graph.inputs, index, defaults),

@@ -12,6 +12,7 @@ from typing import Any, Literal
 Kind = Literal[
     "absolute",
     "ceil",
+    "celu",
     "clip",
     "elu",
     "erf",
@@ -47,8 +48,8 @@ class Activation:
     """``kind`` with its parameters; most have none.
 
     ``alpha``: the slope below zero (leaky_relu), the slope (hard_sigmoid), minus the limit at minus
-    infinity (elu), the slope inside the sigmoid (silu: x sigmoid(alpha x)), the sign of what it is of
-    (mish: of alpha x, 1 or -1), the lower bound (clip).
+    infinity (elu; celu, whose slope at zero is 1), the slope inside the sigmoid (silu: x sigmoid(alpha x)),
+    the sign of what it is of (mish: of alpha x, 1 or -1), the lower bound (clip).
     ``beta``: the value at zero (hard_sigmoid), the upper bound (clip).
     """
 
@@ -69,17 +70,19 @@ class Spelling:
     kind: Kind
     parameters: tuple[tuple[str, float], ...] = ()
 
-    def activation(self, given: Mapping[str, Any]) -> Activation:
-        """Return the activation with the attributes ``given``."""
-        return Activation(
-            self.kind, *(float(given.get(name, default)) for name, default in self.parameters)
-        )
+    def activation(self, given: Mapping[str, Any]) -> Activation | None:
+        """Return the activation with the attributes ``given``; None: one is no number."""
+        numbers = [given.get(name, default) for name, default in self.parameters]
+        if not all(isinstance(number, float | int) for number in numbers):
+            return None  # in an operator set that does not have the operator, nobody has checked
+        return Activation(self.kind, *map(float, numbers))
 
 
 #: By operator; one of another domain than ONNX's own has that in front. Clip and Gelu are said below.
 SPELLINGS: Mapping[str, Spelling] = {
     "Abs": Spelling("absolute"),
     "Ceil": Spelling("ceil"),
+    "Celu": Spelling("celu", (("alpha", 1.0),)),
     "Elu": Spelling("elu", (("alpha", 1.0),)),
     "Erf": Spelling("erf"),
     "Exp": Spelling("exp"),
@@ -104,6 +107,19 @@ SPELLINGS: Mapping[str, Spelling] = {
     "com.microsoft.Gelu": Spelling("gelu"),
     "com.microsoft.QuickGelu": Spelling("silu", (("alpha", 1.702),)),
 }
+#: Arithmetic by operator. Pow is said beside its reader: a square is a product.
+PAIRS: Mapping[str, Arithmetic] = {
+    "Add": "add",
+    "Div": "divide",
+    "Max": "larger",
+    "Min": "smaller",
+    "Mul": "multiply",
+    "PRelu": "scale_negative",
+    "Sub": "subtract",
+    "Sum": "add",
+}
+#: Arithmetic whose operands may change places.
+COMMUTE: frozenset[Arithmetic] = frozenset(("add", "multiply", "larger", "smaller"))
 #: How many parameters a kind has, ``alpha`` first.
 PARAMETERS: Mapping[str, int] = {
     "clip": 2,

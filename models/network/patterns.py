@@ -5,13 +5,11 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Union
 
-from models.network.activations import Activation, Number
+from models.network.activations import COMMUTE, PAIRS, SPELLINGS, Activation, Kind, Number
 from models.network.node import Node
 
-_COMMUTE = frozenset(("Add", "Mul"))
 # Constants of a file are 32-bit floats, and written in few digits.
 _TOLERANCE = 1e-5
-_DEFAULTS = {"HardSigmoid": {"alpha": 0.2, "beta": 0.5}}
 
 
 @dataclass(frozen=True)
@@ -23,7 +21,8 @@ class Made:
     numbers: tuple[tuple[str, float], ...] = ()
 
 
-#: A value or, with a dollar, a constant by its name in the pattern; a constant; or what an operator makes.
+#: A value or, with a dollar, a constant by its name in the pattern ("$+": a positive one); a constant; or
+#: what an operator makes.
 Pattern = Union[str, float, Made]  # noqa: UP007  it refers to itself
 
 
@@ -50,6 +49,16 @@ def _made(operator: str, *operands: Pattern, **numbers: float) -> Made:
 
 _SIGMOID = _made("Sigmoid", "x")
 _SQUARE = _made("Mul", _SIGMOID, _SIGMOID)
+_BELOW = _made("Min", "x", 0.0)
+_CELU_OF_ONE = _made("Max", "x", _made("Sub", _made("Exp", _BELOW), 1.0))
+_SCALED = _made("Sub", _made("Exp", _made("Div", _BELOW, "$+alpha")), 1.0)
+#: As the compiler writes them where ONNX Runtime is slow or uneven; Mish of -x (optimising/rewrite.py).
+REWRITTEN: Mapping[Kind, Made] = {
+    "celu": _made("Max", "x", _made("Mul", _SCALED, "$+alpha")),
+    "mish": _made(
+        "Sub", "x", _made("Div", "x", _made("HardSigmoid", _SQUARE, alpha=0.5, beta=0.5))
+    ),
+}
 _SOFTPLUS = _made("Log", _made("Add", _made("Exp", "x"), 1.0))
 _SIX = _made("Clip", _made("Add", "x", 3.0), 0.0, 6.0)
 _ERFS = (
@@ -71,11 +80,15 @@ _MISH, _GELU = Activation("mish", 1.0), Activation("gelu")
 _SILU, _HARD_SWISH = Activation("silu", 1.0), Activation("hard_swish")
 #: Larger ones first: one may be a part of another.
 _PATTERNS = (
-    # As models/compiler/optimising/rewrite.py says it, of -x.
+    _Spelled(REWRITTEN["celu"], Activation("celu"), "$+alpha"),
+    _Spelled(_CELU_OF_ONE, Activation("celu", 1.0)),
+    # As ONNX says it.
     _Spelled(
-        _made("Sub", "x", _made("Div", "x", _made("HardSigmoid", _SQUARE, alpha=0.5, beta=0.5))),
-        Activation("mish", -1.0),
+        _made("Mul", _made("Elu", _made("Div", "x", "$+alpha"), alpha=1.0), "$+alpha"),
+        Activation("celu"),
+        "$+alpha",
     ),
+    _Spelled(REWRITTEN["mish"], Activation("mish", -1.0)),
     _Spelled(_made("Mul", "x", _made("Tanh", _made("Softplus", "x"))), _MISH),
     _Spelled(_made("Mul", "x", _made("Tanh", _SOFTPLUS)), _MISH),
     _Spelled(_made("Mul", "x", _made("Sigmoid", _made("Mul", "x", "$alpha"))), _SILU, "$alpha"),
@@ -142,15 +155,14 @@ class _Matcher:
         node = self._nodes[at]
         if (node.operator, len(node.inputs)) != (pattern.operator, len(pattern.operands)):
             return
-        defaults = _DEFAULTS.get(node.operator, {})
-        if any(
-            not _near(float(node.attributes.get(name, defaults.get(name, math.nan))), number)
-            for name, number in pattern.numbers
-        ):
-            return
+        if pattern.numbers:
+            defaults = dict(SPELLINGS[node.operator].parameters)
+            given = {name: float(node.attributes.get(name, defaults[name])) for name in defaults}
+            if not all(_near(given[name], number) for name, number in pattern.numbers):
+                return
         found = _Match(found.values, found.nodes | {at})
         yield from self._all(pattern.operands, node.inputs, found)
-        if node.operator in _COMMUTE:
+        if PAIRS.get(node.operator) in COMMUTE:
             yield from self._all(pattern.operands, node.inputs[::-1], found)
 
     def _all(
@@ -171,6 +183,8 @@ class _Matcher:
         if isinstance(pattern, float):
             if constant is not None and _near(constant, pattern):
                 yield found
+        elif pattern.startswith("$+") and (constant is None or constant <= 0):
+            return
         elif (constant is not None) == pattern.startswith("$"):
             held = name if constant is None else constant
             if found.values.get(pattern, held) == held:

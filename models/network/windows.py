@@ -1,18 +1,19 @@
 """What part of an input a part of an output needs: windows along one axis, and along several.
 
 Everything that moves over an image is described so: convolutions, pools, resizing by whole factors. Rows,
-columns, tiles, phases of the papers and kernels all ask the same windows.
+columns, tiles, phases of the papers and kernels all ask the same windows. ``windows_of`` says what a node's
+``pads`` and ``auto_pad`` are.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import PositiveInt
 
-from models.network.fields import Record
+from models.network.fields import Record, Shared
 
 #: One place on an axis, or many.
 Places = TypeVar("Places", int, NDArray[np.int64])
@@ -60,6 +61,11 @@ class Window(Record):
         low, high = self.needed(first, end)
         return min(max(low, 0), length), max(min(high, length), 0)
 
+    def most_needed(self, count: int, length: int) -> int:
+        """Return the most of an input of ``length`` that ``count`` outputs need."""
+        low, high = self.needed(0, count)
+        return min(high - low, length)
+
     def made(self, length: int) -> int:
         """Return how many outputs there are of an input of ``length``, where the last is whole."""
         whole = (length + self.before + self.behind - self.reach) // self.stride + 1
@@ -84,16 +90,16 @@ SAME = Window()
 
 
 @dataclass(frozen=True, slots=True)
-class Windows:
+class Windows(Record):
     """``axes`` on an input of ``size``, and the ``result`` that they make, a number for each axis.
 
     ``beyond``: how far the last window reaches past the padding, where sizes are rounded up.
     """
 
-    axes: tuple[Window, ...]
-    size: tuple[int, ...]
-    result: tuple[int, ...]
-    beyond: tuple[int, ...]
+    axes: Annotated[tuple[Annotated[Window, Shared], ...], Shared]
+    size: Annotated[tuple[int, ...], Shared]
+    result: Annotated[tuple[int, ...], Shared]
+    beyond: tuple[int, ...] = (0, 0)
 
     @property
     def kernel(self) -> tuple[int, ...]:

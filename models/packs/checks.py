@@ -11,6 +11,7 @@ from models.packs.bottleneck_checks import check_bottlenecks
 from models.packs.manifest import Manifest
 from models.packs.network_checks import check_window_products
 from models.packs.program_checks import check_programs
+from models.packs.quantised_checks import check_quantised
 from models.packs.records.pieces import Operand, Piece
 from models.packs.row_checks import check_rows
 from models.packs.span_checks import check_spans
@@ -31,6 +32,7 @@ def check_manifest(path: Path, manifest: Manifest) -> None:
     check_bottlenecks(path, manifest)
     check_programs(path, manifest)
     check_window_products(path, manifest)
+    check_quantised(path, manifest)
     _check_loose_order(path, manifest)
     _check_recipes(path, manifest)
 

@@ -125,7 +125,6 @@ def _join(part: Joined, run: Run) -> Piece:
         outputs=_joined_operands([piece.outputs for piece in run]),
         scratch_bytes=max(part.scratch_bytes, scratch_bytes(run)),
         elementwise=part.elementwise,
-        native=part.native,
         chain=part.chain,
     )
 

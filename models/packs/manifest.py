@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict
 from models.detection.recipe import Detection
 from models.images.preprocess import Preprocess
 from models.network.fields import Count
+from models.network.operators.quantised import Quantised
 from models.packs.designed import DesignedMemory
 from models.packs.records.bottlenecks import Bottleneck
 from models.packs.records.network import WindowProduct
@@ -51,6 +52,7 @@ class Manifest(BaseModel):
     row_operators: tuple[RowOperator, ...] = ()
     bottlenecks: tuple[Bottleneck, ...] = ()
     programs: tuple[Program, ...] = ()
+    quantised: tuple[Quantised, ...] = ()
     layers: tuple[Layer, ...]
     window_products: tuple[WindowProduct, ...] = ()
     inputs: tuple[Port, ...]

@@ -40,12 +40,9 @@ class NodeField(IntEnum):
 
 
 class AttributeField(IntEnum):
-    """AttributeProto: ``F``, ``I`` and ``S`` hold one number or text, ``INTS`` many."""
+    """AttributeProto: ``INTS`` holds many numbers."""
 
     NAME = 1
-    F = 2
-    I = 3  # noqa: E741  as onnx.proto calls it
-    S = 4
     INTS = 8
     TYPE = 20
 
@@ -53,11 +50,7 @@ class AttributeField(IntEnum):
 class TensorField(IntEnum):
     """TensorProto: a weight or constant."""
 
-    DIMS = 1
-    DATA_TYPE = 2
-    FLOAT_DATA = 4
     NAME = 8
-    RAW_DATA = 9
 
 
 class ValueField(IntEnum):

@@ -28,20 +28,6 @@ class Field:
     def text(self) -> str:
         return self.data.decode("utf-8", "replace")
 
-    @property
-    def numbers(self) -> Iterator[int]:
-        """Yield the numbers of one field of a repeated one: one, or as many as were packed.
-
-        Raises:
-            WireError: they do not end.
-        """
-        if not self.data:
-            yield self.value
-        at = 0
-        while at < len(self.data):
-            value, at = _read_varint(self.data, at)
-            yield value
-
 
 def fields(data: bytes) -> Iterator[Field]:
     """Yield the fields of a message.

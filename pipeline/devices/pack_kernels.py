@@ -6,13 +6,13 @@ from itertools import groupby
 from typing import Any, NamedTuple
 
 from models.packs.pack import Pack
+from models.packs.records.decided import Native
 from models.packs.records.pieces import Piece
 from models.packs.records.programs import Elementwise
 from models.packs.records.rows import RowOperator
 from pipeline.devices.base import Device, DeviceError, Launch
 from pipeline.devices.elementwise.one_pass import OnePass
 from pipeline.devices.elementwise.programs import NativeProgram, native_program
-from pipeline.devices.integers.quantised import NotAsDecidedError
 from pipeline.devices.memory import Memory
 
 
@@ -54,21 +54,19 @@ class PackKernels:
         """
         piece, inputs, outputs = placed
         if piece.native is not None:
-            return self._natively(placed)
+            return self._natively(placed, piece.native)
         if piece.chain is not None:
             return self._in_one_pass(piece.elementwise, inputs, outputs)
         kernel = self._device.load(self._pack.graphs[piece.graph])
         return kernel.bind(inputs, outputs, scratch)
 
-    def _natively(self, placed: Placed) -> Launch:
+    def _natively(self, placed: Placed, native: Native) -> Launch:
         """Return what runs a piece of which the device said that it needs no session."""
         piece, inputs, outputs = placed
-        if self._native is None:
+        if self._native is None or piece.quantised is None:
             raise DeviceError(f"the {self._device.name} device has no kernels for quantised layers")
-        try:
-            return self._native.bind(self._pack.graphs[piece.graph], piece, inputs, outputs)
-        except NotAsDecidedError as exc:
-            raise DeviceError(str(exc)) from exc
+        found = self._pack.manifest.quantised[piece.quantised]
+        return self._native.bind(found, self._pack.graphs[piece.graph], native, inputs, outputs)
 
     def joins(self, piece: Piece) -> bool:
         """Return whether ``piece`` may be one of those that ``run`` runs in one kernel."""

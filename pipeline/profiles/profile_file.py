@@ -12,7 +12,6 @@ from models.errors import first_fault
 from models.packs.checksum import checksum
 from models.packs.pack import Pack
 from models.whole_files import write_atomically
-from pipeline.devices.integers.quantised import is_quantised
 from pipeline.profiles.machine import Machine
 from pipeline.profiles.profile import Profile, ProfileError, is_disturbed
 from pipeline.program.steps import row_network
@@ -88,7 +87,7 @@ def load_profile(pack: Pack, machine: Machine, level: int = logging.WARNING) -> 
     if profile.manifest != manifest_checksum(pack):
         raise ProfileError(f"{path}: profile of another pack: its manifest differs; {remedy}")
     measured_on = f"{path}: profile of {pack.name}: measured on "
-    if decisive := profile.machine.decisive_differences(machine, is_quantised(pack)):
+    if decisive := profile.machine.decisive_differences(machine, bool(pack.manifest.quantised)):
         raise ProfileError(f"{measured_on}{'; '.join(decisive)}; {remedy}")
     if slight := profile.machine.slight_differences(machine):
         _log.log(

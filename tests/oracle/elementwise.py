@@ -52,6 +52,8 @@ OPERATORS: dict[str, Operator] = {
     "Sub": _folded(np.subtract),
     "Mul": _folded(np.multiply),
     "Div": _folded(_divide),
+    "Max": _folded(np.maximum),
+    "Min": _folded(np.minimum),
     "Pow": _folded(np.power),
     "Cast": _cast,
 }

@@ -124,7 +124,7 @@ def of_decisions(manifest: Manifest) -> Facts:
 def kind(manifest: Manifest, piece: Piece | Joined) -> str:
     if isinstance(piece, Piece) and piece.resident is not None:
         return "resident"
-    if piece.native is not None:
+    if isinstance(piece, Piece) and piece.native is not None:
         return "integers"
     if piece.chain is not None:
         return "elements"

@@ -11,7 +11,7 @@ from pathlib import Path
 import onnx
 
 from models.compiler.analysis.graph import NCHWC_DOMAIN
-from models.compiler.analysis.regions import name
+from models.compiler.analysis.opaque import name
 from models.errors import CompileError
 from models.graphs.nodes import attributes
 from models.network.operators.movement import RESHAPES

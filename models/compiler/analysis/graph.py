@@ -33,7 +33,7 @@ def is_streamable(dtype: np.dtype[Any], n_bytes: int) -> bool:
 
 @dataclass(frozen=True)
 class Region:
-    """Nodes [first, end) that run as one resident piece, and why (models/compiler/analysis/regions.py)."""
+    """Nodes [first, end) that run as one resident piece, and why (models/compiler/analysis/opaque.py)."""
 
     first: int
     end: int

@@ -10,7 +10,7 @@ import onnx
 from models.compiler.analysis.alias import Aliases, find_aliases, over_operands
 from models.compiler.analysis.fused import Fused, with_fused
 from models.compiler.analysis.graph import Graph
-from models.compiler.analysis.regions import name, with_regions
+from models.compiler.analysis.opaque import name, with_regions
 from models.compiler.analysis.slices import CutAlternative, CutPiece
 from models.compiler.cutting.bottlenecks import FoundBottleneck, find_bottlenecks, group_graphs
 from models.compiler.cutting.chains import find_chains, place_chains

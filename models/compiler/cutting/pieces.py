@@ -4,12 +4,10 @@ Invariant: two pieces that do the same to different weights give the same bytes,
 serves both. For the CPU, whose kernels take tensors as they come, that is so whatever their sizes.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Container, Iterable, Mapping, Sequence
 
 import numpy as np
 import onnx
-from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from models.compiler.analysis.graph import Graph
@@ -43,6 +41,24 @@ def serialise(graph: Graph, piece: CutPiece, elided: frozenset[int], sized: bool
     )
 
 
+def inline_constants(
+    graph: Graph, nodes: Sequence[onnx.NodeProto], ports: Container[str]
+) -> list[str]:
+    """Return the constants that stay inside a piece of ``nodes``, in their order there."""
+    names = (name for node in nodes for name in node.input if name in graph.constants)
+    return list(dict.fromkeys(name for name in names if name not in ports))
+
+
+def constants_of(data: bytes) -> list[int]:
+    """Return where in a serialised piece the numbers of each of its constants begin, in their order."""
+    found = []
+    for tensor in onnx.ModelProto.FromString(data).graph.initializer:
+        whole = tensor.SerializeToString(deterministic=True)
+        # Its name is its own, and its numbers are its last field.
+        found.append(data.index(whole) + len(whole) - len(tensor.raw_data))
+    return found
+
+
 def serialise_rows(graph: Graph, row: RowNode, node: onnx.NodeProto) -> bytes:
     """Return ``node`` of an operator on rows as ``serialise`` does: it takes any number of them."""
     four = _UNSIZED * 4
@@ -67,14 +83,12 @@ def serialise_nodes(
     """Return ``nodes``, whose constants that are no inputs stay inside, as a model without names."""
     names = {value.name: f"x{i}" for i, value in enumerate(inputs)}
     names |= {value.name: f"y{i}" for i, value in enumerate(outputs)}
-    inline: dict[str, NDArray[Any]] = {}
+    inline = inline_constants(graph, nodes, names)
     own = []
     for node in nodes:
         for name in (*node.input, *node.output):
             if name and name not in names:
                 names[name] = f"t{len(names)}"
-                if name in graph.constants:
-                    inline[names[name]] = graph.constants[name]
         own.append(_renamed(node, names))
     domains = {node.domain for node in nodes} | {""}
     made = helper.make_graph(
@@ -82,7 +96,7 @@ def serialise_nodes(
         "",
         [described(value.named(names[value.name])) for value in inputs],
         [described(value.named(names[value.name])) for value in outputs],
-        [numpy_helper.from_array(array, name) for name, array in inline.items()],
+        [numpy_helper.from_array(graph.constants[name], names[name]) for name in inline],
     )
     opsets = [item for item in graph.opsets if item.domain in domains]
     model = helper.make_model(made, opset_imports=opsets, ir_version=_IR_VERSION)

@@ -47,7 +47,7 @@ from models.compiler.optimising.normalise import (
 )
 from models.compiler.optimising.onnx_checker import check, check_scales
 from models.compiler.optimising.pools import PoolFirst, settle_pool
-from models.compiler.optimising.rewrite import FastMish
+from models.compiler.optimising.rewrite import RewriteActivations
 from models.errors import OnnxError
 from models.graphs.file import numbers_of
 from models.graphs.nodes import live
@@ -88,7 +88,7 @@ def optimise(
     check_scales(model, path)
     WriteZeroPoints(model).run()
     if for_cpu:
-        FastMish(model).run()
+        RewriteActivations(model).run()
     source.write_bytes(model.SerializeToString())
     # In two steps, since each rewrites most weights (batch norms folded, layouts blocked) and holds what
     # it rewrote. The second also folds what the first inserted: casts of weights, bodies of functions.

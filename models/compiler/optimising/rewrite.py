@@ -1,4 +1,4 @@
-"""Operators that ONNX Runtime computes slowly, in other words that it computes fast.
+"""Activations that ONNX Runtime computes slowly, as models/network/patterns.py writes them.
 
 Mish is x tanh(softplus(x)). ONNX Runtime runs it as these three, and its Softplus takes nearly as long as
 the convolutions around it. With y = -x and t = logistic(y)^2 it is y - y / (0.5 + 0.5 t), whose affine step
@@ -15,28 +15,34 @@ from onnx import helper, numpy_helper
 from models.graphs.file import reference
 from models.graphs.nodes import copied, made, node_of, reads
 from models.graphs.rewriting import Rewriter
-from models.network.activations import Activation
-from models.network.patterns import activations_in
+from models.network.activations import Activation, activation_of
+from models.network.patterns import REWRITTEN, Made, Pattern, activations_in
 
 # Inputs whose sign is that of the result.
 _SIGNED = {"Conv": (1, 2), "BatchNormalization": (1, 2)}
 
 
-class FastMish(Rewriter):
-    """Replaces every Mish, and every Softplus, Tanh, Mul that make one."""
+class RewriteActivations(Rewriter):
+    """Replaces every activation, of one node or several, that has another form."""
 
     def __init__(self, model: onnx.ModelProto) -> None:
         super().__init__(model)
-        found = mishes(model.graph)
-        #: What each is of, by what it makes.
-        self._mishes = {parts[-1].output[0]: parts[0].input[0] for parts in found.values()}
-        self._gone = {name for parts in found.values() for node in parts for name in node.output}
-        self._negated = {parts[0].input[0] for parts in found.values() if self._can_negate(parts)}
+        found = rewritable(model.graph).values()
+        # By what each makes: what it is, and of which value.
+        self._found = {
+            parts[-1].output[0]: (activation, parts[0].input[0]) for activation, parts in found
+        }
+        self._gone = {name for _, parts in found for node in parts for name in node.output}
+        self._negated = {
+            parts[0].input[0]
+            for activation, parts in found
+            if activation.kind == "mish" and self._can_negate(parts)
+        }
 
     def replaced(self, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
         output = made(node)[0] if made(node) else ""
-        if output in self._mishes:
-            return self._fast(self._mishes[output], output)
+        if output in self._found:
+            return self._written(*self._found[output], output)
         if not self._negated.isdisjoint(node.output):
             return self._negative(node)
         return [] if output in self._gone else None
@@ -65,28 +71,38 @@ class FastMish(Rewriter):
                 negative.input[position] = name
         return [*nodes, negative]
 
-    def _fast(self, x: str, output: str) -> list[onnx.NodeProto]:
-        def node(kind: str, inputs: list[str], result: str, **given: Any) -> onnx.NodeProto:
+    def _written(self, activation: Activation, x: str, output: str) -> list[onnx.NodeProto]:
+        """Return nodes that make ``output``, the ``activation`` of ``x``, each part of it once."""
+        nodes: list[onnx.NodeProto] = []
+
+        def node(kind: str, *inputs: str, **given: Any) -> str:
             name = self.fresh(f"{output}/{kind}")
-            return helper.make_node(kind, inputs, [result], name, **given)
+            nodes.append(helper.make_node(kind, inputs, [name], name, **given))
+            return name
 
-        y, logistic, square, half, double = (
-            self.fresh(f"{output}/{role}") for role in ("-x", "s", "t", "h", "2y")
-        )
-        before = [] if x in self._negated else [node("Neg", [x], y)]
-        y = y if before else x
-        return [
-            *before,
-            node("Sigmoid", [y], logistic),
-            node("Mul", [logistic, logistic], square),
-            node("HardSigmoid", [square], half, alpha=0.5, beta=0.5),
-            node("Div", [y, half], double),
-            node("Sub", [y, double], output),
-        ]
+        def written(pattern: Pattern) -> str:
+            if isinstance(pattern, Made):
+                if pattern not in known:
+                    inputs = [written(operand) for operand in pattern.operands]
+                    known[pattern] = node(pattern.operator, *inputs, **dict(pattern.numbers))
+            elif pattern != "x":
+                number = activation.alpha if isinstance(pattern, str) else pattern
+                tensor = helper.make_tensor("", onnx.TensorProto.FLOAT, (), [number])
+                return node("Constant", value=tensor)
+            return known[pattern]
+
+        is_negative = activation.kind != "mish" or x in self._negated
+        known: dict[Pattern, str] = {"x": x if is_negative else node("Neg", x)}
+        written(REWRITTEN[activation.kind])
+        nodes[-1].output[0] = output
+        return nodes
 
 
-def mishes(graph: onnx.GraphProto) -> dict[int, list[onnx.NodeProto]]:
-    """Return the nodes of each Mish, the one that reads x first, by the index of the last one."""
+def rewritable(graph: onnx.GraphProto) -> dict[int, tuple[Activation, list[onnx.NodeProto]]]:
+    """Return activations that have another form, and their nodes, the one that reads x first.
+
+    By the index of the last one.
+    """
     nodes = list(graph.node)
     numbers = {
         tensor.name: float(numpy_helper.to_array(tensor).item())
@@ -97,14 +113,19 @@ def mishes(graph: onnx.GraphProto) -> dict[int, list[onnx.NodeProto]]:
     }
     captured = {name for node in nodes for name in reads(node) if name not in node.input}
     kept = captured | {value.name for value in graph.output}
-    found = {
-        # Where the operator set of the file is older than Mish, nobody has checked the node.
-        index: [node]
-        for index, node in enumerate(nodes)
-        if (node.op_type, len(node.input), len(node.output)) == ("Mish", 1, 1) and not node.domain
-    }
     plain = [node_of(node, {}) for node in nodes]
+    found = {}
+    for index, node in enumerate(plain):
+        # Where the operator set of the file is older than Mish, nobody has checked the node.
+        alone = activation_of(node.operator, node.inputs, node.attributes, numbers.get)
+        if alone is not None and _is_rewritten(alone) and len(node.outputs) == 1:
+            found[index] = alone, [nodes[index]]
     for item in activations_in(plain, kept, numbers.get):
-        if item.activation == Activation("mish", 1.0):
-            found[item.nodes[-1]] = [nodes[index] for index in item.nodes]
+        if _is_rewritten(item.activation):
+            found[item.nodes[-1]] = item.activation, [nodes[index] for index in item.nodes]
     return found
+
+
+def _is_rewritten(activation: Activation) -> bool:
+    """Return whether it has another form, which is of positive numbers; a Mish of -x is in it."""
+    return activation.kind in REWRITTEN and activation.alpha > 0

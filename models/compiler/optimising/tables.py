@@ -19,9 +19,9 @@ from models.compiler.analysis.graph import Graph
 from models.graphs.nodes import copied, fresh, label, made
 from models.network.fields import Array
 from models.network.operators.elements import POINTWISE
+from models.network.operators.quantised import BYTES
 from models.runtime.sessions import open_session, session_options
 
-BYTES = 256
 KINDS = {"uint8": TensorProto.UINT8, "int8": TensorProto.INT8}
 _OF_BYTES = frozenset(("QLinearAdd", "QLinearLeakyRelu", "QLinearMul", "QLinearSigmoid"))
 READ_BYTES = _OF_BYTES | {"DequantizeLinear"}

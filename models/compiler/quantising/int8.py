@@ -20,7 +20,7 @@ from onnxruntime.quantization.calibrate import CalibrationDataReader, MinMaxCali
 from PIL import Image
 
 from models.compiler.optimising.optimise import fold
-from models.compiler.optimising.rewrite import mishes
+from models.compiler.optimising.rewrite import rewritable
 from models.errors import CompileError
 from models.graphs.inputs import Warn
 from models.graphs.nodes import all_graphs, attributes, label, replace_nodes
@@ -140,16 +140,17 @@ def _make_norms_layers(file: Path) -> None:
 
 
 def _floats(file: Path) -> list[str]:
-    """Return the nodes that stay floats: those of every Mish, and what is made of the last layers' answers.
+    """Return the nodes that stay floats: those of some activations, and what is made of the last answers.
 
-    A Mish of several nodes has one scale before it and one behind it, none between them.
+    Those are Mish and what else is rewritten. One of several nodes has one scale before it and one behind
+    it, none between them.
 
     In answers numbers of unlike kinds lie in one tensor (places in pixels, sizes, probabilities), which one
     scale cannot hold, and little is computed.
     """
     graph = onnx.load(file, load_external_data=False).graph
     nodes = graph.node
-    activations = [label(node) for parts in mishes(graph).values() for node in parts]
+    activations = [label(node) for _, parts in rewritable(graph).values() for node in parts]
     answers = set[str]()  # of layers
     for node in nodes:
         if node.op_type in LAYERS or (node.op_type in _OF_THE_LAST and node.input[0] in answers):

@@ -24,6 +24,7 @@ from models.compiler.cutting.resident import resident_record
 from models.compiler.cutting.rows import RowNode
 from models.compiler.cutting.scratch import Sizes
 from models.compiler.writing.describe_programs import ProgramDescriber
+from models.compiler.writing.describe_quantised import QuantisedDescriber
 from models.graphs.nodes import label, made
 from models.packs.checksum import checksum
 from models.packs.records.bottlenecks import Bottleneck, GroupInput, GroupOperator
@@ -103,6 +104,7 @@ class PieceDescriber:
     index: Mapping[str, int]
     sizes: Sizes
     programs: ProgramDescriber
+    quantised: QuantisedDescriber
 
     def pieces(self) -> tuple[Piece, ...]:
         """Return the records of the finest pieces."""
@@ -158,6 +160,7 @@ class PieceDescriber:
             scratch_bytes=self._scratch(piece, graph),
             unrolled=self._unrolled(piece, graph),
             elementwise=self.programs.piece(piece),
+            quantised=self.quantised.piece(piece, self._data[graph]),
         )
 
     def _operand(self, part: Slice, own: int | None) -> Operand:

@@ -15,14 +15,13 @@ from models.compiler.analysis.graph import Graph
 from models.compiler.analysis.slices import CutPiece, Slice
 from models.compiler.cutting.partition import Partition
 from models.compiler.cutting.rows import RowNode
-from models.network.activations import Activation, Arithmetic
+from models.network.activations import COMMUTE, Activation, Arithmetic
 from models.network.fields import Array, stretches
 from models.network.node import Known, Node, NodeReader, UnsuitedError
 from models.network.operators.elements import READERS, Combine
 from models.network.patterns import activations_in
 from models.packs.records.programs import LARGEST, Elementwise, Program, Step
 
-_COMMUTE = frozenset(("add", "multiply", "larger", "smaller"))
 # Activations that ONNX Runtime computes as several operators, each of which passes over all elements.
 _TAKEN_APART = frozenset(("mish", "hard_swish"))
 
@@ -265,7 +264,7 @@ class _Reader:
             return _Found(read.kind, values, read.y.name, (at,))
         number_last = names[0] == values[0]
         number = self._known.number(names[1 if number_last else 0])
-        if number is None or not (number_last or read.kind in _COMMUTE):
+        if number is None or not (number_last or read.kind in COMMUTE):
             return None
         if read.kind == "subtract":
             return _Found("add", values, read.y.name, (at,), -number)

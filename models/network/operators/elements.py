@@ -5,8 +5,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from models.network.activations import OPERATORS, Activation, Arithmetic, activation_of
+from models.network.activations import (
+    OPERATORS,
+    PAIRS,
+    SPELLINGS,
+    Activation,
+    Arithmetic,
+    activation_of,
+)
 from models.network.node import NodeReader, UnsuitedError, Value
+from models.network.patterns import REWRITTEN
 
 # Before this operator set the shape of the second operand said nothing about where it belongs.
 _BROADCASTS = 7
@@ -73,19 +81,9 @@ def power(read: NodeReader) -> Combine:
     return Combine(kind="multiply", operands=(x, x), y=_whole(read, (x, read.value(1))))
 
 
-_KINDS: dict[str, Arithmetic] = {
-    "Add": "add",
-    "Div": "divide",
-    "Max": "larger",
-    "Min": "smaller",
-    "Mul": "multiply",
-    "PRelu": "scale_negative",
-    "Sub": "subtract",
-    "Sum": "add",
-}
 READERS: dict[str, Callable[[NodeReader], Map | Combine]] = {
     **dict.fromkeys(OPERATORS, mapped),
-    **{name: _combined(kind) for name, kind in _KINDS.items()},
+    **{name: _combined(kind) for name, kind in PAIRS.items()},
     "Pow": power,
 }
 
@@ -95,7 +93,12 @@ POINTWISE = frozenset(
 )
 #: Those whose kernels in ONNX Runtime compute the elements that are left behind whole vectors in another
 #: way: their bits depend on how many elements there are, and on how threads divide them.
-UNEVEN = frozenset(("Elu", "Log", "Mish", "Selu", "Softplus"))
+UNEVEN = frozenset(
+    (
+        *("Elu", "Log", "Selu", "Softplus"),
+        *(name for name, spelling in SPELLINGS.items() if spelling.kind in REWRITTEN),
+    )
+)
 #: Those whose kernels read an element, compute, and write it: safe on the same memory. Of integers, too.
 IN_PLACE = frozenset(
     (

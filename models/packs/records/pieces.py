@@ -82,7 +82,8 @@ class Piece(Record):
     models/packs/choice.py joined; their operand reaches from the first into the last. ``scratch_bytes``
     bounds what the kernel allocates while it runs, with as many threads as the compiler's machine has;
     with others, ``unrolled`` does. ``elementwise``: all that it computes, where that is operators on
-    elements that are worth one pass over them.
+    elements that are worth one pass over them. ``quantised``: the number of the task of quantised layers
+    that it is.
 
     ``native``, ``chain``: what a device says that runs it by kernels of its own, never a file.
     """
@@ -96,6 +97,7 @@ class Piece(Record):
     scratch_bytes: Count = 0
     unrolled: Annotated[Unrolled, Shared] | None = None
     elementwise: Annotated[Elementwise, Shared] | None = None
+    quantised: Count | None = None
     native: IsNative = None
     chain: IsChain = None
 
@@ -110,7 +112,7 @@ class Joined(Record):
     """``n_chunks`` consecutive pieces as one kernel: graph ``graph`` on their operands joined.
 
     ``scratch_bytes``: of the kernel, where it allocates more than any of its chunks; else 0.
-    ``elementwise``, ``native``, ``chain``: as of a piece.
+    ``elementwise``, ``chain``: as of a piece.
     """
 
     graph: Count
@@ -118,7 +120,6 @@ class Joined(Record):
     scratch_bytes: Count = 0
     unrolled: Annotated[Unrolled, Shared] | None = None
     elementwise: Annotated[Elementwise, Shared] | None = None
-    native: IsNative = None
     chain: IsChain = None
 
 

@@ -1,4 +1,4 @@
-"""What users choose of the CUDA device."""
+"""What users choose of the CUDA device. Which kernel computes an operator: operators/__init__.py."""
 
 from typing import Literal
 

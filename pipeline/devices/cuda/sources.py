@@ -23,6 +23,15 @@ def modules() -> list[str]:
     return sorted(path.stem for path in FOLDER.glob("*.cu"))
 
 
+def enumerators(file: str, name: str) -> tuple[str, ...]:
+    """Return the names of enumeration ``name`` in ``file``: a kernel gets one of them by its place."""
+    found = re.search(
+        rf"enum class {name} {{(.*?)}}", (FOLDER / file).read_text("utf-8"), re.DOTALL
+    )
+    assert found is not None, name
+    return tuple(re.findall(r"\w+", re.sub("//.*", "", found[1])))
+
+
 @cache
 def source(module: str) -> str:
     """Return the source of ``module`` with each header once, where it is first included.

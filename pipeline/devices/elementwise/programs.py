@@ -1,40 +1,29 @@
 """Programs of a manifest as the native library takes them: which kinds it has, and where values lie."""
 
 import math
+import re
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
+from models.network.activations import Arithmetic
 from models.packs.manifest import Manifest
 from models.packs.records.pieces import Joined, Piece
 from models.packs.records.programs import Program, Step
 from models.packs.records.rows import RowOperator
+from pipeline.devices.elementwise.building import SOURCES
 
-#: The steps that the library knows, in the order of `enum operator` in kernels/chain.h, and which kind each
-#: is, of how many values.
-_STEPS: Mapping[str, tuple[str, int]] = {
-    "copy": ("", 1),
-    "add": ("add", 2),
-    "subtract": ("subtract", 2),
-    "multiply": ("multiply", 2),
-    "divide": ("divide", 2),
-    "add_number": ("add", 1),
-    "multiply_number": ("multiply", 1),
-    "divide_number": ("divide", 1),
-    "negative": ("negative", 1),
-    "clip": ("clip", 1),
-    "leaky_relu": ("leaky_relu", 1),
-    "hard_sigmoid": ("hard_sigmoid", 1),
-    "hard_swish": ("hard_swish", 1),
-    "sigmoid": ("sigmoid", 1),
-    "silu": ("silu", 1),
-    "tanh": ("tanh", 1),
-    "mish": ("mish", 1),
-    "erf": ("erf", 1),
-    "gelu": ("gelu", 1),
-}
-OPERATORS = tuple(_STEPS)
+#: The steps that the library knows, in its order.
+OPERATORS = tuple(re.findall(r"EACH\((\w+)\)", (SOURCES / "chain.h").read_text("ascii")))
 _COPY, _CLIP = map(OPERATORS.index, ("copy", "clip"))
-_OPERATOR_OF = {kind: at for at, kind in enumerate(_STEPS.values())} | {("relu", 1): _CLIP}
+
+
+def _kind(operator: str) -> tuple[str, int]:
+    """Return which kind an operator is, and of how many values."""
+    kind = operator.removesuffix("_number")
+    return kind, 2 if kind == operator and kind in get_args(Arithmetic) else 1
+
+
+_OPERATOR_OF = {_kind(operator): at for at, operator in enumerate(OPERATORS)} | {("relu", 1): _CLIP}
 _BOUNDS = (-math.inf, math.inf)
 #: Tensors, and values in between that live at once, that one program has at most (kernels/chain.h).
 MOST_TENSORS = 12

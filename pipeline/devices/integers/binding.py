@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.images.rows import RowSource
+from models.network.operators.quantised import QuantisedAverage, QuantisedTask
 from pipeline.devices.elementwise.library import Library
-from pipeline.devices.integers.layers import QuantisedAverage, QuantisedTask
 from pipeline.devices.integers.structures import Task
 from pipeline.devices.integers.tasks import Places, place, placed_average, point
 from pipeline.devices.integers.workspace import strip_parts, strip_rows
@@ -42,28 +42,31 @@ class BoundTask:
 
 
 def bind_average(
-    found: QuantisedAverage, places: Places, held: object, library: Library
+    found: QuantisedAverage, places: Places, made: int, held: object, library: Library
 ) -> Callable[[], None]:
-    """Return what runs ``found`` on ``places``; it keeps what is ``held``."""
-    return library.bind_average(placed_average(found, places), held)
+    """Return what runs ``found`` on ``places`` to ``made``; it keeps what is ``held``."""
+    return library.bind_average(placed_average(found, places, made), held)
 
 
 def bind_task(
-    found: QuantisedTask, places: Places, bound: BoundTask, workspace: int
+    found: QuantisedTask,
+    source: Any,
+    places: Places,
+    made: int,
+    bound: BoundTask,
+    workspace: int,
 ) -> Callable[[], None]:
-    """Return what runs ``found`` on ``places``: its source is an array, or has ``put_rows``.
+    """Return what runs ``found`` on ``places`` to ``made``; ``source``: an array, or what has ``put_rows``.
 
     ``bound``: its task from ``fitted``, with ``workspace``, which gets its addresses.
     """
-    place(bound.task, found, places)
+    place(bound.task, found, places, made)
     bound.settle()
-    source = places[found.source]
     if isinstance(source, np.ndarray):
         point(bound.task, found, source)
         return bound
     assert found.rectangle is not None, "only images are taken by rows"
-    rows = strip_rows(found, found.rectangle, bound.task, workspace)
-    return _ByRows(found, rows, bound, source)
+    return _ByRows(found, strip_rows(found, bound.task, workspace), bound, source)
 
 
 class _ByRows:
@@ -90,14 +93,15 @@ class _ByRows:
             return
         self._task.n_parts = self._parts
         point(self._task, self._found, whole)
-        self._task.first_row, self._task.end_row = 0, self._found.made_rows
+        self._task.first_row, self._task.end_row = 0, self._found.result.shape[1]
         self._run()
 
     def _strip_by_strip(self) -> None:
         assert self._found.rectangle is not None
-        planes, column = self._found.rectangle.planes[1], self._found.rectangle.first_column
-        strip = np.empty((planes, self._most, self._found.layers[0].columns.given), np.float32)
-        task, last, have = self._task, self._found.made_rows, (0, 0)
+        first_layer, column = self._found.layers[0], self._found.rectangle.first_column
+        width = first_layer.windows.size[1]
+        strip = np.empty((first_layer.channels, self._most, width), np.float32)
+        task, last, have = self._task, self._found.result.shape[1], (0, 0)
         task.n_parts = strip_parts(self._rows, self._parts)
         for first in range(0, last, self._rows):
             end = min(first + self._rows, last)

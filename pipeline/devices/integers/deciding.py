@@ -1,26 +1,19 @@
 """The one decision which pieces of a pack the native library computes, and what they take there.
 
-Invariant: ``Piece.native`` is what plans count and what binding does, for the finest pieces and for those
-that they are joined to. Nothing looks again.
+What each piece computes the compiler has said (``Piece.quantised``). Invariant: ``Piece.native`` is what
+plans count and what binding does.
 """
 
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import TypeVar
 
-from models.errors import PackError
-from models.packs.choice import joined_pieces
+from models.network.operators.quantised import Quantised, QuantisedTask
 from models.packs.manifest import Manifest
 from models.packs.pack import Pack
 from models.packs.records.decided import Native
-from models.packs.records.pieces import Alternative, Joined, Operand, Piece
+from models.packs.records.pieces import Operand, Piece
 from pipeline.devices.elementwise.job_session import JOB_BYTES
 from pipeline.devices.elementwise.library import Library
-from pipeline.devices.integers.constants import constant_bytes
-from pipeline.devices.integers.layers import QuantisedTask
-from pipeline.devices.integers.nodes import MisfitError
-from pipeline.devices.integers.pieces import read_graph
-from pipeline.devices.integers.recognising import Recognised, recognised
+from pipeline.devices.integers.tasks import constant_bytes
 from pipeline.devices.integers.workspace import fitted, taken_bytes, workspace_bytes
 from pipeline.program.values.shared_memory import roots
 
@@ -28,66 +21,40 @@ from pipeline.program.values.shared_memory import roots
 # it, most of it blocks too small for the heap's own count. Measured 2.0 and 2.3 KB a piece, all counted.
 _TASK_BYTES = 2560
 
-_Decided = TypeVar("_Decided", Piece, Joined)
-
 
 class Decision:
-    """Decides about ``pack``: ``threads`` compute, of ONNX Runtime where there ``are_jobs``.
-
-    Raises:
-        PackError: tensors of a quantised layer do not fit each other.
-    """
+    """Decides about ``pack``: ``threads`` compute, of ONNX Runtime where there ``are_jobs``."""
 
     def __init__(self, pack: Pack, library: Library, threads: int, are_jobs: bool) -> None:
-        self._pack = pack
+        self._manifest = pack.manifest
         self._library = library
         self._threads = threads
         self._are_jobs = are_jobs
-        manifest = pack.manifest
-        self._roots = roots(manifest)
-        self._constant_bytes: dict[int, int] = {}  # by number of graph
-        self._inputs = {(port.value, port.dtype, port.shape) for port in manifest.inputs}
-        self._finest = [
-            self._found(piece, f"pieces.{number}") for number, piece in enumerate(manifest.pieces)
-        ]
-        self._joined = [
-            [
-                self._found(piece, f"alternatives.{number}.joined.{at}")
-                for at, piece in enumerate(joined_pieces(manifest, each))
-            ]
-            for number, each in enumerate(manifest.alternatives)
-        ]
+        self._roots = roots(pack.manifest)
+        self._inputs = {(port.value, port.dtype, port.shape) for port in pack.manifest.inputs}
+        self._found = [self._task(piece) for piece in pack.manifest.pieces]
         # Scratch is what any of them takes: all may have what one had better have.
-        found = (*self._finest, *(each for joined in self._joined for each in joined))
-        tasks = (each for each in found if isinstance(each, QuantisedTask))
+        tasks = (each for each in self._found if isinstance(each, QuantisedTask))
         self._workspace = max(map(workspace_bytes, tasks), default=0)
+        # By number of the task, of inputs, and whether these are taken by rows.
+        self._natives: dict[tuple[int | None, int, bool], tuple[int, Native]] = {}
 
     def manifest(self) -> Manifest:
-        """Return the manifest with what was decided of each piece, finest or joined."""
-        manifest = self._pack.manifest
-        pieces = tuple(map(self._decided, manifest.pieces, manifest.pieces, self._finest))
-        alternatives = tuple(map(self._alternative, manifest.alternatives, self._joined))
-        return manifest.model_copy(update={"pieces": pieces, "alternatives": alternatives})
+        """Return the manifest with what was decided of each piece."""
+        pieces = tuple(map(self._decided, self._manifest.pieces, self._found))
+        return self._manifest.model_copy(update={"pieces": pieces})
 
-    def _found(self, piece: Piece, where: str) -> Recognised | None:
+    def _task(self, piece: Piece) -> Quantised | None:
         """Return what the library computes; None: a session does."""
-        if piece.resident is not None:
+        if piece.quantised is None:
             return None
-        graph = self._pack.graphs[piece.graph]
-        try:
-            found = recognised(graph, piece)
-        except MisfitError as exc:
-            file = self._pack.folder / "manifest.json"
-            raise PackError(f"{file}: {where}: {exc}") from exc
-        if found is None:
-            return None
-        over = found.over if isinstance(found, QuantisedTask) else None
-        inputs = zip(read_graph(graph).inputs, piece.inputs, strict=True)
+        found = self._manifest.quantised[piece.quantised]
         (made,) = map(self._place, piece.outputs)
         read = (
             self._place(operand)
-            for name, operand in inputs
-            if operand.kind == "value" and not (name == over and self._place(operand) == made)
+            for number, operand in enumerate(piece.inputs)
+            if operand.kind == "value"
+            and not (number == found.over and self._place(operand) == made)
         )
         # Rows are read again.
         over_another = any(
@@ -99,22 +66,28 @@ class Decision:
         """Return the value whose memory an operand lies in, its first byte there, and its end."""
         root, offset = self._roots[operand.index]
         start = offset + operand.offset
-        return root, start, start + (0 if operand.is_loose else operand.n_bytes)
+        return root, start, start + operand.n_bytes
 
-    def _alternative(self, given: Alternative, found: Sequence[Recognised | None]) -> Alternative:
-        whole = joined_pieces(self._pack.manifest, given)
-        return replace(given, joined=tuple(map(self._decided, given.joined, whole, found)))
-
-    def _decided(self, item: _Decided, piece: Piece, found: Recognised | None) -> _Decided:
-        """Return ``item`` as it runs: ``piece`` is what it is of."""
+    def _decided(self, piece: Piece, found: Quantised | None) -> Piece:
+        """Return ``piece`` as it runs."""
         if found is None:
-            # That of a joined piece was told beside its chunks', which may be native now.
-            same = item.scratch_bytes == piece.scratch_bytes
-            return item if same else replace(item, scratch_bytes=piece.scratch_bytes)
-        bound = _TASK_BYTES + self._constants(piece.graph)
+            return piece
+        by_rows = (
+            isinstance(found, QuantisedTask)
+            and found.rectangle is not None
+            and self._is_whole(piece.inputs[0])
+        )
+        key = (piece.quantised, len(piece.inputs), by_rows)
+        if key not in self._natives:
+            self._natives[key] = self._native(found, len(piece.inputs), by_rows)
+        scratch, native = self._natives[key]
+        return replace(piece, scratch_bytes=scratch, unrolled=None, native=native)
+
+    def _native(self, found: Quantised, n_inputs: int, by_rows: bool) -> tuple[int, Native]:
+        """Return what ``found`` allocates while it runs, and the rest that is decided of it."""
+        bound = _TASK_BYTES + constant_bytes(found, n_inputs)
         if not isinstance(found, QuantisedTask):
-            return replace(item, scratch_bytes=0, unrolled=None, native=Native(bound_bytes=bound))
-        by_rows = found.rectangle is not None and self._is_whole(piece.inputs[0])
+            return 0, Native(bound_bytes=bound)
         task = fitted(found, self._library, self._threads, self._workspace)
         native = Native(
             by_rows=by_rows,
@@ -122,15 +95,7 @@ class Decision:
             bound_bytes=bound,
             together_bytes=JOB_BYTES if self._are_jobs and task.n_parts > 1 else 0,
         )
-        scratch = taken_bytes(found, task, self._workspace, by_rows)
-        return replace(item, scratch_bytes=scratch, unrolled=None, native=native)
-
-    def _constants(self, graph: int) -> int:
-        """Return what the constants of a graph take in memory."""
-        if graph not in self._constant_bytes:
-            tensors = read_graph(self._pack.graphs[graph]).tensors
-            self._constant_bytes[graph] = constant_bytes(tensors)
-        return self._constant_bytes[graph]
+        return taken_bytes(found, task, self._workspace, by_rows), native
 
     def _is_whole(self, operand: Operand) -> bool:
         """Return whether ``operand`` is an input as a request gives it: all of it, in this form."""

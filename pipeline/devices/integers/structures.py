@@ -2,8 +2,7 @@
 
 import ctypes
 
-MOST_LAYERS = 3
-MOST_JOINED = 8
+from models.network.operators.quantised import MOST_JOINED, MOST_LAYERS
 
 
 class Scaled(ctypes.Structure):

@@ -1,19 +1,22 @@
 """Quantised tasks as the library's structures: without addresses, then placed in memory."""
 
-from collections.abc import Mapping
+from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.devices.integers.layers import (
+from models.network.operators.quantised import (
     Concatenation,
-    Maxima,
+    Quantised,
     QuantisedAverage,
     QuantisedLayer,
     QuantisedTask,
     Scaling,
     Sum,
 )
+from models.network.windows import Windows
 from pipeline.devices.integers.structures import (
     Addition,
     Average,
@@ -26,9 +29,45 @@ from pipeline.devices.integers.structures import (
 )
 
 _FLIP = 0x80
+_ALIGNMENT = 16
 
-#: What lies in memory, by name.
-Places = Mapping[str, Any]
+#: The addresses of tensors, by number.
+Places = Sequence[int]
+
+
+def constant_bytes(found: Quantised, n_inputs: int) -> int:
+    """Return how many bytes constants take beside the graph of ``found``, a piece of ``n_inputs``."""
+    return sum(map(_aligned, _moved(found, n_inputs)))
+
+
+def constants_in(graph: bytes, found: Quantised, n_inputs: int) -> tuple[object, Places]:
+    """Return the addresses of the constants of ``found``, and what has to be kept for them.
+
+    Bytes are read where they lie in ``graph``. Larger numbers lie anywhere there: they are in a block of
+    their own.
+    """
+    sizes = _moved(found, n_inputs)
+    starts = [*accumulate(map(_aligned, sizes), initial=0)]
+    block, held = np.empty(starts[-1], np.uint8), np.frombuffer(graph, np.uint8)
+    first, first_held = block.ctypes.data, held.ctypes.data
+    addresses = []
+    for start, place, size in zip(starts, found.constants, sizes, strict=False):
+        block[start : start + size] = held[place : place + size]
+        addresses.append(first + start if size else first_held + place)
+    return (block, graph), addresses
+
+
+def _moved(found: Quantised, n_inputs: int) -> list[int]:
+    """Return the bytes of each constant that is numbers of several bytes, else 0."""
+    sizes = [0] * len(found.constants)
+    for tensor in found.tensors():
+        if tensor.number >= n_inputs and np.dtype(tensor.dtype).itemsize > 1:
+            sizes[tensor.number - n_inputs] = tensor.n_bytes
+    return sizes
+
+
+def _aligned(n_bytes: int) -> int:
+    return -(-n_bytes // _ALIGNMENT) * _ALIGNMENT
 
 
 def unplaced(found: QuantisedTask, parts: int) -> Task:
@@ -37,7 +76,7 @@ def unplaced(found: QuantisedTask, parts: int) -> Task:
         n_layers=len(found.layers),
         depthwise=found.depthwise,
         first_row=0,
-        end_row=found.made_rows,
+        end_row=found.result.shape[1],
         n_parts=parts,
         n_places=parts,
     )
@@ -51,23 +90,21 @@ def unplaced(found: QuantisedTask, parts: int) -> Task:
     if found.joined is not None:
         task.joined = Joined(count=len(found.joined.parts))
     if found.rectangle is not None:
-        task.picture = Picture(planes=1, made=_scaled(found.rectangle.made, {}))
+        task.picture = Picture(planes=1, made=_scaled(found.rectangle.made, ()))
     return task
 
 
-def place(task: Task, found: QuantisedTask, places: Places) -> None:
-    """Write the addresses of all but the source into ``task``."""
-    task.made = places[found.result].ctypes.data
-    task.table = None if found.table is None else places[found.table].ctypes.data
+def place(task: Task, found: QuantisedTask, places: Places, made: int) -> None:
+    """Write the addresses of all but the source into ``task``, whose result is to lie at ``made``."""
+    task.made = made
+    task.table = None if found.table is None else places[found.table.values]
     for at, layer in enumerate(found.layers):
         held = task.layers[at]
-        held.weights = places[layer.weights].ctypes.data
-        held.bias = None if layer.bias is None else places[layer.bias].ctypes.data
+        held.weights = places[layer.weights]
+        held.bias = None if layer.bias is None else places[layer.bias]
         held.given, held.weight, held.made = (
             _scaled(each, places) for each in (layer.given, layer.weight, layer.made)
         )
-        held.scales_apart = places[layer.weight.scale].size > 1
-        held.zeros_apart = places[layer.weight.zero].size > 1
     if found.rectangle is not None:
         task.picture.made = _scaled(found.rectangle.made, places)
     if found.joined is not None:
@@ -94,11 +131,11 @@ def point(
     task.picture.first_column = found.rectangle.first_column - first_column
 
 
-def placed_average(found: QuantisedAverage, places: Places) -> Average:
-    """Return ``found`` on ``places``."""
+def placed_average(found: QuantisedAverage, places: Places, made: int) -> Average:
+    """Return ``found`` on ``places``, whose result is to lie at ``made``."""
     return Average(
-        given=places[found.source].ctypes.data,
-        made=places[found.result].ctypes.data,
+        given=places[found.source],
+        made=made,
         source=_scaled(found.given, places),
         target=_scaled(found.made, places),
         channels=found.channels,
@@ -109,7 +146,7 @@ def placed_average(found: QuantisedAverage, places: Places) -> Average:
 def _addition(of: Sum, places: Places) -> Addition:
     return Addition(
         *(_scaled(each, places) for each in (of.first, of.second, of.made)),
-        places[of.other].ctypes.data,
+        places[of.other],
         of.over,
     )
 
@@ -118,7 +155,7 @@ def _joined(of: Concatenation, places: Places) -> Joined:
     joined = Joined(count=len(of.parts), made=_scaled(of.made, places))
     for at, part in enumerate(of.parts):
         joined.channels[at] = part.channels
-        joined.parts[at] = places[part.source].ctypes.data
+        joined.parts[at] = places[part.source]
         joined.given[at] = _scaled(part.given, places)
     return joined
 
@@ -127,11 +164,12 @@ def _scaled(of: Scaling, places: Places) -> Scaled:
     flip = _FLIP if of.signed else 0
     if not places:
         return Scaled(flip=flip)
-    return Scaled(places[of.scale].ctypes.data, places[of.zero].ctypes.data, flip)
+    return Scaled(places[of.scale], places[of.zero], flip)
 
 
-def _pool(of: Maxima) -> Pool:
-    rows, columns = of.rows, of.columns
+def _pool(of: Windows) -> Pool:
+    rows, columns = of.axes
+    made_height, made_width = of.result
     return Pool(
         kernel_y=rows.kernel,
         kernel_x=columns.kernel,
@@ -139,17 +177,20 @@ def _pool(of: Maxima) -> Pool:
         stride_x=columns.stride,
         above=rows.before,
         left=columns.before,
-        made_height=rows.made,
-        made_width=columns.made,
+        made_height=made_height,
+        made_width=made_width,
     )
 
 
 def _layer(of: QuantisedLayer) -> Layer:
-    rows, columns = of.rows, of.columns
+    rows, columns = of.windows.axes
+    (height, width), (made_height, made_width) = of.windows.size, of.windows.result
     return Layer(
-        given=_scaled(of.given, {}),
-        weight=_scaled(of.weight, {}),
-        made=_scaled(of.made, {}),
+        given=_scaled(of.given, ()),
+        weight=_scaled(of.weight, ()),
+        made=_scaled(of.made, ()),
+        scales_apart=of.scales_apart,
+        zeros_apart=of.zeros_apart,
         by_inputs=of.by_inputs,
         depthwise=of.depthwise,
         channels=of.channels,
@@ -158,12 +199,12 @@ def _layer(of: QuantisedLayer) -> Layer:
         kernel_x=columns.kernel,
         stride_y=rows.stride,
         stride_x=columns.stride,
-        step_y=rows.step,
-        step_x=columns.step,
+        step_y=rows.dilation,
+        step_x=columns.dilation,
         above=rows.before,
         left=columns.before,
-        height=rows.given,
-        width=columns.given,
-        made_height=rows.made,
-        made_width=columns.made,
+        height=height,
+        width=width,
+        made_height=made_height,
+        made_width=made_width,
     )

@@ -1,9 +1,10 @@
 """The memory that a quantised task takes while it runs, and what it makes of it: parts, groups and rows."""
 
+import math
 from bisect import bisect_right
 
+from models.network.operators.quantised import QuantisedTask
 from pipeline.devices.elementwise.library import Library
-from pipeline.devices.integers.layers import QuantisedTask, Rectangle
 from pipeline.devices.integers.structures import Task
 from pipeline.devices.integers.tasks import unplaced
 
@@ -21,9 +22,8 @@ _LEAST_BYTES, _PART_BYTES, _PART_OF_TENSORS = 93 << 8, 93 << 7, 2
 
 def workspace_bytes(found: QuantisedTask) -> int:
     """Return about how many bytes a task may take: little beside what it reads and makes."""
-    first, last = found.layers[0], found.layers[-1]
-    read = first.rows.given * first.columns.given * first.channels
-    made = found.made_rows * found.made_columns * last.filters
+    first, made = found.layers[0], math.prod(found.result.shape)
+    read = math.prod(first.windows.size) * first.channels
     if found.rectangle is not None:
         read = 0
     return max(_LEAST_BYTES, (read + made) // _PART_OF_TENSORS)
@@ -62,32 +62,31 @@ def taken_bytes(found: QuantisedTask, task: Task, workspace: int, by_rows: bool)
     """
     own = int(task.n_bytes)
     if by_rows and found.rectangle is not None:
-        _, given = strip_rows(found, found.rectangle, task, workspace)
-        own += given * _line_bytes(found, found.rectangle)
+        _, given = strip_rows(found, task, workspace)
+        own += given * _line_bytes(found)
     return max(own, workspace if len(found.layers) > 1 else 0)
 
 
-def strip_rows(
-    found: QuantisedTask, rectangle: Rectangle, task: Task, workspace: int
-) -> tuple[int, int]:
+def strip_rows(found: QuantisedTask, task: Task, workspace: int) -> tuple[int, int]:
     """Return how many rows of the result are made of rows of a request at a time, and of how many.
 
     These take half of the workspace, or of the least what ``task`` leaves; for a layer alone no more than
     all of its parts need.
     """
-    room = max(workspace // 2, _LEAST_BYTES - int(task.n_bytes)) // _line_bytes(found, rectangle)
-    most = found.made_rows
+    room = max(workspace // 2, _LEAST_BYTES - int(task.n_bytes)) // _line_bytes(found)
+    most = found.result.shape[1]
     if len(found.layers) == 1:
         rows = max(_ROWS_A_PART * int(task.n_parts), _STRIP_ROWS)
-        most = min(most, rows if found.pool is None else max(rows // found.pool.rows.stride, 1))
+        most = min(most, rows if found.pool is None else max(rows // found.pool.strides[0], 1))
     counts = range(1, most + 1)
     rows = max(bisect_right(counts, room, key=found.most_given_rows), 1)
     return rows, found.most_given_rows(rows)
 
 
-def _line_bytes(found: QuantisedTask, rectangle: Rectangle) -> int:
+def _line_bytes(found: QuantisedTask) -> int:
     """Return what a row of the rectangle takes, of all planes."""
-    return _FLOAT_BYTES * rectangle.planes[1] * found.layers[0].columns.given
+    first = found.layers[0]
+    return _FLOAT_BYTES * first.channels * first.windows.size[1]
 
 
 def strip_parts(rows: int, parts: int) -> int:

@@ -93,6 +93,14 @@ static void elu(float *y, size_t n, float a, float b)
         y[i] = y[i] < 0.0f ? a * (expf(y[i]) - 1.0f) : y[i];
 }
 
+static void celu(float *y, size_t n, float a, float b)
+{
+    size_t i;
+    (void)b;
+    for (i = 0; i < n; i++)
+        y[i] = y[i] < 0.0f ? a * (expf(y[i] / a) - 1.0f) : y[i];
+}
+
 static void exponential(float *y, size_t n, float a, float b)
 {
     size_t i;
@@ -127,6 +135,15 @@ static void reciprocal(float *y, size_t n, float a, float b)
     (void)b;
     for (i = 0; i < n; i++)
         y[i] = 1.0f / y[i];
+}
+
+static void softsign(float *y, size_t n, float a, float b)
+{
+    size_t i;
+    (void)a;
+    (void)b;
+    for (i = 0; i < n; i++)
+        y[i] /= 1.0f + (y[i] < 0.0f ? -y[i] : y[i]);
 }
 
 /* Abramowitz and Stegun, Handbook of Mathematical Functions, 7.1.26: within 2e-7. */

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models.compiler.optimising.tables import BYTES, Region, table_of
+from models.compiler.optimising.tables import Region, table_of
 from models.network.node import NodeReader, Shape, UnsuitedError, Value, axis_of
 from models.network.operators.movement import broadcast_strides, concat
+from models.network.operators.quantised import BYTES
 from pipeline.export_c.lowering.builder import Builder
 from pipeline.export_c.lowering.movement import join_dimensions, move
 from pipeline.export_c.lowering.scales import Scaled, of_bytes, scaled

@@ -1,8 +1,10 @@
 """Operators on elements: functions of one, and sums, products and the like of two that are broadcast."""
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 
@@ -12,38 +14,32 @@ from models.network.operators import Combine, Map, Reshape
 from models.network.operators.movement import broadcast_strides
 from pipeline.export_c.lowering.builder import Builder
 from pipeline.export_c.lowering.movement import join_dimensions, reshape
-from pipeline.export_c.lowering.steps import ADD, After, Function, Named, Record
+from pipeline.export_c.lowering.steps import After, Function, Named, Record
 
 _LARGEST = float(np.finfo(np.float32).max)
 
-#: The functions in C.
-FUNCTIONS: Mapping[Kind, str] = {
-    "absolute": "absolute",
-    "clip": "clip",
-    "elu": "elu",
-    "erf": "error_function",
-    "exp": "exponential",
-    "gelu": "gelu",
-    "gelu_tanh": "gelu_by_tangent",
-    "hard_sigmoid": "hard_sigmoid",
-    "hard_swish": "hard_swish",
-    "leaky_relu": "leaky_relu",
-    "negative": "negative",
-    "reciprocal": "reciprocal",
-    "relu": "relu",
-    "sigmoid": "sigmoid",
-    "silu": "quick_gelu",
-    "tanh": "hyperbolic_tangent",
+_KERNELS = Path(__file__).resolve().parents[1] / "kernels"
+#: What functions in C are called where it is not the name of the kind, which something else has there.
+_CALLED: Mapping[str, Kind | Arithmetic] = {
+    "error_function": "erf",
+    "exponential": "exp",
+    "gelu_by_tangent": "gelu_tanh",
+    "hyperbolic_tangent": "tanh",
+    "multiply_each": "multiply",
+    "quick_gelu": "silu",
 }
-_PAIRS: Mapping[Arithmetic, str] = {
-    "add": ADD,
-    "divide": "divide",
-    "larger": "larger",
-    "multiply": "multiply_each",
-    "scale_negative": "scale_negative",
-    "smaller": "smaller",
-    "subtract": "subtract",
-}
+
+
+def _functions(file: str, first: str) -> Mapping[str, str]:
+    """Return the functions in ``file`` whose parameters begin with ``first``, by kind."""
+    text = (_KERNELS / file).read_text("ascii")
+    names = re.findall(rf"^static void (\w+)\({re.escape(first)},", text, re.MULTILINE)
+    return {_CALLED.get(name, name): name for name in names}
+
+
+#: Functions of one number and of two.
+FUNCTIONS = _functions("functions.c", "float *y, size_t n")
+_PAIRS = _functions("elements.c", "const float *x, size_t dx")
 
 
 def function_of(activation: Activation | None) -> Function:

@@ -41,7 +41,7 @@ def read_network(pack: Pack) -> Network:
     opsets = {item.domain: item.version for item in model.opset_import}
     order = _order(nodes, [layer.name for layer in pack.manifest.layers])
     manifest = pack.manifest
-    read = {name for node in nodes for name in node.input} | {
+    read = {name for node in nodes for name in reads(node)} | {
         port.name for port in manifest.outputs
     }
     return Network(

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from onnx import helper
 
 from models.compiler.optimising.tables import (
-    BYTES,
     KINDS,
     ON_ELEMENTS,
     READ_BYTES,
@@ -22,6 +21,7 @@ from models.compiler.optimising.tables import (
     table_of,
 )
 from models.network.node import Node
+from models.network.operators.quantised import BYTES
 from pipeline.export_c.network.network import Network
 
 #: Its inputs are bytes, and what each of them becomes, in the order of bytes as unsigned numbers.

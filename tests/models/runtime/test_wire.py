@@ -43,13 +43,6 @@ def test_the_onnx_library_reads_and_writes_the_same(numbers: list[int], name: st
     data = field(attribute.NAME, name) + packed(attribute.INTS, numbers)
     message = onnx.AttributeProto.FromString(data)
     assert (message.name, list(message.ints)) == (name, numbers)
-    held = [
-        value
-        for each in fields(message.SerializeToString())
-        if each.number == attribute.INTS
-        for value in each.numbers
-    ]
-    assert held == [number % _BITS for number in numbers]
     assert contents(message.SerializeToString(), attribute.NAME) == [name.encode()]
 
 

@@ -237,6 +237,13 @@ CASES = {
         d = HardSigmoid(c)
         y = Mul(c, d)
     """, {"wa": W3, "wb": W3, "wc": W1}),
+    "celu": Case("""
+        a = Conv<pads=[1,1,1,1]>(x, wa)
+        b = Celu(a)
+        c = Conv<pads=[1,1,1,1]>(b, wb)
+        d = Celu<alpha=0.3>(c)
+        y = Conv(d, wc)
+    """, {"wa": W3, "wb": W3, "wc": W1}),
     "elements of no whole vector": Case("""
         a = Neg(x)
         b = Exp(a)

@@ -220,9 +220,11 @@ def opsets(version: int) -> list[onnx.OperatorSetIdProto]:
 FUNCTIONS: Mapping[str, Callable[[Drawing], dict[str, Any]]] = {
     "LeakyRelu": lambda d: {"alpha": d.number(-0.5, 0.9)},
     "Elu": lambda d: {"alpha": d.number(0.2, 3.0)},
+    "Celu": lambda d: {"alpha": d.number(0.2, 3.0)},
     "HardSigmoid": lambda d: {"alpha": d.number(0.05, 1.0), "beta": d.number(-0.5, 0.9)},
     **dict.fromkeys(
-        ("Relu", "Sigmoid", "Tanh", "HardSwish", "Erf", "Exp", "Neg", "Abs"), lambda _: {}
+        ("Relu", "Sigmoid", "Tanh", "HardSwish", "Erf", "Exp", "Neg", "Abs", "Softsign"),
+        lambda _: {},
     ),
 }
 

@@ -12,6 +12,7 @@ from models.packs.pack import Pack
 from pipeline.export_c.errors import ExportError
 from pipeline.export_c.export import Options, export_c, write_export
 from pipeline.export_c.writing.names import comment, identifier
+from tests.models.compiler.test_resident import branches
 from tests.models.nets import answers, inputs_for, parsed
 from tests.pipeline.export_c.compiled import Compiled, agree, needs_compiler, packed
 
@@ -104,6 +105,12 @@ def test_what_cannot_be_exported_is_named(tmp_path: Path) -> None:
     model = parsed("e (float[1,4] x) => (float y) { z = Relu(x)\n y = Sin(z) }")
     model.graph.node[1].name = "strange"
     with pytest.raises(ExportError, match=r"exported to C: Sin \(1, the first 'strange'\)"):
+        export_c(packed(model, tmp_path), Options())
+
+
+def test_a_graph_inside_is_refused_though_it_alone_reads_a_value(tmp_path: Path) -> None:
+    model, _ = branches()
+    with pytest.raises(ExportError, match=r"node 'b' \(If\): a graph inside"):
         export_c(packed(model, tmp_path), Options())
 
 

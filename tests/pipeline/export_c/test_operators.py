@@ -221,7 +221,11 @@ def test_families(family: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize(
-    "function", ["LeakyRelu<alpha=0.3>", "Elu<alpha=2.5>", "HardSigmoid<alpha=0.4, beta=0.1>"]
+    "function",
+    [
+        *("LeakyRelu<alpha=0.3>", "Elu<alpha=2.5>", "Celu<alpha=2.5>", "Softsign"),
+        "HardSigmoid<alpha=0.4, beta=0.1>",
+    ],
 )
 def test_numbers_of_functions_behind_products(function: str, target: str, tmp_path: Path) -> None:
     """ONNX Runtime makes them attributes of FusedGemm, and a list of a convolution's."""

@@ -4,7 +4,7 @@
 #include "order.cuh"
 #include "strides.cuh"
 
-// Named and ordered as in pipeline/devices/cuda/operators/elements.py.
+// Named as in models/network/activations.py; launches read the numbers here.
 enum class Arithmetic { add, subtract, multiply, divide, power, smaller, larger, scale_negative };
 
 // Axes are innermost first; strides count elements, 0 along axes that an input does not have.

@@ -9,18 +9,17 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from models.network.activations import Activation, Arithmetic
+from models.network.activations import Activation
 from models.network.node import UnsuitedError, Value
 from models.network.operators import Combine, Map
 from models.network.operators.movement import broadcast_strides
 from pipeline.devices.cuda.call import Call
 from pipeline.devices.cuda.operators.launches import activation_arguments, collapse, per_element
 from pipeline.devices.cuda.scope import Scope
+from pipeline.devices.cuda.sources import enumerators
 
-#: In the order of the kernel.
-ARITHMETIC: tuple[Arithmetic, ...] = (
-    *("add", "subtract", "multiply", "divide", "power", "smaller", "larger", "scale_negative"),
-)
+#: The numbers of arithmetic in the kernel.
+ARITHMETIC = enumerators("elementwise.cu", "Arithmetic")
 
 
 def mapped(it: Map, scope: Scope) -> list[Call]:

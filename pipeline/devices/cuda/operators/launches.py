@@ -3,43 +3,18 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from models.network.activations import Activation, Kind
+from models.network.activations import Activation
 from models.network.node import UnsuitedError
 from pipeline.devices.cuda.call import Argument, Call
+from pipeline.devices.cuda.sources import enumerators
 
 _THREADS = 256
 #: Indices of elements are 32-bit, and the last block may reach past the last element.
 MAX_ELEMENTS = 2**31 - _THREADS
 MAX_RANK = 6
 
-#: In the order of kernels/headers/activation.cuh, behind "none". The first ones take a few instructions.
-ACTIVATIONS: tuple[Kind, ...] = (
-    "relu",
-    "leaky_relu",
-    "clip",
-    "sigmoid",
-    "tanh",
-    "mish",
-    "silu",
-    "hard_sigmoid",
-    "hard_swish",
-    "elu",
-    "softplus",
-    "exp",
-    "gelu",
-    "gelu_tanh",
-    "absolute",
-    "ceil",
-    "erf",
-    "floor",
-    "log",
-    "negative",
-    "reciprocal",
-    "round",
-    "sign",
-    "softsign",
-    "sqrt",
-)
+#: The numbers of activations in kernels; none has 0.
+ACTIVATIONS = enumerators("headers/activation.cuh", "Activation")
 
 
 def activation_arguments(activation: Activation | None) -> tuple[int, float, float]:
@@ -48,7 +23,7 @@ def activation_arguments(activation: Activation | None) -> tuple[int, float, flo
         return 0, 0.0, 0.0
     if activation.kind not in ACTIVATIONS:
         raise UnsuitedError(f"no kernel has {activation.kind}")
-    return ACTIVATIONS.index(activation.kind) + 1, activation.alpha, activation.beta
+    return ACTIVATIONS.index(activation.kind), activation.alpha, activation.beta
 
 
 def threads_for(length: int) -> int:

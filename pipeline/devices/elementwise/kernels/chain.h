@@ -1,34 +1,41 @@
 // A chain: steps on elements that follow each other, and the tensors that they read and write.
 //
-// pipeline/devices/elementwise/library.py has the same structures, programs.py OPERATORS in the same order.
+// pipeline/devices/elementwise/library.py has the same structures; programs.py reads OPERATORS here.
 #ifndef ELEMENTWISE_CHAIN_H
 #define ELEMENTWISE_CHAIN_H
 
 #include <stddef.h>
 #include <stdint.h>
 
-enum operator {
-    COPY,
-    ADD,
-    SUBTRACT,
-    MULTIPLY,
-    DIVIDE,
-    ADD_NUMBER,
-    MULTIPLY_NUMBER,
-    DIVIDE_NUMBER,
-    NEGATIVE,
-    CLIP,
-    LEAKY_RELU,
-    HARD_SIGMOID,
-    HARD_SWISH,
-    SIGMOID,
-    SILU,
-    TANH,
-    MISH,
-    ERF,
-    GELU,
-    N_OPERATORS,
-};
+// By the names of their kernels: a kind of models/network/activations.py each; ..._number: of one value and p.
+#define OPERATORS(EACH)       \
+    EACH(copy)                \
+    EACH(add)                 \
+    EACH(subtract)            \
+    EACH(multiply)            \
+    EACH(divide)              \
+    EACH(larger)              \
+    EACH(smaller)             \
+    EACH(add_number)          \
+    EACH(multiply_number)     \
+    EACH(divide_number)       \
+    EACH(larger_number)       \
+    EACH(smaller_number)      \
+    EACH(negative)            \
+    EACH(clip)                \
+    EACH(leaky_relu)          \
+    EACH(hard_sigmoid)        \
+    EACH(hard_swish)          \
+    EACH(sigmoid)             \
+    EACH(silu)                \
+    EACH(softsign)            \
+    EACH(tanh)                \
+    EACH(mish)                \
+    EACH(celu)                \
+    EACH(erf)                 \
+    EACH(gelu)
+#define ONE(name) +1
+enum { N_OPERATORS = OPERATORS(ONE) };
 
 typedef void kernel(float *to, const float *a, const float *b, size_t n, float p, float q);
 

@@ -11,16 +11,20 @@ struct exponential {
     int32_t n;
 };
 
-// exp (r + n ln 2) by what stays of the exponent, |r| <= ln 2 / 2, and by n + 1.5 * 2^23. The polynomial is a
-// minimax one (relative 3e-9) for (exp r - 1 - r) / r^2.
-static inline struct exponential exponential_of_parts(float r, float shifted) {
+// exp r - 1, |r| <= ln 2 / 2. The polynomial is a minimax one (relative 3e-9) for (exp r - 1 - r) / r^2.
+static inline float beyond_one(float r) {
     float series = 0.00138145383f;
     series = fma_(series, r, 0.00836874545f);
     series = fma_(series, r, 0.041668389f);
     series = fma_(series, r, 0.166665211f);
     series = fma_(series, r, 0.49999994f);
+    return fma_(series * r, r, r);
+}
+
+// exp (r + n ln 2) by what stays of the exponent, |r| <= ln 2 / 2, and by n + 1.5 * 2^23.
+static inline struct exponential exponential_of_parts(float r, float shifted) {
     const struct exponential result = {
-        fma_(series * r, r, r) + 1.0f,
+        beyond_one(r) + 1.0f,
         bits_of(shifted) - bits_of(SHIFT),
     };
     return result;
@@ -54,6 +58,13 @@ static inline float power_of_two(int32_t n) { return of_bits((n + 127) * (1 << 2
 static inline float scaled(float x, int32_t n) {
     const int32_t half = n >> 1;
     return x * power_of_two(half) * power_of_two(n - half);
+}
+
+// exp x - 1, -80 <= x <= 88, without cancelling near zero.
+static inline float exponential_less_one(float x) {
+    const float shifted = shifted_exponent(x);
+    const float power = power_of_two(bits_of(shifted) - bits_of(SHIFT));
+    return fma_(beyond_one(remainder_of(x, shifted)), power, power - 1.0f);
 }
 
 static inline float value_of(struct exponential e) { return scaled(e.m, e.n); }

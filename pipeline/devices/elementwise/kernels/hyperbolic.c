@@ -1,4 +1,4 @@
-// tanh: near zero a polynomial, elsewhere 1 - 2 / (exp 2x + 1).
+// What approaches its limits by exponentials. tanh: near zero a polynomial, elsewhere 1 - 2 / (exp 2x + 1).
 #include "exponential.h"
 
 static inline float tanh_of(float x) {
@@ -17,3 +17,11 @@ static inline float tanh_of(float x) {
 }
 
 KERNEL(tanh, tanh_of(a[i]))
+
+// With alpha below zero it grows until exp would be too large for a float.
+static inline float celu_of(float x, float alpha) {
+    return alpha * exponential_less_one(at_most(at_least(x / alpha, -80.0f), 88.0f));
+}
+
+// p: minus the limit.
+KERNEL(celu, a[i] < 0.0f ? celu_of(a[i], p) : a[i])

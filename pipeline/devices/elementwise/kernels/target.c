@@ -1,4 +1,4 @@
-// All kernels for one processor (-DTARGET=avx2), and their tables: operators in the order of `enum operator`.
+// All kernels for one processor (-DTARGET=avx2), and their tables.
 #include "chain.h"
 #include "target.h"
 
@@ -11,27 +11,8 @@
 #include "logistic.c"
 #include "mish.c"
 
-kernel *const NAMED(kernels)[N_OPERATORS] = {
-    [COPY] = NAMED(copy),
-    [ADD] = NAMED(add),
-    [SUBTRACT] = NAMED(subtract),
-    [MULTIPLY] = NAMED(multiply),
-    [DIVIDE] = NAMED(divide),
-    [ADD_NUMBER] = NAMED(add_number),
-    [MULTIPLY_NUMBER] = NAMED(multiply_number),
-    [DIVIDE_NUMBER] = NAMED(divide_number),
-    [NEGATIVE] = NAMED(negative),
-    [CLIP] = NAMED(clip),
-    [LEAKY_RELU] = NAMED(leaky_relu),
-    [HARD_SIGMOID] = NAMED(hard_sigmoid),
-    [HARD_SWISH] = NAMED(hard_swish),
-    [SIGMOID] = NAMED(sigmoid),
-    [SILU] = NAMED(silu),
-    [TANH] = NAMED(tanh),
-    [MISH] = NAMED(mish),
-    [ERF] = NAMED(erf),
-    [GELU] = NAMED(gelu),
-};
+#define KERNEL_OF(operator) NAMED(operator),
+kernel *const NAMED(kernels)[N_OPERATORS] = {OPERATORS(KERNEL_OF)};
 
 const struct expansions NAMED(expansions) = {
     .float16 = NAMED(expand_float16),

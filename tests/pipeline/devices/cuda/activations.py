@@ -25,6 +25,7 @@ def _gelu_tanh(x: Array) -> Array:
 _FUNCTIONS: dict[Kind, Callable[[Array, float, float], Array]] = {
     "absolute": lambda x, alpha, beta: np.abs(x),
     "ceil": lambda x, alpha, beta: np.ceil(x),
+    "celu": lambda x, alpha, beta: np.where(x < 0, alpha * np.expm1(np.minimum(x, 0) / alpha), x),
     "clip": np.clip,
     "elu": lambda x, alpha, beta: np.where(x < 0, alpha * np.expm1(np.minimum(x, 0)), x),
     "erf": lambda x, alpha, beta: 1 - _erfc(x),

@@ -24,6 +24,10 @@ def mish(x: Doubles) -> Doubles:
     return np.asarray(x * np.tanh(np.logaddexp(0, x)), float)
 
 
+def celu(x: Doubles, alpha: float) -> Doubles:
+    return np.where(x < 0, alpha * np.expm1(np.minimum(x, 0) / alpha), x)
+
+
 def gelu(x: Doubles) -> Doubles:
     return np.asarray(0.5 * x * _erfc(-x / math.sqrt(2)), float)
 
@@ -42,6 +46,8 @@ CASES: dict[str, tuple[Callable[[Doubles], Doubles], float, float, float]] = {
     "add_number": (lambda x: x + _P, _P, 0, 0.5),
     "multiply_number": (lambda x: x * _P, _P, 0, 0.5),
     "divide_number": (lambda x: x / _P, _P, 0, 0.5),
+    "larger_number": (lambda x: np.maximum(x, _P), _P, 0, 0),
+    "smaller_number": (lambda x: np.minimum(x, _P), _P, 0, 0),
     "clip": (lambda x: np.clip(x, 0, 6), 0, 6, 0),
     "leaky_relu": (lambda x: np.where(x < 0, _P * x, x), _P, 0, 0.5),
     "hard_sigmoid": (lambda x: np.clip(_P * x + 0.5, 0, 1), _P, 0.5, 0.5),
@@ -49,9 +55,12 @@ CASES: dict[str, tuple[Callable[[Doubles], Doubles], float, float, float]] = {
     "sigmoid": (sigmoid, 0, 0, 4),
     "silu": (lambda x: x * sigmoid(x), 1, 0, 4),
     "silu 1.702": (lambda x: x * sigmoid(_QUICK * x), _QUICK, 0, 4),
+    "softsign": (lambda x: x / (1 + np.abs(x)), 0, 0, 2),
     "tanh": (np.tanh, 0, 0, 4),
     "mish": (mish, 1, 0, 4),
     "mish -1": (lambda x: mish(-x), -1, 0, 4),
+    "celu": (lambda x: celu(x, _P), _P, 0, 4),
+    "celu 1.702": (lambda x: celu(x, _QUICK), _QUICK, 0, 4),
     "erf": (lambda x: np.asarray(_erf(x), float), 0, 0, 4),
     "gelu": (gelu, 0, 0, 5),
 }
@@ -60,6 +69,8 @@ TWO: dict[str, np.ufunc] = {
     "subtract": np.subtract,
     "multiply": np.multiply,
     "divide": np.divide,
+    "larger": np.maximum,
+    "smaller": np.minimum,
 }
 
 
@@ -90,6 +101,13 @@ def test_one_operand(case: str) -> None:
     assert units(computed(case.partition(" ")[0], x, p=p, q=q), expected) <= limit
 
 
+@pytest.mark.parametrize("operator", ["larger", "smaller"])
+def test_nan_of_either_operand_stays(operator: str) -> None:
+    x = np.array([np.nan, np.nan, 1, 1], np.float32)
+    y = np.array([1, np.nan, np.nan, 1], np.float32)
+    np.testing.assert_array_equal(computed(operator, x, y), TWO[operator](x, y))
+
+
 @pytest.mark.parametrize("operator", TWO)
 def test_two_operands(operator: str) -> None:
     x = drawn()
@@ -108,12 +126,16 @@ def test_every_operator_has_a_case() -> None:
     [
         ("sigmoid", 0, 1),
         ("silu", -0.0, np.inf),
+        ("softsign", -1, 1),
         ("tanh", -1, 1),
         ("mish", -0.0, np.inf),
+        ("celu", -_P, np.inf),
         ("erf", -1, 1),
         ("gelu", -0.0, np.inf),
         ("hard_swish", -0.0, np.inf),
         ("hard_sigmoid", 0, 1),
+        ("larger_number", _P, np.inf),
+        ("smaller_number", -np.inf, _P),
         ("clip", 0, 6),
         ("leaky_relu", -np.inf, np.inf),
     ],

@@ -50,13 +50,21 @@ _NODES = """
     h = Mul(d, g)
     gelu = Mul(h, half)
     more = Add(gelu, d)
-    y = Conv(more, we)
+    i = Conv(more, wd)
+    celu = Celu<alpha=0.7>(i)
+    j = Conv(celu, wd)
+    k = Softsign(j)
+    softsign = Neg(k)
+    l = Conv(softsign, wd)
+    larger = Max(l, softsign)
+    smaller = Min(half, larger)
+    y = Conv(smaller, we)
 """
 _SHAPES = {"wa": (32, 8, 3, 3), "wb": (32, 32, 3, 3), "wc": (32, 32, 3, 3)} | {
     "wd": (32, 32, 1, 1),
     "we": (16, 32, 1, 1),
 }
-_KINDS = {"mish", "add", "silu", "gelu", "negative"}
+_KINDS = {"mish", "add", "silu", "gelu", "negative", "celu", "softsign", "larger", "smaller"}
 
 
 @pytest.fixture(scope="module")

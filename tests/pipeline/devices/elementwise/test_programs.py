@@ -1,14 +1,12 @@
 """Programs of a manifest as the library takes them: names, numbers and places."""
 
 import math
-import re
 from typing import get_args
 
 import pytest
 
 from models.network.activations import Arithmetic, Kind
 from models.packs.records.programs import Program, Step
-from pipeline.devices.elementwise.building import SOURCES
 from pipeline.devices.elementwise.programs import (
     MOST_BLOCKS,
     MOST_TENSORS,
@@ -23,13 +21,6 @@ _KINDS = (*get_args(Kind), *get_args(Arithmetic))
 
 def described(program: NativeProgram) -> list[str]:
     return [f"{OPERATORS[step.operator]} {step.a} {step.b} to {step.to}" for step in program.steps]
-
-
-def test_operators_are_those_of_the_library_in_its_order() -> None:
-    (names,) = re.findall(
-        r"enum operator \{(.*?)N_OPERATORS", (SOURCES / "chain.h").read_text(), re.S
-    )
-    assert tuple(re.findall(r"\w+", names.lower())) == OPERATORS
 
 
 def alone(kind: str, n_reads: int) -> NativeProgram | None:

@@ -1,7 +1,7 @@
 """Quantised layers with random weights as pieces, run by ONNX Runtime and by the native library."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -9,12 +9,15 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from models.packs.records.pieces import Operand, Piece
+from models.compiler.analysis.graph import Graph
+from models.compiler.cutting.pieces import constants_of
+from models.compiler.cutting.quantised_nodes import Found, Tasks
+from models.network.fields import Array
+from models.network.operators.quantised import Quantised, QuantisedAverage
 from models.runtime.sessions import open_piece, run_session
 from pipeline.devices.elementwise.library import Library, find_library
 from pipeline.devices.integers.binding import BoundTask, bind_average, bind_task
-from pipeline.devices.integers.layers import QuantisedAverage
-from pipeline.devices.integers.recognising import recognised
+from pipeline.devices.integers.tasks import constants_in
 from pipeline.devices.integers.workspace import fitted
 
 Arrays = Mapping[str, NDArray[Any]]
@@ -177,7 +180,7 @@ class Network:
         self.last, self.shape = "a", (1, 1, 1, self.shape[-1])
         return self
 
-    def serialised(self) -> bytes:
+    def model(self) -> onnx.ModelProto:
         inputs = [
             helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape)
             for name, a in self.given.items()
@@ -187,41 +190,57 @@ class Network:
         held = [numpy_helper.from_array(array, name) for name, array in self.constants.items()]
         graph = helper.make_graph(self.nodes, "g", inputs, outputs, held)
         opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
-        return bytes(
-            helper.make_model(graph, opset_imports=opsets, ir_version=9).SerializeToString()
+        return helper.make_model(graph, opset_imports=opsets, ir_version=9)
+
+    def serialised(self) -> bytes:
+        return bytes(self.model().SerializeToString(deterministic=True))
+
+    def graph(self) -> Graph:
+        """Return it as the compiler has it."""
+        model = self.model()
+        made = Array(dtype=self.dtype, shape=self.shape)
+        given = {name: Array(dtype=a.dtype.name, shape=a.shape) for name, a in self.given.items()}
+        return Graph(
+            nodes=tuple(model.graph.node),
+            values={**given, self.last: made},
+            constants=self.constants,
+            inputs=tuple(given),
+            outputs=(self.last,),
+            opsets=tuple(model.opset_import),
         )
+
+    def found(self) -> Found | None:
+        """Return what the compiler says that all nodes compute."""
+        return Tasks(self.graph()).whole(range(len(self.nodes)), tuple(self.given))
+
+    def task(self) -> Quantised:
+        """Return it as a pack has it."""
+        found = self.found()
+        assert found is not None
+        places = dict(zip(self.constants, constants_of(self.serialised()), strict=True))
+        names = found.names[len(self.given) :]
+        return replace(found.task, constants=tuple(places[name] for name in names))
 
     def expected(self) -> NDArray[Any]:
         """Return what ONNX Runtime makes of it."""
         return run_session(open_piece(self.serialised()), self.given)[self.last]
 
-    def operand(self, name: str, array: NDArray[Any]) -> Operand:
-        return Operand(dtype=array.dtype.name, shape=array.shape, kind="value", index=0)
-
-    def piece(self) -> Piece:
-        made = np.zeros(self.shape, self.dtype)
-        return Piece(
-            graph=0,
-            span=None,
-            inputs=tuple(self.operand(name, array) for name, array in self.given.items()),
-            outputs=(self.operand(self.last, made),),
-        )
-
     def computed(
         self, threads: int = 1, workspace: int = 12 << 10, over: str | None = None
     ) -> NDArray[Any]:
         """Return what the native library makes of it, in memory of its own or ``over`` an input."""
-        found = recognised(self.serialised(), self.piece())
-        assert found is not None
+        found = self.task()
         made = np.zeros(self.shape, self.dtype) if over is None else self.given[over]
-        places = {**self.constants, **self.given, self.last: made}
+        held, constants = constants_in(self.serialised(), found, len(self.given))
+        places = (*(array.ctypes.data for array in self.given.values()), *constants)
         if isinstance(found, QuantisedAverage):
-            bind_average(found, places, places, native())()
+            bind_average(found, places, made.ctypes.data, held, native())()
         else:
             library = native()
             task = fitted(found, library, threads, workspace)
-            bound = BoundTask(task, lambda task: _run(library, task), places)
-            bind_task(found, places, bound, workspace)()
+            bound = BoundTask(task, lambda task: _run(library, task), held)
+            source = [*self.given.values()][found.source]
+            bind_task(found, source, places, made.ctypes.data, bound, workspace)()
         return made
 
     def _bytes(self, dtype: str, shape: tuple[int, ...]) -> NDArray[Any]:

@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from models.compiler import CompileOptions
-from models.errors import PackError
 from models.images.preprocess import Preprocess
 from models.packs.pack import Pack
-from models.packs.records.pieces import Alternative, Joined, Piece
+from models.packs.records.pieces import Piece
 from pipeline.devices.base import Kernel
 from pipeline.devices.cpu import CpuDevice
 from pipeline.devices.elementwise.job_session import JOB
@@ -99,17 +98,6 @@ def _as_it_is(pack: Pack) -> Pack:
     return pack
 
 
-def _again(pack: Pack) -> Pack:
-    """Return ``pack`` with each chunk of the product as an alternative to itself."""
-    chunks = [
-        at for at, piece in enumerate(pack.manifest.pieces) if piece.outputs[0].shape[-1] == 128
-    ]
-    graph = pack.manifest.pieces[chunks[0]].graph
-    joined = tuple(Joined(graph=graph, n_chunks=1) for _ in chunks)
-    again = Alternative(first_piece=chunks[0], end_piece=chunks[-1] + 1, joined=joined)
-    return _with(pack, alternatives=(again,))
-
-
 def _over(pack: Pack) -> Pack:
     """Return ``pack`` with the bottleneck's result over what it adds, which dies there."""
     pieces = (each for each in pack.manifest.pieces if each.span is not None)
@@ -144,7 +132,7 @@ WAYS = st.builds(
     st.integers(1, 2),
     st.sampled_from([1, None]),
     st.sampled_from(["pre", "2s"]),
-    st.sampled_from([_as_it_is, _again, _over]),
+    st.sampled_from([_as_it_is, _over]),
 )
 
 
@@ -167,26 +155,3 @@ def test_what_runs_is_what_was_counted(case: Case, way: Way) -> None:
         answer = engine.answer(_request(), copies)[0]["y"]
         assert device.sessions == counted  # no request loads one
     assert np.array_equal(answer, case.expected)
-
-
-@pytest.mark.parametrize("graph", [0, 1, 2])
-def test_a_pack_whose_alternative_runs_another_graph_is_refused_by_name(
-    case: Case, graph: int
-) -> None:
-    pack = _again(case.pack)
-    (given,) = pack.manifest.alternatives
-    joined = (given.joined[0], replace(given.joined[1], graph=graph), *given.joined[2:])
-    other = _with(pack, alternatives=(replace(given, joined=joined),))
-    with pytest.raises(
-        PackError, match=r"manifest\.json: alternatives\.0\.joined\.1: .* its graph"
-    ):
-        CpuDevice(1).fitted(other)
-
-
-def test_a_piece_whose_tensors_do_not_fit_is_refused_by_name(case: Case) -> None:
-    pieces = list(case.pack.manifest.pieces)
-    (first, *others), number = pieces[4].inputs, 4
-    narrow = replace(first, shape=(1, first.shape[1] - 1))
-    pieces[number] = replace(pieces[number], inputs=(narrow, *others))
-    with pytest.raises(PackError, match=r"pieces\.4: the weights of its QGemm do not fit"):
-        CpuDevice(1).fitted(_with(case.pack, pieces=tuple(pieces)))

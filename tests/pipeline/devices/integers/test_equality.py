@@ -5,8 +5,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 
-from pipeline.devices.integers.layers import QuantisedTask
-from pipeline.devices.integers.recognising import recognised
+from models.network.operators.quantised import QuantisedTask
 from pipeline.devices.integers.workspace import fitted, taken_bytes
 from tests.pipeline.devices.integers.quantised import Network, native
 
@@ -175,6 +174,6 @@ def test_a_layer_takes_few_rows_of_a_request_whatever_memory_there_is() -> None:
 
 
 def _found(network: Network) -> QuantisedTask:
-    found = recognised(network.serialised(), network.piece())
+    found = network.task()
     assert isinstance(found, QuantisedTask)
     return found

@@ -1,5 +1,5 @@
-// Functions of each element, as kernels fuse them; named and ordered as in
-// pipeline/devices/cuda/operators/launches.py.
+// Functions of each element, as kernels fuse them; named as in models/network/activations.py. Launches read
+// their numbers here.
 //
 // Every product that a sum follows is an fmaf, or the sum an __fadd_rn: nothing is left to the
 // compiler to contract, so the bits of a value do not depend on the kernel around it.
@@ -32,6 +32,7 @@ enum class Activation {
     sign,
     softsign,
     sqrt,
+    celu,          // alpha: minus the limit at minus infinity
 };
 
 __device__ __forceinline__ float clamp(float x, float low, float high) {
@@ -89,6 +90,7 @@ __device__ __forceinline__ float activate(float x, int activation, float alpha, 
         case Activation::hard_sigmoid: return clamp(fmaf(alpha, x, beta), 0.0f, 1.0f);
         case Activation::hard_swish: return x * clamp(fmaf(x, 1.0f / 6.0f, 0.5f), 0.0f, 1.0f);
         case Activation::elu: return x < 0.0f ? alpha * expm1f(x) : x;
+        case Activation::celu: return x < 0.0f ? alpha * expm1f(x / alpha) : x;
         case Activation::softplus: return softplus(x);
         case Activation::exp: return expf(x);
         case Activation::gelu: return gelu(x);

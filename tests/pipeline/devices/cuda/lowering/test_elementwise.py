@@ -28,10 +28,14 @@ POSITIVE = np.abs(X) + np.float32(0.1)
 @pytest.mark.parametrize(
     ("operator", "attributes"),
     [
-        *[(name, {}) for name in ("Abs", "Ceil", "Elu", "Erf", "Exp", "Floor", "HardSigmoid")],
+        *[
+            (name, {})
+            for name in ("Abs", "Ceil", "Celu", "Elu", "Erf", "Exp", "Floor", "HardSigmoid")
+        ],
         *[(name, {}) for name in ("HardSwish", "LeakyRelu", "Neg", "Reciprocal", "Relu", "Round")],
         *[(name, {}) for name in ("Sigmoid", "Sign", "Softplus", "Softsign", "Tanh")],
         ("Elu", {"alpha": 0.3}),
+        ("Celu", {"alpha": 0.3}),
         ("HardSigmoid", {"alpha": 0.4, "beta": 0.3}),
         ("LeakyRelu", {"alpha": 0.2}),
     ],

@@ -42,7 +42,18 @@ def activation(x: str, y: str, kind: str) -> list[onnx.NodeProto]:
 
 
 KINDS = [
-    *("mish", "silu", "hard swish", "Clip", "Elu", "Exp", "HardSigmoid", "HardSwish", "LeakyRelu"),
+    *(
+        "mish",
+        "silu",
+        "hard swish",
+        "Celu",
+        "Clip",
+        "Elu",
+        "Exp",
+        "HardSigmoid",
+        "HardSwish",
+        "LeakyRelu",
+    ),
     *("Mish", "Relu", "Sigmoid", "Softplus", "Tanh"),
 ]
 

@@ -1,7 +1,7 @@
 """Convolution kernels: right, and with bits that tell neither the tile nor the chunk."""
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -18,7 +18,6 @@ from pipeline.devices.cuda.operators.convolutions.algorithms import (
     default_algorithm,
 )
 from pipeline.devices.cuda.operators.convolutions.direct import TILES, Tile, best_tile
-from pipeline.devices.cuda.operators.launches import ACTIVATIONS
 from tests.pipeline.devices.cuda.activations import activate
 from tests.pipeline.devices.cuda.guarded_memory import HostMemory
 from tests.pipeline.devices.cuda.operators.convolving import (
@@ -165,7 +164,7 @@ def test_the_addend_may_be_the_output(kernels: Kernels, algorithm: Algorithm) ->
     assert memory.outputs[0].tobytes() == run(kernels, problem, algorithm).tobytes()
 
 
-@pytest.mark.parametrize("kind", ACTIVATIONS)
+@pytest.mark.parametrize("kind", get_args(Kind))
 def test_activations(kernels: Kernels, kind: Kind) -> None:
     """To a few units in the last place, far out too."""
     values = np.concatenate(

@@ -1,4 +1,4 @@
-"""Regions: nodes that cannot be streamed, and what must run with them as one resident piece.
+"""Nodes that cannot be streamed, and regions of what must run with them as one resident piece.
 
 A node is opaque when it has subgraphs, when a value or constant that it touches has no place in the
 arena or in weights.bin, or when ONNX Runtime takes its weights only as constants. Opaque nodes that pass
