@@ -5,24 +5,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from models.packs.pack import Pack
-from pipeline.export_c.bands import plan_in_bands
-from pipeline.export_c.lowering.fusing import fused
 from pipeline.export_c.lowering.lower import lower
 from pipeline.export_c.lowering.steps import Program
-from pipeline.export_c.memory import Memory
+from pipeline.export_c.memory import Memory, plan_in_bands
 from pipeline.export_c.network.byte_ports import with_byte_ports
 from pipeline.export_c.network.network import Network
-from pipeline.export_c.network.quantised import with_whole_products
+from pipeline.export_c.network.quantised import with_whole_products, with_zero_points
 from pipeline.export_c.network.reading import read_network
 from pipeline.export_c.network.tables import with_tables
 from pipeline.export_c.network.unblocking import plain_network
-from pipeline.export_c.network.zero_points import with_zero_points
 from pipeline.export_c.regions.bottlenecks import with_bottlenecks
-from pipeline.export_c.regions.copies import live, without_whole_copies
-from pipeline.export_c.regions.views import check_asked, with_views
-from pipeline.export_c.writing.api import Api, Inputs, Ports, Weights, api_of
+from pipeline.export_c.regions.views import with_views
+from pipeline.export_c.writing.api import Api, Inputs, Ports, Weights, api_of, header
 from pipeline.export_c.writing.folder import Content, write_folder
-from pipeline.export_c.writing.header import header
 from pipeline.export_c.writing.names import identifier
 from pipeline.export_c.writing.source import Source
 from pipeline.export_c.writing.weights import HEADER_BYTES, plan_loads, store, weights_file
@@ -98,11 +93,8 @@ def in_regions(network: Network, asks: bool) -> Program:
     """
     outputs = frozenset(port.name for port in network.outputs)
     inputs = [port.name for port in network.inputs]
-    program = without_whole_copies(fused(lower(network), outputs), outputs)
-    program = live(with_views(program, inputs, asks), outputs)
-    if asks:
-        check_asked(program, inputs)
-    return with_bottlenecks(program, outputs)
+    program, views = with_views(lower(network), inputs, outputs, asks)
+    return with_bottlenecks(program, outputs, views)
 
 
 def standard_network(pack: Pack) -> Network:

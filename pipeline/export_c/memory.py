@@ -3,15 +3,21 @@
 First copies that need not be: a value that is all of another one, or a part of it, is the same memory where
 nothing else wants to lie there. Then steps that may write over what they read. What is left has a life, and
 the planner of arenas gives it a place (pipeline/planning/arena.py), and so it does to the scratch of steps
-that compute some rows at a time.
+that compute some rows at a time: as many as there is memory for. The smallest arena is that of one row at a
+time. What other steps need at once is then free in most steps, so their bands are larger and overlap less:
+rows that two bands need are made twice.
 """
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from pipeline.export_c.lowering.steps import Pointer, Program, Same, Step
+from pipeline.export_c.errors import ExportError
+from pipeline.export_c.lowering.steps import Bands, Pointer, Program, Same, Step
 from pipeline.planning.arena import plan_arena
 from pipeline.program.lives import Lifetime
+
+_ATTEMPTS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +60,8 @@ def plan_memory(
         step for step in program.steps if step.same is None or not lies.share(step, step.same)
     )
     lies.look_at(steps)
-    for number, step in enumerate(steps):
-        lies.overwrite(number, step)
+    for now, step in enumerate(steps, 1):
+        lies.overwrite(now, step)
     return lies.placed(steps)
 
 
@@ -69,9 +75,9 @@ class _Lies:
         self._inputs, self._outputs = frozenset(inputs), frozenset(outputs)
         self._outside = frozenset() if ports_inside else self._inputs | self._outputs
         self._parent: dict[str, tuple[str, int]] = {}
-        self._read: dict[str, list[int]] = {}
-        self._written: dict[str, list[int]] = {}
-        self._last = 0
+        self._uses: dict[str, list[int]] = {}  # when each value is read or written
+        self._last: dict[str, int] = {}  # when it is read the last time
+        self._parts: Counter[str] = Counter()  # how many steps make it
 
     def _root(self, name: str) -> tuple[str, int]:
         offset = 0
@@ -103,41 +109,41 @@ class _Lies:
         return name not in self._parent and name not in self._inputs | self._outputs
 
     def look_at(self, steps: Sequence[Step]) -> None:
-        """Note when each value is read and written by ``steps``."""
-        for number, step in enumerate(steps):
-            self._written.setdefault(step.output, []).append(number)
-            for name in step.reads:
-                self._read.setdefault(name, []).append(number)
-        self._last = len(steps)
-        for name in self._outputs:
-            self._read.setdefault(name, []).append(self._last)
-        for name in self._inputs:
-            self._written.setdefault(name, []).append(-1)
+        """Note when each value is read and written by ``steps``; moment 0 is before the first one."""
+        self._use(0, self._inputs)
+        for now, step in enumerate(steps, 1):
+            self._use(now, (step.output, *step.reads))
+            self._last |= dict.fromkeys(step.reads, now)
+            self._parts[step.output] += 1
+        self._use(len(steps) + 1, self._outputs)
+        self._last |= dict.fromkeys(self._outputs, len(steps) + 1)
 
-    def overwrite(self, number: int, step: Step) -> None:
+    def _use(self, now: int, names: Iterable[str]) -> None:
+        for name in names:
+            self._uses.setdefault(name, []).append(now)
+
+    def overwrite(self, now: int, step: Step) -> None:
         """Let ``step`` write over one of the values that it may, where nobody reads that any more."""
         for name in step.in_place:
             made = step.output
-            if self._range(name)[1:] == self._range(made)[1:] and self._root(name) == self._root(
-                made
-            ):
+            if self._range(name) == self._range(made):
                 return
             if self._values[name].n_bytes != self._values[made].n_bytes:
                 continue
-            if self._root(name)[0] in self._outside & self._inputs or len(self._written[made]) > 1:
+            if self._root(name)[0] in self._outside & self._inputs or self._parts[made] > 1:
                 continue
-            if not self._is_last(number, name) or self._disturbs(step, name):
+            if not self._is_last(now, name) or self._disturbs(step, name):
                 continue
             if self._may_move(made):
                 self._parent[made] = (name, 0)
                 return
-            if self._may_move(name) and not self._within(name, made):
+            if self._may_move(name) and self._root(made)[0] != name:
                 self._parent[name] = (made, 0)
                 return
 
-    def _is_last(self, number: int, name: str) -> bool:
-        """Return whether nobody reads the bytes of ``name`` after step ``number``."""
-        readers = (other for other, numbers in self._read.items() if max(numbers) > number)
+    def _is_last(self, now: int, name: str) -> bool:
+        """Return whether nobody reads the bytes of ``name`` after moment ``now``."""
+        readers = (other for other, last in self._last.items() if last > now)
         return not any(self._overlap(name, other) for other in readers)
 
     def _disturbs(self, step: Step, name: str) -> bool:
@@ -147,24 +153,23 @@ class _Lies:
         times = sum(item == Pointer(name) for item in step.all_arguments)
         return times > 1 and not step.pointwise
 
-    def _within(self, name: str, other: str) -> bool:
-        return self._root(other)[0] == name
-
     def _overlap(self, one: str, other: str) -> bool:
         (root, start, end), (other_root, other_start, other_end) = map(self._range, (one, other))
         return root == other_root and max(start, other_start) < min(end, other_end)
 
     def placed(self, steps: Sequence[Step]) -> Memory:
-        lives = self._lives() | _scratch_lives(steps)
+        lives = self._lives()
+        for now, step in enumerate(steps, 1):
+            if step.bands is not None and step.bands.n_bytes:
+                lives[scratch_of(step)] = Lifetime(step.bands.n_bytes, now, now + 1)
         names = [name for name in lives if name not in self._outside]
         plan = plan_arena(tuple(lives[name] for name in names))
-        bases = {name: Place(None, at) for name, at in zip(names, plan.offsets, strict=True)}
-        bases |= {name: Place(name, 0) for name in self._outside}
-        places = {}
-        for name in {*self._read, *self._written}:
+        places = {name: Place(None, at) for name, at in zip(names, plan.offsets, strict=True)}
+        places |= {name: Place(name, 0) for name in self._outside}
+        for name in self._uses:
             root, offset = self._root(name)
-            places[name] = replace(bases[root], offset=bases[root].offset + offset)
-        places |= {name: place for name, place in bases.items() if name not in self._values}
+            if root != name:
+                places[name] = replace(places[root], offset=places[root].offset + offset)
         held = [
             sum(lives[name].n_bytes for name in names if lives[name].start <= now < lives[name].end)
             for now in range(1, len(steps) + 1)
@@ -174,20 +179,64 @@ class _Lies:
     def _lives(self) -> dict[str, Lifetime]:
         """Return the life of each root: from when any part of it is written until all were read."""
         uses: dict[str, list[int]] = {}
-        for name in {*self._read, *self._written}:
-            root, _ = self._root(name)
-            moments = (*self._read.get(name, ()), *self._written.get(name, ()))
-            uses.setdefault(root, []).extend(moments)
+        for name, moments in self._uses.items():
+            uses.setdefault(self._root(name)[0], []).extend(moments)
         return {
-            root: Lifetime(self._values[root].n_bytes, min(moments) + 1, max(moments) + 2)
+            root: Lifetime(self._values[root].n_bytes, min(moments), max(moments) + 1)
             for root, moments in sorted(uses.items(), key=lambda item: (min(item[1]), item[0]))
         }
 
 
-def _scratch_lives(steps: Sequence[Step]) -> dict[str, Lifetime]:
-    """Return the life of each scratch: its step."""
+def plan_in_bands(
+    program: Program,
+    inputs: Sequence[str],
+    outputs: Sequence[str],
+    ports_inside: bool,
+    arena_bytes: int | None,
+) -> Memory:
+    """Return where everything lies in at most ``arena_bytes``, None: in as few as there can be.
+
+    Raises:
+        ExportError: it takes more; the message says how much at least.
+    """
+
+    def planned(rows: Mapping[str, int]) -> Memory:
+        steps = tuple(_with_rows(step, rows.get(step.output, 1)) for step in program.steps)
+        return plan_memory(replace(program, steps=steps), inputs, outputs, ports_inside)
+
+    least = planned({})
+    limit = least.arena_bytes if arena_bytes is None else arena_bytes
+    if limit < least.arena_bytes:
+        raise ExportError(
+            f"the arena has {limit} bytes, the smallest that works {least.arena_bytes}"
+        )
+    wanted = limit
+    for _ in range(_ATTEMPTS):
+        memory = planned(_most_rows(least, wanted))
+        if memory.arena_bytes <= limit:
+            return memory
+        wanted -= memory.arena_bytes - limit  # places leave gaps
+    return least
+
+
+def _with_rows(step: Step, rows: int) -> Step:
+    return step if step.bands is None else replace(step, bands=replace(step.bands, rows=rows))
+
+
+def _most_rows(least: Memory, n_bytes: int) -> dict[str, int]:
+    """Return how many rows at a time each step can compute in an arena of ``n_bytes``, by its output."""
     return {
-        scratch_of(step): Lifetime(step.bands.n_bytes, number + 1, number + 2)
-        for number, step in enumerate(steps)
-        if step.bands is not None and step.bands.n_bytes
+        step.output: _rows(step.bands, n_bytes - held + step.bands.n_bytes)
+        for step, held in zip(least.steps, least.held, strict=True)
+        if step.bands is not None
     }
+
+
+def _rows(bands: Bands, n_bytes: int) -> int:
+    """Return the most rows whose scratch takes ``n_bytes``, in bands as equal as they can be."""
+    most = 1
+    for rows in range(2, bands.height + 1):
+        if replace(bands, rows=rows).n_bytes > n_bytes:
+            break
+        most = rows
+    return -(-bands.height // -(-bands.height // most))

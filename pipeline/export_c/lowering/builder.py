@@ -1,6 +1,7 @@
 """What operators are lowered with: what is known of values, constants, and the steps so far."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -8,21 +9,29 @@ from numpy.typing import NDArray
 
 from models.network.fields import Array
 from models.network.node import Known, UnsuitedError, Value
+from models.network.operators.movement import Copy
+from pipeline.export_c.lowering.layers import Layer
 from pipeline.export_c.lowering.steps import After, Argument, Pointer, Same, Step, Weight
+from pipeline.export_c.network.scales import Scaled
 
 
 class Builder:
     """``values``: dtype and shape of all that was made; ``constants``: those given, and those computed.
 
-    ``label``: of the node whose steps are added. What cannot become C raises UnsuitedError.
+    ``label``: of the node whose steps are added. What cannot become C raises UnsuitedError. A copy of all
+    of a value under another name is none, but of ``outputs``: later steps read the value itself.
     """
 
-    def __init__(self, constants: Mapping[str, NDArray[Any]]) -> None:
+    def __init__(
+        self, constants: Mapping[str, NDArray[Any]], outputs: Collection[str] = ()
+    ) -> None:
         self.values: dict[str, Array] = {}
         self.constants = dict(constants)
         self.steps: list[Step] = []
         self.label = ""
         self.known = Known(self._array, self.constants.get)
+        self._outputs = outputs
+        self._names: dict[str, str] = {}
 
     def _array(self, name: str) -> Array | None:
         constant = self.constants.get(name)
@@ -71,20 +80,37 @@ class Builder:
         pointwise: bool = False,
         same: Same | None = None,
         after: After | None = None,
+        operator: Copy | Scaled | Layer | None = None,
     ) -> None:
         """Add a step that makes ``output``, or a part of it."""
         for item in arguments:
             if isinstance(item, Pointer) and item.name not in self.values:
                 raise UnsuitedError(f"{item.name!r} is constant")
-        self.steps.append(
-            Step(
-                self.label,
-                kernel,
-                arguments,
-                output.name,
-                tuple(in_place),
-                pointwise,
-                same,
-                after,
-            )
+        step = Step(
+            self.label,
+            kernel,
+            tuple(map(self._renamed, arguments)),
+            output.name,
+            tuple(map(self._name, in_place)),
+            pointwise,
+            same if same is None else replace(same, source=self._name(same.source)),
+            after,
+            operator=operator,
         )
+        if after is not None and after.addend is not None:
+            step = replace(step, after=replace(after, addend=self._name(after.addend)))
+        if step.same is not None and self._is_whole(step.same, output.name):
+            self._names[output.name] = step.same.source
+        else:
+            self.steps.append(step)
+
+    def _is_whole(self, same: Same, made: str) -> bool:
+        """Return whether ``same`` is all of a value under the name ``made``, which may go."""
+        sizes = {self.values[name].n_bytes for name in (same.source, made)}
+        return sizes == {same.n_bytes} and made not in self._outputs
+
+    def _name(self, name: str) -> str:
+        return self._names.get(name, name)
+
+    def _renamed(self, item: Argument) -> Argument:
+        return replace(item, name=self._name(item.name)) if isinstance(item, Pointer) else item

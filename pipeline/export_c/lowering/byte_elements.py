@@ -14,8 +14,8 @@ from models.network.operators.movement import broadcast_strides, concat
 from models.network.operators.quantised import BYTES
 from pipeline.export_c.lowering.builder import Builder
 from pipeline.export_c.lowering.movement import join_dimensions, move
-from pipeline.export_c.lowering.scales import Scaled, of_bytes, scaled
-from pipeline.export_c.lowering.steps import Named, Pointer, Record, Weight
+from pipeline.export_c.lowering.steps import Function, Pointer, Record, Weight
+from pipeline.export_c.network.scales import Scaled, of_bytes, scaled
 from pipeline.export_c.network.tables import TABLE, as_onnx, opsets
 
 _LATER_SOFTMAX = 13
@@ -34,6 +34,7 @@ def quantize(to: Builder, read: NodeReader) -> None:
         "quantize",
         *(to.operand(x), to.make(y), math.prod(x.shape)),
         *(result.one, result.zero, result.flip),
+        operator=result,
     )
 
 
@@ -124,7 +125,7 @@ def _pair(
         y,
         "combine_bytes",
         *(to.operand(operands[0]), to.operand(operands[1]), to.make(y)),
-        *(Record("byte_pairs", fields), Named(function)),
+        *(Record("byte_pairs", fields), Function(function, ())),
         in_place=[name for name in whole if name not in to.constants],
         pointwise=True,
     )

@@ -8,8 +8,8 @@ import numpy as np
 from models.network.node import NodeReader, Shape, UnsuitedError
 from pipeline.export_c.lowering.builder import Builder
 from pipeline.export_c.lowering.convolution import geometry
-from pipeline.export_c.lowering.scales import FLIPS, of_bytes, scaled
 from pipeline.export_c.lowering.steps import Pointer, Record
+from pipeline.export_c.network.scales import FLIPS, of_bytes, scaled
 
 _LAST = "com.microsoft.NhwcMaxPool"
 

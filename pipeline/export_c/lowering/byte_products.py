@@ -6,42 +6,46 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models.network.node import NodeReader, Shape, UnsuitedError
+from models.network.node import NodeReader, Shape, UnsuitedError, Value
+from models.network.operators import Convolution
 from models.network.windows import SAME, Windows
 from pipeline.export_c.lowering.builder import Builder
-from pipeline.export_c.lowering.convolution import geometry
-from pipeline.export_c.lowering.scales import scaled, signed
-from pipeline.export_c.lowering.steps import Band, Pointer, Record, Rows, Weight
+from pipeline.export_c.lowering.convolution import add_layer
+from pipeline.export_c.lowering.layers import Layer, layout_of
 from pipeline.export_c.network.quantised import CONVOLUTION, PRODUCT
+from pipeline.export_c.network.scales import scaled, signed
+
+#: Inputs that are the bias and the scale of the result; of both operators 1 and 4 are the other scales.
+_OF_CONVOLUTION = (8, 6)
+_OF_PRODUCT = (6, 7)
 
 
 def convolution(to: Builder, read: NodeReader) -> None:
     """QLinearConv, with channels last or in front."""
-    last, weight = bool(read.attribute("channels_last", 0)), read.constant(3)
-    shape = read.value(0).shape
-    if len(shape) != 4:
-        raise UnsuitedError(f"an input of {len(shape)} dimensions; 4 can be exported")
-    plain = (shape[0], shape[3], *shape[1:3]) if last else shape
+    last, x, weight = bool(read.attribute("channels_last", 0)), read.value(0), read.constant(3)
+    if len(x.shape) != 4:
+        raise UnsuitedError(f"an input of {len(x.shape)} dimensions; 4 can be exported")
+    plain = x.shaped((x.shape[0], x.shape[3], *x.shape[1:3])) if last else x
     groups, filters = int(read.attribute("group", 1)), len(weight)
-    if plain[1] != weight.shape[1] * groups or filters % groups:
-        raise UnsuitedError(f"a weight {list(weight.shape)} in {groups} groups on {list(shape)}")
-    windows = read.windows(weight.shape[2:], plain[2:])
-    fields = geometry(plain, (shape[0], filters, *windows.result), windows, groups)
+    if plain.shape[1] != weight.shape[1] * groups or filters % groups:
+        raise UnsuitedError(f"a weight {list(weight.shape)} in {groups} groups on {list(x.shape)}")
+    windows = read.windows(weight.shape[2:], plain.shape[2:])
     size = windows.result
-    result = (shape[0], *size, filters) if last else (shape[0], filters, *size)
-    rows = np.ascontiguousarray(np.moveaxis(weight, 1, -1))
-    _Product(to, read, 1).add(rows, fields, result, last, 8, 6)
+    result = (x.shape[0], *size, filters) if last else (x.shape[0], filters, *size)
+    rows = np.moveaxis(weight, 1, -1)
+    _add(to, read, _operator(read, plain, weight, windows, groups), rows, result)
 
 
 def product(to: Builder, read: NodeReader) -> None:
     """QGemm: a convolution of one pixel, in a row of them."""
-    shape, matrix = read.value(0).shape, _matrix(read, 3)
-    if len(shape) != 2 or shape[1] != matrix.shape[1]:
-        raise UnsuitedError(f"a matrix {list(matrix.shape)} on {list(shape)}")
-    size = (1, shape[0])
+    x, matrix = read.value(0), _matrix(read, 3)
+    if len(x.shape) != 2 or x.shape[1] != matrix.shape[1]:
+        raise UnsuitedError(f"a matrix {list(matrix.shape)} on {list(x.shape)}")
+    size = (1, x.shape[0])
     windows = Windows((SAME, SAME), size, size, (0, 0))
-    fields = geometry((1, shape[1], *size), (1, len(matrix), *size), windows, 1)
-    _Product(to, read, 1).add(matrix, fields, (shape[0], len(matrix)), True, 6, 7)
+    kernels = matrix.reshape(*matrix.shape, 1, 1)
+    operator = _operator(read, x.shaped((1, x.shape[1], *size)), kernels, windows, 1)
+    _add(to, read, operator, matrix, (x.shape[0], len(matrix)))
 
 
 def _matrix(read: NodeReader, position: int) -> NDArray[Any]:
@@ -52,70 +56,44 @@ def _matrix(read: NodeReader, position: int) -> NDArray[Any]:
     return np.ascontiguousarray(matrix if read.attribute("transB", 0) else matrix.T)
 
 
-class _Product:
-    """A convolution of bytes; inputs from ``position`` on are the scales, as in QLinearConv."""
+def _operator(
+    read: NodeReader, x: Value, weight: NDArray[Any], windows: Windows, groups: int
+) -> Convolution:
+    kernels = Value(name=read.name(3), dtype=weight.dtype.name, shape=weight.shape)
+    y = x.shaped((x.shape[0], len(weight), *windows.result), read.output)
+    return Convolution(x=x, weight=kernels, y=y, windows=windows, groups=groups)
 
-    def __init__(self, to: Builder, read: NodeReader, position: int) -> None:
-        self._to = to
-        self._read = read
-        self._given = scaled(read, position)
-        self._weight = scaled(read, position + 3)
 
-    def add(
-        self,
-        rows: NDArray[Any],
-        fields: dict[str, int],
-        result: Shape,
-        last: bool,
-        bias: int,
-        position: int,
-    ) -> None:
-        """Add the step: ``rows`` are weights by filters.
+def _add(
+    to: Builder, read: NodeReader, operator: Convolution, rows: NDArray[Any], result: Shape
+) -> None:
+    """Add ``operator``, whose output has the shape ``result``; ``rows``: its weights by filters."""
+    is_product = read.node.operator == PRODUCT
+    last = is_product or bool(read.attribute("channels_last", 0))
+    bias, scale = _OF_PRODUCT if is_product else _OF_CONVOLUTION
+    if not read.has(scale):
+        raise UnsuitedError("a result that is not quantised")
+    made, size = scaled(read, scale), operator.windows
+    layer = Layer(
+        operator=operator,
+        weight=np.ascontiguousarray(signed(rows)),
+        bias=_bias(read, bias, len(rows)),
+        x=layout_of(size.size, operator.x.shape[1], last=last),
+        y=layout_of(size.result, len(rows), last=last),
+        scales=(scaled(read, 1), scaled(read, 4), made),
+    )
+    add_layer(to, layer, made.made(read, result))
 
-        Input ``bias`` is the bias, if there is one; ``position``: the scale of the result.
-        """
-        if not self._read.has(position):
-            raise UnsuitedError("a result that is not quantised")
-        made = scaled(self._read, position)
-        y = made.made(self._read, result)
-        # In this order, as ONNX Runtime does: each operation rounds.
-        scale = np.float32(self._given.one) * self._weight.scale.reshape(-1)
-        scale = np.broadcast_to(scale / np.float32(made.one), len(rows)).astype(np.float32)
-        planes = fields["size_y"] * fields["size_x"], fields["result_y"] * fields["result_x"]
-        fields |= {
-            "part": 0,
-            "x_pixel": fields["channels"] if last else 1,
-            "x_channel": 1 if last else planes[0],
-            "y_pixel": fields["filters"] if last else 1,
-            "y_channel": 1 if last else planes[1],
-            "x_zero": self._given.zero,
-            "x_flip": self._given.flip,
-            "w_zero": self._weight.zero - 128,
-            "y_zero": made.zero,
-            "y_flip": made.flip,
-        }
-        self._to.step(
-            y,
-            "convolve_bytes",
-            Pointer(self._read.name(0)),
-            Weight(np.ascontiguousarray(signed(rows)), rows=True),
-            self._bias(bias, len(rows)),
-            Weight(np.ascontiguousarray(scale)),
-            self._to.make(y),
-            Record("bytes", fields),
-            Rows(len(rows)),
-            Band(fields["result_y"]),
-        )
 
-    def _bias(self, position: int, filters: int) -> Weight | None:
-        """Return a number for each filter, of whatever broadcasts to one row of the result."""
-        if not self._read.has(position):
-            return None
-        bias = self._read.constant(position)
-        try:
-            return Weight(np.broadcast_to(bias, (1, filters)).reshape(-1))
-        except ValueError:
-            raise UnsuitedError(f"a bias {list(bias.shape)} of {filters} filters") from None
+def _bias(read: NodeReader, position: int, filters: int) -> NDArray[Any] | None:
+    """Return a number for each filter, of whatever broadcasts to one row of the result."""
+    if not read.has(position):
+        return None
+    bias = read.constant(position)
+    try:
+        return np.broadcast_to(bias, (1, filters)).reshape(-1)
+    except ValueError:
+        raise UnsuitedError(f"a bias {list(bias.shape)} of {filters} filters") from None
 
 
 OPERATORS: dict[str, Callable[[Builder, NodeReader], None]] = {

@@ -1,17 +1,15 @@
 """Convolutions and pools: any stride, pad, dilation and number of groups, in one or two dimensions."""
 
-import math
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from models.network.node import Shape, UnsuitedError
+from models.network.node import Shape, UnsuitedError, Value
 from models.network.operators import Combine, Convolution, Pool, TransposedConvolution
 from models.network.windows import Windows
 from pipeline.export_c.lowering.builder import Builder
 from pipeline.export_c.lowering.elements import combine, function_of
+from pipeline.export_c.lowering.layers import Layer, Layout, layout_of
 from pipeline.export_c.lowering.steps import After, Band, Pointer, Record, Rows, Weight
 
 _POOLS = {"largest": "largest_of_windows", "mean": "average_of_windows"}
@@ -20,24 +18,75 @@ _POOLS = {"largest": "largest_of_windows", "mean": "average_of_windows"}
 def convolution(to: Builder, operator: Convolution) -> None:
     """Add a convolution, and a sum of its own where the kernel cannot add it."""
     weight, addend = to.held(operator.weight), operator.addend
+    activation = operator.activation
     if addend is not None and (weight is None or to.held(addend) is not None):
         product = operator.y.named(f"{operator.y.name}/product")
         convolution(to, replace(operator, y=product, addend=None, activation=None))
-        activation = operator.activation
-        combine(
-            to,
-            Combine(kind="add", operands=(product, addend), y=operator.y, activation=activation),
-        )
+        operands = product, addend
+        combine(to, Combine(kind="add", operands=operands, y=operator.y, activation=activation))
     elif weight is None:
         _gate(to, operator)
     else:
-        after = After(
-            adds=True,
-            addend=None if addend is None else addend.name,
-            function=function_of(operator.activation),
+        _check_pads(operator.windows)
+        plane, bias = operator.windows.on_a_plane, to.weight(operator.bias)
+        layer = Layer(
+            operator=operator,
+            weight=np.ascontiguousarray(weight),
+            bias=None if bias is None else bias.array,
+            x=layout_of(plane.size, operator.x.shape[1]),
+            y=layout_of(plane.result, operator.filters),
         )
-        band = Band(operator.windows.on_a_plane.result[0])
-        _filters_step(to, "convolve", operator, weight, (band,), after)
+        added = None if addend is None else addend.name
+        after = After(adds=True, addend=added, function=function_of(activation))
+        add_layer(to, layer, operator.y, after)
+
+
+def add_layer(to: Builder, layer: Layer, y: Value, after: After | None = None) -> None:
+    """Add the step of ``layer``; ``y``: what it makes, with its dimensions as they lie."""
+    bias, factors = (None if it is None else Weight(it) for it in (layer.bias, layer.factors))
+    to.step(
+        y,
+        layer.kernel,
+        Pointer(layer.operator.x.name),
+        Weight(layer.weight, rows=True),
+        bias,
+        *([] if factors is None else [factors]),
+        to.make(y),
+        struct_of(layer),
+        Rows(len(layer.weight)),
+        Band(layer.plane.result[0]),
+        in_place=() if after is None or after.addend is None else (after.addend,),
+        after=after,
+        operator=layer,
+    )
+
+
+def struct_of(layer: Layer) -> Record:
+    """Return ``struct window`` or ``struct bytes`` of ``layer``."""
+    operator, x, y = layer.operator, layer.x, layer.y
+    fields = geometry(operator.x.shape, operator.y.shape, operator.windows, operator.groups)
+    part = int(layer.in_part)
+    if layer.scales is None:
+        return _window(fields, x, part)
+    given, weight, made = layer.scales
+    places = {
+        "x_pixel": x.pixel,
+        "x_channel": x.channel,
+        "y_pixel": y.pixel,
+        "y_channel": y.channel,
+    }
+    zeros = {
+        "x_zero": given.zero,
+        "x_flip": given.flip,
+        "w_zero": weight.zero - 128,
+        "y_zero": made.zero,
+        "y_flip": made.flip,
+    }
+    return Record("bytes", {**fields, "part": part, **places, **zeros})
+
+
+def _window(fields: dict[str, int], x: Layout, part: int) -> Record:
+    return Record("window", {**fields, "line": x.line, "plane": x.channel, "part": part})
 
 
 def _gate(to: Builder, operator: Convolution) -> None:
@@ -55,40 +104,23 @@ def _gate(to: Builder, operator: Convolution) -> None:
 
 
 def transposed_convolution(to: Builder, operator: TransposedConvolution) -> None:
-    """Add steps that spread each element over a window of the result."""
-    weight, groups = to.constant(operator.weight), operator.groups
+    """Add a step that spreads each element over a window of the result."""
+    weight, groups, x, y = to.constant(operator.weight), operator.groups, operator.x, operator.y
     # By filters, as a convolution has them.
-    together = weight.shape[1]
     by_group = weight.reshape(groups, len(weight) // groups, *weight.shape[1:]).swapaxes(1, 2)
-    by_filter = by_group.reshape(groups * together, -1, *weight.shape[2:])
-    _filters_step(to, "convolve_transposed", operator, by_filter, (), After(adds=True))
-
-
-def _filters_step(
-    to: Builder,
-    kernel: str,
-    operator: Convolution | TransposedConvolution,
-    weight: NDArray[Any],
-    bands: tuple[Band, ...],
-    after: After,
-) -> None:
-    """Add the step of a ``kernel``; ``weight`` has filters first, some of which can run at a time."""
-    x, y = operator.x, operator.y
+    by_filter = by_group.reshape(groups * weight.shape[1], -1, *weight.shape[2:])
     _check_pads(operator.windows)
-    fields = geometry(x.shape, y.shape, operator.windows, operator.groups)
-    fields |= {"line": fields["size_x"], "plane": math.prod(x.shape[2:]), "part": 0}
+    fields = geometry(x.shape, y.shape, operator.windows, groups)
     to.step(
         y,
-        kernel,
+        "convolve_transposed",
         Pointer(x.name),
-        Weight(np.ascontiguousarray(weight), rows=True),
+        Weight(np.ascontiguousarray(by_filter), rows=True),
         to.weight(operator.bias),
         to.make(y),
-        Record("window", fields),
-        Rows(len(weight)),
-        *bands,
-        in_place=() if after.addend is None else (after.addend,),
-        after=after,
+        _window(fields, layout_of((fields["size_y"], fields["size_x"]), x.shape[1]), 0),
+        Rows(len(by_filter)),
+        after=After(adds=True),
     )
 
 

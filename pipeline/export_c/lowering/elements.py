@@ -14,7 +14,7 @@ from models.network.operators import Combine, Map, Reshape
 from models.network.operators.movement import broadcast_strides
 from pipeline.export_c.lowering.builder import Builder
 from pipeline.export_c.lowering.movement import join_dimensions, reshape
-from pipeline.export_c.lowering.steps import After, Function, Named, Record
+from pipeline.export_c.lowering.steps import After, Function, Record
 
 _LARGEST = float(np.finfo(np.float32).max)
 
@@ -96,7 +96,7 @@ def _pair(to: Builder, operator: Combine, one: Value, other: Value, y: Value) ->
         "combine",
         *(to.operand(one), to.operand(other), to.make(y)),
         Record("pairs", {"size": joined, "first": first, "second": second}),
-        Named(_PAIRS[operator.kind]),
+        Function(_PAIRS[operator.kind], ()),
         in_place=[name for name in dict.fromkeys(whole) if name not in to.constants],
         pointwise=True,
         after=After(function=function_of(operator.activation)),

@@ -1,4 +1,4 @@
-"""Which operators become C, and by which of our functions."""
+"""Which operators become C, and by which of our functions; which are part of the step before."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -41,9 +41,9 @@ from pipeline.export_c.lowering import (
     resizing,
 )
 from pipeline.export_c.lowering.builder import Builder
-from pipeline.export_c.lowering.scales import FLIPS
-from pipeline.export_c.lowering.steps import Program
+from pipeline.export_c.lowering.steps import ADD, After, Function, Pointer, Program, Step
 from pipeline.export_c.network.network import Network
+from pipeline.export_c.network.scales import FLIPS
 
 _DTYPES = ("float32", *FLIPS)
 #: What adds the steps of an operator on floats, or one that moves elements of any type.
@@ -80,7 +80,8 @@ def lower(network: Network) -> Program:
     Raises:
         ExportError: a node, an input or an output cannot become C; the message names it and says why.
     """
-    to = Builder(network.constants)
+    outputs = frozenset(port.name for port in network.outputs)
+    to = Builder(network.constants, outputs)
     for port in (*network.inputs, *network.outputs):
         if port.is_loose or port.dtype not in _DTYPES:
             raise ExportError(
@@ -96,7 +97,7 @@ def lower(network: Network) -> Program:
         if at not in inside:
             _add(to, network, node, found.get(at))
     _check_outputs(network, to)
-    return Program(tuple(to.steps), to.values)
+    return _fused(Program(tuple(to.steps), to.values), outputs)
 
 
 def _activations(network: Network) -> dict[int, Found]:
@@ -159,3 +160,62 @@ def _check_outputs(network: Network, to: Builder) -> None:
                 f"{network.name}: output {port.name!r} is {list(made.shape)}, "
                 f"the pack says {list(port.shape)}"
             )
+
+
+def _fused(program: Program, outputs: frozenset[str]) -> Program:
+    """Return ``program`` with sums and functions in the step that made what they read, if nobody else does.
+
+    So nothing between them is kept, and a sum may lie where what it adds lay. ``outputs``: what the caller
+    reads.
+    """
+    readers = Counter(name for step in program.steps for name in step.reads)
+    made = Counter(step.output for step in program.steps)
+    steps: dict[int, Step] = {}
+    open_at: dict[str, int] = {}  # where the step is whose result only one other reads
+    for index, step in enumerate(program.steps):
+        steps[index] = step
+        for name in sorted(set(step.reads) & open_at.keys(), key=lambda name: -open_at[name]):
+            whole = _joined(steps[open_at[name]], step, name, program)
+            if whole is not None:
+                # Here and not where the first was: what is added may be made in between.
+                del steps[open_at.pop(name)]
+                steps[index] = whole
+                break
+        last = steps[index].output
+        if readers[last] == 1 and made[last] == 1 and last not in outputs:
+            open_at[last] = index
+    return replace(program, steps=tuple(steps[index] for index in sorted(steps)))
+
+
+def _joined(first: Step, then: Step, name: str, program: Program) -> Step | None:
+    """Return ``first`` with ``then``, which reads its result ``name``, in it; None where it cannot be."""
+    after = first.after
+    if after is None or after.function.name or then.after is None:
+        return None
+    if then.kernel == "apply":
+        return _with(first, then, replace(after, function=then.after.function))
+    addend = _addend(then, name, program)
+    if after.adds and after.addend is None and addend is not None:
+        added = replace(after, addend=addend, function=then.after.function)
+        return replace(_with(first, then, added), in_place=(addend,))
+    return None
+
+
+def _with(first: Step, then: Step, after: After) -> Step:
+    """Return ``first`` that makes what ``then`` made."""
+    arguments = tuple(
+        replace(item, name=then.output)
+        if isinstance(item, Pointer) and item.name == first.output
+        else item
+        for item in first.arguments
+    )
+    return replace(first, arguments=arguments, output=then.output, after=after)
+
+
+def _addend(then: Step, name: str, program: Program) -> str | None:
+    """Return what ``then`` adds to ``name``, element by element; None: it does something else."""
+    others = [other for other in then.reads if other != name]
+    if Function(ADD, ()) not in then.arguments or len(others) != 1 or then.weights:
+        return None
+    shapes = {program.values[value].shape for value in (name, others[0], then.output)}
+    return others[0] if len(shapes) == 1 else None

@@ -34,7 +34,8 @@ def copy(to: Builder, copied: Copy) -> None:
         "place": copied.place,
     }
     made, record = Pointer(copied.y.name), Record("copying", fields)
-    to.step(copied.y, "copy", to.operand(copied.x), made, record, item, same=same)
+    read = to.operand(copied.x)
+    to.step(copied.y, "copy", read, made, record, item, same=same, operator=copied)
 
 
 def join_dimensions(

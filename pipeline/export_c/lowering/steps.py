@@ -10,7 +10,10 @@ from typing import Any
 from numpy.typing import NDArray
 
 from models.network.fields import Array
+from models.network.operators.movement import Copy
 from models.network.windows import Window
+from pipeline.export_c.lowering.layers import Layer
+from pipeline.export_c.network.scales import Scaled
 
 #: The function of sums: what becomes part of a convolution.
 ADD = "add"
@@ -43,17 +46,10 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """A function of each number of a row, and the two numbers that it takes beside them; "": none."""
+    """A function, "": none, and what a kernel is given for it: two numbers with a function of one."""
 
     name: str = ""
-    numbers: tuple[float, float] = (0.0, 0.0)
-
-
-@dataclass(frozen=True, slots=True)
-class Named:
-    """The name of a function, as an argument."""
-
-    name: str
+    numbers: tuple[float, ...] = (0.0, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +75,7 @@ class Scratch:
 
 
 #: None is a pointer to nothing.
-Argument = Pointer | Weight | Record | Function | Named | Rows | Band | Scratch | int | float | None
+Argument = Pointer | Weight | Record | Function | Rows | Band | Scratch | int | float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +177,8 @@ class Step:
     ``in_place``: values whose memory the output may be: each of their elements is read before the element
     at its place is made, and, unless ``pointwise``, nothing else that the step reads may lie there.
     ``same``: what it does, where that is only to copy. ``after``: what it can do with its result.
-    ``bands``: how it computes some rows at a time, where it can.
+    ``bands``: how it computes some rows at a time, where it can. ``operator``: what it is a call of, where
+    regions ask that: a copy, a quantisation (how bytes stand for numbers behind it), a convolution.
     """
 
     label: str
@@ -193,6 +190,7 @@ class Step:
     same: Same | None = None
     after: After | None = None
     bands: Bands | None = None
+    operator: Copy | Scaled | Layer | None = None
 
     @property
     def all_arguments(self) -> tuple[Argument, ...]:

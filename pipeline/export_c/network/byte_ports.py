@@ -3,24 +3,20 @@
 Then an image takes a quarter of the memory, and whoever has bytes already need not make floats of them.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any
 
-from numpy.typing import NDArray
-
-from models.network.node import Node
+from models.network.node import Known, Node, NodeReader, UnsuitedError
+from models.network.operators.movement import RESHAPES
 from models.packs.records.ports import Port
 from pipeline.export_c.errors import ExportError
-from pipeline.export_c.network.network import Network, Quantisation
+from pipeline.export_c.network.network import Network
+from pipeline.export_c.network.scales import Scaled, scaled
 
 _QUANTIZE = ("QuantizeLinear", "com.microsoft.QuantizeLinear")
 _DEQUANTIZE = ("DequantizeLinear", "com.microsoft.DequantizeLinear")
 #: Operators that only move elements of their first input.
-_MOVES = frozenset(
-    ("Flatten", "Identity", "Reshape", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze")
-)
-_KINDS = ("uint8", "int8")
+_MOVES = frozenset((*RESHAPES, "Slice", "Split", "Transpose"))
 
 
 def with_byte_ports(network: Network) -> Network:
@@ -41,47 +37,42 @@ def with_byte_ports(network: Network) -> Network:
         else node
         for node in network.nodes
     )
-    quantised = {port: quantisation for port, (_, quantisation) in found.items()}
-    return replace(
-        network,
-        inputs=_as_bytes(network.inputs, quantised),
-        outputs=_as_bytes(network.outputs, quantised),
-        nodes=nodes,
-        quantised=quantised,
-    )
+    quantised = {port: how for port, (_, how) in found.items()}
+    ports = [
+        tuple(_as_bytes(port, quantised) for port in side)
+        for side in (network.inputs, network.outputs)
+    ]
+    return replace(network, inputs=ports[0], outputs=ports[1], nodes=nodes, quantised=quantised)
 
 
-def _as_bytes(ports: Iterable[Port], found: Mapping[str, Quantisation]) -> tuple[Port, ...]:
-    return tuple(
-        Port(name=port.name, dtype=found[port.name].dtype, shape=port.shape, value=port.value)
-        if port.name in found
-        else port
-        for port in ports
-    )
+def _as_bytes(port: Port, found: Mapping[str, Scaled]) -> Port:
+    how = found.get(port.name)
+    if how is None:
+        return port
+    return Port(name=port.name, dtype=how.dtype, shape=port.shape, value=port.value)
 
 
-#: A port, the values that its quantisation makes, and this.
-_Found = tuple[str, tuple[set[str], Quantisation]]
+#: A port, the values that its quantisation makes, and how these are.
+_Found = tuple[str, tuple[set[str], Scaled]]
 
 
 def _inputs(network: Network) -> Iterator[_Found]:
     for port in network.inputs:
-        made: dict[str, Quantisation] = {}
-        if not _quantised(port.name, network, made):
-            continue
-        first, *others = set(made.values())
-        if not others:
-            yield port.name, (set(made), first)
+        made: dict[str, Scaled] = {}
+        if _quantised(port.name, network, made):
+            first = next(iter(made.values()))
+            if len({(how.dtype, how.one, how.zero) for how in made.values()}) == 1:
+                yield port.name, (set(made), first)
 
 
-def _quantised(name: str, network: Network, made: dict[str, Quantisation]) -> bool:
+def _quantised(name: str, network: Network, made: dict[str, Scaled]) -> bool:
     """Return whether all that reads ``name`` quantises it; note in ``made`` what it makes, and how."""
     readers = [node for node in network.nodes if name in node.inputs]
     if any(port.name == name for port in network.outputs):
         return False
     for node in readers:
         if node.operator in _QUANTIZE and node.inputs[0] == name:
-            how = _quantisation(node, network.constants)
+            how = _scaled(node, network)
             if how is None:
                 return False
             made[node.output] = how
@@ -102,7 +93,7 @@ def _outputs(network: Network) -> Iterator[_Found]:
         maker = makers.get(name)
         if maker is None or readers[name] != 1 or maker.operator not in _DEQUANTIZE:
             continue
-        how = _quantisation(maker, network.constants)
+        how = _scaled(maker, network)
         if how is not None and maker.inputs[0] not in network.constants:
             yield port.name, ({name}, how)
 
@@ -112,11 +103,10 @@ def _only_moves(node: Node | None) -> bool:
     return node is not None and node.operator in _MOVES and len(node.outputs) == 1
 
 
-def _quantisation(node: Node, constants: Mapping[str, NDArray[Any]]) -> Quantisation | None:
+def _scaled(node: Node, network: Network) -> Scaled | None:
     """Return the one scale and zero point of ``node``, None: it has several, or no bytes."""
-    scale, zero = (constants.get(name) for name in node.inputs[1:3])
-    if scale is None or zero is None or {scale.size, zero.size} != {1}:
+    try:
+        found = scaled(NodeReader(node, Known(lambda _: None, network.constants.get)), 1)
+    except UnsuitedError:
         return None
-    if zero.dtype.name not in _KINDS:
-        return None
-    return Quantisation(zero.dtype.name, float(scale.reshape(-1)[0]), int(zero.reshape(-1)[0]))
+    return found if found.scale.size == 1 else None

@@ -9,15 +9,7 @@ from numpy.typing import NDArray
 
 from models.network.node import Node
 from models.packs.records.ports import Port
-
-
-@dataclass(frozen=True, slots=True)
-class Quantisation:
-    """Bytes of ``dtype`` stand for ``scale`` times (byte - ``zero``)."""
-
-    dtype: str
-    scale: float
-    zero: int
+from pipeline.export_c.network.scales import Scaled
 
 
 @dataclass(frozen=True)
@@ -32,7 +24,7 @@ class Network:
     outputs: tuple[Port, ...]
     nodes: tuple[Node, ...]
     constants: Mapping[str, NDArray[Any]]
-    quantised: Mapping[str, Quantisation] = field(default_factory=dict)
+    quantised: Mapping[str, Scaled] = field(default_factory=dict)
 
     def readers(self) -> Counter[str]:
         """Return how often each value is read, by nodes and by the caller."""

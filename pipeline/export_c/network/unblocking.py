@@ -4,9 +4,14 @@ Reorders go, weights get their order back, and so do their sizes: channels that 
 are left out. How many there were is nowhere written; but nobody reads them: their weights are zero, in all
 convolutions that read them. Values that pass on their channels one by one (pools, depthwise convolutions,
 sums) have the same number, so these are found together, a class of values each.
+
+Operators on elements, Concat and Split are the same on blocked tensors as on plain ones
+(models/compiler/optimising/blocked.py). A softmax along channels that are one block is a softmax along the
+rows of the same memory, and becomes one along channels again. Anything else reads blocks in a way that is
+not known here, and plain tensors would give it other numbers.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -15,9 +20,16 @@ from numpy.typing import NDArray
 
 from models.network.layouts import plain_weight
 from models.network.node import Node
-from pipeline.export_c.network.in_blocks import BLOCKED, with_plain_softmax
+from models.network.operators.elements import POINTWISE
+from pipeline.export_c.errors import ExportError
 from pipeline.export_c.network.network import Network
 
+_BLOCKED = "com.microsoft.nchwc."
+_CHANNEL_AXIS = 1
+_LAST_AXIS = 3
+_SOFTMAX_OPSET = 13
+_PATTERN = ("Reshape", "Softmax", "Reshape")
+_MOVES = frozenset((*POINTWISE, "Concat", "Split"))
 _FUSED = ("com.microsoft.FusedConv", "com.microsoft.FusedGemm")
 _SUM = 3
 _SUM_NORMALIZED = "com.microsoft.SkipLayerNormalization"
@@ -25,7 +37,7 @@ _SUM_NORMALIZED = "com.microsoft.SkipLayerNormalization"
 
 def plain_network(network: Network, block: int) -> Network:
     """Return what ``network`` computes in standard operators; ``block``: channels in a block, 1: none."""
-    network = with_plain_softmax(network, block)
+    network = _with_plain_softmax(network, block)
     channels = _Channels(network, block)
     constants = dict(network.constants)
     translation = _Translation(channels, constants, block)
@@ -61,7 +73,7 @@ class _Channels:
     def _join(self, node: Node) -> None:
         """Put values of the same channels in one class."""
         same = [name for name in node.inputs if name and name not in self._constants]
-        if node.operator == f"{BLOCKED}Conv":
+        if node.operator == f"{_BLOCKED}Conv":
             same = [*same[:1]] if self._is_depthwise(node) else []
             same += [name for name in node.inputs[_SUM:] if name]
         elif node.operator in _OTHERS:
@@ -77,11 +89,11 @@ class _Channels:
 
     def _note(self, node: Node) -> None:
         """Note how many channels ``node`` reads of its input."""
-        if node.operator == f"{BLOCKED}ReorderOutput":
+        if node.operator == f"{_BLOCKED}ReorderOutput":
             self._need(node.inputs[0], int(node.attributes["channels"]))
-        elif node.operator == f"{BLOCKED}Conv":
+        elif node.operator == f"{_BLOCKED}Conv":
             self._note_convolution(node, self._constants.get(node.inputs[1]))
-        elif node.operator in _OTHERS and not node.operator.startswith(BLOCKED):
+        elif node.operator in _OTHERS and not node.operator.startswith(_BLOCKED):
             self._all.update((*node.inputs, *node.outputs))
 
     def _note_convolution(self, node: Node, weight: NDArray[Any] | None) -> None:
@@ -109,7 +121,7 @@ class _Channels:
 # Operators whose output does not have the channels of their inputs one by one.
 _OTHERS = frozenset(
     (
-        *(f"{BLOCKED}{name}" for name in ("ReorderInput", "ReorderOutput")),
+        *(f"{_BLOCKED}{name}" for name in ("ReorderInput", "ReorderOutput")),
         *("Concat", "Split", "Reshape", "Flatten", "Gemm", "MatMul", "Transpose", "Slice"),
         *("Squeeze", "Unsqueeze", "Softmax", "ReduceMean", "Conv", "ConvTranspose", "Pad"),
         *_FUSED,
@@ -127,7 +139,7 @@ class _Translation:
 
     def nodes(self, node: Node) -> Iterator[Node]:
         """Yield what ``node`` is on plain tensors."""
-        operator = node.operator.removeprefix(BLOCKED)
+        operator = node.operator.removeprefix(_BLOCKED)
         if operator.startswith("Reorder") and node.attributes.get("channels_last"):
             yield from self._turned(node, operator)
         elif operator == _SUM_NORMALIZED:
@@ -136,7 +148,7 @@ class _Translation:
             yield replace(node, operator="Identity", attributes={})
         elif operator == "ReorderInput":
             yield self._first_channels(node)
-        elif node.operator == f"{BLOCKED}Conv":
+        elif node.operator == f"{_BLOCKED}Conv":
             yield self._convolution(node)
         else:
             yield replace(node, operator=operator)
@@ -191,3 +203,83 @@ def _summed(node: Node) -> Iterator[Node]:
     given = {"axis": -1, "epsilon": node.attributes.get("epsilon", 1e-12)}
     inputs = (whole, scale, shift) if shift else (whole, scale)
     yield Node("LayerNormalization", inputs, (node.output,), given, 17, node.label)
+
+
+def _with_plain_softmax(network: Network, block: int) -> Network:
+    """Return ``network`` with each softmax along blocks as one along channels.
+
+    Raises:
+        ExportError: another operator reads a tensor in blocks; the message names the node.
+    """
+    makers = {node.output: node for node in network.nodes}
+    found = {
+        node.output: softmax
+        for node in network.nodes
+        if (softmax := _along_channels(node, makers, network.constants, block)) is not None
+    }
+    nodes = tuple(found.get(node.output, node) for node in network.nodes)
+    gone = {
+        name
+        for node in network.nodes
+        if node.output in found
+        for name in (node.inputs[0], makers[node.inputs[0]].inputs[0])
+    }
+    plain = replace(network, nodes=tuple(node for node in nodes if node.output not in gone))
+    _check(plain)
+    return plain
+
+
+def _along_channels(
+    last: Node, makers: Mapping[str, Node], constants: Mapping[str, NDArray[Any]], block: int
+) -> Node | None:
+    """Return what ``last`` ends, if it is a softmax on pixels [batch, rows, columns, block] of a tensor."""
+    steps = [last]
+    while len(steps) < len(_PATTERN) and steps[0].inputs[0] in makers:
+        steps.insert(0, makers[steps[0].inputs[0]])
+    if tuple(step.operator for step in steps) != _PATTERN:
+        return None
+    first, softmax, _ = steps
+    pixels, image = (constants.get(step.inputs[1]) for step in (first, last))
+    if pixels is None or image is None or softmax.attributes.get("axis") != _LAST_AXIS:
+        return None
+    batch, *size = pixels[:-1]
+    if pixels[-1] != block or not np.array_equal(image, (batch, block, *size)):
+        return None
+    return replace(
+        softmax,
+        inputs=first.inputs[:1],
+        outputs=last.outputs,
+        attributes={"axis": _CHANNEL_AXIS},
+        opset=_SOFTMAX_OPSET,
+    )
+
+
+def _check(network: Network) -> None:
+    """Check that nothing reads a tensor in blocks that is not known to be the same on a plain one."""
+    in_blocks: set[str] = set()
+    for node in network.nodes:
+        if node.operator.startswith(_BLOCKED):
+            if node.operator != f"{_BLOCKED}ReorderOutput":
+                in_blocks.update(node.outputs)
+        elif in_blocks.isdisjoint(node.inputs) or _is_gate(node, network.constants):
+            continue
+        elif _moves(node):
+            in_blocks.update(node.outputs)
+        else:
+            raise ExportError(
+                f"{network.name}: node {node.label!r} ({node.operator}): it reads channels in blocks, in "
+                "an order that plain tensors do not have"
+            )
+
+
+def _moves(node: Node) -> bool:
+    """Return whether ``node`` is the same on plain tensors and makes one in the layout that it reads."""
+    operator = node.operator.rpartition(".")[2]
+    along_channels = node.attributes.get("axis") == _CHANNEL_AXIS
+    return operator in _MOVES or (operator == "Softmax" and along_channels)
+
+
+def _is_gate(node: Node, constants: Mapping[str, NDArray[Any]]) -> bool:
+    """Return whether ``node`` makes weights [channels, 1, 1, 1] of one pixel, which has no other order."""
+    shape = constants.get(node.inputs[1]) if node.operator == "Reshape" else None
+    return shape is not None and len(shape) == _LAST_AXIS + 1 and all(n == 1 for n in shape[1:])

@@ -8,185 +8,184 @@ exact, so the bits are those of the three convolutions. Floats are added in anot
 """
 
 from collections import Counter
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pipeline.export_c.lowering.convolution import struct_of
+from pipeline.export_c.lowering.layers import Layer
 from pipeline.export_c.lowering.steps import (
     Argument,
     Band,
     Bands,
     Function,
+    Pointer,
     Program,
-    Record,
     Rows,
     Scratch,
-    Source,
     Step,
     Strip,
     Weight,
 )
-from pipeline.export_c.regions.parts import Parts, parts_of
-from pipeline.export_c.regions.windows import changed, record_of, rows_of
+from pipeline.export_c.regions.views import View
 
 #: Inner channels that bytes are computed of side by side.
 _TOGETHER = 8
 _ITEM = 4
 
 
-def with_bottlenecks(program: Program, outputs: frozenset[str]) -> Program:
-    """Return ``program`` with each bottleneck as one step, where that takes less memory."""
+@dataclass(frozen=True)
+class _Parts:
+    """Three steps and the convolutions they are: many channels, each by itself, their sums."""
+
+    steps: Sequence[Step]
+    wide: Layer
+    thin: Layer
+    narrow: Layer
+
+    @property
+    def of_bytes(self) -> bool:
+        return self.narrow.scales is not None
+
+    @property
+    def together(self) -> int:
+        """Inner channels that are made side by side."""
+        return min(self.narrow.channels, _TOGETHER) if self.of_bytes else 1
+
+
+def with_bottlenecks(
+    program: Program, outputs: frozenset[str], views: Mapping[str, View]
+) -> Program:
+    """Return ``program`` with each bottleneck as one step, where that takes less memory.
+
+    ``outputs``: values that the caller reads. ``views``: of his images that convolutions read by rows.
+    """
     readers = Counter(name for step in program.steps for name in step.reads)
     makers = {step.output: step for step in program.steps}
     gone: set[str] = set()
     steps = []
     for step in program.steps:
-        parts = parts_of(step, makers, readers, outputs)
-        if parts is None or not parts.pay(program):
+        parts = _parts_of(step, makers, readers, outputs)
+        if parts is None or not _pay(parts, program):
             steps.append(step)
             continue
-        gone.update((parts.wide.output, parts.thin.output))
+        gone.update(part.output for part in parts.steps[:2])
         del makers[step.output]  # the next one may begin with what is now part of this one
-        steps.append(_of_floats(parts) if parts.floats else _of_bytes(parts))
+        steps.append(_as_one(parts, views.get(parts.steps[0].output)))
     return replace(program, steps=tuple(step for step in steps if step.output not in gone))
 
 
-def _of_floats(parts: Parts) -> Step:
-    wide, thin, last = _records(parts)
-    window = _fields(thin)
-    inner = _number(last, "channels")
-    weights = [
-        array for step in (parts.wide, parts.thin) for array in _by_channel(step, inner, np.float32)
+def _parts_of(
+    last: Step, makers: Mapping[str, Step], readers: Counter[str], outputs: frozenset[str]
+) -> _Parts | None:
+    """Return the bottleneck that ``last`` ends; ``readers``: how many steps read each value."""
+    steps = [last]
+    while len(steps) < 3:
+        read = steps[0].arguments[0] if steps[0].arguments else None
+        maker = makers.get(read.name) if isinstance(read, Pointer) else None
+        if maker is None or maker.kernel != last.kernel or maker.output in outputs:
+            return None
+        if readers[maker.output] != 1:
+            return None
+        steps.insert(0, maker)
+    layers = [step.operator for step in steps if isinstance(step.operator, Layer)]
+    added = any(step.after is not None and step.after.addend is not None for step in steps[:2])
+    if len(layers) < 3 or added or not _fit(*layers):
+        return None
+    return _Parts(steps, *layers)
+
+
+def _fit(wide: Layer, thin: Layer, narrow: Layer) -> bool:
+    """Return whether channels inside are made for themselves, and lie as the kernels take them."""
+    layers, inner = (wide, thin, narrow), wide.operator.filters
+    return (
+        all(layer.operator.x.shape[0] == 1 for layer in layers)
+        and all(layer.scales is None or layer.y.channel == 1 for layer in layers)
+        and wide.operator.groups == narrow.operator.groups == 1
+        and {thin.channels, thin.operator.filters, thin.operator.groups} == {inner}
+        and narrow.channels == inner
+        and narrow.operator.is_pointwise
+        and wide.plane.result == thin.plane.size
+        and thin.plane.result == narrow.plane.size
+    )
+
+
+def _pay(parts: _Parts, program: Program) -> bool:
+    """Return whether they need less memory as one step: two tensors at once are less."""
+    read = parts.steps[0].arguments[0]
+    names = [read.name] if isinstance(read, Pointer) else []
+    names += [step.output for step in parts.steps]
+    sizes = [program.values[name].n_bytes for name in names]
+    ends = sizes[-1] + (sizes[0] if len(sizes) > 3 else 0)
+    return ends < max(map(sum, pairwise(sizes)))
+
+
+def _as_one(parts: _Parts, view: View | None) -> Step:
+    """Return the step of all parts; ``view``: the rows that the first one reads, if they are brought."""
+    wide, thin, last = parts.wide, parts.thin, parts.steps[2]
+    height = thin.plane.result[0]
+    bands = Bands(height) if view is None else view.bands(wide.rows.then(thin.rows), height)
+    strips = _strips(parts)
+    scratch = [Scratch(at, kind) for at, (kind, _) in enumerate(strips, len(bands.strips))]
+    # A row for each inner channel: what makes it, its own kernel, what it gives to each filter.
+    rows = [*_by_channel(wide), *_by_channel(thin), _by_channel(parts.narrow)[-1].T]
+    functions = [
+        Function() if step.after is None else step.after.function for step in parts.steps[:2]
     ]
-    weights.append(_weights(parts.narrow)[0].reshape(-1, inner).T)
-    alone = dict.fromkeys(("channels", "filters", "groups"), 1)
-    strips = (
-        Strip(_ITEM * window["size_x"], rows_of(window), window["size_y"]),
-        Strip(_ITEM * window["result_x"]),
-    )
-    first = _strips_before(parts)
-    scratch = [Scratch(len(first) + number, "float32") for number in range(len(strips))]
-    records = wide, changed(thin, alone), last
-    functions = [_function(step) for step in (parts.wide, parts.thin)]
+    arguments: list[Argument] = [
+        parts.steps[0].arguments[0],
+        Weight(np.ascontiguousarray(np.concatenate(rows, 1)), rows=True),
+        *last.arguments[2:-3],  # what is added to its sums, what they become, and where
+        *scratch,
+        *map(struct_of, _inside(parts)),
+        Rows(parts.narrow.channels),
+        Band(height),
+        *([] if parts.of_bytes else functions),
+    ]
     return replace(
-        parts.narrow,
-        kernel="bottleneck",
-        arguments=(
-            *_arguments(parts, np.concatenate(weights, 1), scratch, records),
-            *functions,
-        ),
-        bands=_bands(parts, window, (*first, *strips)),
+        last,
+        kernel="bottleneck_of_bytes" if parts.of_bytes else "bottleneck",
+        arguments=tuple(arguments),
+        bands=replace(bands, strips=(*bands.strips, *(strip for _, strip in strips))),
+        operator=None,
     )
 
 
-def _of_bytes(parts: Parts) -> Step:
-    wide, thin, last = _records(parts)
-    window = _fields(thin)
-    inner, filters = _number(last, "channels"), _number(last, "filters")
-    together = min(inner, _TOGETHER)
-    weights: list[NDArray[Any]] = []
-    for step in (parts.wide, parts.thin):
-        bias, own = _by_channel(step, inner, np.int32)
-        scale = _weights(step)[-1]
-        words = [bias.astype("<i4"), scale.reshape(inner, 1).astype("<f4")]
-        weights += [np.ascontiguousarray(word).view(np.int8) for word in words]
-        weights.append(own)
-    weights.append(_weights(parts.narrow)[0].reshape(filters, inner).T)
-    strips = (
-        Strip(_ITEM * filters * window["result_x"]),
-        Strip(together * window["size_x"], rows_of(window), window["size_y"]),
-        Strip(together * window["result_x"]),
-    )
-    first = _strips_before(parts)
-    kinds = ("int32", "uint8", "uint8")
-    scratch = [Scratch(len(first) + number, kind) for number, kind in enumerate(kinds)]
-    alone = dict.fromkeys(("channels", "filters", "groups"), 1)
-    beside = {"x_pixel": together, "y_pixel": together}
-    records = (
-        changed(wide, {"y_pixel": together}),
-        changed(thin, {**alone, **beside}),
-        changed(last, {"x_pixel": together}),
-    )
-    return replace(
-        parts.narrow,
-        kernel="bottleneck_of_bytes",
-        arguments=_arguments(parts, np.concatenate(weights, 1), scratch, records),
-        bands=_bands(parts, window, (*first, *strips)),
-    )
+def _strips(parts: _Parts) -> list[tuple[str, Strip]]:
+    """Return the scratch, and of which type it is: of bytes sums; inner channels before and behind."""
+    (height, width), (_, result) = parts.thin.plane.size, parts.thin.plane.result
+    kind, item = ("uint8", parts.together) if parts.of_bytes else ("float32", _ITEM)
+    sums = ("int32", Strip(_ITEM * parts.narrow.operator.filters * result))
+    before = (kind, Strip(item * width, parts.thin.rows, height))
+    behind = (kind, Strip(item * result))
+    return [sums, before, behind] if parts.of_bytes else [before, behind]
 
 
-def _records(parts: Parts) -> tuple[Record, Record, Record]:
-    return record_of(parts.wide), record_of(parts.thin), record_of(parts.narrow)
+def _by_channel(layer: Layer) -> list[NDArray[Any]]:
+    """Return the bias, of bytes a factor, and the weights, with a row for each filter; of bytes as such."""
+    filters = len(layer.weight)
+    bias = np.zeros(filters) if layer.bias is None else layer.bias
+    own = layer.weight.reshape(filters, -1)
+    if layer.factors is None:
+        return [bias.astype(np.float32).reshape(filters, 1), own]
+    words = bias.astype("<i4"), layer.factors.astype("<f4")
+    return [*(word.reshape(filters, 1).view(np.int8) for word in words), own]
 
 
-def _arguments(
-    parts: Parts,
-    weights: NDArray[Any],
-    scratch: list[Scratch],
-    records: tuple[Record, ...],
-) -> tuple[Argument, ...]:
-    """Return those of the last convolution, with all weights, scratch and three records."""
-    given: list[Argument] = []
-    for item in parts.narrow.arguments:
-        if isinstance(item, Weight) and item.rows:
-            given.append(Weight(np.ascontiguousarray(weights), rows=True))
-        elif isinstance(item, Record):
-            given += [*scratch, *records]
-        elif isinstance(item, Rows):
-            given.append(Rows(len(weights)))
-        elif isinstance(item, Band):
-            given.append(Band(_number(records[2], "result_y")))
-        else:
-            given.append(item)
-    return (parts.wide.arguments[0], *given[1:])
-
-
-def _weights(step: Step) -> list[NDArray[Any]]:
-    return [weight.array for weight in step.weights]
-
-
-def _by_channel(step: Step, inner: int, kind: type[np.generic]) -> list[NDArray[Any]]:
-    """Return bias and weights of a convolution with a row for each filter."""
-    arrays = _weights(step)
-    has_bias = step.arguments[2] is not None
-    bias = arrays[1].astype(kind) if has_bias else np.zeros(inner, kind)
-    return [bias.reshape(inner, 1), arrays[0].reshape(inner, -1)]
-
-
-def _function(step: Step) -> Function:
-    return Function() if step.after is None else step.after.function
-
-
-def _fields(record: Record) -> dict[str, int]:
-    return {name: value for name, value in record.fields.items() if isinstance(value, int)}
-
-
-def _number(record: Record, name: str) -> int:
-    return _fields(record)[name]
-
-
-def _strips_before(parts: Parts) -> tuple[Strip, ...]:
-    """Return the strips of the input, if only some rows of it are there."""
-    window = _fields(record_of(parts.thin))
-    held = parts.wide.bands.strips if parts.wide.bands is not None else ()
-    return tuple(
-        strip if strip.window is None else replace(strip, window=strip.window.then(rows_of(window)))
-        for strip in held
-    )
-
-
-def _bands(parts: Parts, window: dict[str, int], strips: tuple[Strip, ...]) -> Bands:
-    source = parts.wide.bands.source if parts.wide.bands is not None else None
-    if source is not None:
-        rows = rows_of(_fields(record_of(parts.wide))).then(rows_of(window))
-        fields = {"stride": rows.stride, "pad": rows.before, "span": rows.reach}
-        arguments = tuple(
-            changed(item, fields)
-            if isinstance(item, Record)
-            else (Band(window["result_y"]) if isinstance(item, Band) else item)
-            for item in source.arguments
-        )
-        source = Source(source.kernel, arguments, source.asks)
-    return Bands(window["result_y"], strips, source)
+def _inside(parts: _Parts) -> list[Layer]:
+    """Return the convolutions with as many inner channels beside each other as are made together."""
+    wide, thin, narrow = parts.wide, parts.thin, parts.narrow
+    operator = thin.operator
+    x, y = (value.shaped((1, 1, *value.shape[2:])) for value in (operator.x, operator.y))
+    weight = operator.weight.shaped((1, *operator.weight.shape[1:]))
+    own = replace(thin, operator=replace(operator, x=x, y=y, weight=weight, groups=1))
+    beside = {"pixel": parts.together}
+    return [
+        replace(wide, y=replace(wide.y, **beside)),
+        replace(own, x=replace(thin.x, **beside), y=replace(thin.y, **beside)),
+        replace(narrow, x=replace(narrow.x, **beside)),
+    ]

@@ -7,12 +7,20 @@ the caller's memory as it lies there, one of bytes has the rows of a band quanti
 caller brings rows himself, he is asked for those of a band.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
+from models.network.fields import Array
+from models.network.operators import Move
+from models.network.operators.movement import Copy, moved
+from models.network.windows import Window
 from pipeline.export_c.errors import ExportError
+from pipeline.export_c.lowering.convolution import struct_of
+from pipeline.export_c.lowering.layers import Layer, Layout, layout_of
 from pipeline.export_c.lowering.steps import (
     Argument,
     Band,
@@ -25,130 +33,200 @@ from pipeline.export_c.lowering.steps import (
     Step,
     Strip,
 )
-from pipeline.export_c.regions.tracing import View, has_whole_rows, view_of
-from pipeline.export_c.regions.windows import rows_of, window_of, with_fields
+from pipeline.export_c.network.scales import Scaled
 
 _FLOAT_BYTES = 4
-#: What quantises: scale, zero point and the bit that is flipped.
-_AS_FLOATS = (1.0, 0, 0)
 
 
-def with_views(program: Program, inputs: Sequence[str], asks: bool) -> Program:
-    """Return ``program`` with convolutions that read ``inputs`` by rows; ``asks``: the caller brings these.
+@dataclass(frozen=True, slots=True)
+class View:
+    """``channels`` of rows and columns (``size``) as they lie in the input ``image``, from ``start`` on.
+
+    ``quantised``: what they become on their way. ``asked``: the caller brings their rows.
+    """
+
+    image: str
+    array: Array
+    start: int
+    layout: Layout
+    size: tuple[int, ...]
+    channels: int
+    quantised: Scaled | None
+    asked: bool
+
+    @property
+    def of_bytes(self) -> bool:
+        """Whether the convolution reads bytes."""
+        return self.quantised is not None or self.array.dtype != "float32"
+
+    @property
+    def held(self) -> str:
+        """The type of what the convolution reads."""
+        return "uint8" if self.of_bytes else "float32"
+
+    @property
+    def pointer(self) -> Pointer:
+        return Pointer(self.image, self.start * self.array.item_bytes)
+
+    @property
+    def has_whole_rows(self) -> bool:
+        """Whether it is rows and columns of an image [1, channels, rows, columns]."""
+        shape = self.array.shape
+        if len(shape) != 4 or shape[:2] != (1, self.channels):
+            return False
+        line, pixel, channel = self.layout.line, self.layout.pixel, self.layout.channel
+        plane = shape[2] * shape[3]
+        apart = ((*self.size, self.channels), (line, pixel, channel), (shape[3], 1, plane))
+        return self.start < plane and all(
+            n == 1 or stride == wanted for n, stride, wanted in zip(*apart, strict=True)
+        )
+
+    def bands(self, rows: Window, height: int) -> Bands:
+        """Return how ``height`` rows that need ``rows`` of it are computed; the last strip has these."""
+        items = math.prod((*self.size[1:], self.channels))
+        width = items if self.of_bytes else items * _FLOAT_BYTES
+        strips: tuple[Strip, ...] = (Strip(width, rows, self.size[0]),)
+        begin: tuple[Argument, ...] = ()
+        if not self.asked:
+            begin = (self.pointer,)
+        elif self.of_bytes:  # a row as it comes
+            begin = (Scratch(0, self.array.dtype),)
+            strips = (Strip(items * self.array.item_bytes, once=True), *strips)
+        verb = "quantize" if self.quantised else "place" if self.of_bytes else "copy"
+        kernel = f"{verb}_{'pixels' if self.asked else 'rows'}"
+        to = Scratch(len(strips) - 1, self.held)
+        source = Source(kernel, (*begin, to, self._struct(rows), Band(height)), self.asked)
+        return Bands(height, strips, source)
+
+    def _struct(self, rows: Window) -> Record:
+        row, column = divmod(self.start, self.array.shape[-1])
+        how = self.quantised
+        return Record(
+            "view",
+            {
+                "size_y": self.size[0],
+                "size_x": self.size[1],
+                "channels": self.channels,
+                "line": self.layout.line,
+                "pixel": self.layout.pixel,
+                "channel": self.layout.channel,
+                "row": row,
+                "column": column,
+                "stride": rows.stride,
+                "pad": rows.before,
+                "span": rows.reach,
+                "scale": 1.0 if how is None else how.one,
+                "zero": 0 if how is None else how.zero,
+                "flip": 0 if how is None else how.flip,
+            },
+        )
+
+
+def with_views(
+    program: Program, inputs: Sequence[str], outputs: frozenset[str], asks: bool
+) -> tuple[Program, dict[str, View]]:
+    """Return ``program`` with convolutions that read ``inputs`` by rows, without what nobody reads then.
+
+    Beside it, by what they make, the views of those whose rows are brought. ``asks``: by the caller.
 
     Raises:
-        ExportError: ``asks``, and something else reads the input.
+        ExportError: ``asks``, and a step reads all of an input; the message names it.
     """
-    makers: dict[str, Step | None] = {}
-    for step in program.steps:
-        makers[step.output] = None if step.output in makers else step
-    steps = tuple(_viewing(step, program, makers, inputs, asks) for step in program.steps)
-    return replace(program, steps=steps)
+    images = _Images(program, inputs)
+    views: dict[str, View] = {}
+    steps: list[Step] = []
+    wanted = set(outputs)
+    for step in reversed(program.steps):
+        if step.output not in wanted:
+            continue
+        layer, seen = step.operator, step
+        view = images.view(step, layer, asks) if isinstance(layer, Layer) else None
+        if isinstance(layer, Layer) and view is not None and (view.has_whole_rows or not asks):
+            seen = _viewing(step, layer, view)
+            if seen.bands is not None:
+                views[seen.output] = view
+        steps.append(seen)
+        wanted.update(seen.reads)
+    whole = [(step, name) for step in reversed(steps) for name in set(step.reads) & set(inputs)]
+    if asks and whole:
+        step, name = whole[0]
+        raise ExportError(
+            f"node {step.label!r} reads all of input {name!r}; rows can be asked for where "
+            "convolutions of an image [1, channels, rows, columns], or of parts of it, read it"
+        )
+    return replace(program, steps=tuple(steps[::-1])), views
 
 
-def check_asked(program: Program, inputs: Sequence[str]) -> None:
-    """Check that no step reads all of an input.
+def _viewing(step: Step, layer: Layer, view: View) -> Step:
+    """Return ``step``, which is ``layer``, on the caller's memory, or on rows that are brought."""
+    if not view.asked and not view.of_bytes:
+        return _reading(step, view.pointer, replace(layer, x=view.layout))
+    bands, (_, width) = view.bands(layer.rows, layer.plane.result[0]), view.size
+    # Of bytes the channels of a pixel lie side by side, of floats those of a row behind each other.
+    x = Layout(width * view.channels, 1, width)
+    if view.of_bytes:
+        x = layout_of(view.size, view.channels, last=True)
+    read = Scratch(len(bands.strips) - 1, view.held)
+    return _reading(replace(step, bands=bands), read, replace(layer, x=x, in_part=True))
 
-    Raises:
-        ExportError: one does; the message names it.
+
+def _reading(step: Step, read: Argument, layer: Layer) -> Step:
+    """Return ``step`` on something else, of which it is the convolution ``layer``."""
+    struct = struct_of(layer)
+    others = (struct if isinstance(item, Record) else item for item in step.arguments[1:])
+    return replace(step, arguments=(read, *others), operator=layer)
+
+
+class _Images:
+    """What is made of the inputs of a program by copies and one quantisation.
+
+    All copies are done on the numbers of elements.
     """
-    for step in program.steps:
-        for name in set(step.reads) & set(inputs):
-            raise ExportError(
-                f"node {step.label!r} reads all of input {name!r}; rows can be asked for where "
-                "convolutions of an image [1, channels, rows, columns], or of parts of it, read it"
-            )
 
+    def __init__(self, program: Program, inputs: Sequence[str]) -> None:
+        self._values = program.values
+        self._inputs = inputs
+        self._makers: dict[str, Step | None] = {}  # None: several make it
+        for step in program.steps:
+            self._makers[step.output] = None if step.output in self._makers else step
 
-def _viewing(
-    step: Step,
-    program: Program,
-    makers: Mapping[str, Step | None],
-    inputs: Sequence[str],
-    asks: bool,
-) -> Step:
-    """Return the convolution ``step`` as one that reads an input by rows, any other as it is."""
-    window = window_of(step)
-    if window is None or window["batch"] != 1 or step.bands is not None:
-        return step
-    view = view_of(step, window, program, makers, inputs)
-    if view is None or (asks and not has_whole_rows(view, program, window)):
-        return step
-    if step.kernel != "convolve":
-        return _of_bytes(step, view, program, asks)
-    return _asking(step, view, program) if asks else _reading(step, view)
+    def view(self, step: Step, layer: Layer, asked: bool) -> View | None:
+        """Return what ``step`` reads, which is ``layer``, as a view of an input; None: it is none."""
+        found = self._traced(step.arguments[0]) if layer.operator.x.shape[0] == 1 else None
+        if found is None:
+            return None
+        image, numbers, quantised = found
+        (rows, columns), channels = layer.plane.size, layer.channels
+        if layer.x.channel == 1:
+            places = numbers.reshape(rows, columns, channels)
+        else:
+            places = numbers.reshape(channels, rows, columns).transpose(1, 2, 0)
+        start = int(places[0, 0, 0])
+        second = places[1:2, 0, 0], places[0, 1:2, 0], places[0, 0, 1:2]
+        steps = [int(place[0]) - start if place.size else 1 for place in second]
+        if not np.array_equal(places, start + np.tensordot(steps, np.indices(places.shape), 1)):
+            return None
+        size, array = (rows, columns), self._values[image]
+        view = View(image, array, start, Layout(*steps), size, channels, quantised, asked)
+        fits = view.of_bytes or steps[1] == 1  # floats of a row must lie together
+        return view if fits and view.of_bytes == (layer.scales is not None) else None
 
-
-def _reading(step: Step, view: View) -> Step:
-    """Return ``step`` on the caller's memory."""
-    fields = {"line": view.line, "plane": view.channel}
-    return with_fields(_with_input(step, Pointer(view.image, view.start * _FLOAT_BYTES)), fields)
-
-
-def _asking(step: Step, view: View, program: Program) -> Step:
-    """Return ``step`` on rows that the caller brings, all channels of one row behind each other."""
-    window = window_of(step)
-    assert window is not None
-    width, channels = window["size_x"], window["channels"]
-    strips = (Strip(_FLOAT_BYTES * width * channels, rows_of(window), window["size_y"]),)
-    record = _record(view, window, program)
-    source = Source(
-        "copy_pixels", (Scratch(0, "float32"), record, Band(window["result_y"])), asks=True
-    )
-    moved = _with_input(step, Scratch(0, "float32"))
-    fields = {"line": width * channels, "plane": width, "part": 1}
-    bands = Bands(window["result_y"], strips, source)
-    return with_fields(replace(moved, bands=bands), fields)
-
-
-def _of_bytes(step: Step, view: View, program: Program, asks: bool) -> Step:
-    """Return ``step`` on rows of bytes, quantised if need be, the channels of a pixel side by side."""
-    window = window_of(step)
-    assert window is not None
-    width, channels = window["size_x"], window["channels"]
-    strips: tuple[Strip, ...] = (Strip(width * channels, rows_of(window), window["size_y"]),)
-    record, band = _record(view, window, program), Band(window["result_y"])
-    dtype, quantises = program.values[view.image].dtype, view.quantised is not None
-    item = np.dtype(dtype).itemsize
-    if asks:
-        strips = (Strip(item * width * channels, once=True), *strips)
-        given = (Scratch(0, dtype), Scratch(1, "uint8"), record, band)
-        source = Source("quantize_pixels" if quantises else "place_pixels", given, asks=True)
-    else:
-        image = Pointer(view.image, view.start * item)
-        given_rows = (image, Scratch(0, "uint8"), record, band)
-        source = Source("quantize_rows" if quantises else "place_rows", given_rows, asks=False)
-    moved = _with_input(step, Scratch(len(strips) - 1, "uint8"))
-    bands = Bands(window["result_y"], strips, source)
-    fields = {"x_pixel": channels, "x_channel": 1, "part": 1}
-    return with_fields(replace(moved, bands=bands), fields)
-
-
-def _with_input(step: Step, read: Argument) -> Step:
-    return replace(step, arguments=(read, *step.arguments[1:]))
-
-
-def _record(view: View, window: Mapping[str, int], program: Program) -> Record:
-    """Return ``struct view``."""
-    row, column = divmod(view.start, program.values[view.image].shape[-1])
-    rows = rows_of(window)
-    scale, zero, flip = view.quantised or _AS_FLOATS
-    return Record(
-        "view",
-        {
-            "size_y": window["size_y"],
-            "size_x": window["size_x"],
-            "channels": window["channels"],
-            "line": view.line,
-            "pixel": view.pixel,
-            "channel": view.channel,
-            "row": row,
-            "column": column,
-            "stride": rows.stride,
-            "pad": rows.before,
-            "span": rows.reach,
-            "scale": scale,
-            "zero": zero,
-            "flip": flip,
-        },
-    )
+    def _traced(self, read: Argument) -> tuple[str, NDArray[np.int64], Scaled | None] | None:
+        """Return the input that ``read`` is made of, the number there of each element, its quantisation."""
+        if not isinstance(read, Pointer):
+            return None
+        array = self._values[read.name]
+        if read.name in self._inputs:
+            return read.name, np.arange(math.prod(array.shape)), None
+        maker = self._makers.get(read.name)
+        found = None if maker is None else self._traced(maker.arguments[0])
+        if maker is None or found is None:
+            return None
+        image, numbers, quantised = found
+        match maker.operator:
+            case Copy() as copied if math.prod(copied.sizes) == math.prod(array.shape):
+                (numbers,) = moved(Move(copies=(copied,), ys=(copied.y,)), [numbers])
+                return image, numbers.reshape(-1), quantised
+            case Scaled() as scaled if quantised is None:
+                return image, numbers, scaled
+        return None

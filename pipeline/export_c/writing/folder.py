@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from models.compiler.writing.write import put_in_place
 from pipeline.export_c.errors import ExportError
 
 Content = bytes | Iterable[str]
@@ -26,10 +27,7 @@ def write_folder(destination: Path, files: Mapping[str, Content], force: bool) -
         destination.parent.mkdir(parents=True, exist_ok=True)
         folder.mkdir()
         sizes = {name: _write(folder / name, content) for name, content in files.items()}
-        if destination.exists():
-            _replace(folder, destination)
-        else:
-            folder.rename(destination)
+        put_in_place(folder, destination)
     except OSError as exc:
         raise ExportError(f"{destination}: cannot write: {exc.strerror or exc}") from exc
     finally:
@@ -75,11 +73,3 @@ def _write(path: Path, content: Content) -> int:
         file.flush()
         os.fsync(file.fileno())
     return path.stat().st_size
-
-
-def _replace(folder: Path, destination: Path) -> None:
-    """Put ``folder`` at ``destination``; what was there is removed afterwards."""
-    old = folder.with_name(f"{folder.name}-old")
-    destination.rename(old)
-    folder.rename(destination)
-    shutil.rmtree(old, ignore_errors=True)

@@ -1,7 +1,14 @@
-"""Names of strangers as identifiers of C, and as words in comments."""
+"""Names of strangers as identifiers of C and as words in comments; types and numbers as C writes them."""
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+C_TYPES = {"float32": "float", "int8": "int8_t", "uint8": "uint8_t", "int32": "int32_t"}
+_PER_LINE = 8
 
 _OTHERS = re.compile(r"[^0-9A-Za-z_]+")
 # C11's keywords, C++'s that a header would meet, and what our own files say.
@@ -54,3 +61,26 @@ def comment(text: str) -> str:
     """Return ``text`` as part of a comment in ASCII: it does not end it, nor go on in the next line."""
     plain = "".join(c if c.isascii() and c.isprintable() else "?" for c in text)
     return plain.replace("*/", "* /").replace("/*", "/ *").replace("\\", "/").replace("??", "?.")
+
+
+def number(value: float) -> str:
+    """Return the 32-bit float ``value`` as C writes it, exactly: the shortest digits that mean it."""
+    if not np.isfinite(value):
+        return {np.inf: "INFINITY", -np.inf: "-INFINITY"}.get(value, "NAN")
+    text = str(np.float32(value))
+    return f"{text}f" if "." in text or "e" in text else f"{text}.0f"
+
+
+def lines(array: NDArray[Any]) -> Iterator[str]:
+    """Yield the elements of ``array`` as C writes them, a few a line: floats exactly, in nine digits."""
+    flat = array.reshape(-1)
+    floats = flat.dtype.kind == "f"
+    if floats and not np.isfinite(flat).all():
+        yield from (f"{number(value)}," for value in flat)
+        return
+    form = "%.8ef" if floats else "%d"
+    whole = len(flat) // _PER_LINE * _PER_LINE
+    line = ", ".join([form] * _PER_LINE) + ","
+    for row in flat[:whole].reshape(-1, _PER_LINE).tolist():
+        yield line % tuple(row)
+    yield from (f"{form % value}," for value in flat[whole:].tolist())

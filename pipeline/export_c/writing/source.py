@@ -4,15 +4,27 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from pipeline.export_c.lowering.steps import Function, Named, Program, Step
-from pipeline.export_c.memory import Memory
-from pipeline.export_c.writing.api import C_TYPES, Api
-from pipeline.export_c.writing.expressions import Expressions, in_bands, lines
+from pipeline.export_c.errors import ExportError
+from pipeline.export_c.lowering.steps import (
+    Argument,
+    Band,
+    Function,
+    Pointer,
+    Program,
+    Record,
+    Rows,
+    Scratch,
+    Step,
+    Weight,
+)
+from pipeline.export_c.memory import Memory, scratch_of
+from pipeline.export_c.writing.api import Api
 from pipeline.export_c.writing.kernels import Block, needed
-from pipeline.export_c.writing.names import comment
-from pipeline.export_c.writing.weights import HEADER_BYTES, MAGIC, VERSION, Loads, Stored
+from pipeline.export_c.writing.names import C_TYPES, comment, lines, number
+from pipeline.export_c.writing.weights import HEADER_BYTES, MAGIC, VERSION, Load, Loads, Stored
 
 _FLOAT_BYTES = 4
+_LARGEST = 2**31 - 1
 #: Files of C's library, and the names that come from them.
 _INCLUDES = {
     "float.h": {"FLT_MAX"},
@@ -35,16 +47,16 @@ class Source:
         self._api = api
         self._memory = memory
         self._stored = stored
-        self._loads = loads
-        self._write = Expressions(program.values, api.names, memory, stored)
+        self._loads: Sequence[Loads | None] = loads or [None] * len(memory.steps)
         self._values = program.values
+        self._structs: dict[str, str] = {}  # those that were needed, by their text
 
     @property
     def buffer_bytes(self) -> int:
         """Bytes of the buffer of weights; 0: there is none."""
-        if self._loads is None:
+        if not self._api.reads:
             return 0
-        most = max((loads.n_bytes for loads in self._loads), default=0)
+        most = max((loads.n_bytes for loads in self._loads if loads is not None), default=0)
         return -(-max(most, HEADER_BYTES) // _FLOAT_BYTES) * _FLOAT_BYTES
 
     def lines(self, made_by: str, crc: int) -> Iterator[str]:
@@ -60,7 +72,7 @@ class Source:
             yield from (*block.text.splitlines(), "")
         yield from self._weights()
         yield from self._memory_lines()
-        for text, name in self._write.records.items():
+        for text, name in self._structs.items():
             yield text.replace("NAME", name, 1)
         yield ""
         if self._api.reads:
@@ -77,7 +89,7 @@ class Source:
         yield from (*found, "") if found else ()
 
     def _weights(self) -> Iterator[str]:
-        for index, array in enumerate(self._stored.arrays if self._loads is None else ()):
+        for index, array in enumerate(() if self._api.reads else self._stored.arrays):
             kind = C_TYPES[array.dtype.name]
             yield f"static const {kind} w{index}[{array.size}] = {{"
             yield from (f"    {line}" for line in lines(array))
@@ -87,22 +99,22 @@ class Source:
     def _memory_lines(self) -> Iterator[str]:
         if self._memory.arena_bytes:
             yield f"static float arena[{-(-self._memory.arena_bytes // _FLOAT_BYTES)}];"
-        if self._loads is not None:
+        if self._api.reads:
             yield f"static float buffer[{self.buffer_bytes // _FLOAT_BYTES}];"
         yield ""
 
     def _accessors(self) -> Iterator[str]:
         for port, declaration in self._api.accessors():
             yield declaration
-            yield from ("{", f"    return {self._write.pointer(port.name)};", "}", "")
+            yield from ("{", f"    return {self._pointer(port.name)};", "}", "")
 
     def _run(self) -> Iterator[str]:
         upper = self._api.prefix.upper()
         yield self._api.run
         yield "{"
-        if any(self._in_parts(number) for number in range(len(self._memory.steps))):
+        if any(loads is not None and loads.by_rows is not None for loads in self._loads):
             yield "    int first, count;"
-        if any(map(in_bands, self._memory.steps)):
+        if any(map(_in_bands, self._memory.steps)):
             yield "    int row, rows;"
         if self._api.reads:
             yield "    int error;"
@@ -113,62 +125,140 @@ class Source:
         if self._api.reads:
             yield "    if ((error = check_header(read, context)) != 0)"
             yield "        return error;"
-        for number, step in enumerate(self._memory.steps):
-            yield from self._step(number, step)
+        for step, loads in zip(self._memory.steps, self._loads, strict=True):
+            yield from self._step(step, loads)
         yield f"    return {upper}_OK;"
         yield "}"
 
-    def _in_parts(self, number: int) -> bool:
-        loads = self._loads[number] if self._loads is not None else None
-        return loads is not None and loads.by_rows is not None
-
-    def _step(self, number: int, step: Step) -> Iterator[str]:
+    def _step(self, step: Step, loads: Loads | None) -> Iterator[str]:
         shape = list(self._values[step.output].shape)
         yield f"    /* {comment(f'{step.label} {shape}')} */"
-        loads = None if self._loads is None else self._loads[number]
         for load in () if loads is None else loads.whole:
             yield from self._read(
                 str(self._stored.offsets[load.number]), load.at, str(load.n_bytes)
             )
-        body = [*self._source(step), *self._calls(step, loads)]
-        if step.bands is None or not in_bands(step):
-            yield from body
-            return
-        height, most = step.bands.height, step.bands.rows
-        yield f"    for (row = 0; row < {height}; row += rows) {{"
-        yield f"        rows = {height} - row < {most} ? {height} - row : {most};"
-        yield from (f"    {line}" for line in body)
-        yield "    }"
+        body = [*self._rows_of_input(step), *self._calls(step, loads)]
+        if step.bands is not None and _in_bands(step):
+            body = _loop("row", "rows", step.bands.height, step.bands.rows, body)
+        yield from body
 
-    def _source(self, step: Step) -> Iterator[str]:
+    def _rows_of_input(self, step: Step) -> Iterator[str]:
         """Yield what brings the rows of an input."""
         source = step.bands.source if step.bands is not None else None
         if source is None:
             return
-        call = self._write.source(step, source, ("pixels", "camera") if source.asks else ())
+        texts = ["pixels", "camera"] if source.asks else []
+        texts += [self._text(step, item, None) for item in source.arguments]
+        call = f"{source.kernel}({', '.join(texts)})"
         if not source.asks:
             yield f"    {call};"
             return
         yield f"    if ({call})"
         yield f"        return {self._api.prefix.upper()}_INPUT_FAILED;"
 
-    def _calls(self, step: Step, loads: Loads | None) -> Iterator[str]:
-        if loads is None or loads.by_rows is None:
-            yield f"    {self._write.call(step, loads, in_parts=False)};"
-            return
-        rows, row = step.rows, loads.by_rows
-        yield f"    for (first = 0; first < {rows}; first += count) {{"
-        yield f"        count = {rows} - first < {loads.rows} ? {rows} - first : {loads.rows};"
+    def _calls(self, step: Step, loads: Loads | None) -> list[str]:
+        texts = [self._text(step, item, loads) for item in step.all_arguments]
+        body = [f"    {step.kernel}({', '.join(texts)});"]
+        if loads is None or loads.by_rows is None or step.rows is None:
+            return body
+        row = loads.by_rows
         start = f"{self._stored.offsets[row.number]} + (uint64_t)first * {row.row_bytes}"
-        for line in self._read(start, row.at, f"(size_t)count * {row.row_bytes}"):
-            yield f"    {line}"
-        yield f"        {self._write.call(step, loads, in_parts=True)};"
-        yield "    }"
+        read = self._read(start, row.at, f"(size_t)count * {row.row_bytes}")
+        return _loop("first", "count", step.rows, loads.rows, [*read, *body])
 
     def _read(self, start: str, at: int, length: str) -> Iterator[str]:
         place = f"buffer + {at // _FLOAT_BYTES}" if at else "buffer"
         yield f"    if (read(context, {start}, {place}, {length}))"
         yield f"        return {self._api.prefix.upper()}_READ_FAILED;"
+
+    def _text(self, step: Step, item: Argument, loads: Loads | None) -> str:
+        match item:
+            case Pointer(name, offset):
+                text = self._pointer(name, offset)
+            case Scratch():
+                text = self._scratch(step, item)
+            case Weight():
+                text = self._weight(item, loads)
+            case Record():
+                text = f"&{self._record(step, item)}"
+            case Function(name, given):
+                text = ", ".join((name or "NULL", *map(number, given)))
+            case Rows(total):
+                by_rows = loads is not None and loads.by_rows is not None
+                text = "first, count" if by_rows else f"0, {total}"
+            case Band(total):
+                text = "row, rows" if _in_bands(step) else f"0, {total}"
+            case int():
+                text = self._whole(step, item)
+            case _:
+                text = "NULL" if item is None else number(item)
+        return text
+
+    def _pointer(self, name: str, offset: int = 0) -> str:
+        """Return where the value ``name`` lies, ``offset`` bytes behind its begin."""
+        place = self._memory.places[name]
+        base = "arena" if place.port is None else self._api.names[place.port]
+        held = "float32" if place.port is None else self._values[place.port].dtype
+        return _at(base, held, self._values[name].dtype, place.offset + offset)
+
+    def _scratch(self, step: Step, item: Scratch) -> str:
+        assert step.bands is not None
+        start = self._memory.places[scratch_of(step)].offset
+        return _at("arena", "float32", item.dtype, start + step.bands.offsets()[item.strip])
+
+    def _weight(self, weight: Weight, loads: Loads | None) -> str:
+        index = self._stored.number(weight)
+        if loads is None:
+            return f"w{index}"
+        at = _load(weight, index, loads).at
+        return _at("buffer", "float32", weight.array.dtype.name, at)
+
+    def _record(self, step: Step, record: Record) -> str:
+        fields = ", ".join(
+            f".{name} = {self._field(step, value)}" for name, value in record.fields.items()
+        )
+        text = f"static const struct {record.kind} NAME = {{{fields}}};"
+        return self._structs.setdefault(text, f"g{len(self._structs)}")
+
+    def _field(self, step: Step, value: int | float | tuple[int, ...]) -> str:
+        if isinstance(value, tuple):
+            return "{" + ", ".join(self._whole(step, each) for each in value) + "}"
+        return number(value) if isinstance(value, float) else self._whole(step, value)
+
+    def _whole(self, step: Step, value: int) -> str:
+        if abs(value) > _LARGEST:
+            raise ExportError(f"node {step.label!r}: {value} elements are more than an int counts")
+        return str(int(value))
+
+
+def _in_bands(step: Step) -> bool:
+    """Return whether ``step`` computes some rows at a time."""
+    return step.bands is not None and step.bands.rows < step.bands.height
+
+
+def _load(weight: Weight, index: int, loads: Loads) -> Load:
+    if weight.rows:
+        assert loads.by_rows is not None
+        return loads.by_rows
+    return next(load for load in loads.whole if load.number == index)
+
+
+def _at(base: str, held: str, kind: str, offset: int) -> str:
+    """Return a pointer to a ``kind``, ``offset`` bytes from the array ``base`` of ``held``."""
+    if held != kind:
+        base = f"({C_TYPES[kind]} *){base}"
+    elements = offset // np.dtype(kind).itemsize
+    return f"{base} + {elements}" if elements else base
+
+
+def _loop(index: str, count: str, total: int, most: int, body: Sequence[str]) -> list[str]:
+    """Return ``body`` for ``count`` of ``total`` at a time, at ``most`` so many, from ``index`` on."""
+    return [
+        f"    for ({index} = 0; {index} < {total}; {index} += {count}) {{",
+        f"        {count} = {total} - {index} < {most} ? {total} - {index} : {most};",
+        *(f"    {line}" for line in body),
+        "    }",
+    ]
 
 
 def _functions(steps: Sequence[Step]) -> set[str]:
@@ -177,7 +267,7 @@ def _functions(steps: Sequence[Step]) -> set[str]:
         item.name
         for step in steps
         for item in step.all_arguments
-        if isinstance(item, Function | Named) and item.name
+        if isinstance(item, Function) and item.name
     }
     sources = (step.bands.source for step in steps if step.bands is not None)
     named |= {source.kernel for source in sources if source is not None}

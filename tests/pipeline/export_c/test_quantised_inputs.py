@@ -32,7 +32,7 @@ def test_zero_points_that_are_left_out(dtype: str, target: str, tmp_path: Path) 
     found = {
         port.name: network.quantised[port.name] for port in (*network.inputs, *network.outputs)
     }
-    assert {(how.dtype, how.zero) for how in found.values()} == {(dtype, 0)}
+    assert {(how.dtype, how.plain_zero) for how in found.values()} == {(dtype, 0)}
 
 
 def test_what_a_split_makes_of_an_output_stays_a_float(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from models.zoo.patchnet import patchnet
 from pipeline.export_c.errors import ExportError
 from pipeline.export_c.export import Options, export_c
 from tests.models.nets import answers, inputs_for, parsed
-from tests.pipeline.export_c.byte_graphs import Graph
+from tests.pipeline.export_c.byte_graphs import MICROSOFT, Graph, same_bits
 from tests.pipeline.export_c.compiled import Compiled, agree, needs_compiler, packed
 
 IMAGE = {"image": (1, 3, 32, 32)}
@@ -120,16 +120,16 @@ def test_bytes_in_and_out(inputs_by: str, tmp_path: Path) -> None:
     (name,) = expected
     first, last = network.quantised["image"], network.quantised[name]
     limits = np.iinfo(first.dtype)
-    numbers = np.rint(image / np.float32(first.scale)) + first.zero
+    numbers = np.rint(image / np.float32(first.one)) + first.plain_zero
     given_ = np.clip(numbers, limits.min, limits.max).astype(first.dtype)
     status, outputs = compiled.run({"image": given_})
     assert status == 0
-    scaled = (outputs[name].astype(np.int32) - last.zero).astype(np.float32)
-    np.testing.assert_array_equal(scaled * np.float32(last.scale), expected[name])
+    scaled = (outputs[name].astype(np.int32) - last.plain_zero).astype(np.float32)
+    np.testing.assert_array_equal(scaled * np.float32(last.one), expected[name])
     if inputs_by == "memory":
         assert compiled.exported.memory.arena_bytes <= floats.exported.memory.arena_bytes
     header = (tmp_path / "b" / "model.h").read_text()
-    assert f"#define MODEL_IMAGE_ZERO {first.zero}\n" in header
+    assert f"#define MODEL_IMAGE_ZERO {first.plain_zero}\n" in header
 
 
 def test_floats_have_no_bytes(tiny_pack: Pack) -> None:
@@ -220,6 +220,20 @@ def test_a_bottleneck_ends_where_the_next_one_would_begin(tmp_path: Path) -> Non
     agree(compiled.run(given_)[1], answers(tmp_path / "source.onnx", given_))
     kernels = [step.kernel for step in compiled.exported.memory.steps]
     assert kernels == ["bottleneck", "convolve", "convolve"]
+
+
+@needs_compiler
+@pytest.mark.parametrize("arena_bytes", [None, 1 << 20])
+def test_pixels_in_another_shape_end_no_bottleneck(arena_bytes: int | None, tmp_path: Path) -> None:
+    """A product of a matrix with a row for each pixel has one row of them, whatever the image was."""
+    g, shape = Graph("uint8", 3), (1, 3, 8, 8)
+    source = g.convolution(g.quantized(), "a", (24, 3, 1, 1))
+    g.convolution(source, "b", (24, 1, 3, 3), group=24, pads=[1, 1, 1, 1])
+    g.add("Transpose", "t", "b", perm=[0, 2, 3, 1])
+    g.add("Reshape", "r", "t", g.constant(np.array([64, 24])))
+    given_ = (*g.scales["b"], *g.weights((24, 5), 5), g.bias(5), *g.scaled("y", 0.5))
+    g.add("QGemm", "y", "r", *given_, domain=MICROSOFT)
+    same_bits(packed(g.model(shape, ["y"]), tmp_path), tmp_path, shape, arena_bytes=arena_bytes)
 
 
 @needs_compiler
