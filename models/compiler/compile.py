@@ -33,7 +33,6 @@ from models.compiler.writing.describe import (
     source_record,
     value_records,
 )
-from models.compiler.writing.describe_bottlenecks import BottleneckDescriber
 from models.compiler.writing.describe_programs import ProgramDescriber
 from models.compiler.writing.describe_quantised import QuantisedDescriber
 from models.compiler.writing.recipes import Recipes, recipe_records
@@ -47,10 +46,9 @@ from models.compiler.writing.write import (
     write_weights,
 )
 from models.errors import CompileError, PackError
-from models.graphs.finite import infinite_weights
 from models.graphs.inputs import take_defaults
 from models.graphs.metadata import Metadata, read_metadata
-from models.graphs.parameters import count_parameters
+from models.graphs.parameters import count_parameters, infinite_weights
 from models.graphs.reader import read_onnx
 from models.packs.manifest import Manifest, write_manifest
 from models.packs.pack import read_pack
@@ -193,7 +191,7 @@ def _write_pack(
         alternatives=describer.alternatives(),
         row_values=rows.values(),
         row_operators=rows.operators(),
-        bottlenecks=BottleneckDescriber(parts, layout).bottlenecks(),
+        bottlenecks=rows.bottlenecks(),
         programs=programs.programs,  # of all that was described before
         quantised=tuple(quantised.numbers),  # of all pieces that were described before
         layers=layer_records(parts),

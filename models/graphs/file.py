@@ -8,15 +8,19 @@ import mmap
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
+import numpy as np
 import onnx
 from google.protobuf.message import DecodeError
-from onnx import TensorProto
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
+from onnx.external_data_helper import load_external_data_for_tensor
 
 # Smaller weights stay in the message: ONNX Runtime infers shapes from some, and only from there.
 INSIDE_BYTES = 1024
 
+_ALIGNMENT = 64
 _COPY_BYTES = 4 << 20
 _LENGTH_DELIMITED = 2
 _FIXED_BYTES = {1: 8, 5: 4}
@@ -181,3 +185,38 @@ def copy_range(data: FileRange, target: BinaryIO) -> None:
                 raise OSError(None, "ends early", str(data.path))
             target.write(block)
             left -= len(block)
+
+
+def aligned(file: BinaryIO) -> int:
+    """Return where the next tensor begins in ``file``, which ends there now."""
+    file.write(bytes(-file.tell() % _ALIGNMENT))
+    return file.tell()
+
+
+def tensor_in(file: BinaryIO, name: str, array: NDArray[Any]) -> TensorProto:
+    """Return ``array`` as a tensor, in ``file``, beside the model, where it is large."""
+    if array.nbytes <= INSIDE_BYTES:
+        return numpy_helper.from_array(np.array(array), name)
+    held = FileRange(Path(file.name), aligned(file), array.nbytes)
+    file.write(np.ascontiguousarray(array).data)
+    kind = helper.np_dtype_to_tensor_dtype(array.dtype)
+    tensor = TensorProto(name=name, data_type=kind, dims=array.shape)
+    refer(tensor, held, held.path.name)
+    return tensor
+
+
+def numbers_of(tensor: TensorProto, folder: Path = Path()) -> NDArray[Any]:
+    """Return what ``tensor`` holds; what lies in a file, in ``folder`` or anywhere, is mapped."""
+    held = reference(tensor)
+    if held is None:
+        return numpy_helper.to_array(tensor)
+    dtype = helper.tensor_dtype_to_np_dtype(tensor.data_type)
+    return np.memmap(folder / held.path, dtype, "r", held.offset, tuple(tensor.dims))
+
+
+def bring_inside(tensor: TensorProto, folder: Path) -> None:
+    """Let the message have the data of ``tensor``, which may lie in a file in ``folder``."""
+    if tensor.data_location == TensorProto.EXTERNAL:
+        load_external_data_for_tensor(tensor, str(folder))
+        tensor.data_location = TensorProto.DEFAULT
+        del tensor.external_data[:]

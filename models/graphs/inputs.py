@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import onnx
 from numpy.typing import NDArray
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
 from models.errors import OnnxError
-from models.graphs.file import reference
+from models.graphs.file import numbers_of
 from models.graphs.nodes import all_graphs
 from models.graphs.tensors import MAX_TENSOR_BYTES
 from models.network.fields import DTYPES
@@ -137,22 +137,13 @@ def default_tensors(model: onnx.ModelProto) -> dict[str, TensorProto]:
 def take_defaults(model: onnx.ModelProto) -> dict[str, NDArray[Any]]:
     """Remove the defaults of inputs from ``model``; return them, each as its input takes it."""
     tensors = default_tensors(model)
-    arrays = {name: _array(tensor) for name, tensor in tensors.items()}
+    arrays = {name: numbers_of(tensor) for name, tensor in tensors.items()}
     kept = [tensor for tensor in model.graph.initializer if tensor.name not in arrays]
     if arrays:
         copies = [TensorProto.FromString(tensor.SerializeToString()) for tensor in kept]
         del model.graph.initializer[:]
         model.graph.initializer.extend(copies)
     return arrays
-
-
-def _array(tensor: TensorProto) -> NDArray[Any]:
-    held = reference(tensor)
-    if held is None:
-        return numpy_helper.to_array(tensor)
-    dtype = helper.tensor_dtype_to_np_dtype(tensor.data_type)
-    count = math.prod(tensor.dims)
-    return np.fromfile(held.path, dtype, count, offset=held.offset).reshape(tuple(tensor.dims))
 
 
 def fix_inputs(

@@ -30,10 +30,32 @@ def set_attributes(node: onnx.NodeProto, **values: int | list[int] | None) -> No
 
 def with_attributes(node: onnx.NodeProto, **values: int | list[int] | None) -> onnx.NodeProto:
     """Return a copy of ``node`` with attributes of these values; None: without them."""
-    found = onnx.NodeProto()
-    found.CopyFrom(node)
+    found = copied(node)
     set_attributes(found, **values)
     return found
+
+
+def copied(
+    node: onnx.NodeProto,
+    inputs: Iterable[str] | None = None,
+    outputs: Iterable[str] | None = None,
+    name: str | None = None,
+) -> onnx.NodeProto:
+    """Return ``node`` again; what is given is not as it was."""
+    found = onnx.NodeProto()
+    found.CopyFrom(node)
+    if inputs is not None:
+        found.input[:] = inputs
+    if outputs is not None:
+        found.output[:] = outputs
+    if name is not None:
+        found.name = name
+    return found
+
+
+def versions_of(opsets: Iterable[onnx.OperatorSetIdProto]) -> dict[str, int]:
+    """Return the versions of domains, ONNX's own is ""."""
+    return {domain_of(item.domain): item.version for item in opsets}
 
 
 def node_of(node: onnx.NodeProto, opsets: Mapping[str, int]) -> Node:
@@ -98,11 +120,11 @@ def live(model: onnx.ModelProto) -> list[onnx.NodeProto]:
     return kept[::-1]
 
 
-def replace_nodes(model: onnx.ModelProto, nodes: Iterable[onnx.NodeProto]) -> None:
-    """Let ``model`` have ``nodes``, which may be its own, and no others."""
+def replace_nodes(graph: onnx.GraphProto, nodes: Iterable[onnx.NodeProto]) -> None:
+    """Let ``graph`` have ``nodes``, which may be its own, and no others."""
     kept = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
-    del model.graph.node[:]
-    model.graph.node.extend(kept)
+    del graph.node[:]
+    graph.node.extend(kept)
 
 
 def _captured(graph: onnx.GraphProto) -> Iterator[str]:
@@ -155,3 +177,11 @@ def stable_order(needs: Mapping[int, set[int]]) -> list[int]:
             if not missing[user]:
                 heapq.heappush(ready, user)
     return order
+
+
+def fresh(name: str, taken: set[str]) -> str:
+    """Return ``name``, or a longer one where that is ``taken``; it is taken then."""
+    while name in taken:
+        name += "_"
+    taken.add(name)
+    return name

@@ -1,11 +1,16 @@
-"""How many numbers of a network are trained."""
+"""The weights of a network: how many numbers are trained, and which are no numbers."""
 
 import math
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 
+import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
+from models.graphs.file import numbers_of
 from models.graphs.nodes import all_graphs
+from models.network.operators import LAYERS
 
 # Inputs with floating-point constants that nobody trains: statistics, regions and scales.
 _UNTRAINED = {
@@ -34,6 +39,9 @@ _QUANTISED = {
     "MatMulNBits": (1,),
 }
 _FLOATING = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE)
+_FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE)
+# Weights are mapped: a few MiB at a time, so that none of them are held.
+_BLOCK = 1 << 20
 
 
 def quantised_weights(node: onnx.NodeProto) -> list[str]:
@@ -87,3 +95,31 @@ def _quantised_count(node: onnx.NodeProto, tensor: TensorProto) -> int:
 def is_quantised(node: onnx.NodeProto) -> bool:
     """Return whether ``node`` computes with quantised numbers."""
     return node.op_type in _QUANTISED
+
+
+def infinite_weights(model: onnx.ModelProto) -> list[str]:
+    """Return which weights of layers of ``model``, from ``read_onnx``, have NaN or infinities, in words.
+
+    Whatever is computed from them is no number either.
+    """
+    # Elsewhere infinities have a meaning, as in masks. Nobody has checked yet that a layer has weights.
+    layers = (node for node in model.graph.node if node.op_type in LAYERS)
+    weights = {name for node in layers for name in node.input[1:2]}
+    held = (tensor for tensor in model.graph.initializer if tensor.name in weights)
+    return [
+        f"weights {tensor.name!r}: {wrong} of {math.prod(tensor.dims)} are NaN or infinite"
+        for tensor, wrong in infinite_tensors(held)
+    ]
+
+
+def infinite_tensors(
+    tensors: Iterable[TensorProto], folder: Path = Path()
+) -> Iterator[tuple[TensorProto, int]]:
+    """Yield floats that have NaN or infinities, and how many; ``folder``: where their files lie."""
+    for tensor in tensors:
+        if tensor.data_type in _FLOATS:
+            numbers = numbers_of(tensor, folder).reshape(-1)
+            blocks = (numbers[first : first + _BLOCK] for first in range(0, len(numbers), _BLOCK))
+            wrong = sum(int((~np.isfinite(block)).sum()) for block in blocks)
+            if wrong:
+                yield tensor, wrong

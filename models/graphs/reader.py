@@ -12,13 +12,11 @@ import onnx
 from google.protobuf.message import DecodeError
 
 from models.errors import OnnxError
-from models.graphs.constants import lift_constants
 from models.graphs.file import FileRange, parse_onnx
 from models.graphs.inputs import Warn, fix_inputs, keep_defaults
 from models.graphs.nodes import all_graphs
 from models.graphs.tensors import all_tensors, take_tensors
-from models.graphs.tidy import tidy
-from models.graphs.versions import lower_versions
+from models.graphs.tidy import lift_constants, lower_versions, tidy
 
 
 def read_onnx(

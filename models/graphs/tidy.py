@@ -1,6 +1,8 @@
 """Spellings that ONNX Runtime takes and the ONNX standard does not: made standard before they are checked.
 
-A model without them is left as it is.
+A model without them is left as it is. And two things that are spelled in one way from here on: Constant
+nodes are initializers, one form of weight to count, map and stream; versions newer than ONNX Runtime knows
+are lowered where nothing in the model is newer, since onnx marks what it writes with its newest versions.
 """
 
 import math
@@ -10,15 +12,25 @@ from pathlib import Path
 import numpy as np
 import onnx
 from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
-from onnx import TensorProto, helper, numpy_helper
+from onnx import AttributeProto, TensorProto, defs, helper, numpy_helper
 
 from models.errors import OnnxError
-from models.graphs.nodes import all_graphs, made, reads, stable_order
+from models.graphs.nodes import all_graphs, fresh, made, reads, replace_nodes, stable_order
 
 # A sparse weight becomes a dense one inside a protobuf message, which cannot exceed 2 GiB.
 _MAX_DENSE_BYTES = 1 << 30
 
 Nodes = RepeatedCompositeFieldContainer[onnx.NodeProto]
+#: The newest of ONNX Runtime 1.31, which refuses others by their number alone.
+NEWEST_IR, NEWEST_OPSET = 13, 26
+# IR version 14 added two element types, which ONNX Runtime refuses by name, and nothing else.
+_KNOWN_IR = 14
+_TYPES = {
+    ("value_float", AttributeProto.FLOAT): np.float32,
+    ("value_floats", AttributeProto.FLOATS): np.float32,
+    ("value_int", AttributeProto.INT): np.int64,
+    ("value_ints", AttributeProto.INTS): np.int64,
+}
 
 
 def tidy(path: Path, model: onnx.ModelProto) -> None:
@@ -136,3 +148,81 @@ def _places(
         raise OnnxError(f"{where}: an index lies outside of {list(dims)}")
     strides = [math.prod(dims[axis + 1 :]) for axis in range(len(dims))] if by_axis else [1]
     return rows @ np.array(strides, np.int64)
+
+
+def lower_versions(model: onnx.ModelProto) -> None:
+    """Lower IR version and operator set of ``model``, if every operator means the same in both."""
+    if NEWEST_IR < model.ir_version <= _KNOWN_IR:
+        model.ir_version = NEWEST_IR
+    nodes = [node for graph in all_graphs(model.graph) for node in graph.node]
+    _lower_opset(model.opset_import, nodes)
+    for function in model.functions:
+        _lower_opset(function.opset_import, function.node)
+
+
+def _lower_opset(
+    imports: Iterable[onnx.OperatorSetIdProto], nodes: Iterable[onnx.NodeProto]
+) -> None:
+    for item in imports:
+        if item.domain == "" and NEWEST_OPSET < item.version <= defs.onnx_opset_version():
+            own = (node.op_type for node in nodes if node.domain == "")
+            if all(_is_old(operator, item.version) for operator in own):
+                item.version = NEWEST_OPSET
+
+
+def _is_old(operator: str, version: int) -> bool:
+    try:
+        return bool(defs.get_schema(operator, version).since_version <= NEWEST_OPSET)
+    except defs.SchemaError:
+        return False
+
+
+def lift_constants(model: onnx.ModelProto) -> None:
+    """Make the tensors of Constant nodes initializers of their graphs.
+
+    In bodies, too: ONNX Runtime saves a Constant of a body inside a body twice, and then refuses what it
+    saved.
+    """
+    for graph in reversed(
+        list(all_graphs(model.graph))
+    ):  # nodes, and bodies in them, become copies
+        _lift(graph, returns=graph is not model.graph)
+
+
+def _lift(graph: onnx.GraphProto, returns: bool) -> None:
+    """Lift the constants of ``graph``; one that it ``returns`` stays an output that a node makes."""
+    taken = {tensor.name for tensor in graph.initializer} | {value.name for value in graph.input}
+    outputs = {value.name for value in graph.output} if returns else set()
+    kept = []
+    for node in graph.node:
+        tensor = _tensor(node)
+        if tensor is None or node.output[0] in taken:
+            kept.append(node)
+            continue
+        name = node.output[0]
+        tensor.name = name
+        if name in outputs:
+            tensor.name = fresh(f"{name}/constant", taken)
+            kept.append(helper.make_node("Identity", [tensor.name], [name]))
+        taken.add(tensor.name)
+        graph.initializer.append(tensor)
+        node.Clear()
+    if len(kept) < len(graph.node) or outputs:
+        replace_nodes(graph, kept)
+
+
+def _tensor(node: onnx.NodeProto) -> TensorProto | None:
+    """Return a copy of what a Constant node of ONNX makes, if it is numbers."""
+    if node.op_type != "Constant" or node.domain or len(node.output) != 1:
+        return None
+    if len(node.attribute) != 1:
+        return None
+    (item,) = node.attribute
+    if item.name == "value" and item.HasField("t"):
+        tensor = TensorProto()
+        tensor.CopyFrom(item.t)
+        return tensor
+    dtype = _TYPES.get((item.name, item.type))  # of another type it is left to the checker
+    if dtype is None:
+        return None
+    return numpy_helper.from_array(np.array(helper.get_attribute_value(item), dtype))

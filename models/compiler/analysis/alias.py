@@ -65,7 +65,6 @@ def over_operands(graph: Graph, aliases: Aliases, nodes: Iterable[int]) -> Alias
     """Return ``aliases`` with what ``nodes`` make, operators on elements, over operands that die there."""
     parents = dict(aliases.parents)
     storage = Storage(graph, aliases)
-    maker = {name: index for index, node in enumerate(graph.nodes) for name in made(node)}
     for index in nodes:
         node = graph.nodes[index]
         if len(made(node)) != 1 or graph.region(index) is not None:
@@ -76,7 +75,7 @@ def over_operands(graph: Graph, aliases: Aliases, nodes: Iterable[int]) -> Alias
             continue
         operands = [name for name in reads(node) if name in graph.values]
         # What was made last is what regions make and use up at once.
-        for name in sorted(operands, key=lambda each: -maker.get(each, -1)):
+        for name in sorted(operands, key=lambda each: -graph.makers.get(each, -1)):
             others = {each for each in operands if each != name}
             if (
                 result == graph.values[name]

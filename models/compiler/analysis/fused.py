@@ -5,13 +5,11 @@ convolution, a residual that is added to it.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from models.compiler.analysis.graph import Graph
-from models.compiler.analysis.order import edges_of, ordered
 from models.graphs.fusion import Fusion, Surroundings, fusions
-from models.graphs.nodes import domain_of, node_of, reads
-from models.network.fields import Array
+from models.graphs.nodes import reads
 from models.network.node import Known
 from models.network.operators.convolution import CONVOLUTIONS
 from models.network.operators.matrix import GEMMS
@@ -47,39 +45,26 @@ def with_fused(graph: Graph) -> tuple[Graph, Fused]:
         for index in fusion.nodes:
             groups[index] = first
     # Only the last node of a group makes what others read, and all lead to it: groups are on no circle.
-    order = ordered(edges_of(graph), groups)
+    order = graph.order(groups)
     place = {index: position for position, index in enumerate(order)}
-    regions = (
-        replace(region, first=place[region.first], end=place[region.end - 1] + 1)
-        for region in graph.regions
-    )
-    moved = replace(
-        graph,
-        nodes=tuple(graph.nodes[index] for index in order),
-        regions=tuple(sorted(regions, key=lambda region: region.first)),
-    )
     fused = (
         FusedNodes(place[first], place[first] + len(fusion.nodes), fusion.addend)
         for first, fusion in found.items()
     )
-    return moved, {item.first: item for item in fused}
+    return graph.reordered(order), {item.first: item for item in fused}
 
 
 def _fusions(graph: Graph) -> dict[int, Fusion]:
     """Return the fusions of ``graph`` by first node; no two have a node in common."""
-    opsets = {domain_of(item.domain): item.version for item in graph.opsets}
-    nodes = [node_of(node, opsets) for node in graph.nodes]
+    nodes = [graph.record(node) for node in graph.nodes]
     captured = {name for node in graph.nodes for name in reads(node) if name not in node.input}
-
-    def array(name: str) -> Array | None:
-        return graph.values.get(name)
 
     def may_add(index: int, name: str) -> bool:
         # What is convolved is read whole by every chunk: it cannot be a range of channels, too. What is
         # added elsewhere will be made before the convolution.
         return name not in nodes[index].inputs
 
-    known = Known(array, graph.constants.get)
+    known = Known(graph.values.get, graph.constants.get)
     around = Surroundings(nodes, {*graph.outputs, *captured}, known, may_add)
     return fusions(around, _heads(graph))
 

@@ -1,8 +1,8 @@
 """The optimised graph as the compiler sees it: nodes in execution order over named values."""
 
 import functools
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from onnx import TensorProto
 
 from models.compiler.analysis.types import Loose
-from models.graphs.nodes import domain_of, node_of, reads
+from models.graphs.nodes import made, node_of, reads, stable_order, versions_of
 from models.graphs.parameters import quantised_weights
 from models.network.fields import Array
-from models.network.node import Known, UnsuitedError
+from models.network.node import Known, Node, UnsuitedError
 from models.network.operators import Operator, read_operator
 from models.packs.records.network import WindowProduct
 
@@ -93,6 +93,10 @@ class Graph:
         names.update(name for name in quantised_weights(node) if name in self.constants)
         return sum(self.constants[name].nbytes for name in names)
 
+    def names(self) -> set[str]:
+        """Return the names of all values and constants."""
+        return {*self.values, *self.loose, *self.constants, *self.tensors}
+
     def array(self, name: str) -> Array:
         """Return dtype and shape of a value or constant."""
         if name in self.values:
@@ -103,16 +107,20 @@ class Graph:
         constant = self.constants[name]
         return Array(dtype=np.dtype(constant.dtype).name, shape=constant.shape)
 
+    def record(self, node: onnx.NodeProto) -> Node:
+        """Return ``node`` as a plain record."""
+        return node_of(node, self._versions)
+
     def operator(self, node: onnx.NodeProto) -> Operator | None:
         """Return what ``node`` computes; None: no family of operators knows it."""
         try:
-            return read_operator(node_of(node, self._versions), self._known)
+            return read_operator(self.record(node), self._known)
         except UnsuitedError:
             return None
 
     @functools.cached_property
     def _versions(self) -> Mapping[str, int]:
-        return {domain_of(opset.domain): opset.version for opset in self.opsets}
+        return versions_of(self.opsets)
 
     @functools.cached_property
     def _known(self) -> Known:
@@ -127,3 +135,49 @@ class Graph:
             for name in dict.fromkeys(reads(node)):
                 readers.setdefault(name, []).append(index)
         return readers
+
+    @functools.cached_property
+    def makers(self) -> Mapping[str, int]:
+        """For each value the index of the node that makes it; nothing makes inputs."""
+        return {name: index for index, node in enumerate(self.nodes) for name in made(node)}
+
+    def passed(self) -> Iterator[tuple[int, int, str]]:
+        """Yield the maker, a reader and the name of each value that passes between nodes."""
+        for index, node in enumerate(self.nodes):
+            for name in dict.fromkeys(reads(node)):
+                if name in self.makers:
+                    yield self.makers[name], index, name
+
+    def needs(self, groups: Sequence[int]) -> dict[int, set[int]]:
+        """Return, for each group, the groups that it needs; ``groups[i]`` is the group of node i."""
+        needs: dict[int, set[int]] = {group: set() for group in groups}
+        for maker, reader, _ in self.passed():
+            if groups[maker] != groups[reader]:
+                needs[groups[reader]].add(groups[maker])
+        return needs
+
+    def order(self, groups: Sequence[int]) -> list[int]:
+        """Return the nodes in an order that keeps groups together and otherwise changes little."""
+        members = members_of(groups)
+        return [index for group in stable_order(self.needs(groups)) for index in members[group]]
+
+    def reordered(self, order: Sequence[int]) -> "Graph":
+        """Return the same with its nodes in another order, which keeps the nodes of a region together."""
+        place = {index: position for position, index in enumerate(order)}
+        regions = (
+            replace(region, first=place[region.first], end=place[region.end - 1] + 1)
+            for region in self.regions
+        )
+        return replace(
+            self,
+            nodes=tuple(self.nodes[index] for index in order),
+            regions=tuple(sorted(regions, key=lambda region: region.first)),
+        )
+
+
+def members_of(groups: Sequence[int]) -> dict[int, list[int]]:
+    """Return the nodes of each group, ascending; ``groups[i]`` is the group of node i."""
+    members: dict[int, list[int]] = {}
+    for index, group in enumerate(groups):
+        members.setdefault(group, []).append(index)
+    return members

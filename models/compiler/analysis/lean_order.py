@@ -12,7 +12,7 @@ the peak, mostly, and what waits beside everything else, since peaks of large ma
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from models.compiler.analysis.graph import Graph
 from models.graphs.nodes import made, reads
@@ -43,7 +43,7 @@ def with_less_kept(graph: Graph) -> Graph:
     order = _Order(graph)
     while sum(_moved(order, first) for first in range(len(graph.nodes))):
         pass
-    return replace(graph, nodes=tuple(graph.nodes[index] for index in order.nodes))
+    return graph.reordered(order.nodes)
 
 
 def _moved(order: "_Order", first: int) -> bool:

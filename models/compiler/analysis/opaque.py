@@ -13,8 +13,7 @@ from dataclasses import replace
 import onnx
 from onnx import TensorProto
 
-from models.compiler.analysis.graph import Graph, Region
-from models.compiler.analysis.order import Edge, dependencies, edges_of, ordered
+from models.compiler.analysis.graph import Graph, Region, members_of
 from models.graphs.nodes import label, made, reads, subgraphs
 
 
@@ -30,27 +29,17 @@ def with_regions(graph: Graph, refused: Mapping[str, str]) -> Graph:
     }
     if not opaque:
         return graph
-    edges = edges_of(graph)
-    groups = _without_cycles(edges, _joined(graph, edges))
-    order = ordered(edges, groups)
-    place = {index: position for position, index in enumerate(order)}
-    members: dict[int, list[int]] = {}
-    for index, group in enumerate(groups):
-        members.setdefault(group, []).append(index)
-    regions = [
+    groups = _without_cycles(graph, _joined(graph))
+    regions = (
         Region(
-            place[nodes[0]],
-            place[nodes[-1]] + 1,
+            nodes[0],
+            nodes[-1] + 1,
             tuple(f"{name(graph.nodes[i])}: {opaque[i]}" for i in nodes if opaque.get(i)),
         )
-        for nodes in members.values()
+        for nodes in members_of(groups).values()
         if any(index in opaque for index in nodes)
-    ]
-    return replace(
-        graph,
-        nodes=tuple(graph.nodes[index] for index in order),
-        regions=tuple(sorted(regions, key=lambda region: region.first)),
     )
+    return replace(graph, regions=tuple(regions)).reordered(graph.order(groups))
 
 
 def name(node: onnx.NodeProto) -> str:
@@ -77,7 +66,7 @@ def _opaque(graph: Graph, node: onnx.NodeProto, refused: Mapping[str, str]) -> s
     return "" if loose else None
 
 
-def _joined(graph: Graph, edges: list[Edge]) -> list[int]:
+def _joined(graph: Graph) -> list[int]:
     """Return the group of each node: the lowest index among those that share a loose value."""
     groups = list(range(len(graph.nodes)))
 
@@ -86,18 +75,18 @@ def _joined(graph: Graph, edges: list[Edge]) -> list[int]:
             index = groups[index]
         return index
 
-    for maker, reader, item in edges:
+    for maker, reader, item in graph.passed():
         if item in graph.loose:
             one, other = sorted((find(reader), find(maker)))
             groups[other] = one
     return [find(index) for index in range(len(groups))]
 
 
-def _without_cycles(edges: list[Edge], groups: list[int]) -> list[int]:
+def _without_cycles(graph: Graph, groups: list[int]) -> list[int]:
     """Join groups that cannot run one after the other: each needs something of the other."""
     while True:
         try:
-            graphlib.TopologicalSorter(dependencies(edges, groups)).prepare()
+            graphlib.TopologicalSorter(graph.needs(groups)).prepare()
         except graphlib.CycleError as exc:
             cycle = set(exc.args[1])
             groups = [min(cycle) if group in cycle else group for group in groups]

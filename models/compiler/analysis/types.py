@@ -8,6 +8,7 @@ import onnx
 import onnxruntime as ort
 from onnx import TensorProto, helper
 
+from models.graphs.nodes import fresh
 from models.network.fields import DTYPES, STRINGS, UNKNOWN, Array
 
 _ELEMENT_TYPES = {"float": "float32", "double": "float64", "string": STRINGS}
@@ -97,19 +98,11 @@ def _unknown_ranks(
         return []
     asked = onnx.ModelProto()
     asked.CopyFrom(probe)
-    ranks = {name: _free(name, probe) for name in names}
+    taken = {value.name for value in (*probe.graph.input, *probe.graph.output)}
+    ranks = {name: fresh(f"{name}/rank", taken) for name in names}
     for name, rank in ranks.items():
         asked.graph.node.append(helper.make_node("Shape", [name], [rank]))
         asked.graph.output.add().name = rank
     session = open_model(asked)
     known = {port.name for port in session.get_outputs() if port.shape == [0]}
     return [name for name in names if ranks[name] not in known]
-
-
-def _free(name: str, probe: onnx.ModelProto) -> str:
-    """Return a name that ``probe`` does not have yet."""
-    taken = {value.name for value in (*probe.graph.input, *probe.graph.output)}
-    rank = f"{name}/rank"
-    while rank in taken:
-        rank += "/"
-    return rank

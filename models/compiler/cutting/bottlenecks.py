@@ -5,15 +5,24 @@ channels, and each was made for itself, by a depthwise convolution, an activatio
 convolution before, a group of them can be made, added to the result, and forgotten. An inverted
 bottleneck's expansion, its largest tensor, then never exists. The factors of a squeeze-excite gate depend
 on all channels: groups run up to their means first, and again when the factors are there.
+
+
+Each operator has graphs of its own (``GroupOperator`` of models/packs), which take any number of rows and,
+but for depthwise convolutions, whose node says how many channels it has, any number of channels:
+bottlenecks that are alike share them.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+import onnx
+
 from models.compiler.analysis.graph import NCHWC_DOMAIN, Graph
-from models.compiler.cutting.rows import RowGraph, RowNode
-from models.graphs.nodes import made, reads
+from models.compiler.cutting.pieces import port, serialise_nodes
+from models.compiler.cutting.rows import RowGraph, RowNode, padded
+from models.graphs.nodes import attributes, copied, made, reads, with_attributes
+from models.network.node import Value
 from models.network.operators import Convolution
 from models.network.operators.elements import POINTWISE
 from models.network.windows import SAME, Window
@@ -267,3 +276,65 @@ class _Walk:
         )
         inputs = tuple(GroupTensor(each) for each in (*self.pooled, *weights))
         return GroupNodes("once", tuple(self.factors), inputs, name)
+
+
+def group_graphs(
+    graph: Graph, found: FoundBottleneck, elided: frozenset[int]
+) -> Iterator[list[bytes]]:
+    """Yield, for each operator of a bottleneck, its graphs in their order."""
+    for item in found.operators:
+        nodes = [graph.nodes[index] for index in item.nodes if index not in elided]
+        if item.kind == "each":
+            yield _of_sizes(graph, item, nodes[0], found.sizes)
+        elif item.kind == "sum":
+            yield list(_sums(graph, item, nodes[0]))
+        else:
+            yield [_serialised(graph, item, nodes)]
+
+
+def _of_sizes(
+    graph: Graph, item: GroupNodes, node: onnx.NodeProto, sizes: Sequence[int]
+) -> list[bytes]:
+    return [
+        _serialised(graph, item, [_grouped(edge, size)])
+        for size in sizes
+        for edge in _edges(graph, node)
+    ]
+
+
+def _grouped(node: onnx.NodeProto, size: int) -> onnx.NodeProto:
+    """Return a convolution of one channel each with ``size`` of them; others as they are."""
+    return node if attributes(node).get("group", 1) == 1 else with_attributes(node, group=size)
+
+
+def _edges(graph: Graph, node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
+    """Yield ``node`` with all its padding, that above only, none, that below only; beside rows it stays."""
+    operator = graph.operator(node)
+    windows = operator.windows if isinstance(operator, Convolution) else None
+    if windows is None or not any((*windows.before, *windows.behind)):
+        yield from [node] * 4
+        return
+    (top, left), (bottom, right) = windows.before, windows.behind
+    for above, below in ((1, 1), (1, 0), (0, 0), (0, 1)):
+        yield padded(node, [above * top, left, below * bottom, right])
+
+
+def _sums(graph: Graph, item: GroupNodes, node: onnx.NodeProto) -> Iterator[bytes]:
+    """Yield the convolution as the first group has it, later ones, and the last one."""
+    plain = with_attributes(node, activation=None, activation_params=None)
+    yield _serialised(graph, item, [plain])
+    result = port(graph, item.output)
+    so_far = result.named("so far")
+    inputs = [*_ports(graph, item)[:2], so_far]
+    for each in (plain, node):
+        more = copied(each, [*node.input[:2], "", so_far.name])
+        yield serialise_nodes(graph, [more], inputs, [result])
+
+
+def _serialised(graph: Graph, item: GroupNodes, nodes: Sequence[onnx.NodeProto]) -> bytes:
+    result = port(graph, nodes[-1].output[0])
+    return serialise_nodes(graph, nodes, _ports(graph, item), [result])
+
+
+def _ports(graph: Graph, item: GroupNodes) -> list[Value]:
+    return [port(graph, tensor.name) for tensor in item.inputs]

@@ -17,7 +17,7 @@ import onnx
 from models.compiler.analysis.graph import NCHWC_DOMAIN, Graph
 from models.compiler.analysis.slices import CutAlternative, CutPiece, Slice
 from models.compiler.cutting.layout import planned_span
-from models.graphs.nodes import made, reads
+from models.graphs.nodes import attributes, made, reads
 from models.network.operators.convolution import ADDEND, CONVOLUTIONS
 from models.network.operators.matrix import GEMMS
 from models.packs.records.spans import SPAN_ALIGNMENT
@@ -94,7 +94,6 @@ def _is_splittable(graph: Graph, node: onnx.NodeProto) -> bool:
     """Return whether output channels of ``node`` are computed apart and lie apart in memory."""
     if node.op_type not in (*CONVOLUTIONS, *GEMMS):
         return False
-    values = {item.name: item for item in node.attribute}
     result = graph.values[node.output[0]].shape
     vectors = [name for name in node.input[2:ADDEND] if name]
     if (
@@ -104,13 +103,13 @@ def _is_splittable(graph: Graph, node: onnx.NodeProto) -> bool:
         or not all(graph.is_weight(name) for name in (node.input[1], *vectors))
     ):
         return False
+    given = attributes(node)
     if node.op_type in CONVOLUTIONS:
-        grouped = "group" in values and values["group"].i != 1
-        return not grouped and not (node.op_type == "FusedConv" and len(node.input) > ADDEND)
+        adds = node.op_type == "FusedConv" and len(node.input) > ADDEND
+        return given.get("group", 1) == 1 and not adds
     bias = graph.array(vectors[0]).shape if vectors else ()
-    by_row = "transB" in values and values["transB"].i == 1
-    swapped = "transA" in values and values["transA"].i == 1
-    return by_row and not swapped and (not bias or bias[-1] == result[1])
+    by_row = given.get("transB", 0) == 1 and not given.get("transA", 0)
+    return by_row and (not bias or bias[-1] == result[1])
 
 
 def alternatives(graph: Graph, pieces: Sequence[CutPiece]) -> Iterator[CutAlternative]:

@@ -12,8 +12,7 @@ from models.compiler.analysis.fused import Fused, with_fused
 from models.compiler.analysis.graph import Graph
 from models.compiler.analysis.opaque import name, with_regions
 from models.compiler.analysis.slices import CutAlternative, CutPiece
-from models.compiler.cutting.bottleneck_graphs import group_graphs
-from models.compiler.cutting.bottlenecks import FoundBottleneck, find_bottlenecks
+from models.compiler.cutting.bottlenecks import FoundBottleneck, find_bottlenecks, group_graphs
 from models.compiler.cutting.chains import find_chains, place_chains
 from models.compiler.cutting.chunks import alternatives
 from models.compiler.cutting.cut import Cutter, cut
@@ -33,6 +32,8 @@ _REASON_LENGTH = 300
 
 #: Loads a piece as an engine will. Raises SessionError.
 Load = Callable[[bytes], object]
+#: Returns why an engine refuses a piece; None: it does not.
+Fault = Callable[[bytes], str | None]
 
 
 @dataclass
@@ -128,17 +129,18 @@ def partition(
         CompileError: ONNX Runtime refuses a resident piece.
     """
     refused: dict[str, str] = {}
+    fault = functools.cache(functools.partial(_error, load))
     while True:
         parts = _cut(with_regions(graph, refused), target, chunk_bytes, measure)
         more = {
             key: reason
             for data, piece in parts.graphs.items()
-            for key, reason in _refused(parts, data, piece, source, load)
+            for key, reason in _refused(parts, data, piece, source, fault)
         }
         if not more:
-            _add_alternatives(parts, target, load)
-            _add_rows(parts, target, load)
-            _add_bottlenecks(parts, load)
+            _add_alternatives(parts, target, fault)
+            _add_rows(parts, target, fault)
+            _add_bottlenecks(parts, fault)
             return parts
         refused |= more
 
@@ -194,26 +196,22 @@ def _cut(graph: Graph, target: Target, chunk_bytes: int, measure: Measure) -> Pa
     return parts
 
 
-def _add_alternatives(parts: Partition, target: Target, load: Load) -> None:
-    """Add the alternatives that ``load`` accepts and that give the same bits.
+def _add_alternatives(parts: Partition, target: Target, fault: Fault) -> None:
+    """Add the alternatives without a ``fault`` that give the same bits.
 
     Kernels for GPUs (pipeline/devices/cuda/kernels) add up each output channel by itself: there all do.
     """
     certain = target.capability is not None
     equality = Equality(parts.graph)
-    accepted = dict.fromkeys(parts.graphs, True)
     finest = list(parts.graphs)
     for alternative in alternatives(parts.graph, parts.pieces):
         serialised = [
             serialise(parts.graph, piece, parts.aliases.elided, sized=certain)
             for piece in alternative.pieces
         ]
-        for data in serialised:
-            if data not in accepted:
-                accepted[data] = _error(data, load) is None
-        run = range(alternative.first, alternative.end)
-        if not all(accepted[data] for data in serialised):
+        if any(fault(data) is not None for data in serialised):
             continue
+        run = range(alternative.first, alternative.end)
         if certain or equality.holds(
             [(parts.pieces[number], finest[parts.graph_of[number]]) for number in run],
             list(zip(alternative.pieces, serialised, strict=True)),
@@ -223,19 +221,15 @@ def _add_alternatives(parts: Partition, target: Target, load: Load) -> None:
             parts.alternative_graphs.append(numbers)
 
 
-def _add_rows(parts: Partition, target: Target, load: Load) -> None:
-    """Add the operators on rows that ``load`` accepts; a GPU runs whole tensors."""
+def _add_rows(parts: Partition, target: Target, fault: Fault) -> None:
+    """Add the operators on rows without a ``fault``; a GPU runs whole tensors."""
     if target.capability is not None:
         return
-    found = parts.rows
-    data = [_serialised(parts, row, row.node) for row in found.nodes]
-    tiles = [_serialised(parts, row, row.tile) for row in found.nodes]
-    accepted = {item: _error(item, load) is None for item in {*data, *tiles} if item is not None}
-    able = {
-        row.index
-        for row, item in zip(found.nodes, data, strict=True)
-        if item is None or accepted[item]
-    }
+    made = [
+        (row, _serialised(parts, row, row.node), _serialised(parts, row, row.tile))
+        for row in parts.rows.nodes
+    ]
+    able = {row.index for row, data, _ in made if data is None or fault(data) is None}
     # A piece is replaced by all of its nodes or stays as it is.
     apart = {
         index
@@ -243,42 +237,33 @@ def _add_rows(parts: Partition, target: Target, load: Load) -> None:
         if not able.issuperset(nodes := _computed(parts, piece))
         for index in nodes
     }
-    kept = [
-        (row, item, tile if tile is not None and accepted[tile] else None)
-        for row, item, tile in zip(found.nodes, data, tiles, strict=True)
-        if row.index in able - apart
-    ]
-    found.nodes[:] = [row for row, _, _ in kept]
-    for row, *both in kept:
-        numbers = [
-            None if item is None else parts.numbers([item], [parts.whole(row.index, row.index)])[0]
-            for item in both
-        ]
-        parts.row_graphs.append(numbers[0])
-        parts.tile_graphs.append(numbers[1])
+    made = [item for item in made if item[0].index in able - apart]
+    parts.rows.nodes[:] = [row for row, _, _ in made]
+    for row, data, tile in made:
+        piece = parts.whole(row.index, row.index)
+        usable = None if tile is None or fault(tile) is not None else tile
+        row_graph, tile_graph = (
+            None if each is None else parts.numbers([each], [piece])[0] for each in (data, usable)
+        )
+        parts.row_graphs.append(row_graph)
+        parts.tile_graphs.append(tile_graph)
 
 
-def _add_bottlenecks(parts: Partition, load: Load) -> None:
-    """Keep the bottlenecks that are whole pieces and whose graphs ``load`` accepts; add these graphs."""
-    accepted = dict.fromkeys(parts.graphs, True)
+def _add_bottlenecks(parts: Partition, fault: Fault) -> None:
+    """Keep the bottlenecks that are whole pieces and whose graphs have no ``fault``; add these graphs."""
     kept = []
     for found in parts.bottlenecks:
-        nodes = range(found.first_node, found.end_node)
-        if not parts.is_whole(nodes):
+        if not parts.is_whole(range(found.first_node, found.end_node)):
             continue
         graphs = list(group_graphs(parts.graph, found, parts.aliases.elided))
-        for data in (data for each in graphs for data in each):
-            if data not in accepted:
-                accepted[data] = _error(data, load) is None
-        if all(accepted[data] for each in graphs for data in each):
-            kept.append(found)
-            own = [parts.whole(item.nodes[0], item.nodes[-1]) for item in found.operators]
-            parts.group_graphs.append(
-                [
-                    parts.numbers(each, [piece] * len(each))
-                    for each, piece in zip(graphs, own, strict=True)
-                ]
-            )
+        if any(fault(data) is not None for each in graphs for data in each):
+            continue
+        kept.append(found)
+        numbers = []
+        for item, each in zip(found.operators, graphs, strict=True):
+            piece = parts.whole(item.nodes[0], item.nodes[-1])
+            numbers.append(parts.numbers(each, [piece] * len(each)))
+        parts.group_graphs.append(numbers)
     parts.bottlenecks[:] = kept
 
 
@@ -291,10 +276,10 @@ def _computed(parts: Partition, piece: CutPiece) -> set[int]:
 
 
 def _refused(
-    parts: Partition, data: bytes, piece: CutPiece, source: Path, load: Load
+    parts: Partition, data: bytes, piece: CutPiece, source: Path, fault: Fault
 ) -> list[tuple[str, str]]:
-    """Load a piece as an engine will; return first output and reason of the nodes that are refused."""
-    error = _error(data, load)
+    """Return first output and reason of the nodes of a piece that an engine refuses."""
+    error = fault(data)
     nodes = parts.graph.nodes[piece.first_node : piece.end_node]
     if error is None:
         return []
@@ -304,7 +289,7 @@ def _refused(
     for index in range(piece.first_node, piece.end_node):
         if index not in parts.aliases.elided:
             alone = serialise(parts.graph, parts.whole(index, index), parts.aliases.elided)
-            found.append((made(parts.graph.nodes[index])[0], _error(alone, load)))
+            found.append((made(parts.graph.nodes[index])[0], fault(alone)))
     guilty = [(key, reason) for key, reason in found if reason is not None]
     reason = "ONNX Runtime takes its weights only as constants"
     return [
@@ -312,7 +297,7 @@ def _refused(
     ]
 
 
-def _error(data: bytes, load: Load) -> str | None:
+def _error(load: Load, data: bytes) -> str | None:
     try:
         load(data)
     except SessionError as exc:

@@ -4,18 +4,21 @@ Invariant: two pieces that do the same to different weights give the same bytes,
 serves both. For the CPU, whose kernels take tensors as they come, that is so whatever their sizes.
 """
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 
+import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from models.compiler.analysis.graph import Graph
 from models.compiler.analysis.slices import CutPiece, Slice
 from models.compiler.cutting.rows import RowNode
-from models.network.fields import STRINGS
+from models.network.fields import STRINGS, UNKNOWN
+from models.network.node import Value
 
 #: The lowest IR version that allows initializers outside the inputs and all dtypes in use.
-IR_VERSION = 9
+_IR_VERSION = 9
+_UNSIZED = (UNKNOWN,)
 
 
 def serialise(graph: Graph, piece: CutPiece, elided: frozenset[int], sized: bool = False) -> bytes:
@@ -28,7 +31,14 @@ def serialise(graph: Graph, piece: CutPiece, elided: frozenset[int], sized: bool
         for index in range(piece.first_node, piece.end_node)
         if index not in elided
     ]
-    return _model(graph, nodes, [*piece.inputs.values()], [*piece.outputs.values()], sized)
+
+    def values(parts: Iterable[Slice]) -> list[Value]:
+        shapes = ((part, part.shape if sized else _UNSIZED * len(part.shape)) for part in parts)
+        return [port(graph, part.name, shape) for part, shape in shapes]
+
+    return serialise_nodes(
+        graph, nodes, values(piece.inputs.values()), values(piece.outputs.values())
+    )
 
 
 def inline_constants(
@@ -51,46 +61,49 @@ def constants_of(data: bytes) -> list[int]:
 
 def serialise_rows(graph: Graph, row: RowNode, node: onnx.NodeProto) -> bytes:
     """Return ``node`` of an operator on rows as ``serialise`` does: it takes any number of them."""
-    names = (*(name for name, _ in row.inputs), *row.weights)
-    four = (0, 0, 0, 0)  # only how many there are counts
-    inputs = [
-        Slice(name, graph.array(name).shape if graph.is_weight(name) else four) for name in names
-    ]
-    return _model(graph, [node], inputs, [Slice(row.outputs[0], four)], sized=False)
+    four = _UNSIZED * 4
+    rows = [port(graph, name, four) for name, _ in row.inputs]
+    weights = [port(graph, name) for name in row.weights]
+    return serialise_nodes(graph, [node], [*rows, *weights], [port(graph, row.outputs[0], four)])
 
 
-def _model(
+def port(graph: Graph, name: str, shape: tuple[int, ...] | None = None) -> Value:
+    """Return ``name`` as a port of a ``shape``; None: only how many dimensions it has is said."""
+    array = graph.array(name)
+    shape = _UNSIZED * len(array.shape) if shape is None else shape
+    return Value(name=name, dtype=array.dtype, shape=shape)
+
+
+def serialise_nodes(
     graph: Graph,
     nodes: Sequence[onnx.NodeProto],
-    inputs: Sequence[Slice],
-    outputs: Sequence[Slice],
-    sized: bool,
+    inputs: Sequence[Value],
+    outputs: Sequence[Value],
 ) -> bytes:
-    names = {part.name: f"x{i}" for i, part in enumerate(inputs)}
-    names |= {part.name: f"y{i}" for i, part in enumerate(outputs)}
+    """Return ``nodes``, whose constants that are no inputs stay inside, as a model without names."""
+    names = {value.name: f"x{i}" for i, value in enumerate(inputs)}
+    names |= {value.name: f"y{i}" for i, value in enumerate(outputs)}
     inline = inline_constants(graph, nodes, names)
     own = []
     for node in nodes:
         for name in (*node.input, *node.output):
             if name and name not in names:
                 names[name] = f"t{len(names)}"
-        own.append(renamed(node, names))
+        own.append(_renamed(node, names))
     domains = {node.domain for node in nodes} | {""}
-    model = helper.make_model(
-        helper.make_graph(
-            own,
-            "",
-            [_port(graph, names[part.name], part, sized) for part in inputs],
-            [_port(graph, names[part.name], part, sized) for part in outputs],
-            [numpy_helper.from_array(graph.constants[name], names[name]) for name in inline],
-        ),
-        opset_imports=[item for item in graph.opsets if item.domain in domains],
-        ir_version=IR_VERSION,
+    made = helper.make_graph(
+        own,
+        "",
+        [described(value.named(names[value.name])) for value in inputs],
+        [described(value.named(names[value.name])) for value in outputs],
+        [numpy_helper.from_array(graph.constants[name], names[name]) for name in inline],
     )
+    opsets = [item for item in graph.opsets if item.domain in domains]
+    model = helper.make_model(made, opset_imports=opsets, ir_version=_IR_VERSION)
     return bytes(model.SerializeToString(deterministic=True))
 
 
-def renamed(node: onnx.NodeProto, names: Mapping[str, str]) -> onnx.NodeProto:
+def _renamed(node: onnx.NodeProto, names: Mapping[str, str]) -> onnx.NodeProto:
     """Return ``node`` without a name, whose values have others: equal nodes are equal bytes."""
     # Attributes come in no particular order: sorted, equal nodes are equal bytes.
     own = onnx.NodeProto(
@@ -103,18 +116,9 @@ def renamed(node: onnx.NodeProto, names: Mapping[str, str]) -> onnx.NodeProto:
     return own
 
 
-def _port(graph: Graph, name: str, part: Slice, sized: bool) -> onnx.ValueInfoProto:
-    dtype = graph.array(part.name).dtype
-    shape = part.shape if sized else [None] * len(part.shape)
-    return helper.make_tensor_value_info(name, element_type(dtype), shape)
-
-
-def element_type(dtype: str) -> int:
-    """Return ONNX's number of a dtype of the manifest."""
-    special = {
-        STRINGS: TensorProto.STRING,
-        "bool": TensorProto.BOOL,
-        "float32": TensorProto.FLOAT,
-        "float64": TensorProto.DOUBLE,
-    }
-    return special.get(dtype) or int(TensorProto.DataType.Value(dtype.upper()))
+def described(value: Value) -> onnx.ValueInfoProto:
+    """Return ``value`` as a port of a graph."""
+    strings = value.dtype == STRINGS
+    kind = TensorProto.STRING if strings else helper.np_dtype_to_tensor_dtype(np.dtype(value.dtype))
+    shape = [None if length == UNKNOWN else length for length in value.shape]
+    return helper.make_tensor_value_info(value.name, kind, shape)

@@ -3,15 +3,13 @@
 from collections.abc import Collection
 
 import numpy as np
-import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from models.compiler.analysis.graph import Graph, Region
 from models.compiler.analysis.slices import CutPiece, Slice
-from models.compiler.cutting.pieces import element_type
+from models.compiler.cutting.pieces import described, port
 from models.errors import CompileError
 from models.graphs.nodes import label, made, reads
-from models.network.fields import UNKNOWN
 from models.packs.records.pieces import Resident
 
 # A protobuf message cannot exceed 2 GiB.
@@ -61,8 +59,8 @@ def serialise_resident(graph: Graph, piece: CutPiece) -> bytes:
         helper.make_graph(
             list(nodes),
             "",
-            [_port(graph, name) for name in piece.inputs],
-            [_port(graph, name) for name in piece.outputs],
+            [described(port(graph, part.name, part.shape)) for part in piece.inputs.values()],
+            [described(port(graph, part.name, part.shape)) for part in piece.outputs.values()],
             [_tensor(graph, name) for name in constants],
         ),
         opset_imports=graph.opsets,
@@ -105,12 +103,6 @@ def _tensor(graph: Graph, name: str) -> TensorProto:
     if name in graph.tensors:
         return graph.tensors[name]
     return numpy_helper.from_array(np.asarray(graph.constants[name]), name)
-
-
-def _port(graph: Graph, name: str) -> onnx.ValueInfoProto:
-    array = graph.array(name)
-    dims = [None if dim == UNKNOWN else dim for dim in array.shape]
-    return helper.make_tensor_value_info(name, element_type(array.dtype), dims)
 
 
 def known_bytes(graph: Graph, piece: CutPiece) -> int:

@@ -14,10 +14,8 @@ import onnx
 from onnx import helper
 
 from models.compiler.analysis.graph import NCHWC_DOMAIN, Graph
-from models.compiler.cutting.row_layouts import RowLayouts
-from models.compiler.cutting.row_parts import Parts, shuffled, sliced, taken
-from models.compiler.cutting.row_windows import fill_of, loses_bits, padded, window_of
-from models.graphs.nodes import attributes, made
+from models.compiler.cutting.row_layouts import Parts, RowLayouts, shuffled, sliced, taken
+from models.graphs.nodes import attributes, made, with_attributes
 from models.network.fields import stretches
 from models.network.operators import BatchNorm, Convolution, Pool, Resize
 from models.network.operators.convolution import ADDEND
@@ -31,6 +29,7 @@ _POOLS = ("MaxPool", "AveragePool")
 _PLAIN = frozenset((*_POOLS, "DepthToSpace", "Slice", "SpaceToDepth", "Transpose"))
 _CHANNELS, _ROWS, _COLUMNS = 1, 2, 3
 _ALONG_WIDTH = frozenset(("AveragePool", domain) for domain in _DOMAINS)
+Windowed = Convolution | Pool
 
 
 @dataclass(frozen=True)
@@ -288,3 +287,47 @@ class _Finder:
             tile=node,
             columns=tuple(window for _, window in inputs),
         )
+
+
+def window_of(operator: Windowed, axis: int) -> Window | None:
+    """Return the window of rows (axis 0) or columns (1); None where those at the border are special."""
+    windows = operator.windows
+    given = windows.axes[axis]
+    window = given.fitted(windows.size[axis], windows.result[axis])
+    if max(window.before, window.behind) >= window.reach:
+        return None  # the first or the last are made of padding alone
+    reaches_out = max(window.before, window.behind) > 0
+    if isinstance(operator, Pool) and operator.kind == "mean" and reaches_out:
+        is_counted = operator.counts_padding and window.behind <= given.behind
+        return window if is_counted else None  # means of fewer
+    if fill_of(operator) == "lowest" and window.behind > 0:
+        return None  # a NaN behind which a lowest number comes is lost
+    return window
+
+
+def fill_of(operator: Windowed) -> Outside:
+    """Return what memory holds around the input.
+
+    ONNX Runtime's maximum forgets a NaN when another number follows it. The last row again changes nothing,
+    as long as it is in each window that reaches behind the input: where the kernel is not dilated.
+    """
+    if isinstance(operator, Convolution) or operator.kind == "mean":
+        return "zero"
+    return "lowest" if set(operator.windows.dilations) != {1} else "edge"
+
+
+def loses_bits(operator: Windowed) -> bool:
+    """Return whether a node without its padding is computed in another way.
+
+    One pixel at a time is a product of matrices, which adds up in another order.
+    """
+    windows = operator.windows
+    is_padded = any((*windows.before, *windows.behind))
+    return isinstance(operator, Convolution) and max(windows.kernel) == 1 and is_padded
+
+
+def padded(node: onnx.NodeProto, pads: Sequence[int]) -> onnx.NodeProto:
+    """Return ``node`` with other padding."""
+    if attributes(node).get("auto_pad", "NOTSET") != "NOTSET":
+        node = with_attributes(node, auto_pad=None)
+    return with_attributes(node, pads=list(pads))

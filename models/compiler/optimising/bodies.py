@@ -13,7 +13,7 @@ import onnx
 from onnx import TensorProto, helper
 
 from models.compiler.analysis.graph import is_streamable
-from models.graphs.nodes import all_graphs, made, subgraphs
+from models.graphs.nodes import all_graphs, made, replace_nodes, subgraphs
 
 
 def rename_inner(model: onnx.ModelProto) -> bool:
@@ -82,16 +82,17 @@ def _rename(body: onnx.GraphProto, new: Mapping[str, str]) -> None:
         tensor.name = new.get(tensor.name, tensor.name)
     for node in body.node:
         node.output[:] = [new.get(name, name) for name in node.output]
-    _rename_reads(body.node, new)
+    rename_reads(body.node, new)
 
 
-def _rename_reads(nodes: Iterable[onnx.NodeProto], new: Mapping[str, str]) -> None:
+def rename_reads(nodes: Iterable[onnx.NodeProto], new: Mapping[str, str]) -> None:
+    """Let ``nodes``, and what is inside them, read values under ``new`` names."""
     for node in nodes:
         node.input[:] = [new.get(name, name) for name in node.input]
         for body in subgraphs(node):
             hidden = _defined(body)
             visible = {old: name for old, name in new.items() if old not in hidden}
-            _rename_reads(body.node, visible)
+            rename_reads(body.node, visible)
             for value in body.output:
                 value.name = visible.get(value.name, value.name)
 
@@ -107,10 +108,9 @@ def _move_out(body: onnx.GraphProto, main: onnx.GraphProto, names: _Names) -> No
     for node in body.node:
         tensor = _constant(node)
         if tensor is None or _moved(tensor, inputs, main, names, moved, node.output[0]) is not None:
-            nodes.append(onnx.NodeProto.FromString(node.SerializeToString()))
-    del body.node[:]
-    body.node.extend(nodes)
-    _rename_reads(body.node, moved)
+            nodes.append(node)
+    replace_nodes(body, nodes)
+    rename_reads(body.node, moved)
     for value in body.output:
         if value.name in moved:  # a body cannot return what it does not make
             body.node.append(helper.make_node("Identity", [moved[value.name]], [value.name]))

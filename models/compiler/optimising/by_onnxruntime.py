@@ -14,12 +14,10 @@ import onnxruntime as ort
 from models.compiler.analysis.types import ValueTypes, value_types
 from models.compiler.optimising.bodies import rename_inner
 from models.errors import CompileError, OnnxError
-from models.graphs.file import INSIDE_BYTES, FileRange, copy_range, refer, reference
+from models.graphs.file import INSIDE_BYTES, FileRange, aligned, copy_range, refer, reference
 from models.graphs.nodes import all_graphs, made
 from models.runtime.heap import trim_heap
 from models.runtime.sessions import SessionError, open_session, reason, session_options
-
-_ALIGNMENT = 64
 
 
 def write_reference(model: onnx.ModelProto, folder: Path) -> Path:
@@ -43,8 +41,7 @@ def move_weights(model: onnx.ModelProto, data: Path) -> None:
             held = reference(tensor)
             if held is None and len(tensor.raw_data) <= INSIDE_BYTES:
                 continue
-            file.write(bytes(-file.tell() % _ALIGNMENT))
-            offset = file.tell()
+            offset = aligned(file)
             if held is None:
                 file.write(tensor.raw_data)
             else:

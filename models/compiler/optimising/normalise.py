@@ -1,17 +1,29 @@
 """Small corrections to the optimised model, so that the rest of the compiler meets fewer cases."""
 
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper
-from onnx.external_data_helper import load_external_data_for_tensor
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
 
 from models.compiler.analysis.types import Loose, ValueTypes
+from models.compiler.optimising.bodies import rename_reads
 from models.errors import CompileError
-from models.graphs.nodes import inner_tensors, subgraphs
-from models.network.fields import DTYPES
+from models.graphs.file import bring_inside, reference
+from models.graphs.nodes import attributes, inner_tensors, reads, set_attributes, subgraphs
+from models.graphs.rewriting import Rewriter
+from models.network.fields import DTYPES, Array
+from models.network.operators.matrix import GEMMS
+
+#: Inputs: what is cut, starts, ends, axes, then perhaps steps.
+_AXES = 3
+# The first operator set whose Gemm needs no third input.
+_GEMM_WITHOUT_BIAS = 11
+_PRODUCTS = frozenset({"float32", "float64"})
 
 
 def has_dtype(tensor: TensorProto) -> bool:
@@ -26,10 +38,7 @@ def take_tensors(model: onnx.ModelProto, folder: Path) -> dict[str, TensorProto]
     """Return the initializers that have no dtype; bring the data of theirs and of subgraphs inside."""
     found = {tensor.name: tensor for tensor in model.graph.initializer if not has_dtype(tensor)}
     for tensor in (*found.values(), *inner_tensors(model.graph.node)):
-        if tensor.data_location == TensorProto.EXTERNAL:
-            load_external_data_for_tensor(tensor, str(folder))
-            tensor.data_location = TensorProto.DEFAULT
-            del tensor.external_data[:]
+        bring_inside(tensor, folder)
     return found
 
 
@@ -45,18 +54,11 @@ def copy_constant_outputs(model: onnx.ModelProto) -> None:
         return
     for tensor in model.graph.initializer:
         tensor.name = renamed.get(tensor.name, tensor.name)
-    _rename_inputs(model.graph.node, renamed)
+    rename_reads(model.graph.node, renamed)
     for name, constant in renamed.items():
         model.graph.node.append(helper.make_node("Identity", [constant], [name], name))
     if not any(item.domain in ("", "ai.onnx") for item in model.opset_import):
         model.opset_import.add(domain="", version=17)
-
-
-def _rename_inputs(nodes: Iterable[onnx.NodeProto], renamed: dict[str, str]) -> None:
-    for node in nodes:
-        node.input[:] = [renamed.get(name, name) for name in node.input]
-        for graph in subgraphs(node):
-            _rename_inputs(graph.node, renamed)
 
 
 def check_ports(model: onnx.ModelProto, types: ValueTypes, path: Path) -> None:
@@ -78,3 +80,83 @@ def domains(node: onnx.NodeProto) -> Iterator[str]:
     for graph in subgraphs(node):
         for inner in graph.node:
             yield from domains(inner)
+
+
+class TakeCropsApart(Rewriter):
+    """Replaces each Slice with constant places on several axes by one for each: rows, then columns.
+
+    On rows (models/compiler/cutting/rows.py) the first is what is read and the second a kernel. That is
+    said behind ONNX Runtime, which would make one node of the rows that two patches share, and keep them.
+    """
+
+    def replaced(self, node: onnx.NodeProto) -> Iterator[onnx.NodeProto] | None:
+        if (node.op_type, node.domain) != ("Slice", "") or len(node.input) <= _AXES:
+            return None
+        given = [array for name in node.input[1:] if (array := self.numbers(name)) is not None]
+        is_known = len(given) == len(node.input) - 1 and given[0].size > 1
+        is_crop = is_known and all((step == 1).all() for step in given[_AXES:])
+        return self._one_by_one(node, given) if is_crop else None
+
+    def _one_by_one(
+        self, node: onnx.NodeProto, given: Sequence[NDArray[Any]]
+    ) -> Iterator[onnx.NodeProto]:
+        source, name, count = node.input[0], node.output[0], given[0].size
+        for number in range(count):
+            last = number == count - 1
+            places = [
+                self.constant(f"{name}.place{number}.{part}", item[number : number + 1])
+                for part, item in zip(("start", "end", "axis"), given, strict=False)
+            ]
+            result = name if last else f"{name}.axis{number}"
+            label = node.name if last else result
+            yield helper.make_node("Slice", [source, *places], [result], label)
+            source = result
+
+
+def store_by_row(
+    model: onnx.ModelProto, values: Mapping[str, Array], constants: dict[str, NDArray[Any]]
+) -> None:
+    """Store constant matrices of ``model`` by output row, so that they can be split, if only they move.
+
+    ``Gemm`` with transB=0 becomes transB=1, and so does a ``MatMul`` of one row; others compute several
+    rows, whose results do not lie together by output channel. Nothing is copied here: a constant becomes
+    a view with its axes swapped.
+    """
+    tensors = {tensor.name: tensor for tensor in model.graph.initializer}
+    uses = Counter(name for node in model.graph.node for name in reads(node))
+    version = max((item.version for item in model.opset_import if item.domain == ""), default=0)
+    for node in model.graph.node:
+        by_column = _is_gemm_by_column(node) or (
+            version >= _GEMM_WITHOUT_BIAS and _is_row_product(node, values)
+        )
+        tensor = tensors.get(node.input[1]) if by_column else None
+        if tensor is None or tensor.name not in constants or uses[tensor.name] != 1:
+            continue
+        if len(tensor.dims) == 2:
+            _turn_round(tensor, constants)
+            _transpose(node)
+
+
+def _is_gemm_by_column(node: onnx.NodeProto) -> bool:
+    return node.op_type in GEMMS and not attributes(node).get("transB", 0)
+
+
+def _is_row_product(node: onnx.NodeProto, values: Mapping[str, Array]) -> bool:
+    if node.op_type != "MatMul" or node.domain != "":
+        return False
+    row = values.get(node.input[0])
+    return row is not None and len(row.shape) == 2 and row.shape[0] == 1 and row.dtype in _PRODUCTS
+
+
+def _turn_round(tensor: onnx.TensorProto, constants: dict[str, NDArray[Any]]) -> None:
+    matrix = constants[tensor.name] = constants[tensor.name].T
+    if reference(tensor) is None:
+        tensor.CopyFrom(numpy_helper.from_array(np.ascontiguousarray(matrix), tensor.name))
+    else:
+        tensor.dims[:] = matrix.shape
+
+
+def _transpose(node: onnx.NodeProto) -> None:
+    if node.op_type == "MatMul":
+        node.op_type = "Gemm"
+    set_attributes(node, transB=1)

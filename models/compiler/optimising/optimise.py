@@ -12,15 +12,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import onnx
 import onnxruntime as ort
 from numpy.typing import NDArray
-from onnx import helper, numpy_helper
 
 from models.compiler.analysis.agree import check_agreement
 from models.compiler.analysis.graph import Graph
-from models.compiler.optimising.blocked import stay_blocked
+from models.compiler.optimising.blocked import AlongRows, InterpolateFew, stay_blocked
 from models.compiler.optimising.bodies import move_out
 from models.compiler.optimising.by_onnxruntime import (
     move_weights,
@@ -28,34 +26,30 @@ from models.compiler.optimising.by_onnxruntime import (
     types_of,
     write_reference,
 )
-from models.compiler.optimising.convolutions.channels import fill_channels
-from models.compiler.optimising.convolutions.dense import as_convolutions
-from models.compiler.optimising.convolutions.transposed import transposed_as_convolutions
-from models.compiler.optimising.crops import take_crops_apart
-from models.compiler.optimising.few_channels import interpolate_few
+from models.compiler.optimising.convolutions.channels import FillChannels
+from models.compiler.optimising.convolutions.dense import AsConvolutions
+from models.compiler.optimising.convolutions.transposed import TransposedAsConvolutions
 from models.compiler.optimising.integers.floats import (
     QUANTISES_WEIGHTS,
     find_integers,
     make_floats,
 )
-from models.compiler.optimising.integers.limits import limit_integers
-from models.compiler.optimising.integers.scale_checks import check_scales
-from models.compiler.optimising.integers.unsigned import make_unsigned
-from models.compiler.optimising.integers.zero_points import write_zero_points
-from models.compiler.optimising.matrices import store_by_row
+from models.compiler.optimising.integers.limits import LimitIntegers
+from models.compiler.optimising.integers.unsigned import MakeUnsigned, WriteZeroPoints
 from models.compiler.optimising.normalise import (
+    TakeCropsApart,
     check_ports,
     copy_constant_outputs,
     domains,
     has_dtype,
+    store_by_row,
     take_tensors,
 )
-from models.compiler.optimising.onnx_checker import check
-from models.compiler.optimising.pools import pool_first, settle_pool
-from models.compiler.optimising.rewrite import rewrite
-from models.compiler.optimising.softmax import along_rows
+from models.compiler.optimising.onnx_checker import check, check_scales
+from models.compiler.optimising.pools import PoolFirst, settle_pool
+from models.compiler.optimising.rewrite import RewriteActivations
 from models.errors import OnnxError
-from models.graphs.file import reference
+from models.graphs.file import numbers_of
 from models.graphs.nodes import live
 from models.network.fields import Array
 from models.packs.target import Target, host_target
@@ -92,9 +86,9 @@ def optimise(
     move_weights(model, source.with_suffix(".data"))
     check(model, folder / "checked.onnx", path)
     check_scales(model, path)
-    write_zero_points(model)
+    WriteZeroPoints(model).run()
     if for_cpu:
-        rewrite(model)
+        RewriteActivations(model).run()
     source.write_bytes(model.SerializeToString())
     # In two steps, since each rewrites most weights (batch norms folded, layouts blocked) and holds what
     # it rewrote. The second also folds what the first inserted: casts of weights, bodies of functions.
@@ -110,16 +104,15 @@ def optimise(
     move_out(optimised)
     tensors = take_tensors(optimised, folder)
     copy_constant_outputs(optimised)
-    take_crops_apart(optimised)
-    pool_first(optimised)
+    TakeCropsApart(optimised).run()
+    PoolFirst(optimised).run()
     placed = types_of(optimised, path, folder).placed
-    while settle_pool(optimised, {name: array.shape for name, array in placed.items()}):
+    while settle_pool(optimised, placed):
         placed = types_of(optimised, path, folder).placed
-    shapes = {name: array.shape for name, array in placed.items()}
-    interpolate_few(optimised, shapes, target.block)
-    stay_blocked(optimised, shapes, target.block)
+    InterpolateFew(optimised, placed, target.block).run()
+    stay_blocked(optimised, placed, target.block)
     if for_cpu:
-        along_rows(optimised, shapes)
+        AlongRows(optimised, placed).run()
     constants = _constants(optimised, folder)
     graph = _graph(optimised, constants, path, folder)
     _check_shapes(optimised, graph.values, path)
@@ -138,8 +131,8 @@ def _without_integers(folded: Path, path: Path, target: Target) -> tuple[Path, d
     if not find_integers(model, folder):
         return folded, {}
     if target.isa.startswith("x86"):
-        make_unsigned(model)
-        limit_integers(model)
+        MakeUnsigned(model).run()
+        LimitIntegers(model).run()
     folded.write_bytes(model.SerializeToString())
     if for_cpu:
         folded = optimised_file(folded, folder / "fused.onnx", _Level.ORT_ENABLE_EXTENDED, path)
@@ -165,11 +158,8 @@ def _check_folded(result: Path, path: Path, block: int) -> None:
     placed = types_of(model, path, result.parent).placed
     trim_heap()
     _check_shapes(model, placed, path)
-    changed = (
-        fill_channels(model, placed, block),
-        as_convolutions(model, placed, block),
-        transposed_as_convolutions(model, placed, block),
-    )
+    passes = (FillChannels, AsConvolutions, TransposedAsConvolutions) if block > 1 else ()
+    changed = [each(model, placed, block).run() for each in passes]
     if any(changed):
         result.write_bytes(model.SerializeToString())
 
@@ -193,22 +183,8 @@ def fold(model: onnx.ModelProto, folder: Path, path: Path) -> Path:
 
 def _constants(model: onnx.ModelProto, folder: Path) -> dict[str, NDArray[Any]]:
     """Return the initializers of ``model``, which lies in ``folder``; large ones are mapped."""
-    constants: dict[str, NDArray[Any]] = {}
-    for tensor in model.graph.initializer:
-        if not has_dtype(tensor):
-            continue
-        held = reference(tensor)
-        if held is None:
-            constants[tensor.name] = numpy_helper.to_array(tensor)
-            continue
-        constants[tensor.name] = np.memmap(
-            folder / held.path,
-            helper.tensor_dtype_to_np_dtype(tensor.data_type),
-            "r",
-            held.offset,
-            tuple(tensor.dims),
-        )
-    return constants
+    held = (tensor for tensor in model.graph.initializer if has_dtype(tensor))
+    return {tensor.name: numbers_of(tensor, folder) for tensor in held}
 
 
 def _graph(

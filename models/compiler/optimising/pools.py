@@ -8,12 +8,13 @@ With ``ceil_mode`` a last window that begins in the padding is left out; the sha
 it. Such a pool is said again with padding of which the shape comes that is computed.
 """
 
-from collections import Counter
 from collections.abc import Mapping
 
 import onnx
 
-from models.graphs.nodes import attributes, live, reads, replace_nodes, set_attributes
+from models.graphs.nodes import attributes, copied, set_attributes
+from models.graphs.rewriting import Rewriter
+from models.network.fields import Array
 from models.network.windows import windows_of
 
 _POOLS = ("MaxPool", "AveragePool", "LpPool")
@@ -24,41 +25,21 @@ _CHANNELS = 3
 _ALPHA = 0.01
 
 
-def pool_first(model: onnx.ModelProto) -> None:
-    """Move maxima of bytes before what keeps their order, where they alone read what that makes."""
-    moving = _Moving(model.graph)
-    nodes = list[onnx.NodeProto]()
-    for node in [new for old in model.graph.node for new in moving.replaced(old)]:
-        nodes.append(node)
-        nodes += [moving.behind[name] for name in node.output if name in moving.behind]
-    replace_nodes(model, nodes)
-    replace_nodes(model, live(model))  # without what nobody reads any more
+class PoolFirst(Rewriter):
+    """Moves maxima of bytes before what keeps their order, where they alone read what that makes."""
 
-
-class _Moving:
-    """``behind``: by what they read, the maxima that follow what makes that at once."""
-
-    def __init__(self, graph: onnx.GraphProto) -> None:
-        self._makers = {name: node for node in graph.node for name in node.output}
-        self._uses = Counter(name for node in graph.node for name in reads(node))
-        self._uses.update(port.name for port in graph.output)
-        self.behind: dict[str, onnx.NodeProto] = {}
-
-    def replaced(self, node: onnx.NodeProto) -> list[onnx.NodeProto]:
-        """Return what stands where ``node`` did."""
+    def replaced(self, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
         if node.op_type != _LARGEST or len(node.output) > 1:
-            return [node]
-        return self._moved(node, node.input[0], node.output[0]) or [node]
+            return None
+        return self._moved(node, node.input[0], node.output[0]) or None
 
     def _moved(self, pool: onnx.NodeProto, source: str, result: str) -> list[onnx.NodeProto]:
         """Return the operators that make ``result`` of maxima; none where ``source`` is not theirs."""
-        maker = self._makers.get(source)
+        maker = self.makers.get(source)
         places = () if maker is None else _places(maker)
-        if maker is None or not places or self._uses[source] != 1:
+        if maker is None or not places or self.uses[source] != 1:
             return []
-        last, nodes = onnx.NodeProto(), list[onnx.NodeProto]()
-        last.CopyFrom(maker)
-        last.output[0] = result
+        last, nodes = copied(maker, outputs=[result]), list[onnx.NodeProto]()
         for place in places:
             name, read = f"{result}/{place}", maker.input[place]
             last.input[place] = name
@@ -66,10 +47,8 @@ class _Moving:
             nodes += further
             if further:
                 continue
-            largest = onnx.NodeProto()
-            largest.CopyFrom(pool)
-            largest.name, largest.input[0], largest.output[0] = name, read, name
-            if read in self._makers and read not in self.behind:
+            largest = copied(pool, [read], [name], name)
+            if read in self.makers and read not in self.behind:
                 self.behind[read] = largest
             else:
                 nodes.append(largest)
@@ -85,19 +64,19 @@ def _places(node: onnx.NodeProto) -> range:
     return range(0)
 
 
-def settle_pool(model: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]]) -> bool:
-    """Change the first pool of ``model`` whose output in ``shapes`` is not what is computed.
+def settle_pool(model: onnx.ModelProto, values: Mapping[str, Array]) -> bool:
+    """Change the first pool of ``model`` whose output in ``values`` is not what is computed.
 
     Shapes behind it are then wrong, too: infer them again, and call this again until it returns False.
     """
     for node in model.graph.node:
-        if node.op_type not in _POOLS or node.input[0] not in shapes:
+        if node.op_type not in _POOLS or node.input[0] not in values:
             continue
         known = attributes(node)
         if not known.get("ceil_mode", 0) or known.get("auto_pad", "NOTSET") != "NOTSET":
             continue
-        windows = windows_of(known, known["kernel_shape"], shapes[node.input[0]][2:])
-        if tuple(shapes[node.output[0]][2:]) != windows.result:
+        windows = windows_of(known, known["kernel_shape"], values[node.input[0]].shape[2:])
+        if values[node.output[0]].shape[2:] != windows.result:
             # What the last windows need behind the input, and what they are given.
             needed = [
                 axis.fitted(length, made).behind

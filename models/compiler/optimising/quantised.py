@@ -16,7 +16,7 @@ import math
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import onnx
@@ -24,16 +24,14 @@ from numpy.typing import NDArray
 from onnx import helper
 
 from models.compiler.analysis.graph import Graph
-from models.compiler.optimising.new_constants import NewConstants
-from models.compiler.optimising.windows import WindowPixels, pixels_of
-from models.graphs.nodes import attributes, label, made, reads, with_attributes
+from models.graphs.file import numbers_of, tensor_in
+from models.graphs.nodes import attributes, copied, fresh, label, made, reads, with_attributes
 from models.network.fields import Array
-from models.network.windows import windows_of
+from models.network.windows import Windows, windows_of
 from models.packs.records.network import WindowProduct
 
 #: Parts cannot be joined to larger kernels, as chunks can: they had better not be small.
 LEAST_PART_BYTES = 256 << 10
-
 # To turn weights round takes 1.4 ns a byte; a product takes some 0.5 ns longer than QLinearConv for each
 # result. Measured with AVX-512 and two threads.
 _PIXELS_A_WEIGHT = 2
@@ -49,9 +47,48 @@ _IMAGE_RANK = 4
 _PRODUCT_DOMAIN = "com.microsoft"
 # Bounds of a layer that is one part.
 _WHOLE = 2
-
 Shape = tuple[int, ...]
 Weight = NDArray[Any]
+#: Operators that differ from each other in their scales and zero points alone, and take these as inputs.
+_SCALED = frozenset(
+    (
+        *("DequantizeLinear", "QLinearAdd", "QLinearAveragePool", "QLinearConcat"),
+        *("QLinearGlobalAveragePool", "QLinearLeakyRelu", "QLinearMul", "QLinearSigmoid"),
+        "QuantizeLinear",
+    )
+)
+
+
+@dataclass(frozen=True)
+class WindowPixels:
+    """``pixels``: which pixel of the input each row of each of ``windows`` is, int32 [pixels out * kernel].
+
+    The pixel behind the last one stands for what lies outside of the image. ``outside``: whether any window
+    reaches there. ``plain``: each window is its pixel.
+    """
+
+    windows: Windows
+    pixels: NDArray[np.int32]
+    outside: bool
+
+    @property
+    def plain(self) -> bool:
+        return np.array_equal(self.pixels, np.arange(len(self.pixels)))
+
+
+def pixels_of(windows: Windows, images: int) -> WindowPixels:
+    """Return the pixels that ``windows`` of rows and columns have on so many images."""
+    rows, columns = (
+        axis.begin(np.arange(made))[:, None] + np.arange(axis.kernel) * axis.dilation
+        for axis, made in zip(windows.axes, windows.result, strict=True)
+    )
+    rows, columns = rows[:, None, :, None], columns[None, :, None, :]
+    height, width = windows.size
+    held = (rows >= 0) & (rows < height) & (columns >= 0) & (columns < width)
+    size = height * width
+    image = np.arange(images)[:, None, None, None, None] * size
+    pixels = np.where(held, image + rows * width + columns, images * size)
+    return WindowPixels(windows, pixels.reshape(-1).astype(np.int32), bool((~held).any()))
 
 
 @dataclass(frozen=True)
@@ -76,14 +113,6 @@ _MATRICES = {
     "MatMulIntegerToFloat": _Form(1, 1, (3, 5, 6)),
     "DynamicQuantizeMatMul": _Form(1, 1, (2, 3, 4)),
 }
-#: Operators that differ from each other in their scales and zero points alone, and take these as inputs.
-_SCALED = frozenset(
-    (
-        *("DequantizeLinear", "QLinearAdd", "QLinearAveragePool", "QLinearConcat"),
-        *("QLinearGlobalAveragePool", "QLinearLeakyRelu", "QLinearMul", "QLinearSigmoid"),
-        "QuantizeLinear",
-    )
-)
 _CONVOLUTIONS = {"QLinearConv": _Form(3, 0, (4, 5, 8)), "ConvInteger": _Form(1, 0, (3,))}
 
 
@@ -102,9 +131,8 @@ def stream_quantised(
     version = max((item.version for item in graph.opsets if item.domain == ""), default=0)
     if version < _OPSET or not any(_form(graph, node) for node in graph.nodes):
         return graph
-    path = folder / "quantised.data"
-    with path.open("wb") as file:
-        rewriter = _Rewriter(graph, part_bytes, NewConstants(graph, path, file))
+    with (folder / "quantised.data").open("wb") as file:
+        rewriter = _Rewriter(graph, part_bytes, NewConstants(graph, file))
         nodes = tuple(
             new
             for node in graph.nodes
@@ -121,7 +149,7 @@ def stream_quantised(
         graph,
         nodes=nodes,
         values={**graph.values, **rewriter.values},
-        constants=kept | rewriter.constants.arrays(),
+        constants=kept | rewriter.constants.arrays(folder),
         streamed=frozenset(rewriter.constants.streamed),
         resident=frozenset(rewriter.constants.resident),
         window_products=tuple(rewriter.window_products),
@@ -152,6 +180,41 @@ def _form(graph: Graph, node: onnx.NodeProto) -> _Form | None:
     is_matrix = node.op_type in _CONVOLUTIONS or weight.ndim == 2
     alike = shapes <= {(), (1,), (weight.shape[form.axis],)}
     return form if placed and is_matrix and alike else None
+
+
+class NewConstants:
+    """Constants beside those of a graph, large ones in ``file``, which is open for writing.
+
+    ``tensors``: as messages. ``streamed``: those that are weights, however small they are; ``resident``:
+    those of them that stay in memory.
+    """
+
+    def __init__(self, graph: Graph, file: BinaryIO) -> None:
+        self.tensors: list[onnx.TensorProto] = []
+        self.streamed: list[str] = []
+        self.resident: list[str] = []
+        self._file = file
+        self._names = graph.names()
+
+    def fresh(self, name: str) -> str:
+        """Return ``name``, or a longer one where that is taken; it is taken then."""
+        return fresh(name, self._names)
+
+    def add(
+        self, name: str, array: NDArray[Any], streamed: bool = False, resident: bool = False
+    ) -> str:
+        """Add ``array``; return what it is called."""
+        name = self.fresh(name)
+        if streamed or resident:
+            self.streamed.append(name)
+        if resident:
+            self.resident.append(name)
+        self.tensors.append(tensor_in(self._file, name, array))
+        return name
+
+    def arrays(self, folder: Path) -> dict[str, NDArray[Any]]:
+        """Return all of them, large ones mapped; the file, in ``folder``, is closed by now."""
+        return {tensor.name: numbers_of(tensor, folder) for tensor in self.tensors}
 
 
 class _Rewriter:
@@ -186,8 +249,7 @@ class _Rewriter:
 
         ``first``: of the inputs that may be constants.
         """
-        own = onnx.NodeProto()
-        own.CopyFrom(node)
+        own = copied(node)
         for place, name in enumerate(node.input):
             held = place >= first and name in self._graph.constants
             if held and not self._graph.is_weight(name):
@@ -267,8 +329,7 @@ class _Rewriter:
         bounds = [*range(0, total, self._channels(weight.nbytes, total)), total]
         made = []
         for number, (first, end) in enumerate(itertools.pairwise(bounds)):
-            part = onnx.NodeProto()
-            part.CopyFrom(node)
+            part = copied(node)
             if len(bounds) > _WHOLE:
                 part.name = f"{label(node)}/{number}"
                 shape = (*result.shape[:axis], end - first, *result.shape[axis + 1 :])

@@ -13,45 +13,89 @@ import onnx
 from onnx import helper, numpy_helper
 
 from models.graphs.file import reference
-from models.graphs.nodes import node_of, reads, replace_nodes
+from models.graphs.nodes import copied, made, node_of, reads
+from models.graphs.rewriting import Rewriter
 from models.network.activations import Activation, activation_of
 from models.network.patterns import REWRITTEN, Made, Pattern, activations_in
 
-_DOMAINS = ("", "ai.onnx")
 # Inputs whose sign is that of the result.
 _SIGNED = {"Conv": (1, 2), "BatchNormalization": (1, 2)}
 
 
-def rewrite(model: onnx.ModelProto) -> None:
-    """Replace every activation of ``model``, of one node or several, that has another form."""
-    found = rewritable(model.graph)
-    if not found:
-        return
-    used = {
-        name for node in model.graph.node for name in (*node.input, *node.output, node.name) if name
-    }
-    nodes: list[onnx.NodeProto] = []
-    gone = {id(node) for _, parts in found.values() for node in parts}
-    makers = {name: node for node in model.graph.node for name in node.output}
-    negated = {
-        parts[0].input[0]
-        for activation, parts in found.values()
-        if activation.kind == "mish"
-        and _can_negate(model.graph, makers.get(parts[0].input[0]), parts)
-    }
-    for index, node in enumerate(model.graph.node):
-        if index in found:
-            activation, (first, *_) = found[index]
-            written = _Written(nodes, node.output[0], used)
-            x = first.input[0]
-            if activation.kind == "mish" and x not in negated:
-                x = written.node("Neg", x)
-            written.activation(activation, x)
-        elif not negated.isdisjoint(node.output):
-            nodes.extend(_negated(node, used))
-        elif id(node) not in gone:
-            nodes.append(node)
-    replace_nodes(model, nodes)
+class RewriteActivations(Rewriter):
+    """Replaces every activation, of one node or several, that has another form."""
+
+    def __init__(self, model: onnx.ModelProto) -> None:
+        super().__init__(model)
+        found = rewritable(model.graph).values()
+        # By what each makes: what it is, and of which value.
+        self._found = {
+            parts[-1].output[0]: (activation, parts[0].input[0]) for activation, parts in found
+        }
+        self._gone = {name for _, parts in found for node in parts for name in node.output}
+        self._negated = {
+            parts[0].input[0]
+            for activation, parts in found
+            if activation.kind == "mish" and self._can_negate(parts)
+        }
+
+    def replaced(self, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
+        output = made(node)[0] if made(node) else ""
+        if output in self._found:
+            return self._written(*self._found[output], output)
+        if not self._negated.isdisjoint(node.output):
+            return self._negative(node)
+        return [] if output in self._gone else None
+
+    def _can_negate(self, parts: list[onnx.NodeProto]) -> bool:
+        """Return whether weights alone say the sign of what nothing but the Mish ``parts`` reads."""
+        x = parts[0].input[0]
+        maker = self.makers.get(x)
+        if maker is None or maker.domain or maker.op_type not in _SIGNED or x in self.outputs:
+            return False
+        signed = [maker.input[i] for i in _SIGNED[maker.op_type] if maker.input[i : i + 1]]
+        own = {name for part in parts for name in part.output}
+        return (
+            all(name in self.tensors for name in signed if name)
+            and len(made(maker)) == 1
+            and all(own.issuperset(made(reader)) for reader in self.readers[x])
+        )
+
+    def _negative(self, maker: onnx.NodeProto) -> list[onnx.NodeProto]:
+        """Return nodes that make what ``maker`` makes, negative; ONNX Runtime folds constants."""
+        negative, nodes = copied(maker), []
+        for position in _SIGNED[maker.op_type]:
+            if any(maker.input[position : position + 1]):
+                name = self.fresh(f"{maker.output[0]}/-{position}")
+                nodes.append(helper.make_node("Neg", [maker.input[position]], [name], name))
+                negative.input[position] = name
+        return [*nodes, negative]
+
+    def _written(self, activation: Activation, x: str, output: str) -> list[onnx.NodeProto]:
+        """Return nodes that make ``output``, the ``activation`` of ``x``, each part of it once."""
+        nodes: list[onnx.NodeProto] = []
+
+        def node(kind: str, *inputs: str, **given: Any) -> str:
+            name = self.fresh(f"{output}/{kind}")
+            nodes.append(helper.make_node(kind, inputs, [name], name, **given))
+            return name
+
+        def written(pattern: Pattern) -> str:
+            if isinstance(pattern, Made):
+                if pattern not in known:
+                    inputs = [written(operand) for operand in pattern.operands]
+                    known[pattern] = node(pattern.operator, *inputs, **dict(pattern.numbers))
+            elif pattern != "x":
+                number = activation.alpha if isinstance(pattern, str) else pattern
+                tensor = helper.make_tensor("", onnx.TensorProto.FLOAT, (), [number])
+                return node("Constant", value=tensor)
+            return known[pattern]
+
+        is_negative = activation.kind != "mish" or x in self._negated
+        known: dict[Pattern, str] = {"x": x if is_negative else node("Neg", x)}
+        written(REWRITTEN[activation.kind])
+        nodes[-1].output[0] = output
+        return nodes
 
 
 def rewritable(graph: onnx.GraphProto) -> dict[int, tuple[Activation, list[onnx.NodeProto]]]:
@@ -85,80 +129,3 @@ def rewritable(graph: onnx.GraphProto) -> dict[int, tuple[Activation, list[onnx.
 def _is_rewritten(activation: Activation) -> bool:
     """Return whether it has another form, which is of positive numbers; a Mish of -x is in it."""
     return activation.kind in REWRITTEN and activation.alpha > 0
-
-
-def _can_negate(
-    graph: onnx.GraphProto, maker: onnx.NodeProto | None, parts: list[onnx.NodeProto]
-) -> bool:
-    """Return whether ``maker`` has constant weights and nothing but the Mish ``parts`` reads its result."""
-    if maker is None or maker.domain not in _DOMAINS or maker.op_type not in _SIGNED:
-        return False
-    x = maker.output[0]
-    constants = {tensor.name for tensor in graph.initializer}
-    signed = [maker.input[i] for i in _SIGNED[maker.op_type] if maker.input[i : i + 1]]
-    own = {id(part) for part in parts}
-    elsewhere = any(x in reads(node) and id(node) not in own for node in graph.node)
-    return (
-        set(filter(None, signed)) <= constants
-        and len([*filter(None, maker.output)]) == 1
-        and not elsewhere
-        and all(x != value.name for value in graph.output)
-    )
-
-
-def _negated(maker: onnx.NodeProto, used: set[str]) -> list[onnx.NodeProto]:
-    """Return nodes that make what ``maker`` makes, negative; ONNX Runtime folds constants."""
-    negative = onnx.NodeProto()
-    negative.CopyFrom(maker)
-    nodes = []
-    for position in _SIGNED[maker.op_type]:
-        if not any(maker.input[position : position + 1]):
-            continue
-        name = _unique(f"{maker.output[0]}/-{position}", used)
-        nodes.append(helper.make_node("Neg", [maker.input[position]], [name], name))
-        negative.input[position] = name
-    return [*nodes, negative]
-
-
-def _unique(name: str, used: set[str]) -> str:
-    while name in used:
-        name += "_"
-    used.add(name)
-    return name
-
-
-class _Written:
-    """Appends to ``nodes`` what makes ``output``."""
-
-    def __init__(self, nodes: list[onnx.NodeProto], output: str, used: set[str]) -> None:
-        self._nodes = nodes
-        self._output = output
-        self._used = used
-        self._made: dict[Pattern, str] = {}
-
-    def activation(self, activation: Activation, x: str) -> None:
-        """Write ``activation`` of ``x``."""
-        self._made = {"x": x}
-        self._write(REWRITTEN[activation.kind], activation.alpha)
-        self._nodes[-1].output[0] = self._output
-
-    def node(self, kind: str, *inputs: str, **attributes: Any) -> str:
-        """Add a node; return the name of what it makes, and its own."""
-        name = _unique(f"{self._output}/{kind}", self._used)
-        made = helper.make_node(kind, inputs, [name], name)
-        made.attribute.extend(helper.make_attribute(key, attributes[key]) for key in attributes)
-        self._nodes.append(made)
-        return name
-
-    def _write(self, pattern: Pattern, alpha: float) -> str:
-        """Write what ``pattern`` says, each part once; return the name of it."""
-        if isinstance(pattern, Made):
-            if pattern not in self._made:
-                inputs = [self._write(operand, alpha) for operand in pattern.operands]
-                numbers = dict(pattern.numbers)
-                self._made[pattern] = self.node(pattern.operator, *inputs, **numbers)
-        elif pattern != "x":
-            number = alpha if isinstance(pattern, str) else pattern
-            tensor = helper.make_tensor("", onnx.TensorProto.FLOAT, (), [number])
-            return self.node("Constant", value=tensor)
-        return self._made[pattern]

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from models.compiler.analysis.graph import Graph
-from models.graphs.nodes import label, made
+from models.graphs.nodes import copied, fresh, label, made
 from models.network.fields import Array
 from models.network.operators.elements import POINTWISE
 from models.network.operators.quantised import BYTES
@@ -90,8 +90,7 @@ def table_of(region: Region, constants: Constants, versions: Mapping[str, int]) 
     """
     nodes = []
     for node in region.nodes:
-        alone = onnx.NodeProto()
-        alone.CopyFrom(node)
+        alone = copied(node)
         for attribute in alone.attribute:
             if attribute.name == "axis":
                 attribute.i = 0
@@ -201,7 +200,7 @@ class _Rewriter:
         self._graph = graph
         self._layers = layers
         self._versions = {item.domain: item.version for item in graph.opsets}
-        self._names = {*graph.values, *graph.loose, *graph.constants, *graph.tensors}
+        self._names = graph.names()
         self._behind: dict[str, list[onnx.NodeProto]] = {}
         self._read_as: dict[str, str] = {}
         self._made_as: dict[str, str] = {}
@@ -224,7 +223,7 @@ class _Rewriter:
                 called = result
             numbers = self._value(f"{name}/numbers", replace(held, dtype="int32"))
             # Each has its own, which is streamed with the weights of its layer.
-            own = self._fresh(f"{name}/table")
+            own = fresh(f"{name}/table", self._names)
             self.constants[own] = table
             self._behind[name] = [
                 helper.make_node("Cast", [name], [numbers], to=TensorProto.INT32),
@@ -236,21 +235,12 @@ class _Rewriter:
         for node in self._graph.nodes:
             if not self._gone.isdisjoint(made(node)):
                 continue
-            kept = onnx.NodeProto()
-            kept.CopyFrom(node)
-            kept.input[:] = [self._read_as.get(name, name) for name in node.input]
-            kept.output[:] = [self._made_as.get(name, name) for name in node.output]
-            yield kept
+            inputs = [self._read_as.get(name, name) for name in node.input]
+            yield copied(node, inputs, [self._made_as.get(name, name) for name in node.output])
             for name in made(node):
                 yield from self._behind.get(name, ())
 
     def _value(self, name: str, array: Array) -> str:
-        name = self._fresh(name)
+        name = fresh(name, self._names)
         self.values[name] = array
-        return name
-
-    def _fresh(self, name: str) -> str:
-        while name in self._names:
-            name += "_"
-        self._names.add(name)
         return name

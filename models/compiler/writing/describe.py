@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 from models.compiler.analysis.alias import Aliases
 from models.compiler.analysis.graph import Graph
 from models.compiler.analysis.slices import CutAlternative, CutPiece, Slice
+from models.compiler.cutting.bottlenecks import FoundBottleneck, GroupNodes, GroupTensor
+from models.compiler.cutting.cut import inner_bytes
 from models.compiler.cutting.layout import Layout
 from models.compiler.cutting.partition import Partition
 from models.compiler.cutting.resident import resident_record
@@ -23,8 +25,9 @@ from models.compiler.cutting.rows import RowNode
 from models.compiler.cutting.scratch import Sizes
 from models.compiler.writing.describe_programs import ProgramDescriber
 from models.compiler.writing.describe_quantised import QuantisedDescriber
-from models.graphs.nodes import label
+from models.graphs.nodes import label, made
 from models.packs.checksum import checksum
+from models.packs.records.bottlenecks import Bottleneck, GroupInput, GroupOperator
 from models.packs.records.pieces import (
     Alternative,
     GraphRange,
@@ -172,7 +175,7 @@ class PieceDescriber:
 
 @dataclass(frozen=True)
 class RowDescriber:
-    """Describes the operators on rows of ``parts``; as ``PieceDescriber``."""
+    """Describes the operators on rows of ``parts``, and its bottlenecks; as ``PieceDescriber``."""
 
     parts: Partition
     layout: Layout
@@ -249,6 +252,67 @@ class RowDescriber:
         return Operand(
             kind="span", index=index, offset=offset, dtype=array.dtype, shape=array.shape
         )
+
+    def bottlenecks(self) -> tuple[Bottleneck, ...]:
+        """Return their records."""
+        numbered = zip(self.parts.bottlenecks, self.parts.group_graphs, strict=True)
+        return tuple(self._bottleneck(found, graphs) for found, graphs in numbered)
+
+    def _bottleneck(self, found: FoundBottleneck, graphs: list[list[int]]) -> Bottleneck:
+        own = [
+            number
+            for node in range(found.first_node, found.end_node)
+            for number in self.parts.pieces_of(node)
+        ]
+        makers = {item.output: number for number, item in enumerate(found.operators)}
+        return Bottleneck(
+            first_piece=own[0],
+            end_piece=own[-1] + 1,
+            channels=found.channels,
+            sizes=found.sizes,
+            operators=tuple(
+                self._group_operator(item, tuple(numbers), makers)
+                for item, numbers in zip(found.operators, graphs, strict=True)
+            ),
+            output=self._numbers[found.operators[-1].output],
+        )
+
+    def _group_operator(
+        self, item: GroupNodes, graphs: tuple[int, ...], makers: Mapping[str, int]
+    ) -> GroupOperator:
+        piece = self.parts.whole(item.nodes[0], item.nodes[-1])
+        return GroupOperator(
+            kind=item.kind,
+            graphs=graphs,
+            inputs=tuple(self._group_input(tensor, item, makers) for tensor in item.inputs),
+            shape=self._group_shape(item),
+            scratch_bytes=inner_bytes(self.parts.graph, piece),
+        )
+
+    def _group_shape(self, item: GroupNodes) -> tuple[int, ...]:
+        """Return the shape of what the last of its nodes that has a kernel makes; others name it anew."""
+        computed = [index for index in item.nodes if index not in self.parts.aliases.elided]
+        return self.parts.graph.array(made(self.parts.graph.nodes[computed[-1]])[0]).shape
+
+    def _group_input(
+        self, tensor: GroupTensor, item: GroupNodes, makers: Mapping[str, int]
+    ) -> GroupInput:
+        if tensor.name in makers:
+            return GroupInput(made=makers[tensor.name], axis=tensor.axis, window=tensor.window)
+        if tensor.name in self._numbers:
+            number = self._numbers[tensor.name]
+            return GroupInput(row_value=number, axis=tensor.axis, window=tensor.window)
+        return GroupInput(weights=self._group_weight(tensor.name, item), axis=tensor.axis)
+
+    def _group_weight(self, name: str, item: GroupNodes) -> Operand:
+        spans = (
+            self.layout.span_of[number]
+            for index in item.nodes
+            for number in self.parts.pieces_of(index)
+            for piece in [self.parts.pieces[number]]
+            if any(part.name == name for part in (*piece.weights, *piece.shared_weights))
+        )
+        return self._weight(name, next(spans, None))
 
 
 def layer_records(parts: Partition) -> tuple[Layer, ...]:

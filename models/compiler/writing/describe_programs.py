@@ -15,7 +15,6 @@ from models.compiler.analysis.graph import Graph
 from models.compiler.analysis.slices import CutPiece, Slice
 from models.compiler.cutting.partition import Partition
 from models.compiler.cutting.rows import RowNode
-from models.graphs.nodes import domain_of, node_of
 from models.network.activations import COMMUTE, Activation, Arithmetic
 from models.network.fields import Array, stretches
 from models.network.node import Known, Node, NodeReader, UnsuitedError
@@ -201,8 +200,7 @@ class _Reader:
         self._piece = piece
         own = range(piece.first_node, piece.end_node)
         self._indices = [index for index in own if index not in elided]
-        opsets = {domain_of(item.domain): item.version for item in graph.opsets}
-        self._nodes = [node_of(graph.nodes[index], opsets) for index in self._indices]
+        self._nodes = [graph.record(graph.nodes[index]) for index in self._indices]
         made = (name for node in self._nodes for name in node.outputs if name in graph.values)
         whole = {name: Slice(name, graph.values[name].shape) for name in made}
         self._values = {**whole, **piece.inputs, **piece.outputs}

@@ -117,6 +117,7 @@ def _classification(
         )
     if not is_vector or array.dtype != "float32":
         return None
-    makers = {node.op_type for node in graph.nodes if output in node.output}
-    held: Scores = scores or ("probabilities" if "Softmax" in makers else "logits")
+    maker = graph.makers.get(output)
+    is_softmax = maker is not None and graph.nodes[maker].op_type == "Softmax"
+    held: Scores = scores or ("probabilities" if is_softmax else "logits")
     return Classification(output=output, scores=held, labels=labels)

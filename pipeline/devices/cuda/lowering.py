@@ -11,9 +11,9 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from models.graphs.constants import lift_constants
 from models.graphs.fusion import Surroundings, fusions
 from models.graphs.nodes import domain_of, node_of
+from models.graphs.tidy import lift_constants
 from models.network.fields import DTYPES
 from models.network.node import Known, UnsuitedError, Value
 from models.network.operators import READERS, Convolution, Move, Operator, Reshape, read_operator

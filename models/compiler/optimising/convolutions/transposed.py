@@ -15,16 +15,13 @@ from typing import Any
 
 import numpy as np
 import onnx
-from numpy.typing import NDArray
-from onnx import helper, numpy_helper
+from onnx import helper
 
-from models.graphs.nodes import node_of, replace_nodes
+from models.graphs.rewriting import Rewriter
 from models.network.fields import Array
-from models.network.node import Known, UnsuitedError
-from models.network.operators import TransposedConvolution, read_operator
+from models.network.operators import TransposedConvolution
 from models.network.windows import Window
 
-_DOMAINS = ("", "ai.onnx")
 #: A blocked convolution takes any number of channels below a block, else multiples of this.
 _CHANNELS = 4
 # From here on Slice takes its ends as inputs.
@@ -50,47 +47,24 @@ class _Axis:
         return self.made % self.stride > 0
 
 
-def transposed_as_convolutions(
-    model: onnx.ModelProto, values: Mapping[str, Array], block: int
-) -> bool:
-    """Rewrite ``model``, whose constants ONNX Runtime folds next; return whether anything has changed.
+class TransposedAsConvolutions(Rewriter):
+    """Makes convolutions of those that a kernel for channels in blocks of ``block`` can compute."""
 
-    ``values``: of known size, by name. ``block``: channels in a block, 1: there is no blocked layout.
-    """
-    if block == 1:
-        return False
-    rewriter = _Rewriter(model, values, block)
-    nodes = [made for node in model.graph.node for made in rewriter.rewritten(node)]
-    if len(nodes) == len(model.graph.node):
-        return False
-    replace_nodes(model, nodes)
-    model.graph.initializer.extend(rewriter.constants)
-    return True
-
-
-class _Rewriter:
     def __init__(self, model: onnx.ModelProto, values: Mapping[str, Array], block: int) -> None:
-        self.constants: list[onnx.TensorProto] = []
-        self._opset = max(
-            (item.version for item in model.opset_import if not item.domain), default=0
-        )
-        self._values = values
+        super().__init__(model, values)
         self._block = block
-        self._weights = {tensor.name: tensor for tensor in model.graph.initializer}
-        self._names = {*self._weights, *(port.name for port in model.graph.input)}
-        self._names |= {name for node in model.graph.node for name in node.output}
 
-    def rewritten(self, node: onnx.NodeProto) -> list[onnx.NodeProto]:
-        """Return ``node``, or what makes the same."""
+    def replaced(self, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
         axes = self._axes(node)
-        return [node] if axes is None else self._convolved(node, *axes)
+        return None if axes is None else self._convolved(node, *axes)
 
     def _axes(self, node: onnx.NodeProto) -> tuple[_Axis, _Axis] | None:
         """Return how a convolution does what ``node`` does; None: it is no transposed one, or none does."""
-        if node.op_type != "ConvTranspose" or node.domain not in _DOMAINS:
+        found = self.operator(node) if node.op_type == "ConvTranspose" else None
+        inferred = self.shape(node.output[0])
+        if not isinstance(found, TransposedConvolution) or inferred != found.y.shape:
             return None
-        found = self._read(node)
-        if found is None or not all(name in self._weights for name in node.input[1:] if name):
+        if not all(name in self.tensors for name in node.input[1:] if name):
             return None
         windows, channels = found.windows, found.x.shape[1]
         plain = found.groups == 1 and set(windows.dilations) == {1} and len(windows.axes) == 2
@@ -98,47 +72,28 @@ class _Rewriter:
         if not plain or not blocked or len(set(windows.strides)) != 1:
             return None
         rows, columns = map(_axis, windows.axes, windows.result, windows.size)
-        if rows is None or columns is None or (self._opset < _OPSET and rows.crops | columns.crops):
+        if rows is None or columns is None:
             return None
-        return rows, columns
-
-    def _read(self, node: onnx.NodeProto) -> TransposedConvolution | None:
-        """Return ``node``; None: not all of it is known."""
-        try:
-            found = read_operator(
-                node_of(node, {"": self._opset}), Known(self._array, lambda _: None)
-            )
-        except UnsuitedError:
-            return None
-        if not isinstance(found, TransposedConvolution):
-            return None
-        inferred = self._values.get(node.output[0])
-        return found if inferred is not None and inferred.shape == found.y.shape else None
-
-    def _array(self, name: str) -> Array | None:
-        weight = self._weights.get(name)
-        if weight is None:
-            return self._values.get(name)
-        dtype = helper.tensor_dtype_to_np_dtype(weight.data_type).name
-        return Array(dtype=dtype, shape=tuple(weight.dims))
+        crops = rows.crops or columns.crops
+        return None if crops and self.versions.get("", 0) < _OPSET else (rows, columns)
 
     def _convolved(self, node: onnx.NodeProto, rows: _Axis, columns: _Axis) -> list[onnx.NodeProto]:
         x, weight, *bias = node.input
         title, size = node.output[0], rows.stride
-        inputs, features = self._weights[weight].dims[:2]
+        inputs, features = self.tensors[weight].dims[:2]
         nodes: list[onnx.NodeProto] = []
 
         def new(kind: str, read: Sequence[str], **given: Any) -> str:
-            made = self._fresh(f"{title}/{kind.lower()}")
+            made = self.fresh(f"{title}/{kind.lower()}")
             nodes.append(helper.make_node(kind, read, [made], **given))
             return made
 
         def taken(name: str, axis: int, of: _Axis) -> str:
             shape = [inputs, features, *(len(rows.taps), size)[: 2 * (axis > 2)]]
-            shape += self._weights[weight].dims[2 + (axis > 2) :]
+            shape += self.tensors[weight].dims[2 + (axis > 2) :]
             shape[axis] = 1
-            zeros = self._constant(f"{title}/zeros", np.zeros(shape, np.float32))
-            index = self._constant(f"{title}/taps", np.array(of.taps, np.int64))
+            zeros = self.constant(f"{title}/zeros", np.zeros(shape, np.float32))
+            index = self.constant(f"{title}/taps", np.array(of.taps, np.int64))
             return new("Gather", [new("Concat", [name, zeros], axis=axis), index], axis=axis)
 
         # [inputs, features, kernel rows, places, kernel columns, places]
@@ -146,9 +101,9 @@ class _Rewriter:
         kernel = new("Transpose", [kernel], perm=[3, 5, 1, 0, 2, 4])
         sides = [len(rows.taps), len(columns.taps)]
         shape = np.array([size * size * features, inputs, *sides], np.int64)
-        kernel = new("Reshape", [kernel, self._constant(f"{title}/shape", shape)])
+        kernel = new("Reshape", [kernel, self.constant(f"{title}/shape", shape)])
         if any(bias):
-            every = self._constant(f"{title}/features", np.tile(np.arange(features), size * size))
+            every = self.constant(f"{title}/features", np.tile(np.arange(features), size * size))
             bias = [new("Gather", [bias[0], every], axis=0)]
         pads = [rows.before, columns.before, rows.after, columns.after]
         found = new("Conv", [x, kernel, *filter(None, bias)], kernel_shape=sides, pads=pads)
@@ -158,21 +113,10 @@ class _Rewriter:
         for axis, of in ((2, rows), (3, columns)):
             if of.crops:
                 ends = ([0], [of.made], [axis])
-                given = [self._constant(f"{title}/crop", np.array(end, np.int64)) for end in ends]
+                given = [self.constant(f"{title}/crop", np.array(end, np.int64)) for end in ends]
                 found = new("Slice", [found, *given])
         nodes[-1].output[0] = title
         return nodes
-
-    def _constant(self, name: str, array: NDArray[Any]) -> str:
-        name = self._fresh(name)
-        self.constants.append(numpy_helper.from_array(array, name))
-        return name
-
-    def _fresh(self, name: str) -> str:
-        while name in self._names:
-            name += "_"
-        self._names.add(name)
-        return name
 
 
 def _axis(window: Window, given: int, made: int) -> _Axis | None:

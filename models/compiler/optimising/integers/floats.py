@@ -4,7 +4,7 @@ Where weights alone are quantised, or activations have 16 bits or none, Dequanti
 weight and its operator, and no kernel of integers takes both. ONNX Runtime runs it in every sweep, into
 memory as large as the layer, and the operator behind it has no blocked kernel, as its weights are no
 constants. Here these weights become floats before the network is optimised for its target; how they lie in
-the file is another question (models/compiler/writing/whole_numbers.py).
+the file is another question (models/compiler/writing/storing.py).
 
 Which these are says ONNX Runtime: those that are left when it has made integers of all that it can. Weights
 of 4 bits become weights of 8 bits before that: for the same numbers it has more kernels.
@@ -13,19 +13,17 @@ of 4 bits become weights of 8 bits before that: for the same numbers it has more
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
-from onnx.external_data_helper import load_external_data_for_tensor
 
-from models.graphs.file import INSIDE_BYTES, FileRange, refer
+from models.graphs.file import bring_inside, tensor_in
 from models.graphs.nodes import attributes, replace_nodes
 from models.runtime.sessions import open_session, session_options
 
-_ALIGNMENT = 64
 _WHOLE = (TensorProto.INT8, TensorProto.UINT8, TensorProto.INT4, TensorProto.UINT4)
 _WIDER: Mapping[int, type[np.integer[Any]]] = {
     TensorProto.INT4: np.int8,
@@ -66,8 +64,8 @@ def make_floats(model: onnx.ModelProto, folder: Path) -> dict[str, str]:
             numbers = _dequantised(model, node, operands)
             if operands[0].data_type != TensorProto.INT32:
                 found[node.input[0]] = _why_not_whole(node, operands)
-            model.graph.initializer.append(_tensor(node.output[0], numbers, file))
-    replace_nodes(model, kept)
+            model.graph.initializer.append(tensor_in(file, node.output[0], numbers))
+    replace_nodes(model.graph, kept)
     return found
 
 
@@ -83,7 +81,7 @@ def _widen(model: onnx.ModelProto, folder: Path) -> None:
             kind = _WIDER.get(tensor.data_type)
             if kind is not None and tensor.name in whole - blocked:
                 numbers = numpy_helper.to_array(_inside(tensor, folder)).astype(kind)
-                tensor.CopyFrom(_tensor(tensor.name, numbers, file))
+                tensor.CopyFrom(tensor_in(file, tensor.name, numbers))
 
 
 def _of_constants(node: onnx.NodeProto, constants: Mapping[str, Any] | set[str]) -> bool:
@@ -95,10 +93,7 @@ def _inside(tensor: TensorProto, folder: Path) -> TensorProto:
     """Return a copy of ``tensor`` with its data."""
     copy = TensorProto()
     copy.CopyFrom(tensor)
-    if copy.data_location == TensorProto.EXTERNAL:
-        load_external_data_for_tensor(copy, str(folder))
-        copy.data_location = TensorProto.DEFAULT
-        del copy.external_data[:]
+    bring_inside(copy, folder)
     return copy
 
 
@@ -115,19 +110,6 @@ def _dequantised(
     session = open_session(alone.SerializeToString(), session_options(optimise=False))
     (numbers,) = session.run(None, {})
     return np.asarray(numbers)
-
-
-def _tensor(name: str, numbers: NDArray[Any], file: BinaryIO) -> TensorProto:
-    """Return ``numbers`` as an initializer, in ``file`` where they are many."""
-    if numbers.nbytes <= INSIDE_BYTES:
-        return numpy_helper.from_array(numbers, name)
-    file.write(bytes(-file.tell() % _ALIGNMENT))
-    held = FileRange(Path(file.name), file.tell(), numbers.nbytes)
-    file.write(np.ascontiguousarray(numbers).data)
-    kind = helper.np_dtype_to_tensor_dtype(numbers.dtype)
-    tensor = TensorProto(name=name, data_type=kind, dims=numbers.shape)
-    refer(tensor, held, held.path.name)
-    return tensor
 
 
 def _why_not_whole(node: onnx.NodeProto, operands: list[TensorProto]) -> str:

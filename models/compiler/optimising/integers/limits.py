@@ -15,7 +15,8 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
-from models.graphs.nodes import live, reads, replace_nodes
+from models.graphs.nodes import copied
+from models.graphs.rewriting import Rewriter
 
 _COMPUTING = frozenset(("Add", "Conv", "Gemm", "MatMul"))
 _TYPES: Mapping[int, type[np.integer[Any]]] = {
@@ -29,58 +30,41 @@ _DOMAIN = "com.microsoft"
 _OPERANDS = 2
 
 
-def limit_integers(model: onnx.ModelProto) -> None:
-    """Let QuantizeLinear read what an operator computes, and limit what it makes of that."""
-    version = max((item.version for item in model.opset_import if item.domain == ""), default=0)
-    if version < _OPSET:
-        return
-    if not any(item.domain == _DOMAIN for item in model.opset_import):
-        model.opset_import.append(helper.make_opsetid(_DOMAIN, 1))
-    limits = _Limits(model.graph)
-    replace_nodes(model, [new for node in model.graph.node for new in limits.behind(node)])
-    replace_nodes(model, live(model))  # without those that limited before
+class LimitIntegers(Rewriter):
+    """Lets QuantizeLinear read what an operator computes, and limits what it makes of that."""
 
+    def __init__(self, model: onnx.ModelProto) -> None:
+        super().__init__(model)
+        if _DOMAIN not in self.versions:
+            model.opset_import.append(helper.make_opsetid(_DOMAIN, 1))
 
-class _Limits:
-    def __init__(self, graph: onnx.GraphProto) -> None:
-        self._graph = graph
-        self._tensors = {tensor.name: tensor for tensor in graph.initializer}
-        self._makers = {name: node for node in graph.node for name in node.output}
-        self._uses: dict[str, int] = {value.name: 1 for value in graph.output}
-        for node in graph.node:
-            for name in reads(node):
-                self._uses[name] = self._uses.get(name, 0) + 1
-
-    def behind(self, node: onnx.NodeProto) -> list[onnx.NodeProto]:
+    def replaced(self, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
         """Return ``node``, and behind it the limits before it; who had these is read by nobody then."""
-        limiting = self._makers.get(node.input[0]) if node.op_type == "QuantizeLinear" else None
-        if limiting is None or self._uses[node.input[0]] != 1:
-            return [node]
+        limiting = self.makers.get(node.input[0]) if node.op_type == "QuantizeLinear" else None
+        if limiting is None or self.uses[node.input[0]] != 1 or self.versions.get("", 0) < _OPSET:
+            return None
         again = self._again(limiting, node, node.output[0])
         if again is not None:
-            return again or [node]
+            return again or None
         bounds, source = self._bounds(limiting), limiting.input[0]
-        maker = self._makers.get(source)
-        if bounds is None or maker is None:
-            return [node]
-        rounded, name = self._rounded(node, bounds), node.output[0]
+        maker, scaling = self.makers.get(source), self._scaling(node)
+        if bounds is None or maker is None or scaling is None:
+            return None
+        rounded, name = _rounded(scaling, bounds), node.output[0]
         if rounded is None:  # all that there are
-            return self._again(maker, node, name) or [node]
+            return self._again(maker, node, name) or None
         unlimited = f"{name}/unlimited"
         before = self._again(maker, node, unlimited)
         if before is None:
-            if maker.op_type not in _COMPUTING or self._uses[source] != 1:
-                return [node]
-            first = onnx.NodeProto()
-            first.CopyFrom(node)
-            first.input[0], first.output[0] = source, unlimited
-            before = [first]
+            if maker.op_type not in _COMPUTING or self.uses[source] != 1:
+                return None
+            before = [copied(node, [source, *node.input[1:]], [unlimited])]
         elif not before:
             unlimited = maker.input[0]
-        ends = []
-        for side, bound in zip(("least", "most"), rounded, strict=True):
-            self._graph.initializer.append(numpy_helper.from_array(bound, f"{name}/{side}"))
-            ends.append(f"{name}/{side}")
+        ends = [
+            self.constant(f"{name}/{side}", bound)
+            for side, bound in zip(("least", "most"), rounded, strict=True)
+        ]
         return [*before, helper.make_node("Clip", [unlimited, *ends], [name], f"{name}/limits")]
 
     def _again(
@@ -105,7 +89,7 @@ class _Limits:
 
     def _scaling(self, node: onnx.NodeProto) -> tuple[float, int, int] | None:
         """Return scale and zero point of ``node``, and their type; None: not one of 8-bit integers."""
-        given = [self._tensors[name] for name in node.input[1:] if name in self._tensors]
+        given = [self.tensors[name] for name in node.input[1:] if name in self.tensors]
         if len(given) != _OPERANDS or any(tensor.dims for tensor in given):
             return None
         if given[0].data_type != onnx.TensorProto.FLOAT or given[1].data_type not in _TYPES:
@@ -121,26 +105,23 @@ class _Limits:
             return None
         found = [-np.inf, np.inf]
         for place, name in enumerate(node.input[1:]):
-            if name and name not in self._tensors:
-                return None
             if name:
-                found[place] = float(numpy_helper.to_array(self._tensors[name]).ravel()[0])
+                bound = self.numbers(name)
+                if bound is None:
+                    return None
+                found[place] = float(bound.ravel()[0])
         return found[0], found[1]
 
-    def _rounded(
-        self, node: onnx.NodeProto, bounds: tuple[float, float]
-    ) -> tuple[NDArray[Any], NDArray[Any]] | None:
-        """Return ``bounds`` as integers; None: they are no limits, or ``node`` does not say which."""
-        given = [self._tensors[name] for name in node.input[1:] if name in self._tensors]
-        if len(given) != _OPERANDS or any(tensor.dims for tensor in given):
-            return None
-        scale, zero_point = given
-        kind = _TYPES.get(zero_point.data_type)
-        if kind is None or scale.data_type != onnx.TensorProto.FLOAT:
-            return None
-        step, zero = numpy_helper.to_array(scale), int(numpy_helper.to_array(zero_point))
-        least, most = np.iinfo(kind).min, np.iinfo(kind).max
-        ends = np.clip(np.rint(np.array(bounds, np.float32) / step) + zero, least, most)
-        if tuple(ends) == (least, most):
-            return None
-        return np.array(ends[0], kind), np.array(ends[1], kind)
+
+def _rounded(
+    scaling: tuple[float, int, int], bounds: tuple[float, float]
+) -> tuple[NDArray[Any], NDArray[Any]] | None:
+    """Return ``bounds`` as integers; None: they are no limits."""
+    scale, zero, number = scaling
+    kind = _TYPES[number]
+    least, most = np.iinfo(kind).min, np.iinfo(kind).max
+    steps = np.rint(np.array(bounds, np.float32) / np.float32(scale))
+    ends = np.clip(steps + zero, least, most)
+    if tuple(ends) == (least, most):
+        return None
+    return np.array(ends[0], kind), np.array(ends[1], kind)

@@ -4,17 +4,20 @@ ONNX Runtime's fast kernels for x86 take unsigned activations. Signed ones, as T
 them, it makes unsigned only where a value has one reader, and computes the rest as floats; its kernels for
 signed ones take ten times as long. So each value between QuantizeLinear and DequantizeLinear becomes
 unsigned here, and what comes as signed integers or leaves so is converted.
+
+Before that zero points that are left out are written where they are not those of unsigned bytes.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper, shape_inference
 
-from models.graphs.file import reference
-from models.graphs.nodes import attributes, reads, replace_nodes, set_attributes
+from models.graphs.nodes import attributes, copied, set_attributes
+from models.graphs.rewriting import Rewriter
 
 _UP = 128
 # A value, its scale and its zero point.
@@ -23,11 +26,9 @@ _OPERANDS = 3
 _MOVING = frozenset(
     ("Flatten", "Identity", "MaxPool", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
 )
-
-
-def make_unsigned(model: onnx.ModelProto) -> None:
-    """Let no QuantizeLinear of ``model`` make signed 8-bit integers for other nodes."""
-    _Unsigned(model).run()
+_ZERO = 2
+_TYPE_IS_SAID = 21
+_OTHER_KINDS = (TensorProto.INT8, TensorProto.INT16, TensorProto.UINT16)
 
 
 @dataclass
@@ -38,43 +39,30 @@ class _Values:
     readers: list[onnx.NodeProto] = field(default_factory=list)
 
 
-class _Unsigned:
-    def __init__(self, model: onnx.ModelProto) -> None:
-        self._model, self._graph = model, model.graph
-        self._tensors = {tensor.name: tensor for tensor in model.graph.initializer}
-        self._readers: dict[str, list[onnx.NodeProto]] = {}
-        for node in model.graph.node:
-            for name in dict.fromkeys(reads(node)):
-                self._readers.setdefault(name, []).append(node)
-        self._outputs = {value.name for value in model.graph.output}
-        self._used = {*self._readers, *self._tensors, *self._outputs}
-        self._used |= {node.name for node in self._graph.node}
-        self._changed: set[str] = set()
+class MakeUnsigned(Rewriter):
+    """Lets no QuantizeLinear make signed 8-bit integers for other nodes."""
 
-    def run(self) -> None:
-        signed = {port.name for port in self._graph.input if _is_signed(port)}
-        nodes: list[onnx.NodeProto] = []
-        for node in list(self._graph.node):
-            nodes.append(node)
-            if node.op_type == "QuantizeLinear" and self._makes_signed(node):
-                nodes.extend(self._raised(node))
-            elif node.op_type == "DequantizeLinear" and node.input[0] in signed:
-                nodes.extend(self._again(node))
-        replace_nodes(self._model, nodes)
-        known = [value for value in self._graph.value_info if value.name not in self._changed]
-        del self._graph.value_info[:]
-        self._graph.value_info.extend(known)
+    def __init__(self, model: onnx.ModelProto) -> None:
+        super().__init__(model)
+        self._signed = {port.name for port in model.graph.input if _is_signed(port)}
+
+    def replaced(self, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
+        if node.op_type == "QuantizeLinear" and self._makes_signed(node):
+            return [node, *self._raised(node)]
+        if node.op_type == "DequantizeLinear" and node.input[0] in self._signed:
+            return [node, *self._again(node)]
+        return None
 
     def _makes_signed(self, node: onnx.NodeProto) -> bool:
-        if node.input[0] in self._tensors or not self._is_plain(node):
+        if node.input[0] in self.tensors or not self._is_plain(node):
             return False
         if len(node.input) == _OPERANDS and node.input[2]:
-            kind = self._tensors[node.input[2]].data_type
+            kind = self.tensors[node.input[2]].data_type
             return bool(kind == TensorProto.INT8)
         return bool(attributes(node).get("output_dtype", 0) == TensorProto.INT8)
 
     def _has_scale(self, node: onnx.NodeProto) -> bool:
-        scale = self._tensors.get(node.input[1])
+        scale = self.tensors.get(node.input[1])
         return scale is not None and not attributes(node).get("block_size", 0)
 
     def _raised(self, node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
@@ -83,11 +71,11 @@ class _Unsigned:
         if values is None:
             return
         given = node.output[0]
-        if given in self._outputs:
+        if given in self.outputs:
             if values.readers:  # those who read it and the caller want one each
                 return
             yield from self._lowered(node, given)
-        self._changed.update(values.names)
+        self.retyped.update(values.names)
         for one in (node, *values.readers):
             self._raise_zero_point(one)
 
@@ -95,7 +83,7 @@ class _Unsigned:
         """Return the value ``name`` and those that it is moved to; None: someone else reads one of them."""
         values = _Values([name])
         for value in values.names:
-            for reader in self._readers.get(value, []):
+            for reader in self.readers[value]:
                 if reader.input[0] != value or (
                     reader.op_type in _MOVING and len(reader.output) > 1
                 ):
@@ -106,42 +94,39 @@ class _Unsigned:
                     values.readers.append(reader)
                 else:
                     return None
-            if value in self._outputs and value != name:
+            if value in self.outputs and value != name:
                 return None
         return values
 
     def _is_plain(self, node: onnx.NodeProto) -> bool:
         if len(node.input) < _OPERANDS or not node.input[2]:
             return self._has_scale(node)
-        zero_point = self._tensors.get(node.input[2])
-        return self._has_scale(node) and zero_point is not None and reference(zero_point) is None
+        return self._has_scale(node) and self.numbers(node.input[2]) is not None
 
     def _lowered(self, node: onnx.NodeProto, given: str) -> Iterator[onnx.NodeProto]:
         """Let ``node`` make another value; yield nodes that make the signed ``given`` of it."""
-        last = onnx.NodeProto()
-        last.CopyFrom(node)
-        raised, number = self._fresh(f"{given}/unsigned"), self._fresh(f"{given}/number")
+        raised, number = self.fresh(f"{given}/unsigned"), self.fresh(f"{given}/number")
         zero_point = self._raised_zero_point(node)
+        last = copied(node, [number, *node.input[1:]], name=self.fresh(f"{given}/signed"))
         node.output[0] = raised
         yield helper.make_node(
             "DequantizeLinear", [raised, node.input[1], zero_point], [number], number
         )
-        last.input[0], last.name = number, self._fresh(f"{given}/signed")
         yield last
 
     def _again(self, node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
         """Yield nodes that quantise what ``node`` makes of a signed input of the model, unsigned."""
-        if not self._is_plain(node) or node.output[0] in self._outputs:
+        if not self._is_plain(node) or node.output[0] in self.outputs:
             return
-        number, made = node.output[0], self._fresh(f"{node.output[0]}/signed")
-        raised = self._fresh(f"{number}/unsigned")
+        number, made = node.output[0], self.fresh(f"{node.output[0]}/signed")
+        raised = self.fresh(f"{number}/unsigned")
         zero_point = self._raised_zero_point(node)
         node.output[0] = made
-        self._changed.add(number)
+        self.retyped.add(number)
         yield helper.make_node(
             "QuantizeLinear", [made, node.input[1], zero_point], [raised], raised
         )
-        name = self._fresh(f"{number}/again")
+        name = self.fresh(f"{number}/again")
         yield helper.make_node(
             "DequantizeLinear", [raised, node.input[1], zero_point], [number], name
         )
@@ -153,21 +138,44 @@ class _Unsigned:
         set_attributes(node, output_dtype=None)
 
     def _raised_zero_point(self, node: onnx.NodeProto) -> str:
-        before = np.zeros(tuple(self._tensors[node.input[1]].dims), np.int16)
-        if len(node.input) == _OPERANDS and node.input[2]:
-            before = before + numpy_helper.to_array(self._tensors[node.input[2]])
-        name = self._fresh(f"{node.output[0]}/zero_point")
-        tensor = numpy_helper.from_array((before + _UP).astype(np.uint8), name)
-        self._tensors[name] = tensor
-        self._graph.initializer.append(tensor)
-        return name
-
-    def _fresh(self, name: str) -> str:
-        while name in self._used:
-            name += "_"
-        self._used.add(name)
-        return name
+        before = np.zeros(tuple(self.tensors[node.input[1]].dims), np.int16)
+        given = self.numbers(node.input[2]) if len(node.input) == _OPERANDS else None
+        raised = before + (_UP if given is None else given + np.int16(_UP))
+        return self.constant(f"{node.output[0]}/zero_point", raised.astype(np.uint8))
 
 
 def _is_signed(port: onnx.ValueInfoProto) -> bool:
     return port.type.tensor_type.elem_type == TensorProto.INT8
+
+
+class WriteZeroPoints(Rewriter):
+    """Gives DequantizeLinear the zero points that they leave out.
+
+    ONNX Runtime moves it over what moves elements, and quantises in between with its scale and zero point:
+    where that is left out, to unsigned bytes, of whatever type the bytes are. From operator set 21 on it
+    says the type in an attribute.
+    """
+
+    def replaced(self, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
+        if node.op_type != "DequantizeLinear" or any(node.input[_ZERO:]):
+            return None
+        scale = self.tensors.get(node.input[1])
+        kind = self._kinds.get(node.input[0])
+        if scale is None or kind not in _OTHER_KINDS or self.versions.get("", 0) >= _TYPE_IS_SAID:
+            return None
+        zeros = np.zeros(tuple(scale.dims), helper.tensor_dtype_to_np_dtype(kind))
+        name = self.constant(f"{node.output[0]}/zero", zeros)
+        return [copied(node, [*node.input[:_ZERO], name])]
+
+    @cached_property
+    def _kinds(self) -> Mapping[str, int]:
+        """Element types by name; ONNX Runtime's operators on bytes make what they are given."""
+        graph = shape_inference.infer_shapes(self.model).graph
+        kinds = {tensor.name: tensor.data_type for tensor in graph.initializer}
+        for value in (*graph.input, *graph.value_info, *graph.output):
+            kinds[value.name] = value.type.tensor_type.elem_type
+        for node in graph.node:
+            data = node.input[2:3] if node.op_type == "QLinearConcat" else node.input[:1]
+            for name in node.output:
+                kinds[name] = kinds.get(name) or sum(kinds.get(each, 0) for each in data)
+        return kinds

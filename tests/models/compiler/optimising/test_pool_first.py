@@ -5,7 +5,7 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from models.compiler.optimising.pools import pool_first
+from models.compiler.optimising.pools import PoolFirst
 from models.runtime.sessions import open_piece, run_session
 from tests.models.nets import parsed
 
@@ -45,7 +45,7 @@ def test_bits_stay(body: str, kinds: str) -> None:
     model = net(body)
     x = np.random.default_rng(0).integers(0, 256, (1, 9, 8, 5)).astype(np.uint8)
     before = run_session(open_piece(model.SerializeToString()), {"x": x})["y"]
-    pool_first(model)
+    PoolFirst(model).run()
     assert " ".join(node.op_type for node in model.graph.node) == kinds
     after = run_session(open_piece(model.SerializeToString()), {"x": x})["y"]
     np.testing.assert_array_equal(after, before)
@@ -66,5 +66,5 @@ def test_bits_stay(body: str, kinds: str) -> None:
 def test_others_stay(body: str) -> None:
     model = net(body)
     before = [node.SerializeToString() for node in model.graph.node]
-    pool_first(model)
+    PoolFirst(model).run()
     assert [node.SerializeToString() for node in model.graph.node] == before

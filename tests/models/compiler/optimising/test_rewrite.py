@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from models.compiler.optimising.rewrite import rewrite
+from models.compiler.optimising.rewrite import RewriteActivations
 
 HEAD = '<ir_version: 9, opset_import: ["" : 18]> g (float[n] x) => '
 MISH = "y = Mish(x)"
@@ -37,7 +37,7 @@ def test_mish_of_exponentials() -> None:
     rewritten = model(EXPONENTIALS, "(float[n] y) <float one = {1}>")
     x = np.linspace(-20, 20, 81, dtype=np.float32)
     exact = run(rewritten, x)[0]
-    rewrite(rewritten)
+    RewriteActivations(rewritten).run()
     assert operators(rewritten) == ["Neg", "Sigmoid", "Mul", "HardSigmoid", "Div", "Sub"]
     np.testing.assert_allclose(run(rewritten, x)[0], exact, rtol=1e-5, atol=1e-5)
 
@@ -49,7 +49,7 @@ VECTORS = arrays.arrays(np.float32, st.integers(1, 40), elements=st.floats(-1e4,
 @given(x=VECTORS)
 def test_mish_is_mish(body: str, x: np.ndarray) -> None:
     rewritten = model(body)
-    rewrite(rewritten)
+    RewriteActivations(rewritten).run()
     onnx.checker.check_model(rewritten)
     assert operators(rewritten) == ["Neg", "Sigmoid", "Mul", "HardSigmoid", "Div", "Sub"]
     exact = x * np.tanh(np.logaddexp(0, x.astype(np.float64)))
@@ -71,7 +71,7 @@ CELU = ["Min", "Div", "Exp", "Sub", "Mul", "Max"]
 @given(x=VECTORS)
 def test_celu_is_celu(body: str, x: np.ndarray) -> None:
     rewritten = model(body, "(float[n] y) <float p = {0.7}>")
-    rewrite(rewritten)
+    RewriteActivations(rewritten).run()
     onnx.checker.check_model(rewritten)
     kinds = [name for name in operators(rewritten) if name != "Constant"]
     assert kinds == CELU
@@ -82,7 +82,7 @@ def test_celu_is_celu(body: str, x: np.ndarray) -> None:
 @pytest.mark.parametrize("alpha", ["-0.7", '"s"', "[1.0]"])
 def test_celu_of_no_positive_number_stays(alpha: str) -> None:
     rewritten = model(f"y = Celu<alpha={alpha}>(x)")
-    rewrite(rewritten)
+    RewriteActivations(rewritten).run()
     assert operators(rewritten) == ["Celu"]
 
 
@@ -99,7 +99,7 @@ def test_celu_of_no_positive_number_stays(alpha: str) -> None:
 def test_what_is_no_mish_stays(body: str, outputs: str) -> None:
     original = model(body, outputs)
     rewritten = model(body, outputs)
-    rewrite(rewritten)
+    RewriteActivations(rewritten).run()
     assert rewritten == original
 
 
@@ -108,6 +108,6 @@ def test_two_in_a_row_and_names_that_are_taken() -> None:
     body = "z = Mish(x)\n w = Mish(z)\n y = Mish(w)"
     expected, rewritten = run(model(body), x)[0], model(body)
     rewritten.graph.node[1].name = "z/t"
-    rewrite(rewritten)
+    RewriteActivations(rewritten).run()
     onnx.checker.check_model(rewritten)
     np.testing.assert_allclose(run(rewritten, x)[0], expected, atol=1e-6)

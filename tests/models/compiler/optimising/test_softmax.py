@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.compiler import CompileOptions
-from models.compiler.optimising.softmax import along_rows
+from models.compiler.optimising.blocked import AlongRows
 from models.initial import filled
+from models.network.fields import Array
 from models.packs.target import host_target
 from models.zoo.builder import Builder
 from tests.models.nets import answers
@@ -28,6 +29,10 @@ def softmax(
         f'<ir_version: 8, opset_import: ["" : {version}]> g (float[{sizes}] x) => (float[{sizes}] y) '
         f"{{ y = {operator} <axis = {axis}> (x) }}"
     )
+
+
+def floats(shape: tuple[int, ...], *names: str) -> dict[str, Array]:
+    return dict.fromkeys(names, Array(dtype="float32", shape=shape))
 
 
 def run(model: onnx.ModelProto, x: np.ndarray) -> np.ndarray:
@@ -48,7 +53,7 @@ def test_any_axis_gives_the_same_bits(
     x = np.random.default_rng(1).normal(0, 30, shape).astype(np.float32)
     expected = run(softmax(shape, axis, operator), x)
     rewritten = softmax(shape, axis, operator)
-    along_rows(rewritten, {"x": shape, "y": shape})
+    AlongRows(rewritten, floats(shape, "x", "y")).run()
     onnx.checker.check_model(rewritten, full_check=True)
     np.testing.assert_array_equal(run(rewritten, x), expected)
     behind = shape[axis % len(shape) + 1 :]
@@ -57,7 +62,7 @@ def test_any_axis_gives_the_same_bits(
 
 def test_before_version_13_numbers_lie_side_by_side() -> None:
     model = softmax((2, 3, 4), 1, version=11)
-    along_rows(model, {"x": (2, 3, 4)})
+    AlongRows(model, floats((2, 3, 4), "x")).run()
     assert [node.op_type for node in model.graph.node] == ["Softmax"]
 
 
@@ -67,7 +72,7 @@ def test_a_name_that_is_taken_is_not_taken_again() -> None:
         '{ "y/rows" = Softmax <axis = 0> (x) y = Softmax <axis = 0> ("y/rows") z = Relu ("y/rows") }'
     )
     expected = run(model, x := np.ones((2, 3), np.float32))
-    along_rows(model, dict.fromkeys(("x", "y", "y/rows"), (2, 3)))
+    AlongRows(model, floats((2, 3), "x", "y", "y/rows")).run()
     onnx.checker.check_model(model, full_check=True)
     np.testing.assert_array_equal(run(model, x), expected)
 

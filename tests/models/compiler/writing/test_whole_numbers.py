@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from models.compiler.writing.whole_numbers import WholeNumbers, whole_numbers
+from models.compiler.writing.storing import WholeNumbers, whole_numbers
 
 
 def again(found: WholeNumbers) -> NDArray[np.float32]:
