@@ -1,6 +1,5 @@
 """What a manifest says of layers that were taken apart must be possible (docs/pack-format.md)."""
 
-import math
 from pathlib import Path
 
 from models.errors import PackError
@@ -18,12 +17,10 @@ def check_window_products(path: Path, manifest: Manifest) -> None:
     values = {value.name: value for value in manifest.values}
     for number, item in enumerate(manifest.window_products):
         where = f"{path}: window_products.{number}"
-        for name in (item.source, item.product, item.output):
+        for name in (item.source, item.output):
             if name not in values or values[name].is_loose:
                 raise PackError(f"{where}: {name!r} is no value of a known size")
-        source, product, output = (
-            values[name].shape for name in (item.source, item.product, item.output)
-        )
+        source, output = (values[name].shape for name in (item.source, item.output))
         if {len(source), len(output)} != {_RANK} or source[0] != output[0]:
             raise PackError(f"{where}: {list(source)} and {list(output)} are no images")
         if any(axis.factor != 1 for axis in item.windows):
@@ -31,5 +28,3 @@ def check_window_products(path: Path, manifest: Manifest) -> None:
         made = [axis.made(n) for axis, n in zip(item.windows, source[1:3], strict=True)]
         if made != list(output[1:3]):
             raise PackError(f"{where}.windows: they make {made} pixels, not {list(output[1:3])}")
-        if product != (math.prod(output[:-1]), output[-1]):
-            raise PackError(f"{where}.product: {list(product)} is not {list(output)} by pixels")

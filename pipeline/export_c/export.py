@@ -99,9 +99,9 @@ def in_regions(network: Network, asks: bool) -> Program:
 
 def standard_network(pack: Pack) -> Network:
     """Return the network of ``pack`` in standard operators on plain tensors."""
-    products = pack.manifest.window_products
-    network = with_zero_points(with_whole_products(read_network(pack), products))
-    return plain_network(with_tables(network), pack.manifest.target.block)
+    network = with_tables(with_zero_points(read_network(pack)))
+    whole = with_whole_products(network, pack.manifest.window_products)
+    return plain_network(whole, pack.manifest.target.block)
 
 
 def write_export(exported: Exported, destination: Path, force: bool = False) -> dict[str, int]:

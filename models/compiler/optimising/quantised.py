@@ -294,9 +294,7 @@ class _Rewriter:
         self._reshape(product, name, result.shape)
         down, across = windows.windows.axes
         self.window_products.append(
-            WindowProduct(
-                source=node.input[0], product=product, output=name, windows=(down, across)
-            )
+            WindowProduct(source=node.input[0], output=name, windows=(down, across))
         )
 
     def _gathered(self, node: onnx.NodeProto, windows: WindowPixels) -> str:

@@ -20,6 +20,7 @@ from models.graphs.nodes import copied, fresh, label, made
 from models.network.fields import Array
 from models.network.operators.elements import POINTWISE
 from models.network.operators.quantised import BYTES
+from models.packs.records.network import WindowProduct
 from models.runtime.sessions import open_session, session_options
 
 KINDS = {"uint8": TensorProto.UINT8, "int8": TensorProto.INT8}
@@ -129,6 +130,7 @@ def look_up_results(model: onnx.ModelProto, graph: Graph, layers: Collection[str
         graph,
         nodes=nodes,
         values=rewriter.values,
+        window_products=tuple(map(rewriter.renamed, graph.window_products)),
         constants={**graph.constants, **rewriter.constants},
         streamed=graph.streamed | rewriter.constants.keys(),
     )
@@ -239,6 +241,14 @@ class _Rewriter:
             yield copied(node, inputs, [self._made_as.get(name, name) for name in node.output])
             for name in made(node):
                 yield from self._behind.get(name, ())
+
+    def renamed(self, product: WindowProduct) -> WindowProduct:
+        """Return ``product`` by the names that its values have now."""
+        return replace(
+            product,
+            source=self._read_as.get(product.source, product.source),
+            output=self._made_as.get(product.output, product.output),
+        )
 
     def _value(self, name: str, array: Array) -> str:
         name = fresh(name, self._names)

@@ -11,10 +11,8 @@ class WindowProduct(Record):
     """A convolution of bytes on channels-last tensors: a matrix times the windows of its input.
 
     ``source`` and ``output`` are [images, rows, columns, channels], ``windows`` those of rows and columns.
-    ``product``: what the product makes, or products of some output channels each: [pixels, channels].
     """
 
     source: Name
-    product: Name
     output: Name
     windows: tuple[Window, Window]

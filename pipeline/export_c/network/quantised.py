@@ -21,6 +21,7 @@ from models.network.node import Node
 from models.packs.records.network import WindowProduct
 from pipeline.export_c.errors import ExportError
 from pipeline.export_c.network.network import Network
+from pipeline.export_c.network.tables import TABLE
 
 PRODUCT = "com.microsoft.QGemm"
 CONVOLUTION = "com.microsoft.QLinearConv"
@@ -45,8 +46,33 @@ Constants = Mapping[str, NDArray[Any]]
 
 
 def with_whole_products(network: Network, products: Sequence[WindowProduct]) -> Network:
-    """Return ``network`` with parts of products joined, and ``products`` as the convolutions they are."""
-    return _convolutions(_joined(network), products)
+    """Return ``network`` with parts of products joined, and ``products`` as the convolutions they are.
+
+    Its tables are known (``with_tables``): one behind each part is one behind the whole.
+    """
+    return _convolutions(_joined(_looked_up_whole(network)), products)
+
+
+def _looked_up_whole(network: Network) -> Network:
+    """Return ``network`` with each table that all parts of a tensor are looked up in behind the whole."""
+    constants = network.constants
+    makers = {node.output: node for node in network.nodes}
+    readers = network.readers()
+    nodes: list[Node] = []
+    for node in network.nodes:
+        parts = [makers[name] for name in node.inputs if name in makers and readers[name] == 1]
+        tables = [part.inputs[1] for part in parts if part.operator == TABLE]
+        if node.operator != "Concat" or len(tables) < len(node.inputs):
+            nodes.append(node)
+            continue
+        if any(not np.array_equal(constants[name], constants[tables[0]]) for name in tables):
+            nodes.append(node)
+            continue
+        before = f"{node.output}/bytes"
+        sources = tuple(part.inputs[0] for part in parts)
+        nodes.append(replace(node, inputs=sources, outputs=(before,)))
+        nodes.append(replace(parts[0], inputs=(before, tables[0]), outputs=node.outputs))
+    return replace(network, nodes=tuple(nodes)).live()
 
 
 def _joined(network: Network) -> Network:
@@ -111,13 +137,31 @@ def _by_filter(part: Node, constants: Constants) -> dict[int, NDArray[Any]]:
 def _convolutions(network: Network, products: Sequence[WindowProduct]) -> Network:
     makers = {node.output: node for node in network.nodes}
     constants = dict(network.constants)
-    whole = {
-        item.output: _convolution(makers[item.product], item, constants)
-        for item in products
-        if item.product in makers and makers[item.product].operator == PRODUCT
-    }
-    nodes = tuple(whole.get(node.output, node) for node in network.nodes)
-    return replace(network, nodes=nodes, constants=constants).live()
+    whole: dict[str, tuple[Node, ...]] = {}
+    for item in products:
+        behind, product = _behind_product(makers.get(item.output), makers)
+        if product is None:
+            continue
+        convolution = _convolution(product, item, constants)
+        table = next((node for node in behind if node.operator == TABLE), None)
+        whole[item.output] = (convolution,)
+        if table is not None:
+            before = f"{item.output}/bytes"
+            looked_up = replace(table, inputs=(before, table.inputs[1]), outputs=(item.output,))
+            whole[item.output] = (replace(convolution, outputs=(before,)), looked_up)
+    nodes = (made for node in network.nodes for made in whole.get(node.output, (node,)))
+    return replace(network, nodes=tuple(nodes), constants=constants).live()
+
+
+def _behind_product(
+    last: Node | None, makers: Mapping[str, Node]
+) -> tuple[list[Node], Node | None]:
+    """Return what is behind a product up to ``last``, and the product; None: there is none."""
+    behind: list[Node] = []
+    while last is not None and last.operator in {"Reshape", TABLE}:
+        behind.append(last)
+        last = makers.get(last.inputs[0])
+    return behind, last if last is not None and last.operator == PRODUCT else None
 
 
 def _convolution(node: Node, item: WindowProduct, constants: dict[str, NDArray[Any]]) -> Node:

@@ -30,9 +30,7 @@ def test_it_is_as_the_cases_say(quantised_pack: Pack) -> None:
     ("way", "value", "field", "reason"),
     [
         (("source",), "none", "", "'none' is no value of a known size"),
-        (("product",), "none", "", "'none' is no value of a known size"),
         (("output",), "y", ".windows", "they make [8, 8] pixels, not [64, 8]"),
-        (("product",), "y", ".product", "by pixels"),
         (("windows", 0, "kernel"), 0, ".windows.0", "greater than 0"),
         (("windows", 0, "kernel"), 1 << 40, ".windows", "they make"),
         (("windows", 1, "before"), -1, ".windows", "they make [8, 6] pixels, not [8, 8]"),
@@ -57,7 +55,8 @@ def test_what_cannot_be_is_refused(
 
 def test_what_is_no_image_is_refused(quantised_pack: Pack, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(quantised_pack.folder, tmp_path / "m" / "1"))
-    (item,) = quantised_pack.manifest.window_products
-    path = edit(folder, put("window_products", 0, "source", item.product))
+    values = quantised_pack.manifest.values
+    matrix = next(value.name for value in values if len(value.shape) == 2)
+    path = edit(folder, put("window_products", 0, "source", matrix))
     with refuses(PackError, path, "window_products.0", "are no images"):
         open_pack(folder)

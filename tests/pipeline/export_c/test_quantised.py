@@ -139,23 +139,28 @@ def test_convolutions_of_any_geometry(
         ((1, 5), (1, 3), (0, 2), (1, 1)),
     ],
 )
+@pytest.mark.parametrize("looked_up", [False, True])
 def test_products_of_windows_are_convolutions_again(
+    looked_up: bool,
     kernel: tuple[int, int],
     strides: tuple[int, int],
     pads: tuple[int, int],
     dilations: tuple[int, int],
     tmp_path: Path,
 ) -> None:
-    """In parts, which Concat joins; no memory is taken for windows or parts."""
+    """In parts, each looked up in a table, which Concat joins; no memory is taken for windows or parts."""
     g, (channels, height, width), filters = Graph("uint8", 5), (32, 9, 8), 48
-    g.convolution(
+    made = g.convolution(
         g.quantized(),
-        "y",
+        "c" if looked_up else "y",
         (filters, channels, *kernel),
         strides=strides,
         pads=[*pads, *pads],
         dilations=dilations,
     )
+    if looked_up:
+        given = (*g.scales[made], *g.scaled("y"))
+        g.add("QLinearLeakyRelu", "y", made, *given, domain=MICROSOFT, alpha=0.1)
     shape = (1, channels, height, width)
     pack = packed(g.model(shape, ["y"]), tmp_path, chunk_bytes=4096)
     (product,) = pack.manifest.window_products
