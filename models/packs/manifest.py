@@ -111,7 +111,18 @@ def read_manifest(text: bytes) -> Manifest:
 
 
 def write_manifest(manifest: Manifest, path: Path) -> None:
-    """Write ``manifest`` as JSON; fields that have their default are left out, but not the version."""
+    """Write ``manifest`` as JSON, a record a line; fields that have their default are left out.
+
+    But not the version.
+    """
     fields = manifest.model_dump(mode="json", exclude_defaults=True)
     document = {"format_version": manifest.format_version, **fields}
-    path.write_text(json.dumps(document, indent=1) + "\n", "utf-8")
+    lines = (f"{json.dumps(name)}: {_lines(value)}" for name, value in document.items())
+    path.write_text("{\n" + ",\n".join(lines) + "\n}\n", "utf-8")
+
+
+def _lines(value: Any) -> str:
+    """Return ``value`` as JSON; of a list of records each has a line."""
+    if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
+        return json.dumps(value)
+    return "[\n" + ",\n".join(f" {json.dumps(item)}" for item in value) + "\n]"
