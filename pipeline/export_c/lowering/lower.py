@@ -31,8 +31,7 @@ from models.network.patterns import Found, activations_in
 from pipeline.export_c.errors import ExportError
 from pipeline.export_c.lowering import (
     byte_elements,
-    byte_pools,
-    byte_products,
+    byte_windows,
     convolution,
     elements,
     matrix,
@@ -67,8 +66,7 @@ OPERATORS: Mapping[type, Callable[[Builder, Any], None]] = {
 #: The same of operators on bytes, by their names in ONNX.
 OF_BYTES: Mapping[str, Callable[[Builder, NodeReader], None]] = {
     **byte_elements.OPERATORS,
-    **byte_pools.OPERATORS,
-    **byte_products.OPERATORS,
+    **byte_windows.OPERATORS,
 }
 #: Activations that take fewer values as one function than as the nodes that they are written in.
 _AS_ONE: frozenset[Kind] = frozenset(("silu",))
