@@ -1,15 +1,45 @@
-"""Recipes that users write: TOML files that become records."""
+"""Recipes that users write: TOML files that become records, or a fault in plain words."""
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
 from models.errors import ModelError
-from models.recipe_faults import plain_fault
 from models.toml_file import TomlFile, read_toml
 
 Record = TypeVar("Record", bound=BaseModel)
+_LONGEST = 60
+_REASONS = {
+    "missing": "missing",
+    "extra_forbidden": "no such key",
+    "unexpected_keyword_argument": "no such key",
+    "string_type": "not a text",
+    "string_too_short": "empty",
+    "bool_type": "not true or false",
+    "int_type": "not a whole number",
+    "int_from_float": "not a whole number",
+    "int_parsing": "not a whole number",
+    "float_type": "not a number",
+    "float_parsing": "not a number",
+    "finite_number": "not a number",
+    "tuple_type": "not a list",
+    "list_type": "not a list",
+    "dict_type": "not a table",
+    "model_type": "not a table",
+    "dataclass_type": "not a table",
+    "greater_than": "not above {gt}",
+    "greater_than_equal": "below {ge}",
+    "less_than": "not below {lt}",
+    "less_than_equal": "above {le}",
+    "literal_error": "not {expected}",
+    "union_tag_invalid": "kind: not {expected_tags}",
+    "union_tag_not_found": "kind: missing",
+    "too_long": "more than {max_length} values",
+    "too_short": "fewer than {min_length} values",
+}
+_OF_KEYS = {"missing", "extra_forbidden", "unexpected_keyword_argument", "string_too_short"}
 
 
 def read_recipe(path: Path, kind: type[Record]) -> Record:
@@ -37,3 +67,63 @@ def _place(file: TomlFile, fault: str) -> str:
 
 def _holds_tables(value: Any) -> bool:
     return isinstance(value, list) and any(isinstance(item, dict) for item in value)
+
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
+
+
+def plain_fault(exc: ValidationError, values: Mapping[str, Any]) -> str:
+    """Return what is wrong first in ``values``: ``model 'm': layer 'b': colour: no such key``."""
+    errors = exc.errors()
+    found = [(_path(values, error), error) for error in errors]
+    first = found[0][0]
+    # What may be a text or a table is wrong in two ways: said is how the table is, where it is one.
+    inside = [item for item in found if item[0][: len(first)] == first]
+    path = max((path for path, _ in inside), key=len)
+    reasons = dict.fromkeys(_reason(error) for own, error in inside if own == path)
+    return ": ".join([*_words(values, path), ", ".join(reasons)])
+
+
+def _path(values: Any, error: "ErrorDetails") -> tuple[str | int, ...]:
+    """Return the keys and positions where ``error`` is, without the names of what was tried there."""
+    path: list[str | int] = []
+    missing = error["loc"][-1] if error["type"] == "missing" else None
+    for part in error["loc"]:
+        if isinstance(values, Mapping) and (part in values or part == missing):
+            values = values.get(str(part))
+        elif isinstance(values, list) and isinstance(part, int):
+            values = values[part] if part < len(values) else None
+        else:
+            continue
+        path.append(part)
+    return tuple(path)
+
+
+def _words(values: Any, path: Sequence[str | int]) -> list[str]:
+    """Return ``path`` for people: tables in a list by their names, what has none by its position."""
+    words: list[str] = []
+    for part in path:
+        if isinstance(part, str):
+            values = values.get(part) if isinstance(values, Mapping) else None
+            words.append(part[:_LONGEST])
+            continue
+        values = values[part] if part < len(values) else None
+        is_table = isinstance(values, Mapping)
+        name = values.get("name") if is_table else None
+        called = repr(name[:_LONGEST]) if isinstance(name, str) else str(part + 1)
+        words[-1] = f"{words[-1].removesuffix('s') if is_table else words[-1]} {called}"
+    return words
+
+
+def _reason(error: "ErrorDetails") -> str:
+    plain = _REASONS.get(error["type"])
+    if plain is None:
+        return error["msg"].removeprefix("Value error, ")
+    said = plain.format(**error.get("ctx", {}))
+    value = error["input"]
+    if isinstance(value, str | int | float) and error["type"] not in _OF_KEYS:
+        return (
+            f"{said}: {str(value)[:_LONGEST]!r}" if isinstance(value, str) else f"{said}: {value}"
+        )
+    return said

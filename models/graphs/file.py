@@ -5,7 +5,6 @@ A message parsed whole costs its size twice (the bytes, the message); here a wei
 """
 
 import mmap
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -17,13 +16,13 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 from onnx.external_data_helper import load_external_data_for_tensor
 
+from models.runtime.wire import Place, WireError, field, places
+
 # Smaller weights stay in the message: ONNX Runtime infers shapes from some, and only from there.
 INSIDE_BYTES = 1024
 
 _ALIGNMENT = 64
 _COPY_BYTES = 4 << 20
-_LENGTH_DELIMITED = 2
-_FIXED_BYTES = {1: 8, 5: 4}
 _GRAPH = onnx.ModelProto.GRAPH_FIELD_NUMBER
 _INITIALIZER = onnx.GraphProto.INITIALIZER_FIELD_NUMBER
 _RAW_DATA = onnx.TensorProto.RAW_DATA_FIELD_NUMBER
@@ -50,7 +49,10 @@ def parse_onnx(path: Path) -> tuple[onnx.ModelProto, dict[int, FileRange]]:
             raise DecodeError("the file is empty")
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             scan = _Scan(path, data)
-            model = onnx.ModelProto.FromString(scan.message(len(data)))
+            try:
+                model = onnx.ModelProto.FromString(scan.message(len(data)))
+            except WireError as exc:
+                raise DecodeError(str(exc)) from exc
     return model, scan.ranges
 
 
@@ -65,85 +67,43 @@ class _Scan:
 
     def message(self, end: int) -> bytes:
         parts = []
-        for number, start, content, stop in self._fields(0, end):
-            if number == _GRAPH:
-                parts.append(_delimited(number, self._graph(content, stop)))
-            else:
-                parts.append(self._data[start:stop])
+        for place in places(self._data, 0, end):
+            is_graph = place.number == _GRAPH and place.has_bytes
+            parts.append(field(_GRAPH, self._graph(place)) if is_graph else self._whole(place))
         return b"".join(parts)
 
-    def _graph(self, start: int, end: int) -> bytes:
+    def _graph(self, graph: Place) -> bytes:
         parts = []
-        for number, first, content, stop in self._fields(start, end):
-            if number == _INITIALIZER:
-                parts.append(_delimited(number, self._tensor(content, stop)))
+        for place in places(self._data, graph.content, graph.end):
+            if place.number == _INITIALIZER and place.has_bytes:
+                parts.append(field(_INITIALIZER, self._tensor(place)))
                 self._count += 1
             else:
-                parts.append(self._data[first:stop])
+                parts.append(self._whole(place))
         return b"".join(parts)
 
-    def _tensor(self, start: int, end: int) -> bytes:
-        if end - start <= INSIDE_BYTES:
-            return self._data[start:end]
+    def _tensor(self, tensor: Place) -> bytes:
+        if tensor.end - tensor.content <= INSIDE_BYTES:
+            return self._data[tensor.content : tensor.end]
         parts = []
-        for number, first, content, stop in self._fields(start, end):
-            if number == _RAW_DATA:
+        for place in places(self._data, tensor.content, tensor.end):
+            if place.number == _RAW_DATA and place.has_bytes:
                 # Of a field that comes twice the last one counts.
                 self.ranges.pop(self._count, None)
-                if stop - content > INSIDE_BYTES:
-                    self.ranges[self._count] = FileRange(self._path, content, stop - content)
+                length = place.end - place.content
+                if length > INSIDE_BYTES:
+                    self.ranges[self._count] = FileRange(self._path, place.content, length)
                     continue
-            parts.append(self._data[first:stop])
+            parts.append(self._whole(place))
         return b"".join(parts)
 
-    def _fields(self, start: int, end: int) -> Iterator[tuple[int, int, int, int]]:
-        """Yield number, start, start of the content and end of each field in [start, end)."""
-        while start < end:
-            tag, content = self._varint(start, end)
-            number, kind = tag >> 3, tag & 7
-            if kind == _LENGTH_DELIMITED:
-                length, content = self._varint(content, end)
-                stop = content + length
-            elif kind == 0:
-                _, stop = self._varint(content, end)
-            elif kind in _FIXED_BYTES:
-                stop = content + _FIXED_BYTES[kind]
-            else:
-                raise DecodeError(f"wire type {kind} at byte {start}")
-            if stop > end or number == 0:
-                raise DecodeError(f"field {number} at byte {start} does not fit")
-            yield (number if kind == _LENGTH_DELIMITED else 0), start, content, stop
-            start = stop
-
-    def _varint(self, start: int, end: int) -> tuple[int, int]:
-        """Return a number in base 128, least significant group first, and where it ends."""
-        number = shift = 0
-        while start < end and shift < 64:
-            byte = self._data[start]
-            number |= (byte & 0x7F) << shift
-            start += 1
-            if byte < 0x80:
-                return number, start
-            shift += 7
-        raise DecodeError(f"a number at byte {start} does not end")
-
-
-def _delimited(number: int, content: bytes) -> bytes:
-    return varint(number << 3 | _LENGTH_DELIMITED) + varint(len(content)) + content
-
-
-def varint(number: int) -> bytes:
-    """Return ``number`` in protobuf's base 128, least significant group first."""
-    groups = bytearray()
-    while number > 0x7F:
-        groups.append(number & 0x7F | 0x80)
-        number >>= 7
-    return bytes([*groups, number])
+    def _whole(self, place: Place) -> bytes:
+        return self._data[place.start : place.end]
 
 
 def refer(tensor: TensorProto, data: FileRange, location: str | None = None) -> None:
     """Make the data of ``tensor`` external: ``data``, under another name if ``location`` is given."""
-    for field in (
+    for name in (
         "raw_data",
         "float_data",
         "int32_data",
@@ -151,7 +111,7 @@ def refer(tensor: TensorProto, data: FileRange, location: str | None = None) -> 
         "double_data",
         "uint64_data",
     ):
-        tensor.ClearField(field)
+        tensor.ClearField(name)
     tensor.data_location = TensorProto.EXTERNAL
     del tensor.external_data[:]
     for key, value in (

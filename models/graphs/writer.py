@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
 from models.errors import ModelError
-from models.graphs.file import FileRange, refer, varint
+from models.graphs.file import FileRange, refer
+from models.runtime.wire import varint
 from models.whole_files import check_users_file, sync, users_file
 
 # A protobuf message cannot exceed 2 GiB; weights beyond this go into a file beside the model.

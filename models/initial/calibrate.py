@@ -1,4 +1,9 @@
-"""Draw every weight, then run the skeleton on photographs and set what depends on activations."""
+"""Draw every weight, then run the skeleton on photographs and set what depends on activations.
+
+Nodes run one by one, weights held here: ONNX Runtime sessions of one node each. Processors and ONNX
+Runtime's kernels for them differ in the last bits: what is measured is kept to four bits, so that nearly no
+measurement differs, and with it no weight; batch norms do not need to be more exact than that.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -6,15 +11,16 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime as ort
 from numpy.typing import NDArray
-from onnx import numpy_helper
+from onnx import helper, numpy_helper
 
+from models.errors import ModelError
 from models.graphs.writer import declared
 from models.initial.draw import MATRIX_NODES, MEAN, VARIANCE, Array, draw
-from models.initial.evaluate import Evaluator
 from models.initial.images import sample_inputs
-from models.initial.measure import channel_statistics, coarse, coarse_mean
 from models.progress import Progress, silent
+from models.runtime.sessions import open_piece
 
 AnyArray = NDArray[Any]
 
@@ -22,6 +28,8 @@ AnyArray = NDArray[Any]
 # on the photographs must not be blown up to the size of the others.
 _DEVIATION_FLOOR = 0.05
 _SMALLEST_DEVIATION = 1e-3
+Float64 = NDArray[np.float64]
+_BITS = 4
 
 
 def initialise(
@@ -194,3 +202,83 @@ class _Calibration:
         self.weights[weight] *= np.float32(factor)
         if movable:
             self.weights[bias] -= coarse_mean(mean * factor, np.ones(1)).astype(np.float32)
+
+
+def channel_statistics(arrays: Sequence[NDArray[Any]], axis: int) -> tuple[Float64, Float64]:
+    """Return mean and standard deviation of each channel along ``axis``, over all of ``arrays``.
+
+    The arrays have the same shape.
+    """
+    axis %= arrays[0].ndim
+    others = tuple(i for i in range(arrays[0].ndim) if i != axis)
+    mean = np.mean([array.mean(others, np.float64) for array in arrays], 0)
+    shape = [1] * arrays[0].ndim
+    shape[axis] = -1
+    # Float32 keeps the copies small; what it rounds off is far below what is kept of the result.
+    centre = mean.astype(np.float32).reshape(shape)
+    squares = [np.square(array - centre).mean(others, np.float64) for array in arrays]
+    return mean, np.sqrt(np.mean(squares, 0))
+
+
+def coarse(values: Float64) -> Float64:
+    """Return ``values`` rounded to four significant bits each."""
+    mantissa, exponent = np.frexp(values)
+    rounded: Float64 = np.ldexp(np.round(np.ldexp(mantissa, _BITS)), exponent - _BITS)
+    return rounded
+
+
+def coarse_mean(mean: Float64, deviation: Float64) -> Float64:
+    """Return ``mean`` rounded to about a sixteenth of ``deviation`` (positive)."""
+    _, exponent = np.frexp(deviation)
+    rounded: Float64 = np.ldexp(np.round(np.ldexp(mean, _BITS - exponent)), exponent - _BITS)
+    return rounded
+
+
+class Evaluator:
+    """Runs nodes of one model; nodes that do the same share a session."""
+
+    def __init__(self, model: onnx.ModelProto) -> None:
+        self._name = model.graph.name
+        self._opsets = list(model.opset_import)
+        self._ir_version = model.ir_version
+        self._sessions: dict[bytes, ort.InferenceSession] = {}
+
+    def run(self, node: onnx.NodeProto, inputs: Sequence[AnyArray | None]) -> list[AnyArray]:
+        """Return the outputs of ``node``, unnamed ones left out; an input is None where it has none.
+
+        Raises:
+            ModelError: ONNX Runtime cannot run the node on these inputs.
+        """
+        feeds = {f"x{i}": value for i, value in enumerate(inputs) if value is not None}
+        key = self._serialised(node, feeds)
+        try:
+            if key not in self._sessions:
+                self._sessions[key] = open_piece(key)
+            return list(self._sessions[key].run(None, feeds))
+        except Exception as exc:  # ONNX Runtime's errors share no base class of their own
+            raise ModelError(f"{self._name}: node {node.name!r}: {exc}") from exc
+
+    def _serialised(self, node: onnx.NodeProto, feeds: dict[str, AnyArray]) -> bytes:
+        """Return ``node`` as a model: without names, and without shapes, which come with the inputs."""
+        alone = onnx.NodeProto()
+        alone.CopyFrom(node)
+        alone.name = ""
+        alone.input[:] = [f"x{i}" if name else "" for i, name in enumerate(node.input)]
+        alone.output[:] = [f"y{i}" if name else "" for i, name in enumerate(node.output)]
+        ports = [
+            helper.make_tensor_value_info(
+                name, helper.np_dtype_to_tensor_dtype(np.dtype(value.dtype)), _declared_shape(value)
+            )
+            for name, value in feeds.items()
+        ]
+        outputs = [onnx.ValueInfoProto(name=name) for name in alone.output if name]
+        graph = helper.make_graph([alone], "", ports, outputs)
+        model = helper.make_model(
+            graph, opset_imports=self._opsets, ir_version=self._ir_version, producer_name=""
+        )
+        return bytes(model.SerializeToString(deterministic=True))
+
+
+def _declared_shape(value: AnyArray) -> list[int | None]:
+    """Return an unknown shape, but for sizes and axes: Resize takes none of unknown length."""
+    return list(value.shape) if value.dtype == np.int64 else [None] * value.ndim

@@ -7,20 +7,15 @@ has threads of its own, which sleep between runs. Plans do not count these: each
 one less than there are threads in each session.
 """
 
+import contextlib
 import os
 import re
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from models.runtime.heap import bound_heap
-from models.runtime.pool_cores import keep_apart, tasks
-
-# Imported where they are used: commands that compute nothing, and completion, do without.
-if TYPE_CHECKING:
-    import onnxruntime as ort
-    from numpy.typing import NDArray
 
 # A model that copies one number: loading it makes ONNX Runtime build its registries, about 1.5 MB
 # that belong to the library and not to the first model that is loaded.
@@ -28,6 +23,13 @@ _WARM_UP = bytes.fromhex(
     "080912003a360a100a017812017922084964656e7469747912005a0f0a0178120a0a08080112040a020801"
     "620f0a0179120a0a08080112040a02080142040a001011"
 )
+_TASKS = Path("/proc/self/task")
+
+
+# Imported where they are used: commands that compute nothing, and completion, do without.
+if TYPE_CHECKING:
+    import onnxruntime as ort
+    from numpy.typing import NDArray
 
 
 class SessionError(Exception):
@@ -227,3 +229,36 @@ def open_resident(path: str) -> "ort.InferenceSession":
         SessionError: ONNX Runtime refuses it.
     """
     return open_session(path, session_options(optimise=True))
+
+
+def tasks() -> frozenset[int]:
+    """Return the threads of this process, as the kernel numbers them; none where it does not tell."""
+    with contextlib.suppress(OSError):
+        return frozenset(int(task.name) for task in _TASKS.iterdir())
+    return frozenset()
+
+
+def keep_apart(
+    pool: Collection[int],
+    threads: int,
+    cores: Collection[int],
+    keep: Callable[[int, tuple[int, ...]], None] = os.sched_setaffinity,
+) -> tuple[int, ...]:
+    """Keep each of ``pool`` on one of ``cores``; return the core that is left for who launches.
+
+    Threads of the pool spin between kernels. Beside another process Linux keeps the one that launches and
+    one that spins on the same core, since that is fair to all three, and both wait for each other: kernels
+    take twice the time of one thread. docs/architecture.md, "Threads", has the figures.
+
+    ``pool``: of the ``threads`` that compute all but that one. () and nothing is changed where there are
+    more or fewer cores, since then the system has a choice; () where the system refuses.
+    """
+    if not len(cores) == threads == len(pool) + 1 > 1:
+        return ()
+    first, *others = sorted(cores)
+    try:
+        for thread, core in zip(sorted(pool), others, strict=True):
+            keep(thread, (core,))
+    except OSError:  # a sandbox, or a core that was taken away
+        return ()
+    return (first,)

@@ -1,11 +1,15 @@
 """Protobuf's wire format, as far as ONNX uses it: a serving process does not load the ONNX library."""
 
-import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from mmap import mmap
 
-_VARINT, _EIGHT_BYTES, _BYTES, _FOUR_BYTES = 0, 1, 2, 5
-_BITS = 64
+_VARINT, _BYTES = 0, 2
+_FIXED = {1: 8, 5: 4}
+# A number has so many bits, seven to a byte.
+_BITS, _LONGEST = 64, 10
+
+Bytes = bytes | mmap
 
 
 class WireError(Exception):
@@ -29,31 +33,59 @@ class Field:
         return self.data.decode("utf-8", "replace")
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where field ``number`` lies in a message: [start, end), what it holds from ``content`` on."""
+
+    number: int
+    kind: int
+    start: int
+    content: int
+    end: int
+
+    @property
+    def has_bytes(self) -> bool:
+        """Whether it holds a text, a message, or packed numbers."""
+        return self.kind == _BYTES
+
+
+def places(data: Bytes, start: int, end: int) -> Iterator[Place]:
+    """Yield where the fields of the message [start, end) of ``data`` lie.
+
+    Raises:
+        WireError: it is none.
+    """
+    while start < end:
+        tag, content = _read_varint(data, start, end)
+        number, kind = tag >> 3, tag & 7
+        if kind == _BYTES:
+            length, content = _read_varint(data, content, end)
+            stop = content + length
+        elif kind == _VARINT:
+            _, stop = _read_varint(data, content, end)
+        elif kind in _FIXED:
+            stop = content + _FIXED[kind]
+        else:
+            raise WireError(f"wire type {kind} at byte {start}")
+        if stop > end or number == 0:
+            raise WireError(f"field {number} at byte {start} does not fit")
+        yield Place(number, kind, start, content, stop)
+        start = stop
+
+
 def fields(data: bytes) -> Iterator[Field]:
     """Yield the fields of a message.
 
     Raises:
         WireError: it is none.
     """
-    at = 0
-    while at < len(data):
-        start = at
-        tag, at = _read_varint(data, at)
-        number, kind, value = tag >> 3, tag & 7, 0
-        if kind == _VARINT:
-            value, at = _read_varint(data, at)
-            yield Field(number, value, b"", data[start:at])
-            continue
-        if kind == _BYTES:
-            length, at = _read_varint(data, at)
-        elif kind in (_EIGHT_BYTES, _FOUR_BYTES):
-            length = struct.calcsize("q" if kind == _EIGHT_BYTES else "i")
+    for place in places(data, 0, len(data)):
+        whole = data[place.start : place.end]
+        if place.kind == _VARINT:
+            value, _ = _read_varint(data, place.content, place.end)
+            yield Field(place.number, value, b"", whole)
         else:
-            raise WireError(f"wire type {kind}")
-        if at + length > len(data):
-            raise WireError(f"field {number} does not fit")
-        content, at = data[at : at + length], at + length
-        yield Field(number, 0, content, data[start:at])
+            yield Field(place.number, 0, data[place.content : place.end], whole)
 
 
 def contents(data: bytes, number: int) -> list[bytes]:
@@ -68,32 +100,33 @@ def contents(data: bytes, number: int) -> list[bytes]:
 def field(number: int, content: int | str | bytes) -> bytes:
     """Return field ``number`` that holds ``content``: a number of 64 bits, a text, or a message."""
     if isinstance(content, int):
-        return _varint(number << 3 | _VARINT) + _varint(content)
+        return varint(number << 3 | _VARINT) + varint(content)
     data = content.encode() if isinstance(content, str) else content
-    return _varint(number << 3 | _BYTES) + _varint(len(data)) + data
+    return varint(number << 3 | _BYTES) + varint(len(data)) + data
 
 
 def packed(number: int, values: Iterable[int]) -> bytes:
     """Return the repeated field ``number`` that holds all ``values``."""
-    return field(number, b"".join(map(_varint, values)))
+    return field(number, b"".join(map(varint, values)))
 
 
-def _read_varint(data: bytes, at: int) -> tuple[int, int]:
-    """Return a number in base 128, least significant group first, and where it ends."""
-    number = shift = 0
-    while at < len(data) and shift < _BITS:
-        byte = data[at]
-        number |= (byte & 0x7F) << shift
-        at, shift = at + 1, shift + 7
-        if byte < 0x80:
-            return number % (1 << _BITS), at
-    raise WireError("a number does not end")
-
-
-def _varint(number: int) -> bytes:
+def varint(number: int) -> bytes:
+    """Return ``number`` in base 128, least significant group first; a negative one is 2^64 more."""
     number %= 1 << _BITS
     groups = bytearray()
     while number > 0x7F:
         groups.append(number & 0x7F | 0x80)
         number >>= 7
     return bytes([*groups, number])
+
+
+def _read_varint(data: Bytes, start: int, end: int) -> tuple[int, int]:
+    """Return a number in base 128, and where it ends."""
+    number = shift = 0
+    for at in range(start, min(end, start + _LONGEST)):
+        byte = data[at]
+        number |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            return number % (1 << _BITS), at + 1
+    raise WireError(f"a number at byte {start} does not end")

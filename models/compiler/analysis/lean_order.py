@@ -31,10 +31,10 @@ _WORTH = 0.999
 
 @dataclass(frozen=True)
 class _Node:
-    """``reads`` and ``makes``: values by number. ``in_place``: may write over what nobody else reads."""
+    """``reads`` and ``makes``: values of known size. ``in_place``: may write over what it reads."""
 
-    reads: tuple[int, ...]
-    makes: tuple[int, ...]
+    reads: tuple[str, ...]
+    makes: tuple[str, ...]
     in_place: bool
 
 
@@ -59,26 +59,22 @@ class _Order:
     """``nodes``: in the order that they have now, by number. ``visits``: how many were looked at so far."""
 
     def __init__(self, graph: Graph) -> None:
-        numbers = {name: number for number, name in enumerate(graph.values)}
         # What regions read of an input stays with the request.
-        self._bytes = [
-            0 if name in graph.inputs else array.n_bytes for name, array in graph.values.items()
-        ]
+        self._bytes = {
+            name: 0 if name in graph.inputs else array.n_bytes
+            for name, array in graph.values.items()
+        }
         self._all = [
             _Node(
-                tuple(dict.fromkeys(numbers[name] for name in reads(node) if name in numbers)),
-                tuple(numbers[name] for name in made(node) if name in numbers),
+                tuple(dict.fromkeys(name for name in reads(node) if name in graph.values)),
+                tuple(name for name in made(node) if name in graph.values),
                 node.op_type in {"Concat", *RESHAPES, *IN_PLACE} or len(node.input) > ADDEND,
             )
             for node in graph.nodes
         ]
-        self._readers: list[list[int]] = [[] for _ in numbers]
-        self._maker: dict[int, int] = {}
-        for number, node in enumerate(self._all):
-            self._maker.update(dict.fromkeys(node.makes, number))
-            for value in node.reads:
-                self._readers[value].append(number)
-        self._stays = {numbers[name] for name in graph.outputs if name in numbers}
+        self._readers = {name: graph.readers.get(name, ()) for name in graph.values}
+        self._maker = graph.makers
+        self._stays = set(graph.outputs)
         self.visits = 0
         self.nodes = list(range(len(self._all)))
         self._place = list(self.nodes)
@@ -153,7 +149,7 @@ class _Order:
         last = {value: node for node in nodes for value in self._touched(node)}
         end = start + len(nodes)
         inside = set(nodes)
-        dying: dict[int, list[int]] = {}
+        dying: dict[int, list[str]] = {}
         for value, node in last.items():
             outside = (n for n in self._readers[value] if n not in inside)
             if value not in self._stays and all(self._place[n] < end for n in outside):
@@ -165,10 +161,10 @@ class _Order:
             live -= sum(self._bytes[value] for value in ended)
             yield during, live
 
-    def _touched(self, node: int) -> tuple[int, ...]:
+    def _touched(self, node: int) -> tuple[str, ...]:
         return (*self._all[node].reads, *self._all[node].makes)
 
-    def _shared(self, node: int, ended: Sequence[int]) -> int:
+    def _shared(self, node: int, ended: Sequence[str]) -> int:
         """Return how many bytes of its results lie where what it reads lay."""
         found = self._all[node]
         if not found.in_place:

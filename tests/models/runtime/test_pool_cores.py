@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from models.runtime.pool_cores import keep_apart, tasks
+from models.runtime.sessions import keep_apart, tasks
 
 
 @pytest.fixture
