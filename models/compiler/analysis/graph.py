@@ -19,6 +19,8 @@ from models.network.operators import Operator, read_operator
 from models.packs.records.network import WindowProduct
 
 NCHWC_DOMAIN = "com.microsoft.nchwc"
+#: Domains whose operators take tensors that lie as their shapes say.
+PLAIN_DOMAINS = ("", "com.microsoft")
 
 # A constant this small, or an integer one up to the second limit, belongs to the operator (a shape, a
 # clip bound, resize scales): it stays in the piece. Everything else is a weight and is streamed.
@@ -109,7 +111,7 @@ class Graph:
 
     def record(self, node: onnx.NodeProto) -> Node:
         """Return ``node`` as a plain record."""
-        return node_of(node, self._versions)
+        return node_of(node, self.versions)
 
     def operator(self, node: onnx.NodeProto) -> Operator | None:
         """Return what ``node`` computes; None: no family of operators knows it."""
@@ -119,7 +121,8 @@ class Graph:
             return None
 
     @functools.cached_property
-    def _versions(self) -> Mapping[str, int]:
+    def versions(self) -> Mapping[str, int]:
+        """Of the operators of each domain."""
         return versions_of(self.opsets)
 
     @functools.cached_property

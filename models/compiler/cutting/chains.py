@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 
 from models.compiler.analysis.alias import Aliases, Storage
-from models.compiler.analysis.graph import Graph
+from models.compiler.analysis.graph import PLAIN_DOMAINS, Graph
 from models.compiler.analysis.slices import CutPiece, Slice
 from models.graphs.nodes import made, reads
 from models.network.operators.elements import IN_PLACE, POINTWISE
@@ -24,7 +24,6 @@ from models.packs.records.pieces import TENSOR_ALIGNMENT
 _SLICE_BYTES = 2 << 20
 # Below this a launch costs more than memory does.
 _LEAST_BYTES = 256 << 10
-_DOMAINS = ("", "ai.onnx", "com.microsoft")
 # With one scale for the whole tensor they treat every element alike, too.
 _OPERATORS = POINTWISE | {"DequantizeLinear", "QuantizeLinear"}
 
@@ -142,7 +141,7 @@ class _Finder:
         graph, node = self._graph, self._graph.nodes[index]
         if (
             node.op_type not in _OPERATORS
-            or node.domain not in _DOMAINS
+            or node.domain not in PLAIN_DOMAINS
             or index in self._outside
             or graph.region(index) is not None
             or len(made(node)) != 1

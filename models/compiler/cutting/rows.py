@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 import onnx
 from onnx import helper
 
-from models.compiler.analysis.graph import NCHWC_DOMAIN, Graph
+from models.compiler.analysis.graph import NCHWC_DOMAIN, PLAIN_DOMAINS, Graph
 from models.compiler.cutting.row_layouts import Parts, RowLayouts, shuffled, sliced, taken
 from models.graphs.nodes import attributes, made, with_attributes
 from models.network.fields import stretches
@@ -23,12 +23,11 @@ from models.network.operators.elements import IN_PLACE, POINTWISE, UNEVEN
 from models.network.windows import SAME, Window
 from models.packs.records.rows import Outside
 
-_DOMAINS = ("", "ai.onnx", "com.microsoft")
 _POOLS = ("MaxPool", "AveragePool")
 #: Outside of the blocked layout, where channels are planes.
 _PLAIN = frozenset((*_POOLS, "DepthToSpace", "Slice", "SpaceToDepth", "Transpose"))
 _CHANNELS, _ROWS, _COLUMNS = 1, 2, 3
-_ALONG_WIDTH = frozenset(("AveragePool", domain) for domain in _DOMAINS)
+_ALONG_WIDTH = frozenset(("AveragePool", domain) for domain in PLAIN_DOMAINS)
 Windowed = Convolution | Pool
 
 
@@ -102,7 +101,7 @@ class _Finder:
     def _row_node(self, index: int, node: onnx.NodeProto) -> RowNode | None:
         if node.domain == NCHWC_DOMAIN:
             return self._blocked_node(index, node) if len(made(node)) == 1 else None
-        if node.domain not in _DOMAINS:
+        if node.domain not in PLAIN_DOMAINS:
             return None
         if node.op_type == "Concat":
             return self._joined(index, node)

@@ -22,7 +22,7 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from models.compiler.analysis.graph import NCHWC_DOMAIN
+from models.compiler.analysis.graph import NCHWC_DOMAIN, PLAIN_DOMAINS
 from models.graphs.nodes import attributes, copied
 from models.graphs.rewriting import Rewriter
 from models.network.activations import SPELLINGS
@@ -30,7 +30,6 @@ from models.network.fields import Array
 from models.network.operators.convolution import ACTIVATIONS, ADDEND
 from models.network.operators.elements import POINTWISE
 
-_DOMAINS = ("", "com.microsoft")
 _CHANNEL_AXIS = 1
 _SOFTMAXES = ("Softmax", "LogSoftmax")
 #: Before, a softmax was along all axes from one on, which lie side by side.
@@ -86,7 +85,7 @@ class _StayBlocked(Rewriter):
         """Return whether ``node`` gives the same on blocked tensors, of which it has some at hand."""
         tensors = self._tensors(node)
         blocked = [name for name in tensors if name in self._blocked]
-        if node.domain not in _DOMAINS or not blocked:
+        if node.domain not in PLAIN_DOMAINS or not blocked:
             return False
         on_channels = attributes(node).get("axis", 0) in (_CHANNEL_AXIS, _CHANNEL_AXIS - 4)
         if node.op_type == "Split":
@@ -100,7 +99,7 @@ class _StayBlocked(Rewriter):
 
     def _gate(self, node: onnx.NodeProto) -> tuple[str, str] | None:
         """Return a blocked input of ``node`` and the one that is a factor per channel of it; None: none."""
-        if node.op_type != "Mul" or node.domain not in _DOMAINS:
+        if node.op_type != "Mul" or node.domain not in PLAIN_DOMAINS:
             return None
         for name, gate in (tuple(node.input), tuple(reversed(node.input))):
             shape = self.shape(name)

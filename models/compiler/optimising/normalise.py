@@ -14,7 +14,14 @@ from models.compiler.analysis.types import Loose, ValueTypes
 from models.compiler.optimising.bodies import rename_reads
 from models.errors import CompileError
 from models.graphs.file import bring_inside, reference
-from models.graphs.nodes import attributes, inner_tensors, reads, set_attributes, subgraphs
+from models.graphs.nodes import (
+    attributes,
+    inner_tensors,
+    reads,
+    set_attributes,
+    subgraphs,
+    versions_of,
+)
 from models.graphs.rewriting import Rewriter
 from models.network.fields import DTYPES, Array
 from models.network.operators.matrix import GEMMS
@@ -57,7 +64,7 @@ def copy_constant_outputs(model: onnx.ModelProto) -> None:
     rename_reads(model.graph.node, renamed)
     for name, constant in renamed.items():
         model.graph.node.append(helper.make_node("Identity", [constant], [name], name))
-    if not any(item.domain in ("", "ai.onnx") for item in model.opset_import):
+    if "" not in versions_of(model.opset_import):
         model.opset_import.add(domain="", version=17)
 
 
@@ -124,7 +131,7 @@ def store_by_row(
     """
     tensors = {tensor.name: tensor for tensor in model.graph.initializer}
     uses = Counter(name for node in model.graph.node for name in reads(node))
-    version = max((item.version for item in model.opset_import if item.domain == ""), default=0)
+    version = versions_of(model.opset_import).get("", 0)
     for node in model.graph.node:
         by_column = _is_gemm_by_column(node) or (
             version >= _GEMM_WITHOUT_BIAS and _is_row_product(node, values)

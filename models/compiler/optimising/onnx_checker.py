@@ -8,7 +8,7 @@ from onnx import TensorProto, defs, numpy_helper
 
 from models.errors import OnnxError
 from models.graphs.file import reference
-from models.graphs.nodes import all_graphs, label, subgraphs
+from models.graphs.nodes import all_graphs, label, subgraphs, versions_of
 
 # Operators that ONNX Runtime has in ONNX's own sets (SimplifiedLayerNormalization) are not in its
 # standard; the checker passes over nodes of sets that it does not know.
@@ -51,7 +51,7 @@ def _checkable(model: onnx.ModelProto) -> onnx.ModelProto:
     copy.CopyFrom(model)
     for value in copy.graph.output:
         _complete(value)
-    versions = {item.domain: item.version for item in copy.opset_import}
+    versions = versions_of(copy.opset_import)
     copy.opset_import.add(domain=_UNCHECKED, version=1)
     # Not in functions: there such an operator ends ONNX Runtime, and the process with it.
     for node in copy.graph.node:

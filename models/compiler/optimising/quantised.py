@@ -128,8 +128,7 @@ def stream_quantised(
     ``part_bytes``: the most weights of a part, if one can be so small. ``folder``: for a file with the
     weights as they lie then. ``kept``: what nodes make that stay as they are.
     """
-    version = max((item.version for item in graph.opsets if item.domain == ""), default=0)
-    if version < _OPSET or not any(_form(graph, node) for node in graph.nodes):
+    if graph.versions.get("", 0) < _OPSET or not any(_form(graph, node) for node in graph.nodes):
         return graph
     with (folder / "quantised.data").open("wb") as file:
         rewriter = _Rewriter(graph, part_bytes, NewConstants(graph, file))

@@ -201,7 +201,6 @@ class _Rewriter:
         self.constants: dict[str, NDArray[Any]] = {}
         self._graph = graph
         self._layers = layers
-        self._versions = {item.domain: item.version for item in graph.opsets}
         self._names = graph.names()
         self._behind: dict[str, list[onnx.NodeProto]] = {}
         self._read_as: dict[str, str] = {}
@@ -210,7 +209,7 @@ class _Rewriter:
 
     def look_up(self, region: Region, sources: Iterable[str]) -> None:
         """Put what ``region`` makes behind the layers among ``sources``, which its bytes come of."""
-        table = table_of(region, self._graph.constants, self._versions)
+        table = table_of(region, self._graph.constants, self._graph.versions)
         self._gone.update(name for node in region.nodes for name in made(node))
         for name in sources:
             held = replace(self.values[name], dtype=table.dtype.name)

@@ -23,7 +23,7 @@ from models.compiler.optimising.optimise import fold
 from models.compiler.optimising.rewrite import rewritable
 from models.errors import CompileError
 from models.graphs.inputs import Warn
-from models.graphs.nodes import all_graphs, attributes, label, replace_nodes
+from models.graphs.nodes import all_graphs, attributes, label, replace_nodes, versions_of
 from models.graphs.parameters import infinite_tensors, is_quantised
 from models.images.preprocess import Preprocess
 from models.network.operators import LAYERS
@@ -297,8 +297,7 @@ def write_quantised(
     Runtime's quantiser raises.
     """
     model = onnx.load(file)
-    own = next(item for item in model.opset_import if item.domain in ("", "ai.onnx"))
-    if own.version < _PER_CHANNEL_OPSET:
+    if versions_of(model.opset_import)[""] < _PER_CHANNEL_OPSET:
         model = onnx.version_converter.convert_version(model, _PER_CHANNEL_OPSET)
     model = onnx.shape_inference.infer_shapes(model)
     for node in model.graph.node:
