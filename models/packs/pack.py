@@ -166,7 +166,8 @@ def _check_version(path: Path, document: _Origin) -> None:
         folder = path.parent
         number = f" --version {folder.name}" if folder.name != "1" else ""
         raise PackError(
-            f"{path}: format_version: {version} is older than {FORMAT_VERSION}; compile it again: "
+            f"{path}: format_version: {version} is older than {FORMAT_VERSION}; compile it again, "
+            "with the options that it was made with (labels, recipes, --precision ...): "
             f"layerstream compile {_source_name(document)} -o {folder.parent}{number} --force"
         )
 
