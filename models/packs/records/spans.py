@@ -88,11 +88,6 @@ class Span(Record):
         return plain if self.stored is None else self.stored.offset
 
     @property
-    def is_elsewhere(self) -> bool:
-        """Whether it is not where it would be if all lay in the file as they do in memory."""
-        return self.stored is not None or self.at is not None
-
-    @property
     def file_end(self) -> int:
         return self.file_offset + self.file_length
 
