@@ -107,7 +107,7 @@ SPELLINGS: Mapping[str, Spelling] = {
     "com.microsoft.Gelu": Spelling("gelu"),
     "com.microsoft.QuickGelu": Spelling("silu", (("alpha", 1.702),)),
 }
-#: Arithmetic by operator. Pow is said beside its reader: a square is a product.
+#: Arithmetic by operator.
 PAIRS: Mapping[str, Arithmetic] = {
     "Add": "add",
     "Div": "divide",
@@ -115,6 +115,7 @@ PAIRS: Mapping[str, Arithmetic] = {
     "Min": "smaller",
     "Mul": "multiply",
     "PRelu": "scale_negative",
+    "Pow": "power",
     "Sub": "subtract",
     "Sum": "add",
 }
@@ -150,6 +151,11 @@ def activation_of(
         return None if kind is None else Activation(kind)
     spelling = SPELLINGS.get(operator)
     return None if spelling is None else spelling.activation(attributes)
+
+
+def arithmetic_of(operator: str, attributes: Mapping[str, Any]) -> Arithmetic | None:
+    """Return the function of two that a node is; None: it is none with these attributes."""
+    return PAIRS.get(operator)
 
 
 def activation_named(name: str, parameters: Sequence[float]) -> Activation | None:
