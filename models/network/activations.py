@@ -39,7 +39,15 @@ Kind = Literal[
 ]
 #: Of two; ``scale_negative``: the first where it is not negative, else their product (PRelu).
 Arithmetic = Literal[
-    "add", "subtract", "multiply", "divide", "power", "larger", "smaller", "scale_negative"
+    "add",
+    "subtract",
+    "multiply",
+    "divide",
+    "modulo",
+    "power",
+    "larger",
+    "smaller",
+    "scale_negative",
 ]
 
 
@@ -113,6 +121,7 @@ PAIRS: Mapping[str, Arithmetic] = {
     "Div": "divide",
     "Max": "larger",
     "Min": "smaller",
+    "Mod": "modulo",
     "Mul": "multiply",
     "PRelu": "scale_negative",
     "Pow": "power",
@@ -155,6 +164,8 @@ def activation_of(
 
 def arithmetic_of(operator: str, attributes: Mapping[str, Any]) -> Arithmetic | None:
     """Return the function of two that a node is; None: it is none with these attributes."""
+    if operator == "Mod" and not attributes.get("fmod"):
+        return None  # of whole numbers, with the sign of the second
     return PAIRS.get(operator)
 
 

@@ -14,7 +14,7 @@ _OTHERS = re.compile(r"[^0-9A-Za-z_]+")
 #: Files of C's library, and the names that come from them.
 INCLUDES: Mapping[str, Set[str]] = {
     "float.h": {"FLT_MAX"},
-    "math.h": {"expf", "INFINITY"},
+    "math.h": {"expf", "fmodf", "INFINITY"},
     "string.h": {"memcpy", "memset"},
 }
 # C11's keywords, C++'s that a header would meet, and what our own files say.
