@@ -225,9 +225,7 @@ def share_out(
     return Shares(tuple(outcomes.get(i) for i in range(len(sharers))), in_turns)
 
 
-def share_one_by_one(
-    sharers: Sequence[Sharer], budget: Budget, activations: Activations
-) -> Shares:
+def share_one_by_one(sharers: Sequence[Sharer], budget: Budget, activations: Activations) -> Shares:
     """Return what becomes of ``sharers`` where one after the other is loaded, as by a service that starts.
 
     Each comes to those loaded before it, while the others keep their least: so models may begin to compute
