@@ -234,9 +234,10 @@ def share_one_by_one(sharers: Sequence[Sharer], budget: Budget, activations: Act
     loaded: list[int] = []
     refused: dict[int, Outcome] = {}
     for position, each in enumerate(sharers):
-        waiting = [other for other in range(len(sharers)) if other not in {*loaded, position}]
-        least = [replace(sharers[other], within=None) for other in (*loaded, *waiting)]
-        together = [*least[: len(loaded)], each.hurried(), *least[len(loaded) :]]
+        least = [replace(other, within=None) for other in sharers]
+        before = [least[other] for other in loaded]
+        waiting = [other for i, other in enumerate(least) if i not in {*loaded, position}]
+        together = [*before, each.hurried(), *waiting]
         shares = share_out(together, budget.without(()), activations, len(loaded))
         outcome = shares.outcomes[len(loaded)]
         if isinstance(outcome, Exception):
