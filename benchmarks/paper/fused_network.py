@@ -26,6 +26,7 @@ def fused_network(resolution: int = RESOLUTION) -> Network:
 
 def fused_pack(folder: Path) -> Path:
     """Compile the network, with random weights, into ``folder``; return its pack."""
+    folder.mkdir(parents=True, exist_ok=True)
     model = skeleton(fused_network(), NAME)
     weights = initialise_small(model, skeleton(fused_network(_SMALL), NAME), 0, None, silent)
     source = folder / f"{NAME}.onnx"
