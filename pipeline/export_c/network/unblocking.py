@@ -43,15 +43,14 @@ def plain_network(network: Network, manifest: Manifest) -> Network:
 def _with_softmaxes(network: Network, turned: Sequence[TurnedSoftmax]) -> Network:
     """Return ``network`` with the softmaxes that the compiler turned as they were."""
     makers = {node.output: node for node in network.nodes}
-    whole = {
-        item.output: replace(
-            makers[makers[item.output].inputs[0]],
-            inputs=(item.source,),
-            outputs=(item.output,),
-            attributes={"axis": item.axis},
-        )
-        for item in turned
-    }
+    whole = {}
+    for item in turned:
+        last = makers.get(item.output)
+        rows = makers.get(last.inputs[0]) if last is not None else None
+        if rows is None or "Softmax" not in rows.operator:
+            raise ExportError(f"{network.name}: no softmax makes {item.output!r}")
+        names, axis = ((item.source,), (item.output,)), {"axis": item.axis}
+        whole[item.output] = Node(rows.operator, *names, axis, rows.opset, rows.label)
     nodes = tuple(whole.get(node.output, node) for node in network.nodes)
     return replace(network, nodes=nodes).live()
 

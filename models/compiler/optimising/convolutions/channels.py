@@ -153,7 +153,9 @@ def used_channels(graph: Graph, plain: Mapping[str, Array]) -> dict[str, int]:
     used, around = dict(channels), set[str]()
     for node in graph.nodes:
         name, read, given = made(node)[0], next(iter(reads(node)), ""), attributes(node)
-        counts = [used[each] for each in reads(node) if channels.get(each) == channels.get(name)]
+        if name not in used:
+            continue
+        counts = [used[each] for each in reads(node) if channels.get(each) == channels[name]]
         if node.op_type in CONVOLUTIONS:
             around.update((read, name))
             if given.get("group", 1) == 1:
@@ -163,11 +165,9 @@ def used_channels(graph: Graph, plain: Mapping[str, Array]) -> dict[str, int]:
             counts = [graph.values[read].shape[-1] if given.get("channels_last") else used[read]]
         elif node.op_type == "ReorderOutput" and not given.get("channels_last"):
             counts = [used[read]]
-        if name in used:
-            used[name] = min([*counts, channels[name]])
-    return {
-        name: used[name] for name in sorted(around & used.keys()) if used[name] < channels[name]
-    }
+        used[name] = min([*counts, channels[name]])
+    fewer = {name for name in around & used.keys() if used[name] < channels[name]}
+    return {name: used[name] for name in sorted(fewer)}
 
 
 def _channels(values: Mapping[str, Array]) -> dict[str, int]:
