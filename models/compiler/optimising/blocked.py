@@ -36,6 +36,8 @@ _SOFTMAXES = ("Softmax", "LogSoftmax")
 #: Before, a softmax was along all axes from one on, which lie side by side.
 _ALONG_AXIS = 13
 _RANK = 4
+#: As weights of a convolution of each channel by itself, however many there are.
+_FACTORS = (-1, 1, 1, 1)
 # From here on Resize takes its scales third, and says how places become places.
 _OPSET = 11
 
@@ -132,7 +134,7 @@ class _StayBlocked(Rewriter):
             group=channels,
             kernel_shape=[1, 1],
         )
-        before = self.reshape(self._blocked.get(gate, gate), weights, (channels, 1, 1, 1))
+        before = self.reshape(self._blocked.get(gate, gate), weights, _FACTORS)
         return [before, inside, self._back(blocked, node.output[0])]
 
     def _is_along_block(self, node: onnx.NodeProto) -> bool:

@@ -25,7 +25,7 @@ _BLOCKED = "com.microsoft.nchwc."
 _MOVES = frozenset((*POINTWISE, "Concat", "Split"))
 _SUM_NORMALIZED = "com.microsoft.SkipLayerNormalization"
 _TO_PLANES, _TO_PIXELS = [0, 3, 1, 2], [0, 2, 3, 1]
-_PIXEL = (-1, 1, 1, 1)
+_FACTORS = (-1, 1, 1, 1)
 
 
 def plain_network(network: Network, manifest: Manifest) -> Network:
@@ -77,7 +77,8 @@ class _Translation:
             self._in_blocks.update(node.outputs)
             yield self._convolution(node) if operator == "Conv" else _plain(node, operator)
         elif not self._in_blocks.isdisjoint(node.inputs):
-            yield self._of_blocks(node)
+            self._check(node)
+            yield node
         elif operator == _SUM_NORMALIZED:
             yield from _summed(node)
         else:
@@ -92,22 +93,18 @@ class _Translation:
         if turns:
             yield _turned(replace(node, inputs=(planes,)), _TO_PIXELS)
 
-    def _of_blocks(self, node: Node) -> Node:
-        """Return ``node``, which reads blocks and is no operator of theirs."""
+    def _check(self, node: Node) -> None:
+        """Check that ``node``, which reads blocks and is no operator of theirs, is the same on planes."""
         operator = node.operator.rpartition(".")[2]
         shape = self.constants.get(node.inputs[1]) if operator == "Reshape" else None
-        if shape is not None and tuple(shape[1:]) == _PIXEL[1:]:
-            # The weights of a gate. They are of one pixel, which has no other order.
-            wanted = f"{node.output}/shape"
-            self.constants[wanted] = np.array(_PIXEL)
-            return replace(node, inputs=(node.inputs[0], wanted))
+        if shape is not None and tuple(shape) == _FACTORS:
+            return  # of a gate: one pixel has no other order
         if operator not in _MOVES and (operator, node.attributes.get("axis")) != ("Softmax", 1):
             raise ExportError(
                 f"{self._name}: node {node.label!r} ({node.operator}): it reads channels in blocks, in "
                 "an order that plain tensors do not have"
             )
         self._in_blocks.update(node.outputs)
-        return node
 
     def _convolution(self, node: Node) -> Node:
         """Return a blocked convolution with plain weights, if they are constants."""
