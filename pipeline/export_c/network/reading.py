@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
 from models.graphs.file import reference
-from models.graphs.nodes import live, node_of, reads
+from models.graphs.nodes import node_of, reads
 from models.network.node import Node
 from models.packs.checksum import checksum
 from models.packs.pack import Pack
@@ -35,12 +35,11 @@ def read_network(pack: Pack) -> Network:
         raise ExportError(f"{pack.folder}: {_not_as_computed(pack.manifest.store)}")
     model = _model(pack)
     constants = dict(_constants(pack, model))
-    nodes = live(model)
+    nodes = model.graph.node
     opsets = {item.domain: item.version for item in model.opset_import}
     manifest = pack.manifest
-    read = {name for node in nodes for name in reads(node)} | {
-        port.name for port in manifest.outputs
-    }
+    read = {name for node in nodes for name in reads(node)}
+    read.update(port.name for port in manifest.outputs)
     return Network(
         manifest.name,
         tuple(map(_given, manifest.inputs)),

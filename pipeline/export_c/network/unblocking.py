@@ -29,7 +29,7 @@ _FACTORS = (-1, 1, 1, 1)
 
 
 def plain_network(network: Network, manifest: Manifest) -> Network:
-    """Return what ``network``, of the pack of ``manifest``, computes in standard operators.
+    """Return what ``network``, of the pack of ``manifest``, computes on plain tensors.
 
     Raises:
         ExportError: an operator reads a tensor in blocks, and would make another one of a plain one.
@@ -56,7 +56,7 @@ def _with_softmaxes(network: Network, turned: Sequence[TurnedSoftmax]) -> Networ
 
 
 class _Translation:
-    """Makes plain nodes of blocked and fused ones; ``constants``: with those that they need.
+    """Lets nodes read and make planes instead of blocks; ``constants``: with those that they need.
 
     ``used``: how many channels values have, where others only fill. ``_in_blocks``: what was in blocks.
     """
@@ -70,16 +70,15 @@ class _Translation:
 
     def nodes(self, node: Node) -> Iterator[Node]:
         """Yield what ``node`` is on plain tensors."""
-        operator = node.operator.removeprefix(_BLOCKED)
-        if operator == "ReorderOutput":
+        if node.operator == f"{_BLOCKED}ReorderOutput":
             yield from self._left(node)
-        elif operator != node.operator:
+        elif node.operator.startswith(_BLOCKED):
             self._in_blocks.update(node.outputs)
-            yield self._convolution(node) if operator == "Conv" else _plain(node, operator)
+            yield self._in_planes(node)
         elif not self._in_blocks.isdisjoint(node.inputs):
             self._check(node)
             yield node
-        elif operator == _SUM_NORMALIZED:
+        elif node.operator == _SUM_NORMALIZED:
             yield from _summed(node)
         else:
             yield node
@@ -106,6 +105,16 @@ class _Translation:
             )
         self._in_blocks.update(node.outputs)
 
+    def _in_planes(self, node: Node) -> Node:
+        """Return what makes planes where ``node`` makes blocks; pools and interpolations are the same."""
+        if node.operator == f"{_BLOCKED}Conv":
+            return self._convolution(node)
+        if node.operator != f"{_BLOCKED}ReorderInput":
+            return node
+        if node.attributes.get("channels_last"):
+            return _turned(node, _TO_PLANES)
+        return replace(node, operator="Identity", attributes={})
+
     def _convolution(self, node: Node) -> Node:
         """Return a blocked convolution with plain weights, if they are constants."""
         x, weight, *others = node.inputs
@@ -121,21 +130,7 @@ class _Translation:
                 bias = np.asarray(self.constants[others[0]])[:rows]
                 others[0] = f"{node.output}/bias"
                 self.constants[others[0]] = bias
-        return replace(
-            node,
-            operator="com.microsoft.FusedConv",
-            inputs=(x, weight, *others),
-            attributes=attributes,
-        )
-
-
-def _plain(node: Node, operator: str) -> Node:
-    """Return a pool or the like, or what makes blocks."""
-    if operator != "ReorderInput":
-        return replace(node, operator=operator)
-    if node.attributes.get("channels_last"):
-        return _turned(node, _TO_PLANES)
-    return replace(node, operator="Identity", attributes={})
+        return replace(node, inputs=(x, weight, *others), attributes=attributes)
 
 
 def _turned(node: Node, perm: list[int]) -> Node:

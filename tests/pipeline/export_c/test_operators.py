@@ -10,10 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import numpy_helper
 
-from models.packs.pack import open_pack
+from models.compiler import compile_onnx
+from models.network.node import Node
+from models.packs.pack import Pack, open_pack
 from models.packs.target import host_target
 from pipeline.export_c.errors import ExportError
 from pipeline.export_c.export import Options, export_c
+from pipeline.export_c.network.network import Network
+from pipeline.export_c.network.unblocking import plain_network
 from tests.models.nets import NETS, answers, inputs_for, parsed, shapes_of
 from tests.models.packs.test_pack import edit, put
 from tests.pipeline.export_c.compiled import TARGETS, Compiled, agree, needs_compiler, packed
@@ -383,6 +387,34 @@ def test_channels_that_fill_no_block(target: str, channels: int, tmp_path: Path)
     assert exported.memory.arena_bytes <= 3 * channels * plane + 512
     kept = sum(int(np.prod(shape)) for shape in weights.values()) * 4
     assert exported.weight_bytes == kept
+
+
+def test_a_source_in_blocks(tmp_path: Path) -> None:
+    """Nobody knows how many of its channels only fill: those that no block leaves stay."""
+    text = """g (float[1,3,6,5] x) => (float y) {
+        a = Conv<pads=[1,1,1,1]>(x, w)
+        b = MaxPool<kernel_shape=[2,2]>(a)
+        c = Conv(b, v)
+        d = Transpose<perm=[0,2,3,1]>(c)
+        y = Softmax<axis=3>(d)
+    }"""
+    weights = {"w": (19, 3, 3, 3), "v": (21, 19, 1, 1)}
+    first = packed(parsed(text, weights), tmp_path)
+    again = open_pack(compile_onnx(first.model_path, tmp_path / "again"))
+    inputs = inputs_for({"x": (1, 3, 6, 5)})
+    _, outputs = Compiled.of(again, tmp_path / "c").run(inputs)
+    agree(outputs, answers(tmp_path / "source.onnx", inputs))
+
+
+def test_what_reads_blocks_in_their_order_is_refused(tiny_pack: Pack) -> None:
+    reorder = Node("com.microsoft.nchwc.ReorderInput", ("x",), ("b",), {})
+    outputs = tiny_pack.manifest.outputs
+    turned = Node("Transpose", ("b",), (outputs[0].name,), {"perm": [0, 1, 3, 2]}, label="turned")
+    network = Network("net", (), outputs, (reorder, turned), {})
+    with pytest.raises(
+        ExportError, match=r"node 'turned' \(Transpose\): it reads channels in blocks"
+    ):
+        plain_network(network, tiny_pack.manifest)
 
 
 @pytest.mark.skipif(host_target().block == 1, reason="no blocked layout here")
