@@ -2,7 +2,6 @@
 
 import fcntl
 import io
-import json
 import os
 import re
 import struct
