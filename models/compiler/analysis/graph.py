@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 from numpy.typing import NDArray
-from onnx import TensorProto
+from onnx import TensorProto, numpy_helper
 
 from models.compiler.analysis.types import Loose
 from models.graphs.nodes import made, node_of, reads, stable_order, versions_of
@@ -108,6 +108,12 @@ class Graph:
             return loose.array
         constant = self.constants[name]
         return Array(dtype=np.dtype(constant.dtype).name, shape=constant.shape)
+
+    def tensor(self, name: str) -> TensorProto:
+        """Return a constant as a message that has its numbers inside."""
+        if name in self.tensors:
+            return self.tensors[name]
+        return numpy_helper.from_array(np.asarray(self.constants[name]), name)
 
     def record(self, node: onnx.NodeProto) -> Node:
         """Return ``node`` as a plain record."""

@@ -2,8 +2,7 @@
 
 from collections.abc import Collection
 
-import numpy as np
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper
 
 from models.compiler.analysis.graph import Graph, Region
 from models.compiler.analysis.slices import CutPiece, Slice
@@ -61,7 +60,7 @@ def serialise_resident(graph: Graph, piece: CutPiece) -> bytes:
             "",
             [described(port(graph, part.name, part.shape)) for part in piece.inputs.values()],
             [described(port(graph, part.name, part.shape)) for part in piece.outputs.values()],
-            [_tensor(graph, name) for name in constants],
+            [graph.tensor(name) for name in constants],
         ),
         opset_imports=graph.opsets,
         ir_version=graph.ir_version,
@@ -97,12 +96,6 @@ def _tensor_bytes(graph: Graph, name: str) -> int:
     if name in graph.constants:
         return graph.constants[name].nbytes
     return graph.tensors[name].ByteSize()
-
-
-def _tensor(graph: Graph, name: str) -> TensorProto:
-    if name in graph.tensors:
-        return graph.tensors[name]
-    return numpy_helper.from_array(np.asarray(graph.constants[name]), name)
 
 
 def known_bytes(graph: Graph, piece: CutPiece) -> int:

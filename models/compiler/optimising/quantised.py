@@ -25,7 +25,7 @@ from onnx import helper
 
 from models.compiler.analysis.graph import Graph
 from models.graphs.file import numbers_of, tensor_in
-from models.graphs.nodes import attributes, copied, fresh, label, made, reads, with_attributes
+from models.graphs.nodes import attributes, copied, fresh, label, made, with_attributes
 from models.network.fields import Array
 from models.network.windows import Windows, windows_of
 from models.packs.records.network import WindowProduct
@@ -117,13 +117,9 @@ _CONVOLUTIONS = {"QLinearConv": _Form(3, 0, (4, 5, 8)), "ConvInteger": _Form(1, 
 
 
 def stream_quantised(
-    model: onnx.ModelProto,
-    graph: Graph,
-    part_bytes: int,
-    folder: Path,
-    kept: Collection[str] = (),
+    graph: Graph, part_bytes: int, folder: Path, kept: Collection[str] = ()
 ) -> Graph:
-    """Return ``graph`` with quantised layers that stream; ``model``, which it was made of, is rewritten.
+    """Return ``graph`` with quantised layers that stream.
 
     ``part_bytes``: the most weights of a part, if one can be so small. ``folder``: for a file with the
     weights as they lie then. ``kept``: what nodes make that stay as they are.
@@ -137,18 +133,11 @@ def stream_quantised(
             for node in graph.nodes
             for new in ([node] if node.output[0] in kept else rewriter.rewritten(node))
         )
-    wanted = {name for node in nodes for name in reads(node)}
-    tensors = [item for item in model.graph.initializer if item.name in wanted]
-    del model.graph.node[:]
-    model.graph.node.extend(nodes)
-    del model.graph.initializer[:]
-    model.graph.initializer.extend([*tensors, *rewriter.constants.tensors])
-    kept = {name: array for name, array in graph.constants.items() if name in wanted}
     return replace(
         graph,
         nodes=nodes,
         values={**graph.values, **rewriter.values},
-        constants=kept | rewriter.constants.arrays(folder),
+        constants={**graph.constants, **rewriter.constants.arrays(folder)},
         streamed=frozenset(rewriter.constants.streamed),
         resident=frozenset(rewriter.constants.resident),
         window_products=tuple(rewriter.window_products),
@@ -184,15 +173,15 @@ def _form(graph: Graph, node: onnx.NodeProto) -> _Form | None:
 class NewConstants:
     """Constants beside those of a graph, large ones in ``file``, which is open for writing.
 
-    ``tensors``: as messages. ``streamed``: those that are weights, however small they are; ``resident``:
-    those of them that stay in memory.
+    ``streamed``: those that are weights, however small they are; ``resident``: those of them that stay in
+    memory.
     """
 
     def __init__(self, graph: Graph, file: BinaryIO) -> None:
-        self.tensors: list[onnx.TensorProto] = []
         self.streamed: list[str] = []
         self.resident: list[str] = []
         self._file = file
+        self._tensors: list[onnx.TensorProto] = []
         self._names = graph.names()
 
     def fresh(self, name: str) -> str:
@@ -208,12 +197,12 @@ class NewConstants:
             self.streamed.append(name)
         if resident:
             self.resident.append(name)
-        self.tensors.append(tensor_in(self._file, name, array))
+        self._tensors.append(tensor_in(self._file, name, array))
         return name
 
     def arrays(self, folder: Path) -> dict[str, NDArray[Any]]:
         """Return all of them, large ones mapped; the file, in ``folder``, is closed by now."""
-        return {tensor.name: numbers_of(tensor, folder) for tensor in self.tensors}
+        return {tensor.name: numbers_of(tensor, folder) for tensor in self._tensors}
 
 
 class _Rewriter:

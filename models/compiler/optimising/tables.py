@@ -111,8 +111,8 @@ def table_of(region: Region, constants: Constants, versions: Mapping[str, int]) 
     return np.asarray(session.run(None, {region.source: numbers})[0])
 
 
-def look_up_results(model: onnx.ModelProto, graph: Graph, layers: Collection[str]) -> Graph:
-    """Return ``graph`` with tables behind ``layers``; ``model``, which it was made of, is rewritten.
+def look_up_results(graph: Graph, layers: Collection[str]) -> Graph:
+    """Return ``graph`` with tables behind ``layers``.
 
     ``layers``: values behind which a table may stand. It does where nothing else reads them, and where what
     is made of them is put together, or in another order or shape, before it is looked up.
@@ -120,15 +120,9 @@ def look_up_results(model: onnx.ModelProto, graph: Graph, layers: Collection[str
     finder, rewriter = _Finder(graph, layers), _Rewriter(graph, layers)
     for region in finder.regions():
         rewriter.look_up(region, finder.sources(region.source))
-    nodes = tuple(rewriter.nodes())
-    del model.graph.node[:]
-    model.graph.node.extend(nodes)
-    model.graph.initializer.extend(
-        numpy_helper.from_array(array, name) for name, array in rewriter.constants.items()
-    )
     return replace(
         graph,
-        nodes=nodes,
+        nodes=tuple(rewriter.nodes()),
         values=rewriter.values,
         window_products=tuple(map(rewriter.renamed, graph.window_products)),
         constants={**graph.constants, **rewriter.constants},
