@@ -13,13 +13,14 @@ from dataclasses import dataclass, field, replace
 import onnx
 from onnx import helper
 
+from models.compiler.analysis.alias import written_over
 from models.compiler.analysis.graph import NCHWC_DOMAIN, PLAIN_DOMAINS, Graph
 from models.compiler.cutting.row_layouts import Parts, RowLayouts, shuffled, sliced, taken
 from models.graphs.nodes import attributes, made, with_attributes
 from models.network.fields import stretches
 from models.network.operators import BatchNorm, Convolution, Pool, Resize
 from models.network.operators.convolution import ADDEND
-from models.network.operators.elements import IN_PLACE, POINTWISE, UNEVEN
+from models.network.operators.elements import POINTWISE, UNEVEN
 from models.network.windows import SAME, Window
 from models.packs.records.rows import Outside
 
@@ -218,7 +219,7 @@ class _Finder:
                 )
             even &= constant.size == 1 or constant.shape[-1] == 1
         self._layouts.reshape(node.output[0], shapes.pop())  # a chain (chains.py)
-        in_place = 0 if node.op_type in IN_PLACE and len(tensors) > 0 else None
+        in_place = 0 if written_over(self._graph, node) else None
         made = self._made(index, node, [(name, SAME) for name in tensors], in_place)
         return made if even else replace(made, tile=None, columns=())
 

@@ -102,7 +102,8 @@ UNEVEN = frozenset(
 #: Those whose kernels read an element, compute, and write it: safe on the same memory. Of integers, too.
 IN_PLACE = frozenset(
     (
-        *("Add", "Div", "HardSigmoid", "LeakyRelu", "Mul", "Neg", "Relu", "Sigmoid", "Sub", "Tanh"),
+        *("Add", "Clip", "Div", "HardSigmoid", "LeakyRelu", "Mul", "Neg", "Relu", "Sigmoid", "Sub"),
+        "Tanh",
         *("QLinearAdd", "QLinearConcat", "QLinearLeakyRelu", "QLinearMul", "QLinearSigmoid"),
     )
 )
