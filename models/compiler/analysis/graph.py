@@ -122,7 +122,7 @@ class Graph:
     def operator(self, node: onnx.NodeProto) -> Operator | None:
         """Return what ``node`` computes; None: no family of operators knows it."""
         try:
-            return read_operator(self.record(node), self._known)
+            return read_operator(self.record(node), self.known)
         except UnsuitedError:
             return None
 
@@ -132,7 +132,7 @@ class Graph:
         return versions_of(self.opsets)
 
     @functools.cached_property
-    def _known(self) -> Known:
+    def known(self) -> Known:
         there = {*self.values, *self.constants}
         return Known(lambda name: self.array(name) if name in there else None, self.constants.get)
 
