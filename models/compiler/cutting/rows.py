@@ -7,7 +7,7 @@ some rows. A second graph has no padding to the left and right either. Only oper
 and operators on elements are here: their kernels add up each output by itself, however many there are.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import onnx
@@ -15,7 +15,7 @@ from onnx import helper
 
 from models.compiler.analysis.alias import written_over
 from models.compiler.analysis.graph import NCHWC_DOMAIN, PLAIN_DOMAINS, Graph
-from models.compiler.cutting.row_layouts import Parts, RowLayouts, shuffled, sliced, taken
+from models.compiler.cutting.row_layouts import RowLayouts, planes_of, taken
 from models.graphs.nodes import attributes, made, with_attributes
 from models.network.fields import stretches
 from models.network.operators import BatchNorm, Convolution, Pool, Resize
@@ -27,7 +27,7 @@ from models.packs.records.rows import Outside
 _POOLS = ("MaxPool", "AveragePool")
 #: Outside of the blocked layout, where channels are planes.
 _PLAIN = frozenset((*_POOLS, "DepthToSpace", "Slice", "SpaceToDepth", "Transpose"))
-_CHANNELS, _ROWS, _COLUMNS = 1, 2, 3
+_ROWS, _COLUMNS = 2, 3
 _ALONG_WIDTH = frozenset(("AveragePool", domain) for domain in PLAIN_DOMAINS)
 Windowed = Convolution | Pool
 
@@ -80,8 +80,8 @@ class _Finder:
     def __init__(self, graph: Graph, block: int) -> None:
         self.found = RowGraph()
         self._graph = graph
+        self._block = block
         self._layouts = RowLayouts(graph, block)
-        self._readers = graph.readers
 
     def look(self, index: int) -> None:
         node = self._graph.nodes[index]
@@ -104,10 +104,8 @@ class _Finder:
             return self._blocked_node(index, node) if len(made(node)) == 1 else None
         if node.domain not in PLAIN_DOMAINS:
             return None
-        if node.op_type == "Concat":
-            return self._joined(index, node)
-        if node.op_type == "Split":
-            return self._split(index, node)
+        if node.op_type in ("Concat", "Split"):
+            return self._planes(index, node) if all(node.output) else None
         return self._alone(index, node) if len(made(node)) == 1 else None
 
     def _alone(self, index: int, node: onnx.NodeProto) -> RowNode | None:
@@ -126,28 +124,29 @@ class _Finder:
             return None
         return self._made(index, node, [(node.input[0], SAME)])
 
-    def _joined(self, index: int, node: onnx.NodeProto) -> RowNode | None:
-        if attributes(node)["axis"] not in (_CHANNELS, _CHANNELS - 4):
+    def _planes(self, index: int, node: onnx.NodeProto) -> RowNode | None:
+        """What puts planes in another order; in the blocked layout these are whole blocks."""
+        found = planes_of(self._graph, node)
+        names = dict.fromkeys(name for parts in found.values() for name, _, _ in parts)
+        blocked = not self._layouts.blocked.isdisjoint(names)
+        if not all(map(self._layouts.has_rows, (*names, *found))) or not found:
             return None
-        if not self._layouts.follows(node) and any(
-            name in self._layouts.blocked for name in node.input
-        ):
+        if blocked and not self._layouts.follows(node):
             return None
-        if not all(map(self._layouts.has_rows, node.input)):
-            return None
-        parts = tuple((name, 0, self._layouts.planes(name)) for name in node.input)
-        inputs = tuple((name, SAME) for name in dict.fromkeys(node.input))
-        return RowNode(index, inputs, (node.output[0],), parts=(parts,))
+        unit = self._block if blocked else 1
+        parts = tuple(
+            tuple((name, first // unit, count // unit) for name, first, count in each)
+            for each in found.values()
+        )
+        return RowNode(index, tuple((name, SAME) for name in names), (*found,), parts=parts)
 
     def _plain_node(self, index: int, node: onnx.NodeProto) -> RowNode | None:
         """What runs on rows outside of the blocked layout."""
         source, result = node.input[0], node.output[0]
         if node.op_type == "Slice":
-            planes = self._planes_of(index, sliced(self._graph, node))
-            return planes or self._cropped(index, node)
+            return self._planes(index, node) or self._cropped(index, node)
         if node.op_type == "Transpose":
-            readers = self._readers.get(result, [])
-            return self._planes_of(index, shuffled(self._graph, node, readers))
+            return self._planes(index, node)
         if not (self._layouts.has_rows(source) and self._layouts.has_rows(result)):
             return None
         if node.op_type in _POOLS:
@@ -174,29 +173,6 @@ class _Finder:
         else:
             return None
         return replace(self._made(index, node, [(source, window)]), tile=None, columns=())
-
-    def _planes_of(self, index: int, found: Mapping[str, Parts]) -> RowNode | None:
-        for result, parts in found.items():
-            names = [*dict.fromkeys(name for name, _, _ in parts)]
-            if all(
-                map(self._layouts.has_rows, (*names, result))
-            ) and self._layouts.blocked.isdisjoint(names):
-                inputs = tuple((name, SAME) for name in names)
-                return RowNode(index, inputs, (result,), parts=(parts,))
-        return None
-
-    def _split(self, index: int, node: onnx.NodeProto) -> RowNode | None:
-        """A split along channels; in the blocked layout its parts are whole blocks."""
-        source, names = node.input[0], tuple(node.output)
-        if attributes(node).get("axis", 0) not in (_CHANNELS, _CHANNELS - 4):
-            return None
-        if not all(map(self._layouts.has_rows, (source, *names))):
-            return None
-        parts, first = [], 0
-        for name in names:
-            parts.append(((source, first, self._layouts.planes(name)),))
-            first += self._layouts.planes(name)
-        return RowNode(index, ((source, SAME),), names, parts=tuple(parts))
 
     def _pointwise(self, index: int, node: onnx.NodeProto) -> RowNode | None:
         """Operators on elements of tensors of one shape, and constants that are the same in every row."""
