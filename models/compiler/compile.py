@@ -153,7 +153,7 @@ def _write_pack(
         kept = grouped(graph, quantised_groups(graph, part_bytes))
         graph = stream_quantised(graph, part_bytes, unfinished.work, kept)
         graph = with_less_kept(graph)
-        graph = look_up_results(graph, before_tables(graph))
+        graph = look_up_results(graph, unfinished.work, before_tables(graph))
     measure = functools.cache(options.measure or runs_on_cpu)
     parts = partition(graph, target, chunk_bytes, path, measure=measure)
     graph, pieces = parts.graph, parts.pieces

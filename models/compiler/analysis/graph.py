@@ -1,7 +1,7 @@
 """The optimised graph as the compiler sees it: nodes in execution order over named values."""
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -108,6 +108,11 @@ class Graph:
             return loose.array
         constant = self.constants[name]
         return Array(dtype=np.dtype(constant.dtype).name, shape=constant.shape)
+
+    def constants_of(self, nodes: Iterable[onnx.NodeProto]) -> list[str]:
+        """Return the names of the constants that ``nodes`` read."""
+        read = dict.fromkeys(name for node in nodes for name in reads(node))
+        return [name for name in read if name in self.constants or name in self.tensors]
 
     def tensor(self, name: str) -> TensorProto:
         """Return a constant as a message that has its numbers inside."""

@@ -8,16 +8,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
 
-import onnx
-from onnx import TensorProto, helper
+from onnx import TensorProto
 
 from models.compiler.analysis.graph import Graph
 from models.compiler.cutting.layout import Layout, PlannedSpan, span_bytes
-from models.compiler.cutting.pieces import described, port
+from models.compiler.cutting.pieces import named_model
 from models.compiler.writing.storing import Bytes, Storing
 from models.errors import CompileError
 from models.graphs.file import FileRange, tensor_at
-from models.graphs.nodes import reads
 from models.packs.checksum import checksum
 from models.packs.leftovers import locked_folder, remove_leftovers
 from models.packs.records.spans import Span, Stored
@@ -174,11 +172,7 @@ def write_model(
         array = graph.constants[name]
         return tensor_at(FileRange(weights, starts[name], array.nbytes), name, array)
 
-    def ports(names: Sequence[str]) -> list[onnx.ValueInfoProto]:
-        return [described(port(graph, name, graph.array(name).shape)) for name in names]
-
-    read = dict.fromkeys(name for node in graph.nodes for name in reads(node))
-    tensors = [tensor(name) for name in read if name in graph.constants or name in graph.tensors]
-    made = helper.make_graph(graph.nodes, title, ports(graph.inputs), ports(graph.outputs), tensors)
-    model = helper.make_model(made, opset_imports=graph.opsets, ir_version=graph.ir_version)
+    tensors = [tensor(name) for name in graph.constants_of(graph.nodes)]
+    ports = graph.inputs, graph.outputs
+    model = named_model(graph, title, graph.nodes, ports, tensors)
     path.write_bytes(model.SerializeToString())

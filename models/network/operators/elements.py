@@ -90,11 +90,13 @@ READERS: dict[str, Callable[[NodeReader], Map | Combine]] = {
 POINTWISE = frozenset(name.rpartition(".")[2] for name in READERS)
 #: Those whose bits depend on how many elements there are.
 UNEVEN = frozenset(name for name, spelling in SPELLINGS.items() if spelling.uneven)
+#: Those of bytes with scales.
+OF_BYTES = frozenset(("QLinearAdd", "QLinearLeakyRelu", "QLinearMul", "QLinearSigmoid"))
 #: Those whose kernels read an element, compute, and write it: safe on the same memory. Of integers, too.
 IN_PLACE = frozenset(
     (
         *("Add", "Clip", "Div", "HardSigmoid", "LeakyRelu", "Mul", "Neg", "Relu", "Sigmoid", "Sub"),
         "Tanh",
-        *("QLinearAdd", "QLinearConcat", "QLinearLeakyRelu", "QLinearMul", "QLinearSigmoid"),
+        *(*OF_BYTES, "QLinearConcat"),
     )
 )
