@@ -88,11 +88,12 @@ def planes_of(graph: Graph, node: onnx.NodeProto) -> Mapping[str, Parts]:
     move = graph.operator(node)
     found: dict[str, list[tuple[int, int, str]]] = {}
     for copy in move.copies if isinstance(move, Move) else ():
+        name = _image(graph, copy.x.name, "before")
+        result = _image(graph, copy.y.name, "behind")
         plane = copy.sizes[-2:]
         strides, size = strides_of(plane), math.prod(plane)
-        if {copy.x.shape[-2:], copy.y.shape[-2:]} != {plane} or len(copy.sizes) <= len(plane):
-            return {}
-        if {copy.read[-2:], copy.written[-2:]} != {strides}:
+        is_whole = all(graph.array(each).shape[-2:] == plane for each in (name, result))
+        if not is_whole or copy.read[-2:] != strides or copy.written[-2:] != strides:
             return {}
         at = np.indices(copy.sizes[:-2]).reshape(len(copy.sizes) - 2, -1)
         read, written = (
@@ -100,13 +101,11 @@ def planes_of(graph: Graph, node: onnx.NodeProto) -> Mapping[str, Parts]:
             for steps, first in ((copy.read, copy.start), (copy.written, copy.place))
         )
         pairs = zip(written.tolist(), read.tolist(), strict=True)
-        name = _images(graph, copy.x.name, "before")
-        result = _images(graph, copy.y.name, "behind")
         found.setdefault(result, []).extend((to, each, name) for to, each in pairs)
     return {result: tuple(_runs(sorted(planes))) for result, planes in found.items()}
 
 
-def _images(graph: Graph, name: str, side: Literal["before", "behind"]) -> str:
+def _image(graph: Graph, name: str, side: Literal["before", "behind"]) -> str:
     """Return what ``name``, if it is no image, is reshaped from or, alone, to."""
     if len(graph.array(name).shape) == _RANK or name in graph.outputs:
         return name
