@@ -5,6 +5,7 @@ parameters. Attributes, defaults and versions of operator sets are read here and
 """
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from models.network.node import Known, Node, NodeReader, UnsuitedError
 from models.network.operators import (
@@ -13,6 +14,7 @@ from models.network.operators import (
     matrix,
     movement,
     normalisation,
+    on_bytes,
     pooling,
     resizing,
 )
@@ -21,6 +23,7 @@ from models.network.operators.elements import Combine, Map
 from models.network.operators.matrix import Product
 from models.network.operators.movement import Gather, Move, Pad, Reshape
 from models.network.operators.normalisation import BatchNorm, GroupNorm, ResponseNorm, Softmax
+from models.network.operators.on_bytes import Dequantize, LookUp, OnBytes, Quantize
 from models.network.operators.pooling import Pool, Reduction
 from models.network.operators.resizing import Resize
 
@@ -30,14 +33,18 @@ __all__ = [
     "BatchNorm",
     "Combine",
     "Convolution",
+    "Dequantize",
     "Gather",
     "GroupNorm",
+    "LookUp",
     "Map",
     "Move",
+    "OnBytes",
     "Operator",
     "Pad",
     "Pool",
     "Product",
+    "Quantize",
     "Reduction",
     "Reshape",
     "Resize",
@@ -51,13 +58,17 @@ Operator = (
     BatchNorm
     | Combine
     | Convolution
+    | Dequantize
     | Gather
     | GroupNorm
+    | LookUp
     | Map
     | Move
+    | OnBytes[Any]
     | Pad
     | Pool
     | Product
+    | Quantize
     | Reduction
     | Reshape
     | Resize
@@ -78,6 +89,7 @@ READERS: Mapping[str, Callable[[NodeReader], Operator]] = {
     **normalisation.READERS,
     **pooling.READERS,
     **resizing.READERS,
+    **on_bytes.READERS,
 }
 
 

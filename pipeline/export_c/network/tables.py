@@ -21,11 +21,10 @@ from models.compiler.optimising.tables import (
     table_of,
 )
 from models.network.node import Node
+from models.network.operators.on_bytes import TABLE
 from models.network.operators.quantised import BYTES
 from pipeline.export_c.network.network import Network
 
-#: Its inputs are bytes, and what each of them becomes, in the order of bytes as unsigned numbers.
-TABLE = "table of bytes"
 #: Where their inputs of bytes are, and from each to its zero point.
 _OF_DATA = (0, 3)
 _TO_ZERO = 2
