@@ -5,6 +5,7 @@ device with kernels for these (pipeline/devices/integers) makes some channels of
 the same bits; ONNX Runtime runs their nodes one after the other.
 """
 
+import math
 from collections.abc import Collection
 
 from models.compiler.analysis.fused import Fused, FusedNodes
@@ -20,17 +21,17 @@ _LAYERS = frozenset(("QLinearConv", "QGemm"))
 _FIRST = _LAYERS | {"QLinearConcat", "QuantizeLinear"}
 
 
-def quantised_groups(graph: Graph, most_weights: int | None = None) -> Fused:
+def quantised_groups(graph: Graph, most_weights: float = math.inf) -> Fused:
     """Return the groups of ``graph``, whose nodes follow each other, by first node; no two share one.
 
     ``most_weights``: bytes that a convolution in a group has at most, since all of them are there at once;
-    None: any.
+
     """
     found = _tasks(graph, most_weights)
     return {first: FusedNodes(first, item.end, _added(item)) for first, item in found.items()}
 
 
-def _tasks(graph: Graph, most_weights: int | None = None) -> dict[int, Found]:
+def _tasks(graph: Graph, most_weights: float = math.inf) -> dict[int, Found]:
     """Return the tasks of several nodes by first node."""
     found: dict[int, Found] = {}
     index = 0

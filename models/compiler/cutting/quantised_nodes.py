@@ -20,12 +20,11 @@ from models.network.fields import Array
 from models.network.node import UnsuitedError
 from models.network.operators import (
     Combine,
+    Conversion,
     Convolution,
     Move,
     OnBytes,
-    Operator,
     Pool,
-    Quantize,
     Reduction,
 )
 from models.network.operators.movement import strides_of
@@ -46,8 +45,6 @@ from models.network.operators.quantised import (
 
 # Axes of an image, and how they are turned so that channels lie last.
 _IMAGE, _CHANNELS_LAST = 4, (0, 2, 3, 1)
-# The element type of numbers of bytes, as ONNX has it.
-_INT32 = 6
 
 
 class Found(NamedTuple):
@@ -58,7 +55,7 @@ class Found(NamedTuple):
     names: tuple[str, ...]
 
 
-def longest_task(graph: Graph, first: int, most_weights: int | None = None) -> Found | None:
+def longest_task(graph: Graph, first: int, most_weights: float = math.inf) -> Found | None:
     """Return the longest task that begins with node ``first``; None: none does.
 
     ``most_weights``: bytes that a convolution has at most, since all of a task are there at once.
@@ -68,7 +65,7 @@ def longest_task(graph: Graph, first: int, most_weights: int | None = None) -> F
 
 def whole_task(graph: Graph, nodes: range, ports: Sequence[str]) -> Found | None:
     """Return the task that ``nodes`` are, whose first tensors are ``ports``; None: something else."""
-    found = _Reader(graph, nodes.stop, ports, None).found(nodes.start)
+    found = _Reader(graph, nodes.stop, ports, math.inf).found(nodes.start)
     return found if found is not None and found.end == nodes.stop else None
 
 
@@ -78,9 +75,7 @@ class _Reader:
     Methods raise UnsuitedError where nodes are something else.
     """
 
-    def __init__(
-        self, graph: Graph, end: int, ports: Sequence[str], most_weights: int | None
-    ) -> None:
+    def __init__(self, graph: Graph, end: int, ports: Sequence[str], most_weights: float) -> None:
         self._graph = graph
         self._end = end
         self._most_weights = most_weights
@@ -145,33 +140,35 @@ class _Reader:
 
     def _next(self, kind: type[Numbers]) -> OnBytes[Numbers]:
         """Return the ``kind`` on bytes that follows."""
-        found = _on_bytes(self._graph.operator(self._follow()), kind)
-        if found is None:
+        found = self._graph.operator(self._follow())
+        if not isinstance(found, OnBytes) or not isinstance(found.operator, kind):
             raise UnsuitedError("another operator")
         return found
 
     def _whole(self) -> Quantised:
-        first = self._graph.operator(self._take())
-        if (average := _on_bytes(first, Reduction)) is not None:
-            return self._average(average)
-        if (layer := _on_bytes(first, Convolution)) is not None:
-            source = self._number(layer.operator.x.name)
-            return self._behind(QuantisedTask(source=source, layers=(self._layer(layer),)))
-        if isinstance(first, Quantize):
-            source, rectangle = self._number(first.x.name), self._rectangle(first)
-            layers = (self._further(),)
-            return self._behind(QuantisedTask(source=source, layers=layers, rectangle=rectangle))
-        if (parts := _on_bytes(first, Move)) is not None:
-            joined = self._concatenation(parts)
-            source, layers = joined.parts[0].source, (self._further(),)
-            return self._behind(QuantisedTask(source=source, layers=layers, joined=joined))
-        raise UnsuitedError("no layer")
+        rectangle: Rectangle | None = None
+        joined: Concatenation | None = None
+        match first := self._graph.operator(self._take()):
+            case OnBytes(operator=Reduction()):
+                return self._average(first)
+            case OnBytes(operator=Convolution(x=x)):
+                source, layer = self._number(x.name), self._layer(first)
+            case Conversion(x=x):
+                source, rectangle = self._number(x.name), self._rectangle(first)
+                layer = self._further()
+            case OnBytes(operator=Move()):
+                joined = self._concatenation(first)
+                source, layer = joined.parts[0].source, self._further()
+            case _:
+                raise UnsuitedError("no layer")
+        task = QuantisedTask(source=source, layers=(layer,), rectangle=rectangle, joined=joined)
+        return self._behind(task)
 
-    def _rectangle(self, first: Quantize) -> Rectangle:
+    def _rectangle(self, first: Conversion) -> Rectangle:
         """Take what cuts a rectangle out of quantised planes of the request and puts channels last."""
         if first.x.name not in self._graph.inputs or len(first.x.shape) != _IMAGE:
             raise UnsuitedError("no image of the request")
-        made, row, column = self._scaling(first.made), 0, 0
+        made, row, column = self._scaling(first.scaling), 0, 0
         while True:
             move = self._graph.operator(self._follow())
             if not isinstance(move, Move) or len(move.copies) != 1:
@@ -210,11 +207,7 @@ class _Reader:
             raise UnsuitedError("channels come first, several images, or groups")
         if operator.bias is not None and operator.bias.shape != (filters,):
             raise UnsuitedError("biases are broadcast")
-        if (
-            self._most_weights is not None
-            and _is_image(of)
-            and operator.weight.n_bytes > self._most_weights
-        ):
+        if _is_image(of) and operator.weight.n_bytes > self._most_weights:
             raise UnsuitedError("large weights")
         given, weight, made = of.scales
         return QuantisedLayer(
@@ -233,63 +226,32 @@ class _Reader:
         )
 
     def _behind(self, task: QuantisedTask) -> QuantisedTask:
-        """Return ``task`` of one layer with what follows."""
-        first = self._at
-        if not task.layers[0].depthwise:
-            task = self._finished(task)
-        if self._at > first:
-            return task
-        task = self._around(task)
-        if task.joined is not None and self._at > first:
-            raise UnsuitedError("joined before layers around a depthwise one")
-        return task
-
-    def _finished(self, task: QuantisedTask) -> QuantisedTask:
-        """Return ``task`` of a layer alone with what is made of its bytes at once."""
-        for step in (self._pool, self._table, self._sum):
+        """Return ``task`` of one layer with all that follows, as long as there is a kernel."""
+        for step in (self._pool, self._table, self._layers, self._layers, self._sum):
             start = self._at
             try:
-                task = step(task)
+                further = step(task)
             except UnsuitedError:
                 self._at = start
-        return task
-
-    def _around(self, task: QuantisedTask) -> QuantisedTask:
-        """Return ``task`` with the layers around a depthwise one, and the sum behind them."""
-        for step in (self._depthwise, self._projected, self._sum):
-            start = self._at
-            try:
-                task = step(task)
-            except UnsuitedError:
+                continue
+            if task.joined is not None and further.depthwise >= 0:
+                raise UnsuitedError("layers around a depthwise one are a task, and read one tensor")
+            if further.fault():
                 self._at = start
-                break
+            else:
+                task = further
         return task
 
-    def _depthwise(self, task: QuantisedTask) -> QuantisedTask:
-        """Return ``task`` with the depthwise layer behind the first one, unless it is that."""
-        if task.layers[0].depthwise:
-            return task
-        layer = self._further()
-        if not layer.depthwise:
-            raise UnsuitedError("no depthwise layer")
-        return replace(task, layers=(*task.layers, layer))
-
-    def _projected(self, task: QuantisedTask) -> QuantisedTask:
-        """Return ``task`` with the layer behind the depthwise one."""
-        layer = self._further()
-        if layer.depthwise or not layer.is_pointwise:
-            raise UnsuitedError("a window")
-        return replace(task, layers=(*task.layers, layer))
+    def _layers(self, task: QuantisedTask) -> QuantisedTask:
+        """Take a layer around a depthwise one."""
+        return replace(task, layers=(*task.layers, self._further()))
 
     def _pool(self, task: QuantisedTask) -> QuantisedTask:
         """Take the maxima of windows."""
         pool = self._next(Pool)
         if pool.operator.kind != "largest" or not pool.last:
             raise UnsuitedError("channels come first, or means")
-        task = replace(task, pool=pool.operator.windows)
-        if fault := task.fault():
-            raise UnsuitedError(fault)
-        return task
+        return replace(task, pool=pool.operator.windows)
 
     def _table(self, task: QuantisedTask) -> QuantisedTask:
         """Take the two nodes that look up bytes in a table (optimising/tables.py)."""
@@ -308,8 +270,8 @@ class _Reader:
         first, second = of.operator.operands
         if of.operator.kind != "add" or first.name == second.name or first.shape != second.shape:
             raise UnsuitedError("no sum, or of another shape")
-        if task.pool is not None or not _is_image(of):
-            raise UnsuitedError("of maxima, or of a product")
+        if not _is_image(of):
+            raise UnsuitedError("of a product")
         over = name == second.name
         other = first.name if over else second.name
         if other not in self._graph.values:
@@ -332,11 +294,6 @@ class _Reader:
             channels=x.shape[1],
             pixels=math.prod(x.shape[2:]),
         )
-
-
-def _on_bytes(found: Operator | None, kind: type[Numbers]) -> OnBytes[Numbers] | None:
-    """Return ``found`` if it is a ``kind`` on bytes."""
-    return found if isinstance(found, OnBytes) and isinstance(found.operator, kind) else None
 
 
 def _is_image(of: OnBytes[Any]) -> bool:

@@ -23,7 +23,7 @@ from models.network.operators.elements import Combine, Map
 from models.network.operators.matrix import Product
 from models.network.operators.movement import Gather, Move, Pad, Reshape
 from models.network.operators.normalisation import BatchNorm, GroupNorm, ResponseNorm, Softmax
-from models.network.operators.on_bytes import Dequantize, LookUp, OnBytes, Quantize
+from models.network.operators.on_bytes import Conversion, LookUp, OnBytes
 from models.network.operators.pooling import Pool, Reduction
 from models.network.operators.resizing import Resize
 
@@ -32,8 +32,8 @@ __all__ = [
     "READERS",
     "BatchNorm",
     "Combine",
+    "Conversion",
     "Convolution",
-    "Dequantize",
     "Gather",
     "GroupNorm",
     "LookUp",
@@ -44,7 +44,6 @@ __all__ = [
     "Pad",
     "Pool",
     "Product",
-    "Quantize",
     "Reduction",
     "Reshape",
     "Resize",
@@ -57,8 +56,8 @@ __all__ = [
 Operator = (
     BatchNorm
     | Combine
+    | Conversion
     | Convolution
-    | Dequantize
     | Gather
     | GroupNorm
     | LookUp
@@ -68,7 +67,6 @@ Operator = (
     | Pad
     | Pool
     | Product
-    | Quantize
     | Reduction
     | Reshape
     | Resize

@@ -45,21 +45,12 @@ class Quantisation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Quantize:
-    """Floats ``x`` as bytes ``y``."""
+class Conversion:
+    """``x`` as ``y``: floats as bytes, or bytes as the floats that they stand for."""
 
     x: Value
     y: Value
-    made: Quantisation
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Dequantize:
-    """Bytes ``x`` as floats ``y``."""
-
-    x: Value
-    y: Value
-    given: Quantisation
+    scaling: Quantisation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,31 +203,20 @@ def _of_pixels(product: Product) -> Convolution:
 
 def max_pool(read: NodeReader) -> Pool | OnBytes[Any]:
     """MaxPool, of floats or of bytes."""
-    if read.value(0).dtype in BYTE_TYPES:
-        return on_bytes(read)
-    pool: Pool = _OF_NUMBERS["MaxPool"](read)
-    return pool
+    of_bytes = read.value(0).dtype in BYTE_TYPES
+    return on_bytes(read) if of_bytes else pooling.pool("largest")(read)
 
 
-def quantize(read: NodeReader) -> Quantize:
-    """QuantizeLinear with one scale."""
-    x, made = read.floats(0), _one(read)
-    y = Value(name=read.output, dtype=made.dtype, shape=x.shape)
-    return Quantize(x=x, y=y, made=made)
-
-
-def dequantize(read: NodeReader) -> Dequantize:
-    """DequantizeLinear with one scale."""
-    x, given = read.value(0), _one(read)
-    y = Value(name=read.output, dtype="float32", shape=x.shape)
-    return Dequantize(x=x, y=y, given=given)
-
-
-def _one(read: NodeReader) -> Quantisation:
-    found = _quantisation(read, 1)
-    if math.prod(found.scale.shape) > 1:
+def convert(read: NodeReader) -> Conversion:
+    """QuantizeLinear and DequantizeLinear with one scale."""
+    x, scaling = read.value(0), _quantisation(read, 1)
+    quantises = x.dtype not in BYTE_TYPES
+    if quantises:
+        read.floats(0)
+    if math.prod(scaling.scale.shape) > 1:
         raise UnsuitedError("a scale for each channel")
-    return found
+    dtype = scaling.dtype if quantises else "float32"
+    return Conversion(x=x, y=Value(name=read.output, dtype=dtype, shape=x.shape), scaling=scaling)
 
 
 def look_up(read: NodeReader) -> LookUp:
@@ -246,14 +226,14 @@ def look_up(read: NodeReader) -> LookUp:
 
 
 #: MaxPool is here for floats, too.
-READERS: dict[str, Callable[[NodeReader], Dequantize | LookUp | OnBytes[Any] | Pool | Quantize]] = {
-    "DequantizeLinear": dequantize,
+READERS: dict[str, Callable[[NodeReader], Conversion | LookUp | OnBytes[Any] | Pool]] = {
+    "DequantizeLinear": convert,
     "QLinearConv": on_bytes,
-    "QuantizeLinear": quantize,
+    "QuantizeLinear": convert,
     TABLE: look_up,
-    "com.microsoft.DequantizeLinear": dequantize,
+    "com.microsoft.DequantizeLinear": convert,
     "com.microsoft.QLinearConcat": on_bytes,
-    "com.microsoft.QuantizeLinear": quantize,
+    "com.microsoft.QuantizeLinear": convert,
     **{f"com.microsoft.{name}": on_bytes for name in _FORMS},
     "MaxPool": max_pool,
 }

@@ -10,39 +10,30 @@ from onnx import helper
 
 from models.compiler.optimising.tables import Region, table_of
 from models.network.node import Shape, UnsuitedError, Value
-from models.network.operators import Combine, Dequantize, LookUp, Move, OnBytes, Quantize, Softmax
+from models.network.operators import Combine, Conversion, LookUp, Move, OnBytes, Softmax
 from models.network.operators.movement import broadcast_strides
 from models.network.operators.on_bytes import Quantisation
 from models.network.operators.quantised import BYTES
 from pipeline.export_c.lowering.builder import Builder
 from pipeline.export_c.lowering.movement import join_dimensions, move
 from pipeline.export_c.lowering.steps import Function, Pointer, Record, Weight
+from pipeline.export_c.network.scales import FLIPS
 
 #: QLinearSoftmax keeps this many powers of e free for the sum.
 _RESERVE = 5
 _MICROSOFT = "com.microsoft"
 
 
-def quantize(to: Builder, operator: Quantize) -> None:
-    """Add the step from floats to bytes."""
-    x, y, made = operator.x, operator.y, to.scaled(operator.made)
+def convert(to: Builder, operator: Conversion) -> None:
+    """Add the step from floats to bytes, or from bytes to floats."""
+    x, y, how = operator.x, operator.y, to.scaled(operator.scaling)
+    quantises = y.dtype in FLIPS
     to.step(
         y,
-        "quantize",
+        "quantize" if quantises else "dequantize",
         *(to.operand(x), to.make(y), math.prod(x.shape)),
-        *(made.one, made.zero, made.flip),
-        operator=made,
-    )
-
-
-def dequantize(to: Builder, operator: Dequantize) -> None:
-    """Add the step from bytes to floats."""
-    x, y, given = operator.x, operator.y, to.scaled(operator.given)
-    to.step(
-        y,
-        "dequantize",
-        *(to.operand(x), to.make(y), math.prod(x.shape)),
-        *(given.one, given.zero, given.flip),
+        *(how.one, how.zero, how.flip),
+        operator=how if quantises else None,
     )
 
 
