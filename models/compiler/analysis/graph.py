@@ -116,7 +116,7 @@ class Graph:
     def operator(self, node: onnx.NodeProto) -> Operator | None:
         """Return what ``node`` computes; None: no family of operators knows it."""
         try:
-            return read_operator(self.record(node), self.known)
+            return read_operator(self.record(node), self._known)
         except UnsuitedError:
             return None
 
@@ -126,8 +126,7 @@ class Graph:
         return versions_of(self.opsets)
 
     @functools.cached_property
-    def known(self) -> Known:
-        """What is known of values and constants, but of loose ones."""
+    def _known(self) -> Known:
         there = {*self.values, *self.constants}
         return Known(lambda name: self.array(name) if name in there else None, self.constants.get)
 

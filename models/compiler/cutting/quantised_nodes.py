@@ -1,4 +1,4 @@
-"""Tasks of quantised layers (models/network/operators/quantised.py), read from nodes one behind the other.
+"""Tasks of quantised layers (models/network/operators/quantised.py): of operators one behind the other.
 
 One convolution or product with channels last, the maxima of its windows, a table in which bytes are looked
 up, a sum; layers around a depthwise one, with the sum behind them (seed 004, Fig. 5); in front of layers
@@ -16,7 +16,6 @@ import onnx
 
 from models.compiler.analysis.graph import Graph
 from models.graphs.nodes import made
-from models.network.fields import Array
 from models.network.node import UnsuitedError
 from models.network.operators import (
     Combine,
@@ -96,20 +95,14 @@ class _Reader:
             raise UnsuitedError(fault)
         names = tuple(self._numbers)
         for tensor in task.tensors():
-            array = self._array(names[tensor.number])
+            array = self._graph.array(names[tensor.number])
             fits = (array.dtype, math.prod(array.shape)) == (tensor.dtype, tensor.count)
             if not fits or tensor.passes != (names[tensor.number] in self._graph.values):
                 raise UnsuitedError(f"{tensor.what} does not fit")
-        result = self._array(self._made)
+        result = self._graph.array(self._made)
         if result.dtype != task.result.dtype or result.n_bytes != task.result.n_bytes:
             raise UnsuitedError("the result does not fit")
         return Found(self._at, task, names)
-
-    def _array(self, name: str) -> Array:
-        array = self._graph.known.array(name)
-        if array is None:
-            raise UnsuitedError("an array is not known")
-        return array
 
     def _number(self, name: str) -> int:
         return self._numbers.setdefault(name, len(self._numbers))

@@ -16,7 +16,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper, shape_inference
 
-from models.graphs.nodes import attributes, copied, set_attributes
+from models.graphs.nodes import attributes, copied, with_attributes
 from models.graphs.rewriting import Rewriter
 from models.network.operators.on_bytes import SCALES
 
@@ -69,7 +69,7 @@ class MakeUnsigned(Rewriter):
             yield from self._lowered(node, given)
         self.retyped.update(values.names)
         for one in (node, *values.readers):
-            self._raise_zero_point(one)
+            one.input[2] = self._raised_zero_point(one)
 
     def _moved(self, name: str) -> _Values | None:
         """Return the value ``name`` and those that it is moved to; None: someone else reads one of them."""
@@ -123,10 +123,6 @@ class MakeUnsigned(Rewriter):
             "DequantizeLinear", [raised, node.input[1], zero_point], [number], name
         )
 
-    def _raise_zero_point(self, node: onnx.NodeProto) -> None:
-        node.input[2] = self._raised_zero_point(node)
-        set_attributes(node, output_dtype=None)
-
     def _raised_zero_point(self, node: onnx.NodeProto) -> str:
         raised = numpy_helper.to_array(self.tensors[node.input[2]]).astype(np.int16) + _UP
         return self.constant(f"{node.output[0]}/zero_point", raised.astype(np.uint8))
@@ -174,3 +170,15 @@ class WriteZeroPoints(Rewriter):
             for name in node.output:
                 kinds[name] = kinds.get(name) or sum(kinds.get(each, 0) for each in data)
         return kinds
+
+
+class LeaveTypesToZeroPoints(Rewriter):
+    """Lets no QuantizeLinear say a type that its zero point says.
+
+    ONNX Runtime writes both, and when it makes signed bytes unsigned it changes the zero point alone.
+    """
+
+    def replaced(self, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
+        twice = attributes(node).get("output_dtype", 0) and any(node.input[2:])
+        is_written = node.op_type == "QuantizeLinear" and twice
+        return [with_attributes(node, output_dtype=None)] if is_written else None
