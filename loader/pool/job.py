@@ -65,8 +65,8 @@ class ReadJob:
             data = self.target[start : start + part.length]
             if xxhash.xxh3_64_hexdigest(data) != part.checksum:
                 raise ChecksumError(
-                    f"weights.bin: bytes [{part.offset}, {part.offset + part.length}) are damaged: "
-                    "their checksum is not the manifest's"
+                    f"{self.reader.name}: bytes [{part.offset}, {part.offset + part.length}) "
+                    "are damaged: their checksum is not the manifest's"
                 )
             start += part.length
 

@@ -4,6 +4,7 @@ What they are made of is in ``records/``. Checks that need the files beside it l
 """
 
 import json
+import re
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,6 +15,7 @@ from models.detection.recipe import Detection
 from models.images.preprocess import Preprocess
 from models.network.fields import Count
 from models.network.operators.quantised import Quantised
+from models.packs.checksum import checksum
 from models.packs.designed import DesignedMemory
 from models.packs.records.bottlenecks import Bottleneck
 from models.packs.records.network import WindowProduct
@@ -26,6 +28,8 @@ from models.packs.target import Target
 
 #: The one that is written and read.
 FORMAT_VERSION: Literal[4] = 4
+_OPENED = b"{\n"
+_CHECKSUM = re.compile(rb'\{\n"checksum": "([0-9a-f]{16})",\n')
 
 
 class Manifest(BaseModel):
@@ -102,7 +106,7 @@ class Manifest(BaseModel):
 
 
 def read_manifest(text: bytes) -> Manifest:
-    """Return the manifest that ``text`` is; what is equal in it is one object.
+    """Return the manifest that ``text``, without its checksum, is; what is equal in it is one object.
 
     Raises:
         ValidationError: it is none.
@@ -118,7 +122,7 @@ def write_manifest(manifest: Manifest, path: Path) -> None:
     fields = manifest.model_dump(mode="json", exclude_defaults=True)
     document = {"format_version": manifest.format_version, **fields}
     lines = (f"{json.dumps(name)}: {_lines(value)}" for name, value in document.items())
-    path.write_text("{\n" + ",\n".join(lines) + "\n}\n", "utf-8")
+    path.write_bytes(with_checksum(("{\n" + ",\n".join(lines) + "\n}\n").encode()))
 
 
 def _lines(value: Any) -> str:
@@ -126,3 +130,14 @@ def _lines(value: Any) -> str:
     if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
         return json.dumps(value)
     return "[\n" + ",\n".join(f" {json.dumps(item)}" for item in value) + "\n]"
+
+
+def with_checksum(text: bytes) -> bytes:
+    """Return the manifest ``text``, whose first line is a brace, with its checksum in the second one."""
+    return _OPENED + b'"checksum": "%b",\n' % checksum(text).encode() + text[len(_OPENED) :]
+
+
+def without_checksum(text: bytes) -> tuple[bytes, str]:
+    """Return a manifest without its checksum, and the checksum that this must have; "": it says none."""
+    found = _CHECKSUM.match(text)
+    return (_OPENED + text[found.end() :], found[1].decode()) if found else (text, "")

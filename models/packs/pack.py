@@ -11,7 +11,7 @@ from pydantic import BaseModel, ValidationError
 from models.errors import PackError, first_fault
 from models.packs.checks import check_manifest
 from models.packs.checksum import checksum
-from models.packs.manifest import FORMAT_VERSION, Manifest, read_manifest
+from models.packs.manifest import FORMAT_VERSION, Manifest, read_manifest, without_checksum
 from models.packs.target import Target, host_target
 
 GRAPH = "model.onnx"
@@ -136,13 +136,22 @@ def _manifest(path: Path) -> Manifest:
         text = path.read_bytes()
     except OSError as exc:
         raise PackError(f"{path}: {exc.strerror or exc}") from exc
+    text, said = without_checksum(text)
+    if said and checksum(text) != said:
+        raise _damaged(path, "its checksum is another")
     try:
         _check_version(path, _Origin.model_validate_json(text))
+        if not said:
+            raise _damaged(path, "it has no checksum")
         return read_manifest(text)
     except ValidationError as exc:
         if exc.errors()[0]["type"] == "json_invalid":
             raise PackError(f"{path}: not JSON: {exc.errors()[0]['msg']}") from exc
         raise PackError(f"{path}: {first_fault(exc)}") from exc
+
+
+def _damaged(path: Path, why: str) -> PackError:
+    return PackError(f"{path}: damaged: {why}; copy the pack again, or compile its source again")
 
 
 class _Origin(BaseModel):

@@ -43,6 +43,8 @@ from server.settings.sizes import format_least, format_size, parse_shapes
 _STORED_AS = {"half": "fp16", "mixed": "int8"}
 # Pictures of --calibrate on which is measured what --store costs.
 _MEASURED = 8
+# Of the smallest budget, what is worth a line of its own: a quarter.
+_LARGE = 4
 #: What --store takes.
 STORES: tuple[Store, ...] = get_args(Store)
 
@@ -239,6 +241,7 @@ def summary_of(pack: Pack, cpu: Device) -> dict[str, Any]:
         "costs": [] if manifest.target.capability else _costs(pack, manifest, least, cpu, needs),
         "arena_bytes": make_plan(manifest, ARCHITECTURES["2s"]).arena_bytes,
         "scratch_bytes": scratch_bytes(manifest.pieces),
+        "unrolled": _unrolled(manifest, least),
         "session_bytes": session_bytes(manifest, manifest.pieces),
         "inputs": [
             {**_port(port), "optional": port.default is not None} for port in manifest.inputs
@@ -254,6 +257,19 @@ def summary_of(pack: Pack, cpu: Device) -> dict[str, Any]:
             {"channels": item.channels, "groups": list(item.sizes)} for item in manifest.bottlenecks
         ],
     }
+
+
+def _unrolled(manifest: Manifest, least: Plan) -> dict[str, Any] | None:
+    """Return the layer that unrolls most in the ``least`` plan, where that is a large part of it."""
+    found = (
+        {"layer": layer.name, "operator": layer.operator, "bytes": piece.unrolled.whole_bytes}
+        for layer in manifest.layers
+        for piece in manifest.pieces[layer.first_piece : layer.end_piece]
+        if piece.unrolled is not None
+        and piece.scratch_bytes == least.scratch_bytes
+        and piece.unrolled.whole_bytes * _LARGE >= least.total_bytes
+    )
+    return next(found, None)
 
 
 def _costs(

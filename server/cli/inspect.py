@@ -49,6 +49,7 @@ from server.cli.printing.sentences import (
     takes,
     tensor,
     typed,
+    unrolled,
 )
 from server.cli.printing.steps import planning
 from server.errors import few
@@ -160,6 +161,8 @@ def _how(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
         f"{format_size(summary['scratch_bytes'])}, ONNX Runtime's sessions "
         f"{format_size(summary['session_bytes'])}",
     )
+    if summary["unrolled"]:
+        yield "unrolled", unrolled(summary["unrolled"])
     if summary["bottlenecks"]:
         yield "bottlenecks", bottlenecks(summary["bottlenecks"])
     one_pass = dict(summary["one_pass"])

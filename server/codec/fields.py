@@ -3,7 +3,7 @@
 Parameters that nobody knows are ignored, as the protocol says; those that would change the answer are not.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr, ValidationError
@@ -17,6 +17,7 @@ from server.errors import InvalidRequestError, few, shown
 _MICROSECONDS = 1_000_000
 # What has no scores.
 _UNRANKED = (STRINGS, "bool")
+_SHARED_MEMORY = ": shared memory is not served; send the data"
 Parameters = dict[str, Any]
 
 
@@ -62,10 +63,25 @@ def parse_fields(document: object) -> InferFields:
     try:
         fields = InferFields.model_validate(document)
     except ValidationError as exc:
-        raise InvalidRequestError(first_error(exc.errors())) from None
+        errors = exc.errors()
+        raise InvalidRequestError(
+            _named_input(document, errors[0]["loc"]) + first_error(errors)
+        ) from None
     for index, tensor in enumerate(fields.inputs):
-        _check_data(f"inputs.{index}", tensor)
+        fault = _data_fault(tensor)
+        if fault:
+            raise InvalidRequestError(f"input {shown(tensor.name)}: inputs.{index}{fault}")
     return fields
+
+
+def _named_input(document: Any, place: Sequence[int | str]) -> str:
+    """Return which input of ``document`` a fault at ``place`` is of, where that says its name."""
+    match place:
+        case ["inputs", int(index), *_]:
+            tensor = document["inputs"][index]
+            name = tensor.get("name") if isinstance(tensor, dict) else None
+            return f"input {shown(name)}: " if isinstance(name, str) else ""
+    return ""
 
 
 def first_error(errors: Iterable[Mapping[str, Any]]) -> str:
@@ -75,20 +91,18 @@ def first_error(errors: Iterable[Mapping[str, Any]]) -> str:
     return f"{field}: {first['msg'].removeprefix('Value error, ')}"
 
 
-def _check_data(where: str, tensor: InputTensor) -> None:
-    _check_no_shared_memory(where, tensor.parameters)
+def _data_fault(tensor: InputTensor) -> str:
+    """Return the field of ``tensor`` that keeps its data from being found, and why; empty: none does."""
     size = tensor.parameters.get("binary_data_size")
+    if "shared_memory_region" in tensor.parameters:
+        return _SHARED_MEMORY
     if size is None and tensor.data is None:
-        raise InvalidRequestError(f"{where}.data: Field required")
+        return ".data: Field required"
     if size is not None and tensor.data is not None:
-        raise InvalidRequestError(f"{where}: both data and binary_data_size are given")
+        return ": both data and binary_data_size are given"
     if size is not None and not _is_count(size):
-        raise InvalidRequestError(f"{where}.parameters.binary_data_size: not a number of bytes")
-
-
-def _check_no_shared_memory(where: str, parameters: Parameters) -> None:
-    if "shared_memory_region" in parameters:
-        raise InvalidRequestError(f"{where}: shared memory is not served; send the data")
+        return ".parameters.binary_data_size: not a number of bytes"
+    return ""
 
 
 def _is_count(value: object) -> bool:
@@ -197,7 +211,8 @@ def wanted_outputs(fields: InferFields, ports: Iterable[Port]) -> tuple[Wanted, 
 
 def _wanted(where: str, output: RequestedOutput, port: Port, is_binary: bool) -> Wanted:
     parameters = output.parameters
-    _check_no_shared_memory(where, parameters)
+    if "shared_memory_region" in parameters:
+        raise InvalidRequestError(where + _SHARED_MEMORY)
     n_classes = parameters.get("classification", 0)
     if not _is_count(n_classes):
         raise InvalidRequestError(f"{where}.parameters.classification: not a number of classes")

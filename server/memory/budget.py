@@ -12,7 +12,7 @@ from models.packs.manifest import Manifest
 from server.errors import RefusedError
 from server.memory.holdings import SHARED, Holding, account, sum_bytes
 from server.memory.request_needs import Need, pool_bytes, smallest_budget
-from server.settings.sizes import format_least, format_size
+from server.settings.sizes import format_least, format_size, parse_size
 
 # The kinds of ``Plan.memory`` as users say them.
 _WORDS = {
@@ -165,12 +165,14 @@ def refusal(
     needed = sum(memory.values())
     for_all = " for all models that can be served" if has_others else ""
     enough = format_least(budget.total_for(all_bytes))
+    # Of what was rounded, so that it is the difference of the budgets that the message names.
+    excess = max(parse_size(enough) - budget.total_bytes, 0)
     return RefusedError(
         f"model {name!r} does not fit in the budget: needs {format_least(needed)} "
         f"({needed} bytes), free {format_size(budget.free_bytes)} "
-        f"({budget.free_bytes} bytes) of {format_size(budget.total_bytes)}, "
-        f"excess {format_least(max(needed - budget.free_bytes, 0))}; "
-        f"it needs {_parts(memory)}; a budget of {enough} is enough{for_all}{remedy}"
+        f"({budget.free_bytes} bytes) of {format_size(budget.total_bytes)}; "
+        f"it needs {_parts(memory)}; a budget of {enough} is enough{for_all} "
+        f"(excess {format_size(excess)}){remedy}"
     )
 
 

@@ -225,6 +225,30 @@ def share_out(
     return Shares(tuple(outcomes.get(i) for i in range(len(sharers))), in_turns)
 
 
+def share_one_by_one(sharers: Sequence[Sharer], budget: Budget, activations: Activations) -> Shares:
+    """Return what becomes of ``sharers`` where one after the other is loaded, as by a service that starts.
+
+    Each comes to those loaded before it, while the others keep their least: so models may begin to compute
+    in turns for one of them. Afterwards those that are loaded share what is left.
+    """
+    loaded: list[int] = []
+    refused: dict[int, Outcome] = {}
+    for position, each in enumerate(sharers):
+        least = [replace(other, within=None) for other in sharers]
+        before = [least[other] for other in loaded]
+        waiting = [other for i, other in enumerate(least) if i not in {*loaded, position}]
+        together = [*before, each.hurried(), *waiting]
+        shares = share_out(together, budget.without(()), activations, len(loaded))
+        outcome = shares.outcomes[len(loaded)]
+        if isinstance(outcome, Exception):
+            refused[position] = outcome
+        else:
+            loaded.append(position)
+    final = share_out([sharers[each] for each in loaded], budget, activations, len(loaded))
+    outcomes = refused | dict(zip(loaded, final.outcomes, strict=True))
+    return Shares(tuple(outcomes[each] for each in range(len(sharers))), final.in_turns)
+
+
 def admission(
     sharers: Sequence[Sharer], budget: Budget, activations: Activations, loaded: int = 0
 ) -> tuple[bool, list[int]]:

@@ -1,6 +1,6 @@
 """What is in a repository, and which of it a server with a budget would serve, before there is one.
 
-The decision is the server's own (server/memory/sharing.py), in the order in which it loads: by name.
+The decision is the server's own (server/memory/sharing.py), model by model in the order in which it loads.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,7 +25,7 @@ from server.errors import NotFoundError, RefusedError, shown
 from server.memory.budget import Budget, check_requests
 from server.memory.minima import Minimum, least_together
 from server.memory.request_needs import Need, smallest_budgets
-from server.memory.sharing import Activations, Sharer, missing_bytes, share_out, sharer
+from server.memory.sharing import Activations, Sharer, missing_bytes, share_one_by_one, sharer
 from server.repository.layout.model_folders import model_names
 
 _ARCHITECTURE = ARCHITECTURES["auto"]
@@ -131,7 +131,7 @@ def judge(
     budget.set_aside(request_bytes, needs, least_together(minima, activations != "own"))
     verdicts = {model.name: _unservable(model, budget) for model in models}
     sharers = [_sharer(model, device) for model in models if verdicts[model.name] is None]
-    shares = share_out(sharers, budget, activations)
+    shares = share_one_by_one(sharers, budget, activations)
     missing = missing_bytes(sharers, shares, budget)
     for each, outcome, lacking in zip(sharers, shares.outcomes, missing, strict=True):
         if isinstance(outcome, Fitted):

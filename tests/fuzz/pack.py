@@ -21,7 +21,7 @@ from models.compiler import CompileOptions, compile_onnx
 from models.errors import PackError
 from models.packs.checksum import checksum
 from models.packs.choice import choose_pieces, chunk_sizes, streamed_bytes
-from models.packs.manifest import Manifest
+from models.packs.manifest import Manifest, with_checksum, without_checksum
 from models.packs.pack import open_pack
 from models.packs.records.pieces import Piece
 from pipeline.planning.make import make_plan
@@ -31,6 +31,7 @@ from tests.fuzz.rows import check_regions
 from tests.models.compiler.test_resident import selection
 from tests.models.detector import square_finder
 from tests.models.nets import CHUNK_BYTES, concat, residual, written
+from tests.models.packs.documents import document_of, text_of
 
 #: Values that programs forget about.
 ODD_VALUES: tuple[Any, ...] = (
@@ -181,26 +182,28 @@ class PackFuzzer:
 
 def damage_leaves(manifest: bytes, pieces: bytes, rng: random.Random) -> tuple[bytes, bytes]:
     """Change the manifest as a document."""
-    document = json.loads(manifest)
+    document = document_of(manifest)
     for _ in range(rng.randint(1, 3)):
         if document:
             change_leaf(document, rng)
-    return json.dumps(document).encode(), pieces
+    return text_of(document), pieces
 
 
 def damage_text(manifest: bytes, pieces: bytes, rng: random.Random) -> tuple[bytes, bytes]:
-    """Change the manifest as bytes."""
-    return change_bytes(manifest, rng), pieces
+    """Change the manifest as bytes; half of the time its checksum agrees."""
+    if rng.random() < 0.5:
+        return change_bytes(manifest, rng), pieces
+    return with_checksum(change_bytes(without_checksum(manifest)[0], rng)), pieces
 
 
 def damage_graphs(manifest: bytes, pieces: bytes, rng: random.Random) -> tuple[bytes, bytes]:
     """Change the pieces; half of the time the manifest agrees with what came of them."""
     damaged = change_bytes(pieces, rng)
-    document = json.loads(manifest)
+    document = document_of(manifest)
     if rng.random() < 0.5:
         record = {"n_bytes": len(damaged), "checksum": checksum(damaged)}
         document["files"]["pieces.bin"] = record
-    return json.dumps(document).encode(), damaged
+    return text_of(document), damaged
 
 
 def chosen_run(arguments: list[str]) -> tuple[float, int]:

@@ -171,6 +171,14 @@ def bottlenecks(found: Sequence[Mapping[str, Any]]) -> str:
     )
 
 
+def unrolled(layer: Mapping[str, Any]) -> str:
+    """Return which layer's input, unrolled, is a large part of the smallest budget."""
+    return (
+        f"the input of {layer['layer']} ({layer['operator']}), for which a kernel needs "
+        f"{format_size(layer['bytes'])} of scratch"
+    )
+
+
 def operators_alone(pieces: int) -> str:
     """Return how many elementwise operators, a piece each, ONNX Runtime runs by themselves."""
     return f"{counted(pieces, 'elementwise operator')} (SiLU, GELU or sum), run by ONNX Runtime"

@@ -127,9 +127,7 @@ def test_damaged_range_is_named(bad: int, pool: ReadPool) -> None:
     pool.submit(jobs.job(0, MemoryReader(bytes(damaged)), parts))
     _, error, _ = jobs.next()
     assert type(error) is ChecksumError
-    assert str(error).startswith(
-        f"weights.bin: bytes [{bad * PART}, {(bad + 1) * PART}) are damaged"
-    )
+    assert str(error).startswith(f"memory: bytes [{bad * PART}, {(bad + 1) * PART}) are damaged")
     pool.submit(jobs.job(1, MemoryReader(bytes(damaged)), parts, verify=False))
     assert jobs.next()[:2] == (1, None)
 

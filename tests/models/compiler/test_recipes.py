@@ -26,6 +26,7 @@ from tests.models.detector import (
     square_finder,
 )
 from tests.models.nets import residual
+from tests.models.packs.documents import read_document, write_document
 from tests.models.refusal import refuses
 
 
@@ -167,7 +168,9 @@ def test_a_batch_is_for_tensors(tmp_path: Path) -> None:
 
 def test_a_manifest_whose_head_is_missing(tmp_path: Path) -> None:
     compiled(square_finder(), tmp_path)
-    path = tmp_path / "repository" / "m" / "1" / "manifest.json"
-    path.write_text(path.read_text().replace('"output": "found"', '"output": "lost"'))
-    with refuses(PackError, path, "detection.heads.0", "'lost'", "'found'"):
+    folder = tmp_path / "repository" / "m" / "1"
+    document = read_document(folder)
+    document["detection"]["heads"][0]["output"] = "lost"
+    write_document(folder, document)
+    with refuses(PackError, folder / "manifest.json", "detection.heads.0", "'lost'", "'found'"):
         open_pack(tmp_path / "repository" / "m")

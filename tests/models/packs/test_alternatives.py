@@ -19,7 +19,8 @@ from models.packs.pack import Pack, open_pack
 from models.packs.target import Target, cuda_target, host_target
 from models.runtime.sessions import SessionError, open_piece
 from tests.models.nets import NETS, written
-from tests.models.packs.test_pack import Change, Document, edit, put
+from tests.models.packs.documents import Document
+from tests.models.packs.test_pack import Change, edit, put
 from tests.models.refusal import refuses
 
 # The pack's alternatives are 0: pieces [1, 5) in two, 1: the same in one, 2: pieces [5, 9) in two, ...

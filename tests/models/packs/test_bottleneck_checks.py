@@ -12,7 +12,8 @@ from models.initial import filled
 from models.packs.pack import Pack, open_pack
 from models.packs.target import host_target
 from models.zoo.builder import Builder
-from tests.models.packs.test_pack import Document, edit, put
+from tests.models.packs.documents import Document
+from tests.models.packs.test_pack import edit, put
 from tests.models.refusal import refuses
 
 pytestmark = pytest.mark.skipif(host_target().block == 1, reason="no blocked layout here")

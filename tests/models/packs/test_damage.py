@@ -66,7 +66,7 @@ def test_one_flipped_bit_anywhere_is_found(tiny_pack: Pack, pool: ReadPool) -> N
         with pytest.raises(ChecksumError) as caught:
             sweep(tiny_pack, MemoryReader(bytes(damaged)), pool, architecture)
         assert type(caught.value) is ChecksumError
-        assert str(caught.value).startswith("weights.bin: bytes [")
+        assert str(caught.value).startswith("memory: bytes [")
         assert str(caught.value).isprintable()
         first, end = (int(n) for n in str(caught.value).split("[")[1].split(")")[0].split(","))
         assert first <= bit // 8 < end

@@ -9,7 +9,8 @@ from models.errors import PackError
 from models.packs.pack import Pack, open_pack
 from tests.models.compiler.test_resident import selection
 from tests.models.nets import written
-from tests.models.packs.test_pack import Change, Document, edit, put
+from tests.models.packs.documents import Document
+from tests.models.packs.test_pack import Change, edit, put
 from tests.models.refusal import refuses
 from tests.models.streamed import compiled
 

@@ -1,7 +1,6 @@
 """A manifest with anything in any place: refused with PackError, or good enough to plan."""
 
 import copy
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ from hypothesis import strategies as st
 from models.packs.pack import Pack
 from tests.examples import examples
 from tests.fuzz.pack import ODD_VALUES, attempt, leaves
+from tests.models.packs.documents import read_document, write_document
 
 JSON = st.recursive(
     st.none()
@@ -49,10 +49,10 @@ def mutate(document: Any, kind: str, choice: int, value: Any) -> None:
 def test_mutated_manifest_is_refused_or_can_be_planned(
     mutations: list[tuple[str, int, Any]], tiny_pack: Pack, pack_folder: Path
 ) -> None:
-    document = json.loads((tiny_pack.folder / "manifest.json").read_bytes())
+    document = read_document(tiny_pack.folder)
     for mutation in mutations:
         mutate(document, *mutation)
-    (pack_folder / "manifest.json").write_text(json.dumps(document))
+    write_document(pack_folder, document)
     attempt(pack_folder)
 
 

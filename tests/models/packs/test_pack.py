@@ -14,19 +14,18 @@ from models.packs.manifest import FORMAT_VERSION, write_manifest
 from models.packs.pack import FILES, Pack, find_pack, open_pack, versions
 from models.packs.target import host_target
 from pipeline.program.row_network import RowNetwork
+from tests.models.packs.documents import Document, read_document, write_document
 from tests.models.refusal import refuses
 
-Document = dict[str, Any]
 Change = Callable[[Document], object]
 
 
 def edit(folder: Path, change: Change) -> Path:
     """Apply ``change`` to the manifest in ``folder`` and return the manifest's path."""
-    path = folder / "manifest.json"
-    document = json.loads(path.read_bytes())
+    document = read_document(folder)
     change(document)
-    path.write_text(json.dumps(document))
-    return path
+    write_document(folder, document)
+    return folder / "manifest.json"
 
 
 def put(*path: Any) -> Change:
@@ -113,6 +112,36 @@ def test_json_that_is_no_manifest_is_refused(content: str, pack_folder: Path) ->
         open_pack(pack_folder)
 
 
+def test_a_manifest_with_any_byte_changed_is_refused(pack_folder: Path) -> None:
+    path = pack_folder / "manifest.json"
+    sound = path.read_bytes()
+    rng = random.Random(7)
+    places = [*range(48), *(rng.randrange(len(sound)) for _ in range(300))]
+    for place in places:
+        changed = bytearray(sound)
+        changed[place] ^= rng.randrange(1, 256)
+        path.write_bytes(changed)
+        with refuses(PackError, path, "" if place < 48 else "damaged: its checksum is another"):
+            open_pack(pack_folder)
+    path.write_bytes(sound)
+    open_pack(pack_folder)
+
+
+@pytest.mark.parametrize(
+    ("indent", "why"), [(0, "its checksum is another"), (None, "it has no checksum")]
+)
+def test_a_manifest_that_somebody_changed_says_what_to_do(
+    indent: int | None, why: str, pack_folder: Path
+) -> None:
+    """``indent``: of JSON that has the checksum in its second line, or that is one line."""
+    path = pack_folder / "manifest.json"
+    document = json.loads(path.read_bytes())
+    document["parameters"] += 1
+    path.write_text(json.dumps(document, indent=indent))
+    with refuses(PackError, path, f"damaged: {why}; copy the pack again, or compile its source"):
+        open_pack(pack_folder)
+
+
 def test_newer_format_is_refused(pack_folder: Path) -> None:
     def newer(document: Document) -> None:
         document["format_version"] = FORMAT_VERSION + 1
@@ -135,13 +164,12 @@ def test_newer_format_is_refused(pack_folder: Path) -> None:
 def test_the_first_format_is_refused_with_the_command_that_compiles_it_again(
     source: object, shown: str, pack_folder: Path
 ) -> None:
-    """It did not say its version, and nothing of it was checked yet."""
-
-    def older(document: Document) -> None:
-        del document["format_version"]
-        document["source"]["file"] = source
-
-    path = edit(pack_folder, older)
+    """It said neither its version nor its checksum, and nothing of it was checked yet."""
+    document = read_document(pack_folder)
+    del document["format_version"]
+    document["source"]["file"] = source
+    path = pack_folder / "manifest.json"
+    path.write_text(json.dumps(document))
     remedy = f"layerstream compile {shown} -o {pack_folder.parent} --force"
     with refuses(PackError, path, f"format_version: 1 is older than {FORMAT_VERSION}", remedy):
         open_pack(pack_folder)

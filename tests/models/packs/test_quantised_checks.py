@@ -1,6 +1,5 @@
 """Quantised layers that a manifest cannot mean, one fault at a time."""
 
-import json
 import shutil
 from collections.abc import Iterator
 from contextlib import closing
@@ -21,8 +20,9 @@ from pipeline.devices.cpu import CpuDevice
 from tests.examples import examples
 from tests.fuzz.pack import attempt
 from tests.models.nets import parsed, written
+from tests.models.packs.documents import Document, read_document, write_document
 from tests.models.packs.test_manifest_mutations import MUTATIONS, mutate
-from tests.models.packs.test_pack import Document, edit, put
+from tests.models.packs.test_pack import edit, put
 from tests.models.refusal import refuses
 from tests.models.streamed import compiled
 
@@ -257,10 +257,10 @@ def test_nor_has_a_gpu_kernels_for_them(folder: Path) -> None:
 def test_mutated_tasks_are_refused_or_bound(
     mutations: list[tuple[str, int, Any]], quantised_pack: Pack, folder: Path
 ) -> None:
-    document = json.loads((quantised_pack.folder / "manifest.json").read_bytes())
+    document = read_document(quantised_pack.folder)
     for mutation in mutations:
         mutate(document["quantised"], *mutation)
-    (folder / "manifest.json").write_text(json.dumps(document))
+    write_document(folder, document)
     if attempt(folder):
         with closing(CpuDevice(1)) as device:
             device.fitted(open_pack(folder))

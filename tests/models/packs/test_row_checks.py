@@ -1,6 +1,5 @@
 """Operators on rows that a manifest cannot mean, one fault at a time; and what becomes of a crafted one."""
 
-import json
 import shutil
 from pathlib import Path
 
@@ -13,7 +12,8 @@ from models.packs.target import host_target
 from pipeline.program.regions import Region, RegionError, plan_region
 from pipeline.program.row_network import RowNetwork
 from tests.models.nets import NETS, written
-from tests.models.packs.test_pack import Change, Document, edit, put
+from tests.models.packs.documents import Document, read_document, write_document
+from tests.models.packs.test_pack import Change, edit, put
 from tests.models.refusal import refuses
 
 pytestmark = pytest.mark.skipif(host_target().block == 1, reason="no blocked layout here")
@@ -175,8 +175,8 @@ def test_a_value_that_is_nowhere_whole_is_not_read_there(pack_folder: Path) -> N
 
 
 def test_the_first_operator_of_a_gpu_is_refused(pack_folder: Path) -> None:
-    document = json.loads((pack_folder / "manifest.json").read_text())
+    document = read_document(pack_folder)
     document["target"].update(isa="cuda-sm72", block=1)
-    (pack_folder / "manifest.json").write_text(json.dumps(document))
+    write_document(pack_folder, document)
     with pytest.raises(PackError, match="row_operators: a GPU runs whole tensors"):
         read_pack(pack_folder)

@@ -69,12 +69,12 @@ def _other_weights(pack: Path) -> None:
 def _scale_weights(pack: Path, factor: float) -> None:
     """Scale the weights of ``pack``; checksums are made anew."""
     from models.packs.checksum import checksum
-    from models.packs.manifest import Manifest, write_manifest
+    from models.packs.manifest import write_manifest
 
     file = pack / "weights.bin"
     numbers = np.fromfile(file, np.float32) * np.float32(factor)
     numbers.tofile(file)
-    manifest = Manifest.model_validate_json((pack / "manifest.json").read_bytes())
+    manifest = read_pack(pack).manifest
     data = file.read_bytes()
     spans = tuple(
         replace(span, checksum=checksum(data[span.offset : span.offset + span.length]))

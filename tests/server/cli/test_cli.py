@@ -408,7 +408,8 @@ def test_a_damaged_pack(cli: Cli, packs: Packs, tmp_path: Path) -> None:
     weights = bytearray((folder / "weights.bin").read_bytes())
     weights[len(weights) // 2] ^= 1
     write(folder / "weights.bin", bytes(weights))
-    cli("run", folder, "--input", tmp_path / "in.npz").refuses(FAILED, "damaged")
+    where = f"{folder / 'weights.bin'}: bytes ["
+    cli("run", folder, "--input", tmp_path / "in.npz").refuses(FAILED, where, "damaged")
     write(folder / "weights.bin", bytes(weights[:-1]))
     cli("inspect", folder).refuses(BAD, "weights.bin", "truncated")
     write(folder / "manifest.json", b"{")

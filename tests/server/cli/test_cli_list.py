@@ -9,7 +9,7 @@ import pytest
 
 from server.cli.printing.sentences import typed
 from tests.server.conftest import SettingsFactory
-from tests.server.support import BAD, Cli, Packs, serving
+from tests.server.support import BAD, REQUEST_MEMORY, Cli, Packs, serving
 
 ALL = ["pair", "tiny", "twin"]
 
@@ -81,6 +81,25 @@ async def test_it_says_what_the_server_does(
             assert row["memory_bytes"] == held
             assert entry.serves or row["reason"] == entry.reason
     assert all(row["served"] or row["error"] for row in document["models"]) == (extra >= 0)
+
+
+async def test_it_takes_turns_where_the_server_does(
+    cli: Cli, settings: SettingsFactory, packs: Packs
+) -> None:
+    """Two of three fit, at once the first and the last: but the second one comes before that one."""
+    names = ("tiny", "twin", "pair")
+    at_once = packs.smallest("tiny") + packs.smallest("pair")
+    budget = REQUEST_MEMORY + 2 * packs.smallest("tiny") - (16 << 10)
+    assert at_once < budget - REQUEST_MEMORY
+    options = ("--models", ",".join(names), "--request-memory", f"{REQUEST_MEMORY}B")
+    command = ("list", packs.repository, *options, "--budget", f"{budget}B", "--threads", 1)
+    rows = cli(*command, "--json").document["models"]
+    async with serving(settings(budget=budget, models=names)) as service:
+        entries = {entry.name: entry for entry in service.context.repository.entries()}
+        for row in rows:
+            assert row["served"] == entries[row["model"]].serves
+            assert row["served"] or row["reason"] == entries[row["model"]].reason
+    assert [row["served"] for row in rows] == [True, True, False]
 
 
 def test_it_counts_the_models_that_shall_be_served(cli: Cli, repository: Path) -> None:

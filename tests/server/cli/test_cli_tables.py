@@ -25,6 +25,7 @@ from pipeline.devices.cpu import CpuDevice
 from pipeline.profiles.machine import this_machine
 from pipeline.profiles.profile_file import manifest_checksum, save_profile
 from server.cli.printing import bench_tables, output
+from tests.models.packs.documents import read_document, write_document
 from tests.pipeline.made_profiles import profile
 from tests.server.cli.test_cli_darknet import DETECTOR
 from tests.server.support import Cli, Packs
@@ -209,8 +210,7 @@ def test_names_from_a_manifest_are_shown_as_they_are(
 ) -> None:
     folder = tmp_path / "packs" / "tiny"
     copytree(packs.repository / "tiny", folder)
-    manifest = folder / "1" / "manifest.json"
-    manifest.write_text(json.dumps({**json.loads(manifest.read_bytes()), "name": name}))
+    write_document(folder / "1", {**read_document(folder / "1"), "name": name})
     save(open_pack(folder))
     names = ("--architectures", "2s", "--iterations", 1, "--no-peers")
     for arguments in (

@@ -139,6 +139,27 @@ def test_bad_data(what: str) -> None:
     assert words in refused(tensor(data))
 
 
+@pytest.mark.parametrize("data", ["3.0", "3", "true", '"3"', "null", "{}"])
+def test_a_value_that_is_in_no_list_is_refused_by_the_name_of_its_input(data: str) -> None:
+    """Tensors without dimensions are lists of one value, too."""
+    body = tensor(data, name="c", shape=[], datatype="FP64")
+    assert refused(body, SCALAR).startswith("input 'c': inputs.0.data: ")
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"shape": "2,2"},
+        {"dtype": "FP32"},
+        {"parameters": []},
+        {"parameters": {"binary_data_size": 16}},
+        {"parameters": {"shared_memory_region": "a"}},
+    ],
+)
+def test_what_is_wrong_with_an_input_has_its_name(fields: dict[str, Any]) -> None:
+    assert refused(entry(**fields)).startswith("input 'x': inputs.0")
+
+
 def request(**fields: Any) -> bytes:
     """A request for X with other fields; None leaves one out."""
     document = {"inputs": json.loads(GOOD)["inputs"], **fields}

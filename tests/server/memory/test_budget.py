@@ -29,6 +29,7 @@ from server.memory.request_needs import Need
 from server.memory.sharing import Sharer, share_out, sharer
 from server.settings.sizes import format_least, parse_size
 from tests.server.conftest import SettingsFactory
+from tests.server.memory.sets import numbers
 from tests.server.support import (
     REQUEST_MEMORY,
     Packs,
@@ -289,6 +290,25 @@ def test_a_refusal_breaks_the_need_down() -> None:
     assert parts in message
     assert figures(message) == (sum(memory.values()), 1 << 20)
     assert enough(message) >= sum(memory.values())
+
+
+@pytest.mark.parametrize("total", [4 << 20, (12 << 20) + 333, 2_400_000, 700 << 10])
+@pytest.mark.parametrize("second", [2 << 20, 1_234_567, 31 << 20])
+def test_budget_and_excess_are_the_budget_that_is_enough(total: int, second: int) -> None:
+    """Of two models whose sum exceeds it; each figure is rounded to a tenth of its unit."""
+    budget = Budget(total)
+    budget.set_aside(100_000, ())
+    first = budget.free_bytes - 54_321
+    every = [numbers(name, {"ring": n}) for name, n in (("one", first), ("other", second))]
+    with pytest.raises(RefusedError) as caught:
+        share_out(every, budget, "own").plans()
+    message = str(caught.value)
+    found = re.search(r"\(excess ([\d.]+ \w+)\)", message)
+    assert found, message
+    excess = parse_size(found[1])
+    unit = 1 << (20 if found[1].endswith("MiB") else 10)
+    assert abs(total + excess - enough(message)) <= unit / 20
+    assert enough(message) >= 100_000 + first + second
 
 
 def test_every_kind_of_memory_has_words(manifest: Manifest) -> None:

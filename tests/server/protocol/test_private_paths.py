@@ -59,6 +59,11 @@ def damaged_pieces(pack: Path) -> None:
     path.write_bytes(bytes(path.stat().st_size))
 
 
+def damaged_weights(pack: Path) -> None:
+    path = pack / "weights.bin"
+    path.write_bytes(bytes(path.stat().st_size))
+
+
 def not_a_file(pack: Path) -> None:
     (pack / "manifest.json").unlink()
     (pack / "manifest.json").mkdir()
@@ -69,7 +74,15 @@ def other_folder(pack: Path) -> None:
     (pack / "weights.bin").symlink_to(pack.parent / "weights.bin")
 
 
-FAULTS = (no_manifest, bad_manifest, short_weights, no_weights, damaged_pieces, not_a_file)
+FAULTS = (
+    no_manifest,
+    bad_manifest,
+    short_weights,
+    no_weights,
+    damaged_pieces,
+    damaged_weights,
+    not_a_file,
+)
 
 
 @pytest.mark.parametrize("fault", [*FAULTS, other_folder])

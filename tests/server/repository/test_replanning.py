@@ -19,7 +19,7 @@ from pipeline.execution.errors import DrainError
 from pipeline.fitting.wanted import Fitted
 from server.errors import NotServingError
 from server.memory.budget import Budget
-from server.memory.sharing import Activations, share_out
+from server.memory.sharing import Activations, Sharer, share_one_by_one, share_out
 from server.repository.replanning import Place, growing, making_room
 from server.repository.served_engine import Running
 from tests.server.conftest import SettingsFactory
@@ -89,6 +89,41 @@ def test_models_come_and_go_step_by_step_within_the_budget(
         budget.reserve(name, shares[name].fitted.plan.memory, shares[name].in_turns)
         loaded[name] = shares[name]
         assert budget.used_bytes <= total
+
+
+@given(total=st.integers(0, 500), models=MODELS, way=st.sampled_from(["auto", "own", "shared"]))
+def test_a_start_serves_whom_the_list_names(
+    total: int, models: list[tuple[int, int, int, int]], way: Activations
+) -> None:
+    """One comes after the other, beside those that are loaded and those that keep their least."""
+    every = {
+        f"m{number}": numbers(f"m{number}", {"ring": own, "arena": shared}, ring, arena)
+        for number, (own, shared, ring, arena) in enumerate(models)
+    }
+    budget, loaded = Budget(total), dict[str, Place]()
+    for name, each in every.items():
+        others = [each for other, each in every.items() if other not in {*loaded, name}]
+        waiting = [Sharer(other.name, other.least) for other in others]
+        together = [*(every[other] for other in loaded), each, *waiting]
+        shares = share_out(together, budget.without(loaded), way, len(loaded))
+        *planned, place = [
+            Place(outcome, shares.in_turns) if isinstance(outcome, Fitted) else None
+            for outcome in shares.outcomes[: len(loaded) + 1]
+        ]
+        if place is None:
+            continue
+        targets = {other: plan for other, plan in zip(loaded, planned, strict=True) if plan}
+        for other, smaller in making_room(place, loaded, targets, budget):
+            budget.change(other, smaller.fitted.plan.memory, smaller.in_turns)
+            loaded[other] = smaller
+        budget.reserve(name, place.fitted.plan.memory, place.in_turns)
+        loaded[name] = place
+    outcomes = share_one_by_one([*every.values()], Budget(total), way).outcomes
+    assert [*loaded] == [
+        name
+        for name, outcome in zip(every, outcomes, strict=True)
+        if not isinstance(outcome, Exception)
+    ]
 
 
 def test_a_smaller_plan_that_shares_less_gives_way_to_what_was_planned() -> None:
