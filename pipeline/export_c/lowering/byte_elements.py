@@ -2,17 +2,14 @@
 
 import math
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from onnx import helper
 
 from models.compiler.optimising.tables import Region, table_of
 from models.network.node import Shape, UnsuitedError, Value
 from models.network.operators import Combine, Conversion, LookUp, Move, OnBytes, Softmax
 from models.network.operators.movement import broadcast_strides
-from models.network.operators.on_bytes import Quantisation
 from models.network.operators.quantised import BYTES
 from pipeline.export_c.lowering.builder import Builder
 from pipeline.export_c.lowering.movement import join_dimensions, move
@@ -119,35 +116,30 @@ def join(to: Builder, of: OnBytes[Move]) -> None:
 
 
 def _part(to: Builder, of: OnBytes[Move], x: Value, number: int) -> Value:
-    """Return ``x``, part ``number``, in the scale of the whole."""
-    table = _part_table(to, x, of.scales[number], of.scales[-1])
-    if np.array_equal(table, np.arange(BYTES, dtype=np.uint8).view(x.dtype)):
+    """Return ``x``, part ``number``, in the scale of the whole: as QLinearConcat of it alone makes it."""
+    given, made = of.scales[number], of.scales[-1]
+    scales = (made.scale, made.zero, given.scale, given.zero)
+    inputs = [made.scale.name, made.zero.name, x.name, given.scale.name, given.zero.name]
+    alone = helper.make_node("QLinearConcat", inputs, ["y"], domain=_MICROSOFT, axis=0)
+    constants = {value.name: to.constant(value) for value in scales}
+    numbers = table_of(Region([alone], x.name, x.dtype, "y"), constants, {"": 1, _MICROSOFT: 1})
+    if np.array_equal(numbers, np.arange(BYTES, dtype=np.uint8).view(x.dtype)):
         return x
     place = 2 + 3 * number  # among the inputs of the node: others are called by theirs
-    y = Value(name=f"{of.y.name}/{place}", dtype=table.dtype.name, shape=x.shape)
-    numbers = to.held(x)
-    if numbers is not None:
-        to.fold(y, table[numbers.view(np.uint8)])
-    else:
-        _look_up(to, x, y, table)
+    y = Value(name=f"{of.y.name}/{place}", dtype=numbers.dtype.name, shape=x.shape)
+    table = Value(name=f"{y.name}/table", dtype=y.dtype, shape=numbers.shape)
+    to.fold(table, numbers)
+    look_up(to, LookUp(x=x, y=y, table=table))
     return y
 
 
-def _part_table(to: Builder, x: Value, given: Quantisation, made: Quantisation) -> NDArray[Any]:
-    """Return what QLinearConcat makes of each byte of ``x``: of this part alone."""
-    scales = [made.scale, made.zero, given.scale, given.zero]
-    inputs = [*(value.name for value in scales[:2]), x.name, *(value.name for value in scales[2:])]
-    alone = helper.make_node("QLinearConcat", inputs, ["y"], domain=_MICROSOFT, axis=0)
-    constants = {value.name: to.constant(value) for value in scales}
-    return table_of(Region([alone], x.name, x.dtype, "y"), constants, {"": 1, _MICROSOFT: 1})
-
-
 def look_up(to: Builder, operator: LookUp) -> None:
-    """Add a table of bytes."""
-    _look_up(to, operator.x, operator.y, to.constant(operator.table))
-
-
-def _look_up(to: Builder, x: Value, y: Value, table: NDArray[Any]) -> None:
+    """Add a table of bytes; of a constant they are one."""
+    x, y, table = operator.x, operator.y, to.constant(operator.table)
+    held = to.held(x)
+    if held is not None:
+        to.fold(y, table[held.view(np.uint8)])
+        return
     to.step(
         y,
         "look_up",
