@@ -227,13 +227,12 @@ def look_up(read: NodeReader) -> LookUp:
 
 #: MaxPool is here for floats, too.
 READERS: dict[str, Callable[[NodeReader], Conversion | LookUp | OnBytes[Any] | Pool]] = {
+    **{f"com.microsoft.{name}": on_bytes for name in (*_FORMS, "QLinearConcat")},
     "DequantizeLinear": convert,
+    "MaxPool": max_pool,
     "QLinearConv": on_bytes,
     "QuantizeLinear": convert,
     TABLE: look_up,
     "com.microsoft.DequantizeLinear": convert,
-    "com.microsoft.QLinearConcat": on_bytes,
     "com.microsoft.QuantizeLinear": convert,
-    **{f"com.microsoft.{name}": on_bytes for name in _FORMS},
-    "MaxPool": max_pool,
 }
