@@ -101,7 +101,7 @@ def standard_network(pack: Pack) -> Network:
     """Return the network of ``pack`` in standard operators on plain tensors."""
     network = with_tables(read_network(pack))
     whole = with_whole_products(network, pack.manifest.window_products)
-    return plain_network(whole, pack.manifest.target.block)
+    return plain_network(whole, pack.manifest)
 
 
 def write_export(exported: Exported, destination: Path, force: bool = False) -> dict[str, int]:

@@ -17,6 +17,7 @@ from models.compiler.cutting.layout import Layout, PlannedSpan, span_bytes
 from models.compiler.writing.storing import Bytes, Storing
 from models.errors import CompileError
 from models.graphs.file import FileRange, refer, reference
+from models.graphs.nodes import replace_nodes
 from models.packs.checksum import checksum
 from models.packs.leftovers import locked_folder, remove_leftovers
 from models.packs.records.spans import Span, Stored
@@ -163,7 +164,11 @@ class _Writer:
 def write_model(
     model: onnx.ModelProto, graph: Graph, layout: Layout, spans: Sequence[Span], path: Path
 ) -> None:
-    """Write model.onnx: weights refer to the ``spans`` of weights.bin, operator constants stay inside."""
+    """Write model.onnx, nodes in the order of pieces.
+
+    Weights refer to the ``spans`` of weights.bin, operator constants stay inside.
+    """
+    replace_nodes(model.graph, graph.nodes)
     starts = layout.file_offsets(graph, [span.file_offset for span in spans])
     for tensor in model.graph.initializer:
         constant = graph.constants.get(tensor.name)
