@@ -35,7 +35,11 @@ from models.compiler.optimising.integers.floats import (
     make_floats,
 )
 from models.compiler.optimising.integers.limits import LimitIntegers
-from models.compiler.optimising.integers.unsigned import MakeUnsigned, WriteZeroPoints
+from models.compiler.optimising.integers.unsigned import (
+    LeaveTypesToZeroPoints,
+    MakeUnsigned,
+    WriteZeroPoints,
+)
 from models.compiler.optimising.normalise import (
     TakeCropsApart,
     check_ports,
@@ -169,6 +173,7 @@ def _check_folded(result: Path, path: Path, block: int) -> dict[str, Array]:
     _check_shapes(model, placed, path)
     passes = (FillChannels, AsConvolutions, TransposedAsConvolutions) if block > 1 else ()
     changed = [each(model, placed, block).run() for each in passes]
+    changed.append(LeaveTypesToZeroPoints(model).run())
     if any(changed):
         result.write_bytes(model.SerializeToString())
     return placed
