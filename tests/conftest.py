@@ -14,6 +14,10 @@ from tests.models.nets import CHUNK_BYTES, residual, written
 
 settings.load_profile(FEW)  # --hypothesis-profile comes later and wins
 
+# Plans and manifests are many small objects and few circles: looking for these after every 700 of them
+# takes a tenth of the time of all tests.
+gc.set_threshold(50_000, 20, 50)
+
 
 def pytest_collection_finish() -> None:
     """Set aside what importing and collecting made: an engine that opens collects garbage.

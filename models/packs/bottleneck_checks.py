@@ -164,7 +164,7 @@ class _Input:
         self._check_window(value.height)
 
     def _check_window(self, height: int) -> None:
-        fault = window_fault(self._taken.window, height, self._operator.shape[2], "rows")
+        fault = window_fault(self._taken.window, height, self._operator.shape[2])
         if fault or self._taken.window.factor > 1:
             raise PackError(f"{self._where}.window: {fault or 'rows are repeated'}")
 

@@ -31,6 +31,8 @@ def check_manifest(path: Path, manifest: Manifest) -> None:
     check_bottlenecks(path, manifest)
     check_programs(path, manifest)
     check_window_products(path, manifest)
+    check_turned_softmaxes(path, manifest)
+    check_used_channels(path, manifest)
     check_quantised(path, manifest)
     _check_loose_order(path, manifest)
     _check_recipes(path, manifest)
@@ -200,3 +202,35 @@ def check_window_products(path: Path, manifest: Manifest) -> None:
         made = [axis.made(n) for axis, n in zip(item.windows, source[1:3], strict=True)]
         if made != list(output[1:3]):
             raise PackError(f"{where}.windows: they make {made} pixels, not {list(output[1:3])}")
+
+
+def check_turned_softmaxes(path: Path, manifest: Manifest) -> None:
+    """Check the softmaxes that were turned of the manifest in ``path``.
+
+    Raises:
+        PackError: one has no such axis; the message names it.
+    """
+    values = {value.name: value for value in manifest.values}
+    for number, item in enumerate(manifest.turned_softmaxes):
+        where = f"{path}: turned_softmaxes.{number}"
+        source, output = (values.get(name) for name in (item.source, item.output))
+        if source is None or output is None or source.is_loose or source.shape != output.shape:
+            raise PackError(f"{where}: {item.source!r} and {item.output!r} are not of one size")
+        if item.axis >= len(source.shape):
+            raise PackError(f"{where}.axis: {item.axis}: there is none of {list(source.shape)}")
+
+
+def check_used_channels(path: Path, manifest: Manifest) -> None:
+    """Check how many channels are used that the manifest in ``path`` says.
+
+    Raises:
+        PackError: a value has no more, or more than fill a block; the message names it.
+    """
+    values = {value.name: value for value in manifest.values}
+    for name, count in manifest.used_channels.items():
+        shape = values[name].shape if name in values else ()
+        filled = shape[1] - count if len(shape) == _RANK else 0
+        if not 0 < filled < manifest.target.block:
+            raise PackError(
+                f"{path}: used_channels.{name}: {count}: others cannot fill a block of {list(shape)}"
+            )

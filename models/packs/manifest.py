@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import Any, Literal
 
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, PositiveInt
 
 from models.detection.recipe import Detection
 from models.images.preprocess import Preprocess
-from models.network.fields import Count
+from models.network.fields import Count, Name
 from models.network.operators.quantised import Quantised
 from models.packs.checksum import checksum
 from models.packs.designed import DesignedMemory
 from models.packs.records.bottlenecks import Bottleneck
-from models.packs.records.network import WindowProduct
+from models.packs.records.network import TurnedSoftmax, WindowProduct
 from models.packs.records.pieces import Alternative, GraphRange, Layer, Piece, Resident, Value
 from models.packs.records.ports import Classification, Port, Source, SourceSizes
 from models.packs.records.programs import Program
@@ -36,7 +36,8 @@ class Manifest(BaseModel):
     """See docs/pack-format.md. ``pieces`` are the finest; models/packs/choice.py joins them.
 
     ``least_chunk_bytes``: what ``largest_chunk_bytes`` would be with the smallest --chunk. ``store``: what
-    was asked for; each span says how it is stored.
+    was asked for; each span says how it is stored. ``used_channels``: of values whose last channels
+    only fill a block, how many come before those, by name.
     """
 
     # Pydantic would keep strings for as long as the process lives.
@@ -59,6 +60,8 @@ class Manifest(BaseModel):
     quantised: tuple[Quantised, ...] = ()
     layers: tuple[Layer, ...]
     window_products: tuple[WindowProduct, ...] = ()
+    turned_softmaxes: tuple[TurnedSoftmax, ...] = ()
+    used_channels: dict[Name, PositiveInt] = {}
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
     preprocess: Preprocess | None = None

@@ -132,6 +132,5 @@ def _check_row_operator(
             if shape[-2:-1] not in ((), (1,)):
                 raise PackError(f"{where}.reads: {place}: {list(shape)} differs by row")
             continue
-        taken = operator.inputs[place]
-        if (taken.window, taken.across) != (SAME, SAME):
+        if operator.inputs[place].window != SAME:
             raise PackError(f"{where}.reads: {place} is not read row by row")

@@ -133,44 +133,31 @@ def _check_operator(where: str, manifest: Manifest, operator: RowOperator) -> No
     output = manifest.row_values[operator.output]
     for position, item in enumerate(operator.inputs):
         source = manifest.row_values[item.row_value]
-        fault = window_fault(item.window, source.height, output.height, "rows")
+        fault = window_fault(item.window, source.height, output.height)
         if fault:
             raise PackError(f"{where}.inputs.{position}.window: {fault}")
-    if operator.tile_graph is not None:
-        _check_tiles(where, manifest, operator, operator.tile_graph)
     for position, operand in enumerate(operator.weights):
         check_weights(f"{where}.weights.{position}", manifest, range(*_pieces(operator)), operand)
     if operator.in_place is not None and not _fits_in_place(manifest, operator):
         raise PackError(f"{where}.in_place: {operator.in_place} is not like its output")
 
 
-def _check_tiles(where: str, manifest: Manifest, operator: RowOperator, graph: int) -> None:
-    if graph >= len(manifest.graphs):
-        raise PackError(f"{where}.tile_graph: {graph} is out of range")
-    output = manifest.row_values[operator.output]
-    for position, item in enumerate(operator.inputs):
-        source = manifest.row_values[item.row_value]
-        fault = window_fault(item.across, source.shape[3], output.shape[3], "columns")
-        if fault:
-            raise PackError(f"{where}.inputs.{position}.columns: {fault}")
-
-
-def window_fault(window: Window, source: int, output: int, lines: str) -> str:
-    """Return why ``window`` does not make ``output`` of so many ``lines``, or is none of an operator."""
+def window_fault(window: Window, source: int, output: int) -> str:
+    """Return why ``window`` does not make ``output`` of so many rows, or is none of an operator."""
     before, behind, reach = window.before, window.behind, window.reach
     if window.factor > 1:
         alone = window == Window(factor=window.factor)
-        return "" if alone and window.made(source) == output else f"{output} {lines} of {source}"
+        return "" if alone and window.made(source) == output else f"{output} rows of {source}"
     crops = (reach, window.stride) == (1, 1) and before <= 0
     if before < 0 and not crops:
-        return f"a kernel of {reach} {lines} begins {-before} {lines} late"
+        return f"a kernel of {reach} rows begins {-before} rows late"
     if before >= reach:
-        return f"{before} {lines} of padding before a kernel of {reach}"
+        return f"{before} rows of padding before a kernel of {reach}"
     if window.fitted(source, output) != window:
-        return f"{output} {lines} of {source} with {behind} behind"
+        return f"{output} rows of {source} with {behind} behind"
     # Else the last is made of padding alone, or another one would fit; of a crop only some lines are read.
     fits = behind <= 0 if crops else -window.stride < behind < reach
-    return "" if fits else f"{output} {lines} of {source}"
+    return "" if fits else f"{output} rows of {source}"
 
 
 def check_weights(where: str, manifest: Manifest, pieces: range, operand: Operand) -> None:

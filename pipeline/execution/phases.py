@@ -29,7 +29,7 @@ from pipeline.program.regions import (
     Place,
     launches,
 )
-from pipeline.program.sessions import graph_of, strip_shape
+from pipeline.program.sessions import strip_shape
 from pipeline.program.steps import RegionSteps
 
 _DTYPE = np.dtype(np.float32)
@@ -91,9 +91,8 @@ class PhaseBinder:
         operator = self._manifest.row_operators[call.operator]
         inputs = [self._strip(area) for area in call.inputs]
         inputs += [self._memory.array(operand) for operand in operator.weights]
-        graph = graph_of(self._manifest, call)
         output = self._strip(call.output)
-        launch = self._kernels.row_operator(operator, graph, inputs, output)
+        launch = self._kernels.row_operator(operator, call.graph, inputs, output)
         return _named(launch, self._name(operator.first_piece))
 
     def _compute(self, actions: Sequence[Compute]) -> Launch:

@@ -91,7 +91,7 @@ def _question(
     if profile is not None:
         question.update(f" {profile.manifest} {profile.phases}".encode())
         for key, item in profile.kernels.items():
-            question.update(f" {key} {item.median} {item.p95}".encode())
+            question.update(f" {key} {item.median}".encode())
     return question.hexdigest()
 
 
@@ -106,32 +106,30 @@ def _search(
         groups = list(in_groups(network, estimated))
         return tuple(search(manifest, network, estimated, seconds, in_groups=groups))
     times, seconds = profile.row_times(network), profile.piece_seconds(manifest)
-    tiles = profile.row_times(network, "p95") if profile.has_tile_times(network) else None
     groups = list(in_groups(network, times, partial(profile.knows_groups, manifest=manifest)))
-    return tuple(search(manifest, network, times, seconds, tile_times=tiles, in_groups=groups))
+    return tuple(search(manifest, network, times, seconds, in_groups=groups))
 
 
 @dataclass(frozen=True)
 class _Estimated:
-    """Times by multiplications and bytes: tiles take what rows of as many elements do."""
+    """Times by multiplications and bytes."""
 
     network: RowNetwork
 
-    def call(self, operator: int, rows: int, columns: int | None = None) -> float:
-        """Return what row operator ``operator`` takes for ``rows`` rows of its output, or some columns."""
+    def call(self, operator: int, rows: int) -> float:
+        """Return what row operator ``operator`` takes for ``rows`` rows of its output."""
         item = self.network.operators[operator]
         output = self.network.values[item.output]
-        pixels = rows * (output.shape[3] if columns is None else columns)
         weights = max((operand.n_bytes for operand in item.weights), default=0) // 4
-        work = pixels * max(weights, output.shape[1])
+        work = rows * output.shape[3] * max(weights, output.shape[1])
         return LAUNCH_SECONDS + work / MULTIPLICATIONS_A_SECOND
 
     def first(self, operator: int) -> float:
         """Nothing: nobody knows what is in the caches."""
         return 0.0
 
-    def move(self, n_bytes: int, runs: int = 0) -> float:
-        """Return what copying ``n_bytes`` in all takes, however many ``runs`` these are."""
+    def move(self, n_bytes: int) -> float:
+        """Return what copying ``n_bytes`` in all takes."""
         return COPY_SECONDS + n_bytes / BYTES_A_SECOND
 
     def bottleneck(self, plan: RegionPlan) -> float:
@@ -162,15 +160,15 @@ class _Estimated:
 class _Called(_Estimated):
     """Times of rows as those of whole pieces: with what they touch, and weights for each call again."""
 
-    def call(self, operator: int, rows: int, columns: int | None = None) -> float:
-        """Return what row operator ``operator`` takes for ``rows`` rows of its output, or some columns."""
+    def call(self, operator: int, rows: int) -> float:
+        """Return what row operator ``operator`` takes for ``rows`` rows of its output."""
         item = self.network.operators[operator]
         output = self.network.values[item.output]
-        part = rows / output.height * (1.0 if columns is None else columns / output.shape[3])
+        part = rows / output.height
         values = [output, *(self.network.values[taken.row_value] for taken in item.inputs)]
         touched = part * sum(value.n_bytes for value in values)
         weights = sum(operand.n_bytes for operand in item.weights)
-        work = super().call(operator, rows, columns) - LAUNCH_SECONDS + touched / BYTES_A_SECOND
+        work = super().call(operator, rows) - LAUNCH_SECONDS + touched / BYTES_A_SECOND
         return LAUNCH_SECONDS + work / CORES + weights / CACHED_BYTES_A_SECOND
 
 

@@ -101,25 +101,17 @@ class Within:
     def fastest(self) -> Fitted:
         """Return the fastest plan that fits, or the smallest one."""
         best: Fitted | None = None
-        fitting = [item for item in self._variants if self._may_fit(item)]
-        # What runs on tiles comes last: it has to be faster than the best that does not.
-        for kind in _kinds(fitting):
-            best = self._faster(_spread(kind), best)
-        return best or self.least()
-
-    def _faster(self, variants: Sequence[Variant], best: Fitted | None) -> Fitted | None:
-        """Return the fastest plan of ``variants``, which come fastest first, or ``best``."""
+        variants = _spread([item for item in self._variants if self._may_fit(item)])
         for number, variant in enumerate(variants):
             tell("ways to stream", number + 1, len(variants))
             if best is not None and variant.seconds >= _seconds(best, variant):
                 break  # the following ones compute for even longer
             fitted = self._best(variant, self._room)
             if fitted is not None and (
-                best is None
-                or _seconds(fitted, variant) + variant.doubt_seconds < _seconds(best, variant)
+                best is None or _seconds(fitted, variant) < _seconds(best, variant)
             ):
                 best = fitted
-        return best
+        return best or self.least()
 
     def streaming(self, choice: Choice, total_bytes: int | None = None) -> Fitted | None:
         """Return the best plan with exactly the regions of ``choice`` that fits; None: there is none.
@@ -213,14 +205,6 @@ class Within:
 
     def _judged(self, plan: Plan) -> Fitted:
         return judged(plan, self._profile)
-
-
-def _kinds(variants: Sequence[Variant]) -> tuple[list[Variant], list[Variant]]:
-    """Return those on rows alone, and those on tiles."""
-    return (
-        [item for item in variants if not item.on_tiles],
-        [item for item in variants if item.on_tiles],
-    )
 
 
 def _spread(variants: Sequence[Variant]) -> list[Variant]:

@@ -1,4 +1,4 @@
-"""Measuring row operators: each on few rows, on many and on narrow tiles, with the pack's weights.
+"""Measuring row operators: each on few rows and on many, with the pack's weights.
 
 Each run takes other memory than the one before, as much in all as the strips of a region: what a kernel
 finds in the caches there is not what it left itself.
@@ -6,7 +6,6 @@ finds in the caches there is not what it left itself.
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
@@ -16,21 +15,15 @@ from numpy.typing import NDArray
 from models.packs.manifest import Manifest
 from models.packs.pack import Pack
 from models.packs.records.pieces import Operand
-from models.packs.records.rows import RowInput, RowOperator
+from models.packs.records.rows import RowOperator
 from models.packs.storing import read_span
 from pipeline.devices.base import Device, Launch
 from pipeline.devices.pack_kernels import PackKernels
 from pipeline.profiles.row_kernels import (
-    COPIED_RUNS,
-    MANY_RUNS,
-    MANY_RUNS_BYTES,
-    MANY_RUNS_KEY,
     MEASURED_COPIES,
     copy_key,
     measured_rows,
-    measured_tiles,
     row_key,
-    tile_key,
 )
 from pipeline.program.row_ranges import Rows
 
@@ -39,15 +32,8 @@ _REPEATS = 7
 _ENOUGH_SECONDS = 0.01
 _STRIPS_BYTES = 1 << 20
 _DRAWN = 1 << 16
-
-
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """What a graph makes at a time: ``rows``, or ``columns`` of them."""
-
-    graph: int
-    rows: int
-    columns: int | None = None
+# A copy of rows is of so many planes.
+_COPIED_PLANES = 16
 
 
 class RowKernels:
@@ -65,39 +51,32 @@ class RowKernels:
         """Yield times by key: one round of all operators, and of copies."""
         alike: dict[tuple[object, ...], list[float]] = {}
         for number, item in enumerate(self._manifest.row_operators):
-            for key, part in self._parts(number, item):
-                like = (item.elementwise if item.chain else None, *self._like(item, part))
+            for rows in measured_rows(self._manifest.row_values[item.output], item):
+                like = (item.elementwise if item.chain else None, *self._like(item, rows))
                 if like not in alike:
-                    alike[like] = self._measured(item, part)
-                yield from ((key, each) for each in alike[like])
+                    alike[like] = self._measured(item, rows)
+                yield from ((row_key(number, rows), each) for each in alike[like])
         if self._manifest.row_operators:
             for n_bytes in MEASURED_COPIES:
-                yield from ((copy_key(n_bytes), each) for each in _copies(n_bytes, COPIED_RUNS))
-            times = _copies(MANY_RUNS_BYTES, MANY_RUNS)
-            yield from ((MANY_RUNS_KEY, each) for each in times)
+                yield from ((copy_key(n_bytes), each) for each in _copies(n_bytes))
 
-    def _parts(self, number: int, item: RowOperator) -> Iterator[tuple[str, _Part]]:
-        """Yield what operator ``number`` is measured at."""
-        output = self._manifest.row_values[item.output]
-        for rows in measured_rows(output, item):
-            yield row_key(number, rows), _Part(item.graph, rows)
-        for rows, columns in measured_tiles(output, item):
-            assert item.tile_graph is not None  # or no tiles are measured
-            yield tile_key(number, rows, columns), _Part(item.tile_graph, rows, columns)
-
-    def _like(self, item: RowOperator, part: _Part) -> tuple[object, ...]:
+    def _like(self, item: RowOperator, rows: int) -> tuple[object, ...]:
         shapes = (self._manifest.row_values[taken.row_value].shape for taken in item.inputs)
         weights = (operand.shape for operand in item.weights)
-        return (part, *shapes, *weights, self._manifest.row_values[item.output].shape)
+        output = self._manifest.row_values[item.output]
+        return (item.graph, rows, *shapes, *weights, output.shape)
 
-    def _measured(self, item: RowOperator, part: _Part) -> list[float]:
+    def _measured(self, item: RowOperator, rows: int) -> list[float]:
         weights = [self._weights(operand) for operand in item.weights]
         launches: list[Launch] = []
         held = 0
         while not launches or (held < _STRIPS_BYTES and len(launches) < _REPEATS):
-            inputs = [self._input(taken, part) for taken in item.inputs]
-            output = self._filled(item.output, part.rows, part.columns)
-            kernel = self._kernels.row_operator(item, part.graph, [*inputs, *weights], output)
+            inputs = [
+                self._filled(taken.row_value, len(Rows(0, rows).through(taken.window)))
+                for taken in item.inputs
+            ]
+            output = self._filled(item.output, rows)
+            kernel = self._kernels.row_operator(item, item.graph, [*inputs, *weights], output)
             launches.append(kernel)
             held += sum(array.nbytes for array in (*inputs, output))
             self._kept.append((inputs, output))  # kernels have their addresses only
@@ -107,17 +86,9 @@ class RowKernels:
         self._kept.clear()
         return times
 
-    def _input(self, taken: RowInput, part: _Part) -> NDArray[Any]:
-        rows = len(Rows(0, part.rows).through(taken.window))
-        if part.columns is None:
-            return self._filled(taken.row_value, rows)
-        columns = len(Rows(0, part.columns).through(taken.across))
-        return self._filled(taken.row_value, rows, columns)
-
-    def _filled(self, row_value: int, rows: int, columns: int | None = None) -> NDArray[Any]:
+    def _filled(self, row_value: int, rows: int) -> NDArray[Any]:
         _, channels, _, width = self._manifest.row_values[row_value].shape
-        shape = (1, channels, rows, width if columns is None else columns)
-        return np.resize(self._numbers, shape)
+        return np.resize(self._numbers, (1, channels, rows, width))
 
     def _weights(self, operand: Operand) -> NDArray[Any]:
         end = operand.offset + operand.n_bytes
@@ -132,15 +103,15 @@ class RowKernels:
         return content.view(operand.dtype).reshape(operand.shape)
 
 
-def _copies(n_bytes: int, planes: int) -> list[float]:
-    """Return times of copying ``n_bytes``: a part of each of ``planes``.
+def _copies(n_bytes: int) -> list[float]:
+    """Return times of copying ``n_bytes``: a part of each of some planes.
 
     Every copy takes other memory. Large ones, between strips and where values lie whole, then find nothing
     in the caches, as they do in a region; small ones, of rows that are kept, do.
     """
-    elements = n_bytes // (4 * planes)
-    sources = np.ones((_REPEATS, planes, 2, elements), np.float32)
-    targets = np.ones((_REPEATS, planes, 1, elements), np.float32)
+    elements = n_bytes // (4 * _COPIED_PLANES)
+    sources = np.ones((_REPEATS, _COPIED_PLANES, 2, elements), np.float32)
+    targets = np.ones((_REPEATS, _COPIED_PLANES, 1, elements), np.float32)
 
     def copy(turn: int) -> Launch:
         source, target = sources[turn, :, :1], targets[turn]

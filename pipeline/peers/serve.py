@@ -23,14 +23,14 @@ def serve(load: Callable[[], Answer], settle: Callable[[], None] = wait_until_qu
     """Load, answer once, then obey until stdin ends."""
     try:
         answer = load()
-        before = _anonymous_bytes()
+        before = anonymous_bytes()
         outputs = answer()
     except Exception as exc:  # noqa: BLE001  whatever a library raises goes to who started this
         _tell(failure=f"{type(exc).__name__}: {exc}")
         return
     settle()
     # What it touched for activations and kept.
-    _tell(arena_bytes=max(_anonymous_bytes() - before, 0))
+    _tell(arena_bytes=max(anonymous_bytes() - before, 0))
     used = 0.0
     for line in sys.stdin:
         command, _, argument = line.strip().partition(" ")
@@ -55,7 +55,7 @@ def load_inputs(path: Path) -> dict[str, NDArray[Any]]:
         }
 
 
-def _anonymous_bytes() -> int:
+def anonymous_bytes() -> int:
     """Return the anonymous memory of this process that is resident; 0 where the kernel does not say."""
     for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
         if line.startswith("RssAnon:"):

@@ -21,7 +21,7 @@ from pipeline.profiles.delay_limits import Seconds, SweepLimits
 from pipeline.profiles.interpolation import interpolated
 from pipeline.profiles.keys import order_of, piece_key, plan_key
 from pipeline.profiles.machine import Machine
-from pipeline.profiles.row_kernels import MeasuredRows, first_key, group_key, row_keys, tile_keys
+from pipeline.profiles.row_kernels import MeasuredRows, first_key, group_key, row_keys
 from pipeline.profiles.times import RECORD, CopyTime, Distribution, Overlap, Quantile, ReadTime
 from pipeline.program.regions import Region
 from pipeline.program.row_network import RowNetwork
@@ -220,18 +220,12 @@ class Profile(BaseModel):
             lambda key: self.phases * self.kernel(key).at(quantile),
             network,
             first,
-            tiles=self.has_tile_times(network),
             groups=lambda key: self.kernel(key).at(quantile),
         )
 
     def has_row_times(self, network: RowNetwork) -> bool:
         """Return whether all that regions of ``network`` do was measured."""
         return all(key in self.kernels for key in row_keys(network))
-
-    def has_tile_times(self, network: RowNetwork) -> bool:
-        """Return whether tiles were measured too, and whether there are any."""
-        keys = list(tile_keys(network))
-        return bool(keys) and all(key in self.kernels for key in keys)
 
     def knows_groups(self, region: Region, manifest: Manifest) -> bool:
         """Return whether a bottleneck was measured in these groups of channels."""

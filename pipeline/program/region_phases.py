@@ -70,7 +70,7 @@ class Phases:
             areas.append(target)
         made = self._rows.made[item.output]
         output = self._new(item.output, len(rows))
-        yield Call(self._rows.operators[position], tuple(areas), output)
+        yield Call(self._rows.operators[position], item.graph, tuple(areas), output)
         itself = Part(item.output, 0, 0, output.planes)
         for copy in (*([itself] if made.whole else []), *made.copies):
             yield Move(

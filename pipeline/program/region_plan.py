@@ -86,9 +86,10 @@ class Fill:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Run row operator ``operator`` on whole strips."""
+    """Run ``graph``, of row operator ``operator``, on whole strips."""
 
     operator: int
+    graph: int
     inputs: tuple[Area, ...]
     output: Area
 

@@ -86,7 +86,7 @@ def _targets(
         targets = wanted.get(operator.output)
         if targets is None:  # nobody inside reads it: in step with the last one
             targets = [-(-height * rows // last) for rows in progress]
-        unit, _ = operator.units
+        unit = operator.unit
         targets = [min(-(-target // unit) * unit, height) for target in targets]
         if kept[position]:
             targets[-1] = height

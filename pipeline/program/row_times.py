@@ -1,10 +1,9 @@
-"""How long phases take: the sum of their kernels on so many rows, and of the copies between them."""
+"""How long phases on rows take: the sum of their kernels on so many, and of the copies between them."""
 
 from typing import Protocol
 
 from pipeline.program.regions import (
     Action,
-    Area,
     Call,
     Compute,
     Fill,
@@ -18,20 +17,14 @@ from pipeline.program.row_network import RowNetwork
 class RowTimes(Protocol):
     """Seconds of what phases are made of."""
 
-    def call(self, operator: int, rows: int, columns: int | None = None) -> float:
-        """Return what row operator ``operator`` takes for ``rows`` rows of its output.
-
-        ``columns``: so many of each row, as a tile; None: whole rows.
-        """
+    def call(self, operator: int, rows: int) -> float:
+        """Return what row operator ``operator`` takes for ``rows`` rows of its output."""
 
     def first(self, operator: int) -> float:
         """Return what its first call in a sweep takes beside that."""
 
-    def move(self, n_bytes: int, runs: int = 0) -> float:
-        """Return what copying ``n_bytes`` in all takes.
-
-        ``runs``: into how many parts they are cut that lie side by side; 0: few, as rows are.
-        """
+    def move(self, n_bytes: int) -> float:
+        """Return what copying rows of ``n_bytes`` in all takes."""
 
     def bottleneck(self, plan: RegionPlan) -> float:
         """Return what all of a bottleneck in groups of channels takes."""
@@ -61,19 +54,10 @@ def phase_seconds(network: RowNetwork, plan: RegionPlan, times: RowTimes) -> lis
 
 def _seconds(network: RowNetwork, action: Action, times: RowTimes) -> float:
     match action:
-        case Call(operator, _, output):
-            columns = None if output.columns is None else output.columns.count
-            return times.call(operator, output.rows, columns)
+        case Call(operator, _, _, output):
+            return times.call(operator, output.rows)
         case Move(target=target) | Fill(target=target):
-            return _copied(network, target, times)
+            row_bytes = network.values[target.row_value].row_bytes
+            return times.move(target.planes * target.rows * row_bytes)
         case Compute() | Gather():
             raise AssertionError("these are timed together")
-
-
-def _copied(network: RowNetwork, target: Area, times: RowTimes) -> float:
-    """Return what copying to ``target`` takes: rows of a plane lie side by side, columns of a row do."""
-    value = network.values[target.row_value]
-    rows = target.planes * target.rows
-    if target.columns is None:
-        return times.move(rows * value.row_bytes)
-    return times.move(rows * target.columns.count * (value.row_bytes // value.shape[3]), rows)

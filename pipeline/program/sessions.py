@@ -135,7 +135,7 @@ def _add_launch(found: Opened, manifest: Manifest, launch: Sequence[Action]) -> 
 def _add_call(found: Opened, manifest: Manifest, call: Call) -> None:
     operator = manifest.row_operators[call.operator]
     if operator.chain is None:
-        found.add((graph_of(manifest, call),))
+        found.add((call.graph,))
         return
     _add_chain(found, operator, [strip_shape(manifest, call.output)])
 
@@ -167,15 +167,6 @@ def _chain(item: Piece | RowOperator) -> tuple[Chain, Elementwise]:
     assert item.chain is not None, "asked for where there is one"
     assert item.elementwise is not None, "what a chain is of"
     return item.chain, item.elementwise
-
-
-def graph_of(manifest: Manifest, call: Call) -> int:
-    """Return the graph that ``call`` runs: of tiles, or of whole rows."""
-    operator = manifest.row_operators[call.operator]
-    if call.output.columns is None:
-        return operator.graph
-    assert operator.tile_graph is not None, "planned as tiles"
-    return operator.tile_graph
 
 
 def strip_shape(manifest: Manifest, area: Area) -> Shape:

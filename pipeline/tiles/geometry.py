@@ -17,7 +17,9 @@ _ELEMENT_BYTES = 4
 def up_tile(layer: FusedLayer, tile: Box) -> Box:
     """Return the box of the input that ``tile`` of the output of ``layer`` is made of, without padding."""
     _, height, width = layer.source
-    inside = common(needed_box(layer.taken, tile), Box(Rows(0, height), Rows(0, width)))
+    inside = common(
+        needed_box(layer.down, layer.across, tile), Box(Rows(0, height), Rows(0, width))
+    )
     return inside or Box(Rows(0, 0), Rows(0, 0))
 
 
@@ -113,7 +115,10 @@ class GroupBoxes:
     def _needed(self) -> list[list[list[Box]]]:
         """For each layer and tile, the boxes of its input, padding included."""
         return [
-            [[needed_box(layer.taken, box) for box in tile[number]] for tile in self.made]
+            [
+                [needed_box(layer.down, layer.across, box) for box in tile[number]]
+                for tile in self.made
+            ]
             for number, layer in enumerate(self._own)
         ]
 

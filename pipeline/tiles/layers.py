@@ -5,12 +5,13 @@ from math import prod
 
 from models.darknet.layers.layer import Network
 from models.darknet.layers.parameters import Convolution, MaxPool
-from models.network.windows import Window
+from models.errors import ModelError
+from models.network.windows import SAME, Window
 from models.packs.manifest import Manifest
-from models.packs.records.rows import Outside, RowInput, RowOperator
+from pipeline.program.tiling.operators import TiledOperator
 
 
-class TileError(ValueError):
+class TileError(ModelError):
     """Layers cannot be fused, or a configuration is not one of theirs; the message names which."""
 
 
@@ -18,25 +19,26 @@ class TileError(ValueError):
 class FusedLayer:
     """One layer of a chain. ``source``, ``output``: channels, height, width, in elements.
 
-    ``taken``: which rows and columns of its input it needs. ``weights``: elements, 0 of a pool. ``piece``:
-    the first of its pieces in a pack, where it is of one.
+    ``down``, ``across``: which rows and columns of its input it needs. ``weights``: elements, 0 of a pool.
+    ``piece``: the first of its pieces in a pack, where it is of one.
     """
 
     name: str
     source: tuple[int, int, int]
     output: tuple[int, int, int]
-    taken: RowInput
+    down: Window
+    across: Window
     weights: int
     piece: int = 0
 
     @property
     def kernel(self) -> tuple[int, int]:
         """Rows and columns of the window."""
-        return self.taken.window.reach, self.taken.across.reach
+        return self.down.reach, self.across.reach
 
     @property
     def stride(self) -> int:
-        return self.taken.window.stride
+        return self.down.stride
 
 
 def darknet_layers(network: Network, count: int) -> tuple[FusedLayer, ...]:
@@ -51,22 +53,22 @@ def darknet_layers(network: Network, count: int) -> tuple[FusedLayer, ...]:
         name = f"layer {layer.index} ({layer.kind})"
         if layer.inputs != (layer.index - 1,):
             raise TileError(f"{name} does not read the layer before it, and that alone")
-        weights, taken = 0, RowInput(row_value=0)
+        weights, down, across = 0, SAME, SAME
         match layer.parameters:
             case Convolution() as conv:
                 weights = next(a.size for a in layer.arrays if a.name.endswith(".weights"))
-                taken = _taken(conv.size, conv.stride, (conv.padding, conv.padding), "zero")
+                down, across = _windows(conv.size, conv.stride, (conv.padding, conv.padding))
             case MaxPool(size=size, stride=stride, pads=(left, top, _, _)):
-                taken = _taken(size, stride, (left, top), "lowest")
+                down, across = _windows(size, stride, (left, top))
             case _:
                 raise TileError(f"{name} is neither a convolution nor a maximum")
-        found.append(FusedLayer(name, shape, layer.shape, taken, weights))
+        found.append(FusedLayer(name, shape, layer.shape, down, across, weights))
         shape = layer.shape
     return tuple(found)
 
 
 def pack_layers(manifest: Manifest) -> tuple[FusedLayer, ...]:
-    """Return the layers of a pack that can run on tiles, from its first to the first that cannot.
+    """Return the layers of a tiled pack that can run on tiles, from its first to the first that cannot.
 
     Raises:
         TileError: it reads what is not the layer before it, as a residual sum does, or has no such layers.
@@ -75,7 +77,7 @@ def pack_layers(manifest: Manifest) -> tuple[FusedLayer, ...]:
     last: int | None = None
     for operator in manifest.row_operators:
         output = manifest.row_values[operator.output]
-        if operator.tile_graph is None:
+        if not isinstance(operator, TiledOperator):
             break
         if len(operator.inputs) != 1 or operator.inputs[0].row_value != (
             operator.inputs[0].row_value if last is None else last
@@ -88,7 +90,7 @@ def pack_layers(manifest: Manifest) -> tuple[FusedLayer, ...]:
     return tuple(found)
 
 
-def _of_pack(manifest: Manifest, operator: RowOperator) -> FusedLayer:
+def _of_pack(manifest: Manifest, operator: TiledOperator) -> FusedLayer:
     taken = operator.inputs[0]
     source, output = manifest.row_values[taken.row_value], manifest.row_values[operator.output]
     weights = max((prod(operand.shape) for operand in operator.weights), default=0)
@@ -96,15 +98,16 @@ def _of_pack(manifest: Manifest, operator: RowOperator) -> FusedLayer:
         output.name,
         (source.shape[1], source.shape[2], source.shape[3]),
         (output.shape[1], output.shape[2], output.shape[3]),
-        taken,
+        taken.window,
+        operator.across[0],
         weights,
         operator.first_piece,
     )
 
 
-def _taken(size: int, stride: tuple[int, int], before: tuple[int, int], fill: Outside) -> RowInput:
-    """Return a window of a Darknet layer; ``stride`` and ``before`` (padding): across, down."""
+def _windows(size: int, stride: tuple[int, int], before: tuple[int, int]) -> tuple[Window, Window]:
+    """Return the windows down and across of a Darknet layer, whose numbers are across, down."""
     across, down = (
         Window(size, step, before=pad) for step, pad in zip(stride, before, strict=True)
     )
-    return RowInput(row_value=0, window=down, columns=across, fill=fill)
+    return down, across

@@ -14,8 +14,10 @@ from pipeline.tiles.geometry import GroupBoxes
 from pipeline.tiles.layers import FusedLayer
 from pipeline.tiles.predictor import group_bytes, weight_bytes
 
-_CUTS = (16, 12, 8)
+_CUTS = (12, 8)
 _SIDES = (1, 2, 3, 4, 5)
+#: What the wider search tries: tiles that reuse what others made.
+WIDE_TILINGS = tuple(Tiling(down, across, "raster") for down, across in product(_SIDES, repeat=2))
 _SECOND = Tiling(2, 2)
 _MANY_TILES, _LATE_CUT = 2, 12
 
@@ -31,8 +33,11 @@ def paper_search(
 
 
 def paper_candidates(count: int) -> Iterator[Configuration]:
-    """Yield the configurations that Algorithm 3 tries, in its order."""
-    for cut, side in product(_CUTS, _SIDES):
+    """Yield the configurations of ``count`` layers that Algorithm 3 tries, in its order; 16 in the paper.
+
+    A cut behind the last layer is none.
+    """
+    for cut, side in product((count, *(cut for cut in _CUTS if cut < count)), _SIDES):
         if cut < _LATE_CUT or side <= _MANY_TILES:
             yield _two_groups(side, cut, count)
 
@@ -67,7 +72,10 @@ class WideSearch:
     """Searches all groups of ``layers`` that begin and end anywhere, each on one of ``tilings``."""
 
     def __init__(
-        self, layers: tuple[FusedLayer, ...], tilings: Iterable[Tiling], pace: Pace | None = None
+        self,
+        layers: tuple[FusedLayer, ...],
+        tilings: Iterable[Tiling] = WIDE_TILINGS,
+        pace: Pace | None = None,
     ) -> None:
         self._layers = layers
         self._tilings = tuple(tilings)

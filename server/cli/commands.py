@@ -54,6 +54,11 @@ COMMANDS = {
         "simulate",
         "simulate",
     ),
+    "tiles": _Command(
+        "Fuse groups of layers on tiles, after seed 002: memory predicted, searched for, and measured.",
+        "tiles",
+        "tiles",
+    ),
     "run": _Command("Answer one request, an image or tensors.", "run", "run"),
     "evaluate": _Command(
         "Answer every picture of a data set and count: accuracy, confusion, average precision, agreement.",

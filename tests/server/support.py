@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import io
 import json
 import re
@@ -14,6 +15,7 @@ from typing import Any, Self
 
 import httpx
 import numpy as np
+import onnxruntime
 from fastapi import FastAPI
 from numpy.typing import NDArray
 from PIL import Image
@@ -70,6 +72,18 @@ def serving_port(server: subprocess.Popen[bytes]) -> int:
     raise AssertionError(f"no address in what the server said: {said.decode()}")
 
 
+@functools.cache
+def _source(path: str) -> onnxruntime.InferenceSession:
+    """A session is opened once for all tests that compare with it."""
+    return open_resident(path)
+
+
+@functools.cache
+def _least(folder: Path) -> Mapping[str, int]:
+    """Nearly every service of the tests is told it."""
+    return smallest_plan(open_pack(folder).manifest, ARCHITECTURES["2s"]).memory
+
+
 @dataclass(frozen=True)
 class Packs:
     """A repository with "tiny", "twin" (images in, ten labels out) and "pair" (two in, three out)."""
@@ -79,7 +93,7 @@ class Packs:
 
     def expected(self, name: str, inputs: Tensors) -> dict[str, NDArray[Any]]:
         """What ONNX Runtime makes of ``inputs`` with the file that was compiled."""
-        session = open_resident(str(self.sources[name]))
+        session = _source(str(self.sources[name]))
         outputs = [port.name for port in session.get_outputs()]
         return dict(zip(outputs, session.run(None, dict(inputs)), strict=True))
 
@@ -89,8 +103,7 @@ class Packs:
 
     def least(self, name: str) -> dict[str, int]:
         """The same, by kind."""
-        manifest = open_pack(self.repository / name).manifest
-        return smallest_plan(manifest, ARCHITECTURES["2s"]).memory
+        return dict(_least(self.repository / name))
 
     def weights(self, name: str) -> int:
         return open_pack(self.repository / name).manifest.weight_bytes

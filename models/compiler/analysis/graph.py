@@ -16,7 +16,7 @@ from models.graphs.parameters import quantised_weights
 from models.network.fields import Array
 from models.network.node import Known, Node, UnsuitedError
 from models.network.operators import Operator, read_operator
-from models.packs.records.network import WindowProduct
+from models.packs.records.network import TurnedSoftmax, WindowProduct
 
 NCHWC_DOMAIN = "com.microsoft.nchwc"
 #: Domains whose operators take tensors that lie as their shapes say.
@@ -54,7 +54,8 @@ class Graph:
     share no name. Loose values and ``tensors`` are touched only inside ``regions``. ``streamed``: constants
     that are weights however small they are; ``resident``: those of them that stay in memory.
     ``dequantised``: as ``models/compiler/optimising/integers/floats.py`` returns them. ``window_products``:
-    convolutions that are products on windows now.
+    convolutions that are products on windows now. ``turned_softmaxes``, ``used_channels``: as in a
+    manifest.
     """
 
     nodes: tuple[onnx.NodeProto, ...]
@@ -71,6 +72,8 @@ class Graph:
     resident: frozenset[str] = frozenset()
     dequantised: Mapping[str, str] = field(default_factory=dict)
     window_products: tuple[WindowProduct, ...] = ()
+    turned_softmaxes: tuple[TurnedSoftmax, ...] = ()
+    used_channels: Mapping[str, int] = field(default_factory=dict)
 
     def region(self, index: int) -> Region | None:
         """Return the region of node ``index``."""

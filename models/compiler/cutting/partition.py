@@ -5,8 +5,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import onnx
-
 from models.compiler.analysis.alias import Aliases, find_aliases, lone_writes, over_operands
 from models.compiler.analysis.fused import Fused, with_fused
 from models.compiler.analysis.graph import Graph
@@ -21,7 +19,7 @@ from models.compiler.cutting.pieces import serialise, serialise_rows
 from models.compiler.cutting.quantised_groups import edges as quantised_edges
 from models.compiler.cutting.quantised_groups import kept_whole, quantised_groups
 from models.compiler.cutting.resident import resident_piece, serialise_resident
-from models.compiler.cutting.rows import RowGraph, RowNode, find_rows
+from models.compiler.cutting.rows import RowGraph, find_rows
 from models.compiler.cutting.scratch import Measure, runs_on_cpu
 from models.errors import CompileError
 from models.graphs.nodes import made
@@ -42,9 +40,9 @@ class Partition:
 
     ``graphs``: each distinct serialised piece with the first piece that uses it; ``graph_of[i]``: the
     position of piece i's in it, ``alternative_graphs[i]``: those of the pieces of alternative i. ``fused``
-    by first node. ``rows``: operators that can run on rows, ``row_graphs`` the positions of their graphs,
-    ``tile_graphs`` of those that make tiles. ``bottlenecks``: parts that can run some channels at a time,
-    ``group_graphs`` the positions of the graphs of each of their operators.
+    by first node. ``rows``: operators that can run on rows, ``row_graphs`` the positions of their graphs.
+    ``bottlenecks``: parts that can run some channels at a time, ``group_graphs`` the positions of the
+    graphs of each of their operators.
     """
 
     graph: Graph
@@ -57,7 +55,6 @@ class Partition:
     fused: Fused = field(default_factory=dict)
     rows: RowGraph = field(default_factory=RowGraph)
     row_graphs: list[int | None] = field(default_factory=list)
-    tile_graphs: list[int | None] = field(default_factory=list)
     bottlenecks: list[FoundBottleneck] = field(default_factory=list)
     group_graphs: list[list[list[int]]] = field(default_factory=list)
 
@@ -225,11 +222,8 @@ def _add_rows(parts: Partition, target: Target, fault: Fault) -> None:
     """Add the operators on rows without a ``fault``; a GPU runs whole tensors."""
     if target.capability is not None:
         return
-    made = [
-        (row, _serialised(parts, row, row.node), _serialised(parts, row, row.tile))
-        for row in parts.rows.nodes
-    ]
-    able = {row.index for row, data, _ in made if data is None or fault(data) is None}
+    made = [(row, serialise_rows(parts.graph, row)) for row in parts.rows.nodes]
+    able = {row.index for row, data in made if data is None or fault(data) is None}
     # A piece is replaced by all of its nodes or stays as it is.
     apart = {
         index
@@ -238,15 +232,10 @@ def _add_rows(parts: Partition, target: Target, fault: Fault) -> None:
         for index in nodes
     }
     made = [item for item in made if item[0].index in able - apart]
-    parts.rows.nodes[:] = [row for row, _, _ in made]
-    for row, data, tile in made:
+    parts.rows.nodes[:] = [row for row, _ in made]
+    for row, data in made:
         piece = parts.whole(row.index, row.index)
-        usable = None if tile is None or fault(tile) is not None else tile
-        row_graph, tile_graph = (
-            None if each is None else parts.numbers([each], [piece])[0] for each in (data, usable)
-        )
-        parts.row_graphs.append(row_graph)
-        parts.tile_graphs.append(tile_graph)
+        parts.row_graphs.append(None if data is None else parts.numbers([data], [piece])[0])
 
 
 def _add_bottlenecks(parts: Partition, fault: Fault) -> None:
@@ -265,10 +254,6 @@ def _add_bottlenecks(parts: Partition, fault: Fault) -> None:
             numbers.append(parts.numbers(each, [piece] * len(each)))
         parts.group_graphs.append(numbers)
     parts.bottlenecks[:] = kept
-
-
-def _serialised(parts: Partition, row: RowNode, node: onnx.NodeProto | None) -> bytes | None:
-    return None if node is None else serialise_rows(parts.graph, row, node)
 
 
 def _computed(parts: Partition, piece: CutPiece) -> set[int]:

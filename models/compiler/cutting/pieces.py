@@ -59,12 +59,16 @@ def constants_of(data: bytes) -> list[int]:
     return found
 
 
-def serialise_rows(graph: Graph, row: RowNode, node: onnx.NodeProto) -> bytes:
-    """Return ``node`` of an operator on rows as ``serialise`` does: it takes any number of them."""
+def serialise_rows(graph: Graph, row: RowNode) -> bytes | None:
+    """Return the node of ``row`` as ``serialise`` does, for any number of rows; None: it has none."""
+    if row.node is None:
+        return None
     four = _UNSIZED * 4
     rows = [port(graph, name, four) for name, _ in row.inputs]
     weights = [port(graph, name) for name in row.weights]
-    return serialise_nodes(graph, [node], [*rows, *weights], [port(graph, row.outputs[0], four)])
+    return serialise_nodes(
+        graph, [row.node], [*rows, *weights], [port(graph, row.outputs[0], four)]
+    )
 
 
 def port(graph: Graph, name: str, shape: tuple[int, ...] | None = None) -> Value:

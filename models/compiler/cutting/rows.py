@@ -2,13 +2,12 @@
 
 Each gets a graph of its own that takes any number of rows: what padding there is above and below lies in
 memory, in rows of zeros (in front of a maximum: of the lowest number), so that the first, the middle and
-the last rows are made by one kernel, with the bits of the whole. Most can make tiles, too: some columns of
-some rows. A second graph has no padding to the left and right either. Only operators of the blocked layout
+the last rows are made by one kernel, with the bits of the whole. Only operators of the blocked layout
 and operators on elements are here: their kernels add up each output by itself, however many there are.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import onnx
 from onnx import helper
@@ -28,7 +27,6 @@ _POOLS = ("MaxPool", "AveragePool")
 #: Outside of the blocked layout, where channels are planes.
 _PLAIN = frozenset((*_POOLS, "DepthToSpace", "Slice", "SpaceToDepth", "Transpose"))
 _ROWS, _COLUMNS = 2, 3
-_ALONG_WIDTH = frozenset(("AveragePool", domain) for domain in PLAIN_DOMAINS)
 Windowed = Convolution | Pool
 
 
@@ -40,8 +38,6 @@ class RowNode:
     ``fill``: what lies outside of the inputs.
     ``node``: as it is on rows, without padding of its own; None: nothing is computed, each of ``outputs``
     is planes of ``inputs``, ``parts`` says which: name, first plane and how many.
-    ``tile``: the node on tiles, without padding to the left and right; ``columns``: what columns of each
-    input it needs then. None: its kernel wants whole rows.
     """
 
     index: int
@@ -52,8 +48,6 @@ class RowNode:
     weights: tuple[str, ...] = ()
     fill: Outside = "zero"
     in_place: int | None = None
-    tile: onnx.NodeProto | None = None
-    columns: tuple[Window, ...] = ()
 
 
 @dataclass
@@ -172,7 +166,7 @@ class _Finder:
             window = SAME
         else:
             return None
-        return replace(self._made(index, node, [(source, window)]), tile=None, columns=())
+        return self._made(index, node, [(source, window)])
 
     def _pointwise(self, index: int, node: onnx.NodeProto) -> RowNode | None:
         """Operators on elements of tensors of one shape, and constants that are the same in every row."""
@@ -182,7 +176,6 @@ class _Finder:
         constants = [name for name in node.input if name and name not in tensors]
         if len(shapes) != 1 or len(blocked) != 1:
             return None
-        even = True  # in all columns
         for name in constants:
             constant = self._graph.constants.get(name)
             if constant is None or (constant.size > 1 and blocked == {True}):
@@ -193,11 +186,9 @@ class _Finder:
                 return (
                     None  # it makes the output larger than the tensors, or is a fault of the file
                 )
-            even &= constant.size == 1 or constant.shape[-1] == 1
         self._layouts.reshape(node.output[0], shapes.pop())  # a chain (chains.py)
         in_place = 0 if written_over(self._graph, node) else None
-        made = self._made(index, node, [(name, SAME) for name in tensors], in_place)
-        return made if even else replace(made, tile=None, columns=())
+        return self._made(index, node, [(name, SAME) for name in tensors], in_place)
 
     def _blocked_node(self, index: int, node: onnx.NodeProto) -> RowNode | None:
         if node.op_type in ("ReorderInput", "ReorderOutput"):
@@ -218,7 +209,7 @@ class _Finder:
         operator = self._graph.operator(node)
         if not isinstance(operator, Convolution | Pool) or loses_bits(operator):
             return None
-        window, columns = (window_of(operator, axis) for axis in (0, 1))
+        window = window_of(operator, 0)
         if window is None:
             return None
         inputs = [(operator.x.name, window)]
@@ -228,21 +219,14 @@ class _Finder:
             return None
         across = operator.windows.axes[1]
         beside = padded(node, [0, across.before, 0, across.behind])
-        row = self._made(index, beside, inputs, len(inputs) - 1 or None)
-        row = replace(row, fill=fill_of(operator))
-        # Means outside of the blocked layout are summed up in vectors along the width.
-        if columns is None or (node.op_type, node.domain) in _ALONG_WIDTH:
-            return replace(row, tile=None, columns=())
-        whole = tuple(SAME for _ in inputs[1:])
-        return replace(row, tile=padded(node, [0, 0, 0, 0]), columns=(columns, *whole))
+        return self._made(index, beside, inputs, len(inputs) - 1 or None, fill_of(operator))
 
     def _upsampled(self, index: int, node: onnx.NodeProto) -> RowNode | None:
         operator = self._graph.operator(node)
         factors = operator.factors if isinstance(operator, Resize) else None
         if factors is None or factors[:2] != (1, 1):
             return None
-        down, across = (Window(factor=factor) for factor in factors[2:])
-        return replace(self._made(index, node, [(node.input[0], down)]), columns=(across,))
+        return self._made(index, node, [(node.input[0], Window(factor=factors[2]))])
 
     def _made(
         self,
@@ -250,8 +234,8 @@ class _Finder:
         node: onnx.NodeProto,
         inputs: Sequence[tuple[str, Window]],
         in_place: int | None = None,
+        fill: Outside = "zero",
     ) -> RowNode:
-        """Return an operator that needs of columns just what it needs of rows."""
         weights = dict.fromkeys(name for name in node.input if name and self._graph.is_weight(name))
         return RowNode(
             index,
@@ -259,9 +243,8 @@ class _Finder:
             (node.output[0],),
             node,
             weights=tuple(weights),
+            fill=fill,
             in_place=in_place,
-            tile=node,
-            columns=tuple(window for _, window in inputs),
         )
 
 

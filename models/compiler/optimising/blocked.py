@@ -30,25 +30,33 @@ from models.network.fields import Array
 from models.network.operators import Softmax
 from models.network.operators.convolution import ACTIVATIONS, ADDEND
 from models.network.operators.elements import POINTWISE
+from models.packs.records.network import TurnedSoftmax
 
 _CHANNEL_AXIS = 1
 _SOFTMAXES = ("Softmax", "LogSoftmax")
 #: Before, a softmax was along all axes from one on, which lie side by side.
 _ALONG_AXIS = 13
 _RANK = 4
+#: As weights of a convolution of each channel by itself, however many there are.
+_FACTORS = (-1, 1, 1, 1)
 # From here on Resize takes its scales third, and says how places become places.
 _OPSET = 11
 
 
-def stay_blocked(model: onnx.ModelProto, values: Mapping[str, Array], block: int) -> None:
-    """Rewrite ``model``, which ONNX Runtime optimised, in place.
+def stay_blocked(
+    model: onnx.ModelProto, values: Mapping[str, Array], block: int
+) -> list[TurnedSoftmax]:
+    """Rewrite ``model``, which ONNX Runtime optimised, in place; return softmaxes along blocks.
 
     ``values``: those of known size, by name. ``block``: channels in a block; 1 where there is no blocked
     layout.
     """
-    if block > 1 and any(node.op_type == "ReorderOutput" for node in model.graph.node):
-        _StayBlocked(model, values, block).run()
-        _Fuse(model).run()
+    if block == 1 or all(node.op_type != "ReorderOutput" for node in model.graph.node):
+        return []
+    stays = _StayBlocked(model, values, block)
+    stays.run()
+    _Fuse(model).run()
+    return stays.softmaxes
 
 
 class _StayBlocked(Rewriter):
@@ -56,6 +64,7 @@ class _StayBlocked(Rewriter):
 
     def __init__(self, model: onnx.ModelProto, values: Mapping[str, Array], block: int) -> None:
         super().__init__(model, values)
+        self.softmaxes: list[TurnedSoftmax] = []
         self._block = block
         self._blocked: dict[str, str] = {}
         self._instead: dict[str, str] = {}
@@ -126,7 +135,7 @@ class _StayBlocked(Rewriter):
             group=channels,
             kernel_shape=[1, 1],
         )
-        before = self.reshape(self._blocked.get(gate, gate), weights, (channels, 1, 1, 1))
+        before = self.reshape(self._blocked.get(gate, gate), weights, _FACTORS)
         return [before, inside, self._back(blocked, node.output[0])]
 
     def _is_along_block(self, node: onnx.NodeProto) -> bool:
@@ -142,13 +151,16 @@ class _StayBlocked(Rewriter):
         """Return ``node`` along the rows of a blocked tensor: the same bits."""
         shape = self.shape(node.input[0])
         before = self._reordered(node.input[0])
+        source = self._blocked[node.input[0]]
         pixels = (shape[0], *shape[2:], self._block)
         apart, result, blocked = (
             self._fresh(f"{node.output[0]}{role}") for role in ("/rows", "/sums", "")
         )
+        found = TurnedSoftmax(source=source, output=blocked, axis=_CHANNEL_AXIS)
+        self.softmaxes.append(found)
         return [
             *before,
-            self.reshape(self._blocked[node.input[0]], apart, pixels),
+            self.reshape(source, apart, pixels),
             helper.make_node(node.op_type, [apart], [result], node.name, axis=len(pixels) - 1),
             self.reshape(result, blocked, shape),
             self._back(blocked, node.output[0]),
@@ -247,6 +259,10 @@ class AlongRows(Rewriter):
     time. Before, ONNX Runtime would exchange the transposes with the softmax again.
     """
 
+    def __init__(self, model: onnx.ModelProto, values: Mapping[str, Array]) -> None:
+        super().__init__(model, values)
+        self.softmaxes: list[TurnedSoftmax] = []
+
     def replaced(self, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
         if node.op_type not in _SOFTMAXES or node.domain or self.versions.get("", 0) < _ALONG_AXIS:
             return None
@@ -258,10 +274,12 @@ class AlongRows(Rewriter):
         there = [*(other for other in range(rank) if other != axis), axis]
         back = [there.index(place) for place in range(rank)]
         rows, result = (self.fresh(f"{node.output[0]}/{role}") for role in ("rows", "sums"))
+        source, output = node.input[0], node.output[0]
+        self.softmaxes.append(TurnedSoftmax(source=source, output=output, axis=axis))
         return [
-            helper.make_node("Transpose", [node.input[0]], [rows], perm=there),
+            helper.make_node("Transpose", [source], [rows], perm=there),
             helper.make_node(node.op_type, [rows], [result], node.name, axis=rank - 1),
-            helper.make_node("Transpose", [result], [node.output[0]], perm=back),
+            helper.make_node("Transpose", [result], [output], perm=back),
         ]
 
 

@@ -8,6 +8,7 @@ ONNX Runtime maps them, and what holds a model twice as large as memory is a wor
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from models.compiler.optimising.by_onnxruntime import (
     types_of,
     write_reference,
 )
-from models.compiler.optimising.convolutions.channels import FillChannels
+from models.compiler.optimising.convolutions.channels import FillChannels, used_channels
 from models.compiler.optimising.convolutions.dense import AsConvolutions
 from models.compiler.optimising.convolutions.transposed import TransposedAsConvolutions
 from models.compiler.optimising.integers.floats import (
@@ -34,7 +35,11 @@ from models.compiler.optimising.integers.floats import (
     make_floats,
 )
 from models.compiler.optimising.integers.limits import LimitIntegers
-from models.compiler.optimising.integers.unsigned import MakeUnsigned, WriteZeroPoints
+from models.compiler.optimising.integers.unsigned import (
+    LeaveTypesToZeroPoints,
+    MakeUnsigned,
+    WriteZeroPoints,
+)
 from models.compiler.optimising.normalise import (
     TakeCropsApart,
     check_ports,
@@ -93,7 +98,8 @@ def optimise(
     # it rewrote. The second also folds what the first inserted: casts of weights, bodies of functions.
     progress("optimise", "folding what is constant")
     result = optimised_file(source, folder / "folded.onnx", _Level.ORT_ENABLE_BASIC, path)
-    _check_folded(result, path, target.block if for_cpu else 1)
+    block = target.block if for_cpu else 1
+    plain = _check_folded(result, path, block)
     result, dequantised = _without_integers(result, path, target)
     progress("optimise", f"for {target.isa}")
     level = _Level.ORT_ENABLE_ALL if for_cpu else _Level.ORT_ENABLE_BASIC
@@ -109,9 +115,11 @@ def optimise(
     while settle_pool(optimised, placed):
         placed = types_of(optimised, path, folder).placed
     InterpolateFew(optimised, placed, target.block).run()
-    stay_blocked(optimised, placed, target.block)
+    softmaxes = stay_blocked(optimised, placed, target.block)
     if for_cpu:
-        AlongRows(optimised, placed).run()
+        along = AlongRows(optimised, placed)
+        along.run()
+        softmaxes += along.softmaxes
     types = types_of(optimised, path, folder)
     check_ports(optimised, types, path)
     _check_shapes(optimised, types.placed, path)
@@ -126,8 +134,10 @@ def optimise(
         tensors=tensors,
         ir_version=optimised.ir_version,
         dequantised=dequantised,
+        turned_softmaxes=tuple(softmaxes),
     )
-    return store_by_row(graph)
+    graph = store_by_row(graph)
+    return replace(graph, used_channels=used_channels(graph, plain) if block > 1 else {})
 
 
 def _without_integers(folded: Path, path: Path, target: Target) -> tuple[Path, dict[str, str]]:
@@ -156,8 +166,8 @@ def _without_integers(folded: Path, path: Path, target: Target) -> tuple[Path, d
     return folded, found
 
 
-def _check_folded(result: Path, path: Path, block: int) -> None:
-    """Check the shapes of the model in ``result``: its nodes have the names that users know.
+def _check_folded(result: Path, path: Path, block: int) -> dict[str, Array]:
+    """Check the shapes of the model in ``result``: its nodes have the names that users know. Return them.
 
     Then say in blocked convolutions what can be said so (models/compiler/optimising/convolutions/).
 
@@ -169,8 +179,10 @@ def _check_folded(result: Path, path: Path, block: int) -> None:
     _check_shapes(model, placed, path)
     passes = (FillChannels, AsConvolutions, TransposedAsConvolutions) if block > 1 else ()
     changed = [each(model, placed, block).run() for each in passes]
+    changed.append(LeaveTypesToZeroPoints(model).run())
     if any(changed):
         result.write_bytes(model.SerializeToString())
+    return placed
 
 
 def _check_shapes(model: onnx.ModelProto, values: Mapping[str, Array], path: Path) -> None:

@@ -213,32 +213,22 @@ class RowDescriber:
 
     def operators(self) -> tuple[RowOperator, ...]:
         """Return the records of the operators that have a kernel."""
-        graphs = zip(self.parts.row_graphs, self.parts.tile_graphs, strict=True)
-        numbered = zip(self.parts.rows.nodes, graphs, strict=True)
-        return tuple(
-            self._operator(row, graph, tile) for row, (graph, tile) in numbered if graph is not None
-        )
+        numbered = zip(self.parts.rows.nodes, self.parts.row_graphs, strict=True)
+        return tuple(self._operator(row, graph) for row, graph in numbered if graph is not None)
 
     @functools.cached_property
     def _numbers(self) -> dict[str, int]:
         return {name: position for position, name in enumerate(self.parts.rows.planes)}
 
-    def _operator(self, row: RowNode, graph: int, tile: int | None) -> RowOperator:
+    def _operator(self, row: RowNode, graph: int) -> RowOperator:
         own = self.parts.pieces_of(row.index)
-        columns = [window for _, window in row.inputs] if tile is None else row.columns
         return RowOperator(
             graph=graph,
-            tile_graph=tile,
             first_piece=own[0],
             end_piece=own[-1] + 1,
             inputs=tuple(
-                RowInput(
-                    row_value=self._numbers[name],
-                    window=window,
-                    columns=None if across == window else across,
-                    fill=row.fill,
-                )
-                for (name, window), across in zip(row.inputs, columns, strict=True)
+                RowInput(row_value=self._numbers[name], window=window, fill=row.fill)
+                for name, window in row.inputs
             ),
             weights=tuple(self._weight(name, self.layout.span_of[own[0]]) for name in row.weights),
             output=self._numbers[row.outputs[0]],

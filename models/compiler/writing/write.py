@@ -162,7 +162,10 @@ class _Writer:
 def write_model(
     graph: Graph, title: str, layout: Layout, spans: Sequence[Span], path: Path
 ) -> None:
-    """Write model.onnx: weights refer to the ``spans`` of weights.bin, operator constants stay inside."""
+    """Write model.onnx, nodes in the order of pieces.
+
+    Weights refer to the ``spans`` of weights.bin, operator constants stay inside.
+    """
     weights = path.with_name("weights.bin")
     starts = layout.file_offsets(graph, [span.file_offset for span in spans])
 

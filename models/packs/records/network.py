@@ -1,8 +1,8 @@
-"""What layers of model.onnx are that the compiler took apart, by the names of values."""
+"""What nodes of model.onnx are that the compiler wrote otherwise, by the names of values."""
 
 from dataclasses import dataclass
 
-from models.network.fields import Name, Record
+from models.network.fields import Count, Name, Record
 from models.network.windows import Window
 
 
@@ -16,3 +16,12 @@ class WindowProduct(Record):
     source: Name
     output: Name
     windows: tuple[Window, Window]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnedSoftmax(Record):
+    """A softmax of ``source`` along ``axis`` that runs along rows: one node turns them there, one back."""
+
+    source: Name
+    output: Name
+    axis: Count

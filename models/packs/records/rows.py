@@ -12,7 +12,7 @@ from models.packs.records.pieces import Operands
 from models.packs.records.programs import Elementwise
 
 #: What memory holds around a value where windows reach over its border: "edge" is the lowest number in
-#: front and the last row, or column, again behind.
+#: front and the last row, of tiles the last column too, again behind.
 Outside = Literal["zero", "lowest", "edge"]
 
 
@@ -53,21 +53,15 @@ class RowValue(Array):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowInput(Record):
-    """A row value and what an operator needs of it: rows through ``window``, columns, for tiles, likewise.
+    """A row value and what an operator needs of it: rows through ``window``.
 
-    ``columns``: None: as of rows. ``fill``: what lies outside of the value. Padding behind is what the
-    last window reads there; where rows are left over it is negative.
+    ``fill``: what lies outside of the value. Padding behind is what the last window reads there; where
+    rows are left over it is negative.
     """
 
     row_value: Count
     window: Annotated[Window, Shared] = SAME
-    columns: Annotated[Window, Shared] | None = None
     fill: Outside = "zero"
-
-    @property
-    def across(self) -> Window:
-        """What it needs of columns."""
-        return self.columns or self.window
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,14 +69,12 @@ class RowOperator(Record):
     """An operator that makes any rows of ``output`` from rows of ``inputs`` and all of ``weights``.
 
     ``graph`` takes them in this order. It belongs to the pieces [first_piece, end_piece), which make the
-    whole with the same bits. ``in_place``: an input whose memory the output may be. ``tile_graph``: what
-    makes tiles, where padding to the left and right is memory, too; None: it runs on whole rows only.
+    whole with the same bits. ``in_place``: an input whose memory the output may be.
     ``elementwise``: what it computes of inputs, then weights, in all of the pieces and row operators that
     make the same, or in none; ``chain``: what a device says that runs it by kernels of its own.
     """
 
     graph: Count
-    tile_graph: Count | None = None
     first_piece: Count
     end_piece: Count
     inputs: Annotated[tuple[Annotated[RowInput, Shared], ...], Shared]
@@ -93,7 +85,6 @@ class RowOperator(Record):
     chain: IsChain = None
 
     @property
-    def units(self) -> tuple[int, int]:
-        """So many rows, and columns, are made of the same ones: parts had better end between them."""
-        down = max(item.window.factor for item in self.inputs)
-        return down, max(item.across.factor for item in self.inputs)
+    def unit(self) -> int:
+        """So many rows are made of the same ones: parts had better end between them."""
+        return max(item.window.factor for item in self.inputs)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
 from models.graphs.file import reference
-from models.graphs.nodes import label, live, made, node_of, reads, stable_order
+from models.graphs.nodes import node_of, reads
 from models.network.node import Node
 from models.packs.checksum import checksum
 from models.packs.pack import Pack
@@ -27,8 +27,6 @@ _DOMAINS = ("", "com.microsoft", "com.microsoft.nchwc")
 def read_network(pack: Pack) -> Network:
     """Return the network in ``pack`` as its compiler left it, blocked layout and all.
 
-    Nodes are in the order of the pack's layers, which keeps less at once than that of the file.
-
     Raises:
         ExportError: model.onnx or weights.bin is not what the manifest says, a node has a graph inside, or
             weights are stored otherwise than they are computed with.
@@ -37,18 +35,16 @@ def read_network(pack: Pack) -> Network:
         raise ExportError(f"{pack.folder}: {_not_as_computed(pack.manifest.store)}")
     model = _model(pack)
     constants = dict(_constants(pack, model))
-    nodes = live(model)
+    nodes = model.graph.node
     opsets = {item.domain: item.version for item in model.opset_import}
-    order = _order(nodes, [layer.name for layer in pack.manifest.layers])
     manifest = pack.manifest
-    read = {name for node in nodes for name in reads(node)} | {
-        port.name for port in manifest.outputs
-    }
+    read = {name for node in nodes for name in reads(node)}
+    read.update(port.name for port in manifest.outputs)
     return Network(
         manifest.name,
         tuple(map(_given, manifest.inputs)),
         manifest.outputs,
-        tuple(_node(pack, nodes[index], opsets, read) for index in order),
+        tuple(_node(pack, node, opsets, read) for node in nodes),
         constants,
     )
 
@@ -76,20 +72,6 @@ def _model(pack: Pack) -> onnx.ModelProto:
         return onnx.ModelProto.FromString(data)
     except DecodeError as exc:
         raise ExportError(f"{path}: not an ONNX model ({exc})") from exc
-
-
-def _order(nodes: list[onnx.NodeProto], layers: list[str]) -> list[int]:
-    """Return indices of ``nodes`` in the order of ``layers``, where these name them."""
-    places = {name: place for place, name in enumerate(layers)}
-    if len(places) < len(layers) or any(label(node) not in places for node in nodes):
-        return list(range(len(nodes)))
-    ranked = sorted(range(len(nodes)), key=lambda index: places[label(nodes[index])])
-    makers = {name: rank for rank, index in enumerate(ranked) for name in made(nodes[index])}
-    needs = {
-        rank: {makers[name] for name in reads(nodes[index]) if name in makers}
-        for rank, index in enumerate(ranked)
-    }
-    return [ranked[rank] for rank in stable_order(needs)]
 
 
 def _node(pack: Pack, node: onnx.NodeProto, opsets: Mapping[str, int], read: Set[str]) -> Node:

@@ -32,8 +32,6 @@ def _line(manifest: Manifest, region: RegionSteps, seconds: float | None) -> str
     instead = f" instead of {brief(whole)} of whole values" if whole else ""
     cost = "" if seconds is None else f", {1e3 * seconds:.1f} ms"
     kind, size = "rows", f"{held.rows} {_plural('row', held.rows)}"
-    if held.columns is not None:
-        kind, size = "tiles", f"{size} of {held.columns} {_plural('column', held.columns)}"
     if held.channels is not None:
         item = bottleneck_of(manifest, held)
         kind = "groups of channels"

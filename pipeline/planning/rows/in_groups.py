@@ -1,18 +1,54 @@
 """Bottlenecks in groups of channels: which groups and rows plans may choose, and what each takes."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
+from models.packs.choice import BINDING_BYTES
 from models.packs.manifest import Manifest
 from models.packs.records.bottlenecks import Bottleneck
-from pipeline.planning.rows.exact_regions import ExactRegion
 from pipeline.program.channels.groups import height
-from pipeline.program.regions import Region, RegionError, plan_region
+from pipeline.program.regions import Compute, Region, RegionError, RegionPlan, plan_region
 from pipeline.program.row_network import RowNetwork
 from pipeline.program.row_times import RowTimes, phase_seconds
+from pipeline.program.steps import MOVE_BYTES, STEP_BYTES
 from pipeline.program.stopping import go_on
 
 # All rows at once, or as many bands. Each binds kernels of its own and makes overlaps again.
 _BANDS = (1, 4, 8)
+
+
+@dataclass(frozen=True, slots=True)
+class RegionInGroups:
+    """What ``region`` takes: bytes of its own and of what it binds, and seconds.
+
+    ``own_bytes``: of strips, and of what it does not write over what it reads, though whole pieces do.
+    ``touched``: the row values that it reads or writes where these lie whole. ``graphs``: that its kernels
+    run.
+    """
+
+    region: Region
+    own_bytes: int
+    binding_bytes: int
+    seconds: float
+    touched: frozenset[int]
+    graphs: frozenset[int]
+
+    @classmethod
+    def of(cls, network: RowNetwork, plan: RegionPlan, seconds: float) -> "RegionInGroups":
+        """Return what ``plan`` takes, which runs for so many seconds."""
+        actions = {action for phase in plan.phases for action in phase}
+        kernels = [action for action in actions if isinstance(action, Compute)]
+        alone = sum(network.values[value].n_bytes for value in plan.alone)
+        return cls(
+            plan.region,
+            plan.live_bytes() + alone,
+            BINDING_BYTES * len(kernels)
+            + MOVE_BYTES * (len(actions) - len(kernels))
+            + STEP_BYTES * len(plan.phases),
+            seconds,
+            plan.read | plan.written,
+            frozenset(action.graph for action in kernels),
+        )
 
 
 def group_regions(manifest: Manifest) -> Iterator[Region]:
@@ -32,7 +68,7 @@ def _rows(item: Bottleneck) -> list[int]:
 
 def in_groups(
     network: RowNetwork, times: RowTimes, known: Callable[[Region], bool] = lambda region: True
-) -> Iterator[ExactRegion]:
+) -> Iterator[RegionInGroups]:
     """Yield what each of them takes; not of those that cannot run, or whose time is not ``known``."""
     for region in group_regions(network.manifest):
         go_on()
@@ -42,4 +78,4 @@ def in_groups(
             plan = plan_region(network, region)
         except RegionError:
             continue
-        yield ExactRegion.of(network, plan, sum(phase_seconds(network, plan, times)))
+        yield RegionInGroups.of(network, plan, sum(phase_seconds(network, plan, times)))

@@ -69,10 +69,10 @@ class LiveValues:
                 seen.add(piece.span)
         return before
 
-    def beside(self, start: int, end: int, touched: frozenset[int], on_tiles: bool = False) -> int:
+    def beside(self, start: int, end: int, touched: frozenset[int], by_rows: bool = True) -> int:
         """Return the bytes of whole values that live while a region of the pieces [start, end) runs.
 
-        ``touched``: the row values that it reads or writes whole.
+        ``touched``: the row values that it reads or writes whole; inputs ``by_rows``.
         """
         after = self._network.readers.after(end)
         values = {self._network.values[number].value for number in touched}
@@ -80,7 +80,7 @@ class LiveValues:
         whole = {
             self._roots[value]
             for value in values
-            if on_tiles
+            if not by_rows
             or value not in self._inputs
             or (value in after and value not in self._given)
         }

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pipeline.planning.rows.exact_regions import ExactRegion
+from pipeline.planning.rows.in_groups import RegionInGroups
 from pipeline.planning.rows.live_values import LiveValues
 from pipeline.planning.rows.ways import Edges
 from pipeline.program.region_plan import Region
@@ -24,14 +24,14 @@ class _Edge(NamedTuple):
     ring: int
     bound: int
     seconds: float
-    exact: ExactRegion | None = None
+    in_groups: RegionInGroups | None = None
 
 
 class RegionEdges:
     """Those between ``places`` that need less than ``most`` bytes of an arena.
 
     ``edges``: by the number of the place where they end. What exists only as its parts, ``apart``, none may
-    have whole, nor may one on tiles have an input that is ``given`` by rows.
+    have whole, nor may one in groups of channels have an input that is ``given`` by rows.
     """
 
     def __init__(
@@ -59,10 +59,10 @@ class RegionEdges:
         if edges is not None:
             self.edges[self._numbers[end]] = edges
 
-    def take_exact(self, found: Iterable[ExactRegion]) -> None:
-        """Take regions on tiles, or in groups of channels, beside those that are there."""
+    def take_in_groups(self, found: Iterable[RegionInGroups]) -> None:
+        """Take regions in groups of channels beside those that are there."""
         for item in found:
-            edges = _stacked(self._exact(item))
+            edges = _stacked(self._in_groups(item))
             if edges is not None:
                 place = self._numbers[item.region.end_piece]
                 before = self.edges.get(place)
@@ -70,15 +70,8 @@ class RegionEdges:
                 self._graphs[replace(item.region, in_arena=False)] = item.graphs
 
     def graphs(self, region: Region) -> frozenset[int] | None:
-        """Return the graphs of a region that was taken as ``take_exact`` does; None: it was not."""
+        """Return the graphs of a region in groups of channels; None: it is on rows."""
         return self._graphs.get(replace(region, in_arena=False))
-
-    def seconds_on_rows(self, region: Region) -> float | None:
-        """Return what ``region`` takes, which is on rows; None: it is not among them."""
-        edges = self.edges[self._numbers[region.end_piece]]
-        start = self._numbers[region.first_piece]
-        found = np.flatnonzero((edges.start == start) & (edges.rows == region.rows))
-        return float(edges.seconds[found[0]]) if len(found) else None
 
     def starts(self, end: int, most_weights: int) -> list[int]:
         """Return where a region that ends at ``end`` may begin, with less than so many bytes of weights."""
@@ -132,11 +125,11 @@ class RegionEdges:
                     seconds = float(sketch.seconds[number])
                     yield _Edge(start, each, n_bytes, weights, bound, seconds)
 
-    def _exact(self, item: ExactRegion) -> Iterator[_Edge]:
+    def _in_groups(self, item: RegionInGroups) -> Iterator[_Edge]:
         first, end = item.region.first_piece, item.region.end_piece
         if first not in self._numbers or end not in self._numbers:
             return
-        n_bytes = item.own_bytes + self._live.beside(first, end, item.touched, on_tiles=True)
+        n_bytes = item.own_bytes + self._live.beside(first, end, item.touched, by_rows=False)
         if n_bytes < self._most and not self._has(self._apart | self._given, item.touched):
             yield _Edge(
                 self._numbers[first],
@@ -161,5 +154,6 @@ def _stacked(found: Iterable[_Edge]) -> Edges | None:
     numbers = np.array([edge[:5] for edge in edges], np.int64)
     start, rows, arena, ring, bound = np.ascontiguousarray(numbers.T)
     seconds = np.array([edge.seconds for edge in edges])
-    exact = {number: edge.exact for number, edge in enumerate(edges) if edge.exact is not None}
-    return Edges(start, rows, arena, ring, bound, seconds, exact)
+    numbered = enumerate(edge.in_groups for edge in edges)
+    in_groups = {number: item for number, item in numbered if item is not None}
+    return Edges(start, rows, arena, ring, bound, seconds, in_groups)

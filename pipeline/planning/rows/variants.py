@@ -1,23 +1,21 @@
-"""Which parts of a network run on rows, tiles or channels: for less and less memory, the fastest there is.
+"""Which parts of a network run on rows or channels: for less and less memory, the fastest there is.
 
 Between two places pieces run whole or as a region, some rows at a time. A region needs less of the arena
 and, as all its weights must be there at once, more of the ring. Each limit of both has a fastest way
-through the network (pipeline/planning/rows/ways.py); those that no other beats are the variants. Where a
-profile knows tiles, regions of these ways are tried on tiles within the memory of each (tilings.py).
+through the network (pipeline/planning/rows/ways.py); those that no other beats are the variants.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from models.packs.manifest import Manifest
 from pipeline.planning.rows.arena_limits import ArenaLimit, arena_limits, arenas
-from pipeline.planning.rows.exact_regions import ExactRegion
+from pipeline.planning.rows.in_groups import RegionInGroups
 from pipeline.planning.rows.joins_apart import inputs_in_parts, worth_apart
 from pipeline.planning.rows.live_values import LiveValues
 from pipeline.planning.rows.region_edges import RegionEdges
-from pipeline.planning.rows.tilings import Tilings
 from pipeline.planning.rows.ways import Numbers, Way, Ways
 from pipeline.planning.rows.whole_pieces import WholePieces
 from pipeline.program.regions import Region
@@ -28,8 +26,6 @@ from pipeline.program.stopping import tell
 
 #: Operators that are walked over to find regions: while a model loads, and where time is no object.
 QUICK_STEPS, ALL_STEPS = 9_000, 120_000
-# An operator of one tile that is planned takes as long as so many that are walked over.
-_STEPS_A_TILE = 12
 _ROWS = (1, 2, 4, 8, 16, 32)
 _FIRST_ENDS = 10
 # A byte of bindings as seconds: nothing for the fastest ways, so much that few are bound for the smallest.
@@ -41,24 +37,18 @@ _NO_WORSE = 1.02
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """``regions`` run on rows or tiles, the rest whole, in chunks of ``chunk_bytes``; None: as is best.
+    """``regions`` run on rows, the rest whole, in chunks of ``chunk_bytes``; None: as is best.
 
     ``n_bytes``: of all memory that depends on it, in the smallest plan: arena, ring, scratch, sessions, and
     the objects of its steps. ``activation_bytes``: of arena and scratch alone.
-    ``seconds``: of all kernels and copies. ``doubt_seconds``: which of them nobody measured, but tiles may
-    take.
+    ``seconds``: of all kernels and copies.
     """
 
     regions: tuple[Region, ...]
     n_bytes: int
     seconds: float
     chunk_bytes: int | None = None
-    doubt_seconds: float = 0.0
     activation_bytes: int = 0
-
-    @property
-    def on_tiles(self) -> bool:
-        return any(region.columns is not None for region in self.regions)
 
 
 def find_variants(
@@ -69,14 +59,12 @@ def find_variants(
     most_steps: int = ALL_STEPS,
     *,
     most_arena: int | None = None,
-    tile_times: RowTimes | None = None,
-    in_groups: Sequence[ExactRegion] = (),
+    in_groups: Sequence[RegionInGroups] = (),
 ) -> list[Variant]:
     """Return the variants of a network that no other beats, the fastest and largest first.
 
-    Those on rows are there whether or not tiles beat them: a plan decides between two.
-    ``times`` of row operators, ``piece_seconds`` of the manifest's pieces; ``tile_times``: what tiles
-    hardly exceed, None: nobody measured them. ``in_groups``: bottlenecks in groups of channels.
+    ``times`` of row operators, ``piece_seconds`` of the manifest's pieces. ``in_groups``: bottlenecks in
+    groups of channels.
     ``most_arena``: only what needs so many bytes of arena and scratch at most, or the least of those if
     nothing does. Deterministic.
     """
@@ -94,15 +82,9 @@ def find_variants(
         for search in searches:
             search.regions.take(end, found)
     for search in searches:
-        search.regions.take_exact(in_groups)
+        search.regions.take_in_groups(in_groups)
     small = most_arena is not None
-    on_rows = _unbeaten((found for search in searches for found in search.variants()), small)
-    if tile_times is None:
-        return on_rows
-    tilings = Tilings(network, times, tile_times, most_steps // _STEPS_A_TILE)
-    on_tiles = [variant for search in searches for variant in search.on_tiles(on_rows, tilings)]
-    better = [item for item in _unbeaten([*on_rows, *on_tiles], small) if item.on_tiles]
-    return sorted([*on_rows, *better], key=_pace)
+    return _unbeaten((found for search in searches for found in search.variants()), small)
 
 
 def _unbeaten(variants: Iterable[Variant], small: bool) -> list[Variant]:
@@ -139,7 +121,6 @@ class _Search:
         self._whole = WholePieces(manifest, live, self._places, apart | given, piece_seconds, limit)
         self.regions = RegionEdges(network, live, self._places, self._whole.most, apart, given)
         self._most_arena = self._whole.most if limit is None else limit.arena_bytes
-        self._found: dict[Variant, Way] = {}
 
     def walk(self, times: RowTimes, most_steps: int) -> Iterator[tuple[int, list[Sketch]]]:
         """Yield regions by the place where they end, those that divide most first; take them at once.
@@ -170,7 +151,6 @@ class _Search:
         """Yield the best way for each of many limits, and what ever tighter ones leave of the smallest."""
         ways = self._ways()
         found = {self._variant(way): way for way in self._best(ways, self._whole.rings)}
-        self._found.update(found)
         yield from found
         if not found:
             return
@@ -181,35 +161,11 @@ class _Search:
             if tighter[0] < self._whole.rings[0]:
                 return
             found = {self._variant(way): way for way in self._best(ways, tighter)}
-            self._found.update(found)
             yield from found
             better = min(found, key=_size, default=None)
             if better is None or better.n_bytes > _NO_WORSE * smallest.n_bytes:
                 return
             smallest, ring = min(smallest, better, key=_size), found[better].ring
-
-    def on_tiles(self, variants: Iterable[Variant], tilings: Tilings) -> Iterator[Variant]:
-        """Yield what is faster than those of ``variants`` that were found here, in their arena and ring."""
-        found = [self._found[variant] for variant in variants if variant in self._found]
-        regions = (
-            replace(region, in_arena=False)
-            for way in found
-            for region in way.regions
-            if region.channels is None
-        )
-        tiled = [
-            item
-            for region in dict.fromkeys(regions)
-            for item in tilings.instead_of(region, self.regions.seconds_on_rows)
-        ]
-        if not tiled:
-            return
-        self.regions.take_exact(tiled)
-        limits = [
-            (way.ring, way.level, way.arena, price) for way in found for price in _SECONDS_A_BYTE
-        ]
-        best = self._ways().best(*(np.array(column) for column in zip(*limits, strict=True)))
-        yield from (item for item in map(self._variant, dict.fromkeys(best)) if item.on_tiles)
 
     def _best(self, ways: Ways, rings: Numbers) -> list[Way]:
         """Return the best ways of each ring within many arenas, each once."""
@@ -235,13 +191,13 @@ class _Search:
         n_bytes = way.arena + way.ring + way.bound + held + scratch
         chunk_bytes = int(self._whole.rings[way.level])
         activations = way.arena + scratch
-        return Variant(way.regions, n_bytes, way.seconds, chunk_bytes, way.doubt, activations)
+        return Variant(way.regions, n_bytes, way.seconds, chunk_bytes, activations)
 
     def _graphs(self, region: Region) -> set[int]:
         """Return the graphs of a region's operators."""
-        exact = self.regions.graphs(region)
-        if exact is not None:
-            return set(exact)
+        in_groups = self.regions.graphs(region)
+        if in_groups is not None:
+            return set(in_groups)
         operators = self._network.operators_within(region.pieces)
         items = self._network.operators[operators.start : operators.stop]
         return {item.graph for item in items}

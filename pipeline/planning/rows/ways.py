@@ -1,4 +1,4 @@
-"""Ways through a network: between two places its pieces run whole, or as a region on rows, tiles, channels.
+"""Ways through a network: between two places its pieces run whole, or as a region on rows or channels.
 
 All activations of a sweep share an arena, all weights a ring: what counts of a way are the most bytes that
 any of its parts needs of either, and the sum of their seconds and of what they bind. Weights of a region
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.planning.rows.exact_regions import ExactRegion
+from pipeline.planning.rows.in_groups import RegionInGroups
 from pipeline.program.lives import PAGE_BYTES
 from pipeline.program.regions import Region
 from pipeline.program.stopping import go_on
@@ -29,8 +29,8 @@ class Edges:
     """Regions that end at one place, an item of each array for each.
 
     ``start``: numbers of the places where they begin. ``arena`` and ``ring``: bytes that they need of
-    these, the weights in the ring; ``bound``: bytes of kernels and copies that they bind. ``exact``: those
-    on tiles or in groups of channels, by number; their seconds have the doubt in them.
+    these, the weights in the ring; ``bound``: bytes of kernels and copies that they bind. ``in_groups``:
+    those in groups of channels, by number.
     """
 
     start: Numbers
@@ -39,11 +39,11 @@ class Edges:
     ring: Numbers
     bound: Numbers
     seconds: Times
-    exact: Mapping[int, ExactRegion] = field(default_factory=dict)
+    in_groups: Mapping[int, RegionInGroups] = field(default_factory=dict)
 
     def followed_by(self, others: "Edges") -> "Edges":
         """Return these and ``others``, which end at the same place."""
-        behind = {len(self.start) + number: item for number, item in others.exact.items()}
+        behind = {len(self.start) + number: item for number, item in others.in_groups.items()}
         return Edges(
             np.concatenate([self.start, others.start]),
             np.concatenate([self.rows, others.rows]),
@@ -51,20 +51,15 @@ class Edges:
             np.concatenate([self.ring, others.ring]),
             np.concatenate([self.bound, others.bound]),
             np.concatenate([self.seconds, others.seconds]),
-            {**self.exact, **behind},
+            {**self.in_groups, **behind},
         )
 
     def region(self, number: int, first: int, end: int, in_arena: bool) -> Region:
         """Return edge ``number``, of the pieces [first, end)."""
-        exact = self.exact.get(number)
-        if exact is not None:
-            return replace(exact.region, in_arena=in_arena)
+        found = self.in_groups.get(number)
+        if found is not None:
+            return replace(found.region, in_arena=in_arena)
         return Region(first, end, int(self.rows[number]), in_arena=in_arena)
-
-    def doubt(self, number: int) -> float:
-        """Return which of the seconds of an edge are doubt."""
-        exact = self.exact.get(number)
-        return 0.0 if exact is None else exact.doubt_seconds
 
     def arena_within(self, rings: Numbers) -> Numbers:
         """Return what each needs of the arena with each limit of the ring, [rings, ways]."""
@@ -87,10 +82,7 @@ class Whole:
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """Regions, the rest whole; ``level``: the number of the ring whose chunks the rest has.
-
-    ``doubt``: which of the seconds are doubt.
-    """
+    """Regions, the rest whole; ``level``: the number of the ring whose chunks the rest has."""
 
     regions: tuple[Region, ...]
     level: int
@@ -98,7 +90,6 @@ class Way:
     ring: int
     bound: int
     seconds: float
-    doubt: float
 
 
 class Ways:
@@ -171,7 +162,7 @@ class Ways:
     def _way(self, taken: NDArray[np.int32], level: int, most_ring: int) -> Way:
         """Return the way that was taken to each place, from the last one back, in such a ring."""
         regions: list[Region] = []
-        arena, ring, bound, seconds, doubt = 0, 0, 0, 0.0, 0.0
+        arena, ring, bound, seconds = 0, 0, 0, 0.0
         place, whole = len(self._places) - 1, self._whole
         while place:
             if taken[place] < 0:
@@ -191,6 +182,5 @@ class Ways:
             ring = max(ring, 0 if in_arena else weights)
             bound += int(edges.bound[number])
             seconds += float(edges.seconds[number])
-            doubt += edges.doubt(number)
             place = start
-        return Way(tuple(reversed(regions)), level, arena, ring, bound, seconds, doubt)
+        return Way(tuple(reversed(regions)), level, arena, ring, bound, seconds)

@@ -205,7 +205,7 @@ class _Backwards:
     ) -> Numbers:
         """Return up to which row ``item`` has made its output at the end of each phase."""
         ends = -(-height * self._shares // self._height) if held is None else held.ends
-        unit, _ = item.units
+        unit = item.unit
         ends = np.minimum(-(-ends // unit) * unit, height)
         if to_the_last:
             ends[self._shares == self._height] = height

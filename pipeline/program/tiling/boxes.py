@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from models.packs.records.rows import RowInput
+from models.network.windows import Window
 from pipeline.program.row_ranges import Rows
 
 
@@ -19,9 +19,9 @@ class Box:
         return len(self.rows) * len(self.columns)
 
 
-def needed_box(taken: RowInput, box: Box) -> Box:
+def needed_box(down: Window, across: Window, box: Box) -> Box:
     """Return the box of an input that output ``box`` is made of; it may reach outside of the input."""
-    return Box(box.rows.through(taken.window), box.columns.through(taken.across))
+    return Box(box.rows.through(down), box.columns.through(across))
 
 
 def common(one: Box, other: Box) -> Box | None:

@@ -5,14 +5,15 @@ A tile is a box of the last operator's output; what it needs decides, backwards,
 element once, whatever the order of the tiles. Where they do not, overlaps are made again in each tile.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from models.packs.records.rows import RowOperator
 from pipeline.program.region_plan import Region, RegionError, Reuse
 from pipeline.program.row_network import Part, RowNetwork, readers_of
 from pipeline.program.row_ranges import Rows
-from pipeline.program.tiling.boxes import Box, common, hull, needed_box, without
+from pipeline.program.tiling.boxes import Box, common, hull, without
+from pipeline.program.tiling.operators import TiledOperator
 
 
 @dataclass(slots=True)
@@ -47,15 +48,14 @@ class TileBoxes:
     what operator i makes for tile t. ``read``: row values from outside.
 
     Raises:
-        RegionError: an operator has no graph for tiles, or what the region reads would be overwritten.
+        RegionError: an operator makes no tiles, or what the region reads would be overwritten.
     """
 
     def __init__(self, network: RowNetwork, region: Region, operators: range) -> None:
         self.network = network
         self.region = region
         self.operators = operators
-        self.items: list[RowOperator] = [network.operators[number] for number in operators]
-        self._check_operators()
+        self.items = list(self._tiled(operators))
         after = network.readers.after(region.end_piece)
         self.made = {
             item.output: TileMade(position, network.values[item.output].value in after)
@@ -92,7 +92,7 @@ class TileBoxes:
             if taken.row_value in self.made
             and all(
                 not tile[position]
-                or [needed_box(taken, box) for box in tile[position]]
+                or [item.needed(number, box) for box in tile[position]]
                 == tile[self.made[taken.row_value].maker]
                 for tile in self.boxes
             )
@@ -106,12 +106,13 @@ class TileBoxes:
         _, _, height, width = self.network.values[row_value].shape
         return Box(Rows(0, height), Rows(0, width))
 
-    def _check_operators(self) -> None:
-        for item in self.items:
-            if item.tile_graph is None:
-                raise RegionError(
-                    f"{self.name(item.output)} is not made by tiles, only by whole rows"
-                )
+    def _tiled(self, operators: range) -> Iterator[TiledOperator]:
+        for number in operators:
+            item = self.network.operators[number]
+            if not isinstance(item, TiledOperator):
+                name = self.name(item.output)
+                raise RegionError(f"{name} is not made by tiles, only by whole rows")
+            yield item
 
     def _add_copies(self) -> None:
         for value, part in self.network.copied(self.region.pieces):
@@ -169,9 +170,9 @@ class TileBoxes:
             if self.region.reuse != "none":
                 found[position] = without(around, done[value])
                 done[value] += found[position]
-            for taken in item.inputs:
+            for number, taken in enumerate(item.inputs):
                 for box in found[position]:
-                    inside = self.inside(taken.row_value, needed_box(taken, box))
+                    inside = self.inside(taken.row_value, item.needed(number, box))
                     for part in self.parts[taken.row_value] if inside else ():
                         assert inside is not None
                         wanted.setdefault(part.row_value, []).append(inside)
@@ -187,7 +188,7 @@ def _scaled(lines: Rows, extent: int, last: int) -> Rows:
     return Rows(lines.first * extent // last, lines.end * extent // last)
 
 
-def _aligned(box: Box, item: RowOperator) -> Box:
+def _aligned(box: Box, item: TiledOperator) -> Box:
     """Return ``box`` made larger, to where upsampling begins and ends."""
     down, across = item.units
     return Box(_multiples(box.rows, down), _multiples(box.columns, across))

@@ -7,7 +7,7 @@ from models.packs.records.rows import RowInput
 from pipeline.program.region_plan import Action, Area, Call, Columns, Fill, Move, RegionError
 from pipeline.program.row_network import Part
 from pipeline.program.row_ranges import Rows
-from pipeline.program.tiling.boxes import Box, common, margins, needed_box
+from pipeline.program.tiling.boxes import Box, common, margins
 from pipeline.program.tiling.made import TileBoxes
 from pipeline.program.tiling.store import Kept
 from pipeline.program.tiling.strips import TileStrips
@@ -37,7 +37,7 @@ class TilePhases:
         item = self._boxes.items[position]
         areas = []
         for number, taken in enumerate(item.inputs):
-            needs = needed_box(taken, box)
+            needs = item.needed(number, box)
             own = self._strips.own.get((position, number, slot))
             if own is None:
                 maker = self._boxes.made[taken.row_value].maker
@@ -47,7 +47,7 @@ class TilePhases:
             yield from self._gather(tile, taken, needs, target)
             areas.append(target)
         output = self._area(item.output, self._strips.made[position, slot], box)
-        yield Call(self._boxes.operators[position], tuple(areas), output)
+        yield Call(self._boxes.operators[position], item.tile_graph, tuple(areas), output)
         made = self._boxes.made[item.output]
         itself = Part(item.output, 0, 0, output.planes)
         for copy in (*([itself] if made.whole else []), *made.copies):

@@ -6,7 +6,7 @@ They lie in one strip through the whole region; two may lie in the same place if
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from pipeline.program.tiling.boxes import Box, common, hull, needed_box
+from pipeline.program.tiling.boxes import Box, common, hull
 from pipeline.program.tiling.made import TileBoxes
 
 _ALIGNMENT = 64
@@ -51,7 +51,7 @@ def kept_between(
 def _wanted(boxes: TileBoxes, value: int, tile: int) -> list[Box]:
     """Return the boxes of ``value`` that operators read for ``tile``."""
     needs = (
-        boxes.inside(value, needed_box(boxes.items[position].inputs[number], box))
+        boxes.inside(value, boxes.items[position].needed(number, box))
         for position, number in boxes.readers[value]
         for box in boxes.boxes[tile][position]
     )

@@ -416,7 +416,7 @@ Zoo = Callable[[str, int], tuple[Path, Pack]]
     ("name", "resolution"),
     [
         ("squeezenet1.1", 64),
-        ("resnet18", 32),
+        pytest.param("resnet18", 32, marks=pytest.mark.slow),
         pytest.param("yolov4-tiny", 64, marks=pytest.mark.slow),
     ],
 )

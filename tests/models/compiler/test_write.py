@@ -3,13 +3,15 @@
 import contextlib
 import errno
 import fcntl
+import importlib
+import multiprocessing
 import os
 import shutil
 import signal
 import subprocess
 import sys
 from collections import namedtuple
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,6 +26,10 @@ from models.packs.pack import find_pack, open_pack, versions
 from models.runtime.sessions import SessionError
 from tests.models.nets import CHUNK_BYTES, residual, written
 from tests.models.refusal import refuses
+
+# The package has a function of that name.
+compile_module = importlib.import_module("models.compiler.compile")
+write_module = importlib.import_module("models.compiler.writing.write")
 
 OPTIONS = CompileOptions(chunk_bytes=CHUNK_BYTES)
 FORCED = CompileOptions(chunk_bytes=CHUNK_BYTES, force=True)
@@ -184,28 +190,19 @@ def test_interruption_leaves_nothing(tiny_onnx: Path, tmp_path: Path) -> None:
 
 # Killed while compiling
 
-CHILD = """
-import os, signal, sys
-from pathlib import Path
-
-from models.compiler import CompileOptions, compile_onnx
-
-source, destination, point, force = sys.argv[1:]
+# One process imports what all of them need, and each is a copy of it.
+PROCESSES = multiprocessing.get_context("forkserver")
+PROCESSES.set_forkserver_preload([__name__])
 
 
-def die():
+def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def progress(step, detail=""):
-    if step == point:
-        die()
-
-
-def before(owner, name, when=lambda *args: True):
+def die_before(owner: Any, name: str, when: Callable[..., bool] = lambda *_: True) -> None:
     original = getattr(owner, name)
 
-    def replaced(*args, **kwargs):
+    def replaced(*args: Any, **kwargs: Any) -> Any:
         if when(*args):
             die()
         return original(*args, **kwargs)
@@ -213,28 +210,31 @@ def before(owner, name, when=lambda *args: True):
     setattr(owner, name, replaced)
 
 
-if point == "manifest":
-    import models.compiler.compile as module
-    before(module, "write_manifest")
-elif point == "fsync":
-    before(os, "fsync")
-elif point == "rename":
-    import models.compiler.writing.write as module
-    before(module, "put_in_place")
-elif point == "after":
-    import models.compiler.writing.write as module
-    before(module, "_fsync", lambda path: path == Path(destination))
-options = CompileOptions(chunk_bytes=int(40_000), force=force == "force")
-compile_onnx(Path(source), Path(destination), options, progress)
-"""
+def compile_until(source: Path, destination: Path, point: str, force: bool) -> None:
+    """Compile in a process of its own, up to ``point``."""
+
+    def progress(step: str, detail: str = "") -> None:
+        if step == point:
+            die()
+
+    if point == "manifest":
+        die_before(compile_module, "write_manifest")
+    elif point == "fsync":
+        die_before(os, "fsync")
+    elif point == "rename":
+        die_before(write_module, "put_in_place")
+    elif point == "after":
+        die_before(write_module, "_fsync", lambda path: path == destination)
+    options = CompileOptions(chunk_bytes=CHUNK_BYTES, force=force)
+    compile_onnx(source, destination, options, progress)
 
 
 def compile_and_die(source: Path, destination: Path, point: str, force: bool) -> None:
-    command = [sys.executable, "-c", CHILD, str(source), str(destination), point]
-    done = subprocess.run(
-        [*command, "force" if force else ""], capture_output=True, timeout=60, check=False
-    )
-    assert done.returncode == -signal.SIGKILL, done.stderr
+    child = PROCESSES.Process(target=compile_until, args=(source, destination, point, force))
+    child.start()
+    child.join(60)
+    assert child.exitcode == -signal.SIGKILL
+    child.close()
 
 
 def killed(point: str) -> Any:

@@ -50,7 +50,9 @@ def test_networks_of_the_zoo_made_smaller(name: str, tmp_path: Path) -> None:
     agree(text, tmp_path, calibrated_weights)
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize(
+    "seed", [*range(30), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(30, 60))]
+)
 def test_random_networks(seed: int, tmp_path: Path) -> None:
     agree(RandomCfg(seed).text, tmp_path)
 

@@ -45,8 +45,6 @@ def reverse(document: Document) -> None:
         (("inputs", 0, "window", "factor"), 2, "inputs.0.window", "8 rows of 8"),
         (("inputs", 0, "window", "behind"), 0, "inputs.0.window", "8 rows of 8 with 0 behind"),
         (("inputs", 0, "fill"), "ones", "inputs.0.fill", "zero"),
-        (("tile_graph",), 99, "tile_graph", "99 is out of range"),
-        (("inputs", 0, "columns"), {"stride": 2}, "inputs.0.columns", "8 columns of 8"),
         (("weights", 0, "index"), 99, "weights.0", "span 99 is no span"),
         (("weights", 0, "index"), 9, "weights.0", "span 9 is not one of its pieces'"),
         (("weights", 0, "index"), 3, "weights.0", "are outside span 3"),

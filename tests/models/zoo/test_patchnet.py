@@ -131,7 +131,9 @@ def test_shared_tunnels_have_the_weights_of_one() -> None:
     assert own - classifier == 5 * (shared - classifier)
 
 
-@pytest.mark.parametrize("name", ["patchnet", "patchnet-ssdlite"])
+@pytest.mark.parametrize(
+    "name", ["patchnet", pytest.param("patchnet-ssdlite", marks=pytest.mark.slow)]
+)
 def test_tunnels_stream(name: str, tmp_path: Path) -> None:
     source = tmp_path / f"{name}.onnx"
     built = build(name, source, options=SMALL)

@@ -30,6 +30,7 @@ from pipeline.program.partitions import Cuts
 from pipeline.program.regions import Action, Move, Region
 from pipeline.program.steps import planned_region, row_network
 from pipeline.schedule.architectures import ARCHITECTURES
+from pipeline.tiles.tiled_pack import tiled_pack
 from tests.models.nets import CHUNK_BYTES, inputs_for, parsed
 from tests.oracle.device import ReferenceDevice
 from tests.pipeline.program.regions import is_possible, largest_regions, random_regions
@@ -417,7 +418,7 @@ def test_what_is_no_number_stays_where_it_was(name: str, machine: Machine, tmp_p
 
     Outside of the blocked layout it does so in vectors along the width, so tiles are no measure there.
     """
-    pack = compiled(_MAXIMA[name], tmp_path)
+    pack = tiled_pack(compiled(_MAXIMA[name], tmp_path))
     network = row_network(pack.manifest)
     drawn = np.random.default_rng(3)
     (port,) = pack.manifest.inputs

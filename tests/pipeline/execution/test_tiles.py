@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import get_args
@@ -21,6 +22,7 @@ from pipeline.tiles.configuration import parse
 from pipeline.tiles.layers import TileError, pack_layers
 from pipeline.tiles.predictor import group_bytes
 from pipeline.tiles.regions import regions_of
+from pipeline.tiles.tiled_pack import tiled_pack
 from tests.pipeline.execution.test_rows import (
     CASES,
     Case,
@@ -55,14 +57,14 @@ def machine() -> Iterator[Machine]:
 
 @pytest.fixture(scope="module")
 def chain(tmp_path_factory: pytest.TempPathFactory) -> Pack:
-    return compiled(CASES[_CHAIN], tmp_path_factory.mktemp("chain"))
+    return tiled_pack(compiled(CASES[_CHAIN], tmp_path_factory.mktemp("chain")))
 
 
 def check(
     case: Case, kinds: Sequence[tuple[int, int, Reuse]], machine: Machine, folder: Path
 ) -> None:
     """Check that tiles of each of ``kinds`` give the bits of the whole."""
-    pack = compiled(case, folder)
+    pack = tiled_pack(compiled(case, folder))
     expected = answers(pack, machine)
     for rows, columns, reuse in kinds:
         regions = largest_regions(row_network(pack.manifest), rows, columns, reuse)
@@ -118,7 +120,7 @@ def test_plans_state_what_is_computed_again(chain: Pack) -> None:
 
 def test_a_cut_inside_a_residual_block_is_refused_by_name(tmp_path: Path) -> None:
     """The sum lies over what the windows of later tiles read; on rows that is loaded first."""
-    pack = compiled(CASES["a sum over what windows read later"], tmp_path)
+    pack = tiled_pack(compiled(CASES["a sum over what windows read later"], tmp_path))
     network = row_network(pack.manifest)
     names = [value.name for value in network.values]
     with pytest.raises(RegionError, match=r"lies over .*, which later tiles read") as refusal:
@@ -132,7 +134,7 @@ def test_cuts_anywhere_give_the_bits_of_the_whole_or_are_refused(
     machine: Machine, tmp_path: Path
 ) -> None:
     """Two residual blocks: where a sum would lie over what later tiles read there is no such region."""
-    pack = compiled(CASES["residual"], tmp_path)
+    pack = tiled_pack(compiled(CASES["residual"], tmp_path))
     network, expected = row_network(pack.manifest), answers(pack, machine)
     count = len(pack.manifest.pieces)
     refused = 0
@@ -144,9 +146,21 @@ def test_cuts_anywhere_give_the_bits_of_the_whole_or_are_refused(
     assert refused < count - 1
 
 
+def test_a_pack_makes_no_tiles_until_it_is_tiled(tmp_path: Path) -> None:
+    pack = compiled(CASES[_CHAIN], tmp_path)
+    region = Region(0, len(pack.manifest.pieces), 2, 2)
+    with pytest.raises(RegionError, match="is not made by tiles, only by whole rows"):
+        planned_region(pack.manifest, region)
+    assert planned_region(tiled_pack(pack).manifest, region).phases
+    for graph, said in ((b"\xff", "is not ONNX"), (b"", "is not one node")):
+        damaged = replace(pack, graphs=(graph,) * len(pack.graphs))
+        with pytest.raises(TileError, match=said):
+            tiled_pack(damaged)
+
+
 def test_what_needs_whole_rows_is_refused_by_name(tmp_path: Path) -> None:
     """Means outside of the blocked layout add up along the width in vectors."""
-    pack = compiled(CASES["plain pools"], tmp_path)
+    pack = tiled_pack(compiled(CASES["plain pools"], tmp_path))
     network = row_network(pack.manifest)
     with pytest.raises(RegionError, match="c is not made by tiles, only by whole rows"):
         plan_region(network, Region(0, len(pack.manifest.pieces), 2, 2))

@@ -10,10 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import numpy_helper
 
+from models.compiler import compile_onnx
+from models.network.node import Node
+from models.packs.pack import Pack, open_pack
 from models.packs.target import host_target
 from pipeline.export_c.errors import ExportError
 from pipeline.export_c.export import Options, export_c
+from pipeline.export_c.network.network import Network
+from pipeline.export_c.network.unblocking import plain_network
 from tests.models.nets import NETS, answers, inputs_for, parsed, shapes_of
+from tests.models.packs.test_pack import edit, put
 from tests.pipeline.export_c.compiled import TARGETS, Compiled, agree, needs_compiler, packed
 
 pytestmark = needs_compiler
@@ -343,10 +349,10 @@ def test_convolutions_of_any_geometry(
     check(model, tmp_path_factory.mktemp("c"), target)
 
 
-GATED = """gated (float[1,3,9,9] x) => (float[1,20,5,5] y) {
+GATED = """gated (float[1,3,9,9] x) => (float[1,20,5,5] y) {{
     a = Conv<pads=[1,1,1,1], strides=[2,2]>(x, stem)
     b = Relu(a)
-    c = Conv<pads=[1,1,1,1], group=24>(b, depth, bias)
+    c = Conv<pads=[1,1,1,1], group={channels}>(b, depth, bias)
     d = Sigmoid(c)
     e = Mul(c, d)
     f = GlobalAveragePool(e)
@@ -358,28 +364,57 @@ GATED = """gated (float[1,3,9,9] x) => (float[1,20,5,5] y) {
     l = Conv(k, narrow)
     m = Add(l, b)
     y = Conv(m, last)
-}"""
+}}"""
 
 
+@pytest.mark.parametrize("channels", [24, 22, 30])  # not blocks; nor multiples of four; then blocks
 @pytest.mark.parametrize("target", TARGETS)
-def test_channels_that_fill_no_block(target: str, tmp_path: Path) -> None:
+def test_channels_that_fill_no_block(target: str, channels: int, tmp_path: Path) -> None:
     """Of both targets the same C comes: what a block is filled with takes no memory and no time."""
     weights = {
-        "stem": (24, 3, 3, 3),
-        "depth": (24, 1, 3, 3),
-        "bias": (24,),
-        "down": (6, 24, 1, 1),
-        "up": (24, 6, 1, 1),
-        "narrow": (24, 24, 1, 1),
-        "last": (20, 24, 1, 1),
+        "stem": (channels, 3, 3, 3),
+        "depth": (channels, 1, 3, 3),
+        "bias": (channels,),
+        "down": (6, channels, 1, 1),
+        "up": (channels, 6, 1, 1),
+        "narrow": (channels, channels, 1, 1),
+        "last": (20, channels, 1, 1),
     }
-    compiled = check(parsed(GATED, weights), tmp_path, target)
+    compiled = check(parsed(GATED.format(channels=channels), weights), tmp_path, target)
     exported = compiled.exported
     plane = 5 * 5 * 4
-    # Two values of 24 channels, each aligned to 64, the stem in one, and the gate.
-    assert exported.memory.arena_bytes <= 3 * 24 * plane + 512
+    # Two values of all channels, each aligned to 64, the stem in one, and the gate.
+    assert exported.memory.arena_bytes <= 3 * channels * plane + 512
     kept = sum(int(np.prod(shape)) for shape in weights.values()) * 4
     assert exported.weight_bytes == kept
+
+
+def test_a_source_in_blocks(tmp_path: Path) -> None:
+    """Nobody knows how many of its channels only fill: those that no block leaves stay."""
+    text = """g (float[1,3,6,5] x) => (float y) {
+        a = Conv<pads=[1,1,1,1]>(x, w)
+        b = MaxPool<kernel_shape=[2,2]>(a)
+        c = Conv(b, v)
+        d = Transpose<perm=[0,2,3,1]>(c)
+        y = Softmax<axis=3>(d)
+    }"""
+    weights = {"w": (19, 3, 3, 3), "v": (21, 19, 1, 1)}
+    first = packed(parsed(text, weights), tmp_path)
+    again = open_pack(compile_onnx(first.model_path, tmp_path / "again"))
+    inputs = inputs_for({"x": (1, 3, 6, 5)})
+    _, outputs = Compiled.of(again, tmp_path / "c").run(inputs)
+    agree(outputs, answers(tmp_path / "source.onnx", inputs))
+
+
+def test_what_reads_blocks_in_their_order_is_refused(tiny_pack: Pack) -> None:
+    reorder = Node("com.microsoft.nchwc.ReorderInput", ("x",), ("b",), {})
+    outputs = tiny_pack.manifest.outputs
+    turned = Node("Transpose", ("b",), (outputs[0].name,), {"perm": [0, 1, 3, 2]}, label="turned")
+    network = Network("net", (), outputs, (reorder, turned), {})
+    with pytest.raises(
+        ExportError, match=r"node 'turned' \(Transpose\): it reads channels in blocks"
+    ):
+        plain_network(network, tiny_pack.manifest)
 
 
 @pytest.mark.skipif(host_target().block == 1, reason="no blocked layout here")
@@ -394,3 +429,19 @@ def test_a_softmax_along_one_block(tmp_path: Path) -> None:
     compiled = check(model, tmp_path)
     kernels = [step.kernel for step in compiled.exported.memory.steps]
     assert kernels == ["convolve", "softmax", "convolve"]
+
+
+def test_a_softmax_that_the_compiler_turned(tmp_path: Path) -> None:
+    """Of planes it takes no copy."""
+    model = parsed("soft (float[2,5,4,3] x) => (float y) { a = Neg(x)\n y = Softmax<axis=1>(a) }")
+    compiled = check(model, tmp_path)
+    kernels = [step.kernel for step in compiled.exported.memory.steps]
+    assert kernels == ["apply", "softmax"]
+
+
+def test_a_softmax_that_nothing_makes_is_refused(tmp_path: Path) -> None:
+    model = parsed("soft (float[2,5,4,3] x) => (float y) { a = Neg(x)\n y = Softmax<axis=1>(a) }")
+    pack = packed(model, tmp_path)
+    path = edit(pack.folder, put("turned_softmaxes", 0, "output", "a"))
+    with pytest.raises(ExportError, match="no softmax makes 'a'"):
+        export_c(open_pack(path.parent), Options())

@@ -1,6 +1,7 @@
 """Rows of an image as they come, bottlenecks some channels at a time: the same answers in less memory."""
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,19 @@ def _pictures() -> Iterator[Image.Image]:
         yield Image.fromarray(generator.integers(0, 256, (32, 32, 3)).astype(np.uint8))
 
 
+Tunnels = Callable[[int, bool], Pack]
+
+
+@pytest.fixture(scope="module")
+def tunnels(tmp_path_factory: pytest.TempPathFactory) -> Tunnels:
+    """Packs by expansion, of floats or of integers, each compiled once."""
+    return functools.cache(
+        lambda expansion, integers: _tunnels(
+            tmp_path_factory.mktemp("tunnels"), expansion, integers
+        )
+    )
+
+
 def _tunnels(folder: Path, expansion: int, integers: bool) -> Pack:
     """Two patches, one tunnel of bottlenecks for each."""
     sizes: dict[str, Any] = {
@@ -58,15 +72,14 @@ def _same(compiled: Compiled, pack: Pack, integers: bool) -> None:
 
 @needs_compiler
 @pytest.mark.parametrize("integers", [False, True])
-def test_the_expansion_takes_no_memory(integers: bool, tmp_path: Path) -> None:
+def test_the_expansion_takes_no_memory(integers: bool, tunnels: Tunnels, tmp_path: Path) -> None:
     kernel = "bottleneck_of_bytes" if integers else "bottleneck"
     arenas = set()
     for expansion in (2, 8):
+        pack = tunnels(expansion, integers)
         folder = tmp_path / str(expansion)
-        folder.mkdir()
-        pack = _tunnels(folder, expansion, integers)
         compiled = Compiled.of(
-            pack, folder / "c", weights="callback", inputs="callback", buffer_bytes=2000
+            pack, folder, weights="callback", inputs="callback", buffer_bytes=2000
         )
         _same(compiled, pack, integers)
         steps = compiled.exported.memory.steps
@@ -79,8 +92,8 @@ def test_the_expansion_takes_no_memory(integers: bool, tmp_path: Path) -> None:
 
 @needs_compiler
 @pytest.mark.parametrize("integers", [False, True])
-def test_more_memory_is_less_work(integers: bool, tmp_path: Path) -> None:
-    pack = _tunnels(tmp_path, 4, integers)
+def test_more_memory_is_less_work(integers: bool, tunnels: Tunnels, tmp_path: Path) -> None:
+    pack = tunnels(2, integers)
     least = export_c(pack, Options()).memory.arena_bytes
     rows = []
     for extra in (0, 500, 1 << 20):
@@ -96,8 +109,8 @@ def test_more_memory_is_less_work(integers: bool, tmp_path: Path) -> None:
 
 
 @needs_compiler
-def test_rows_that_cannot_be_brought(tmp_path: Path) -> None:
-    pack = _tunnels(tmp_path, 2, integers=True)
+def test_rows_that_cannot_be_brought(tunnels: Tunnels, tmp_path: Path) -> None:
+    pack = tunnels(2, True)
     compiled = Compiled.of(pack, tmp_path / "c", inputs="callback")
     compiled.fails = True
     assert compiled.run(inputs_for(IMAGE))[0] == INPUT_FAILED
@@ -109,9 +122,9 @@ def test_rows_that_cannot_be_brought(tmp_path: Path) -> None:
 
 @needs_compiler
 @pytest.mark.parametrize("inputs_by", ["memory", "callback"])
-def test_bytes_in_and_out(inputs_by: str, tmp_path: Path) -> None:
+def test_bytes_in_and_out(inputs_by: str, tunnels: Tunnels, tmp_path: Path) -> None:
     """The same answers as of floats, once the caller has made bytes of them and the other way round."""
-    pack = _tunnels(tmp_path, 2, integers=True)
+    pack = tunnels(2, True)
     image = inputs_for(IMAGE)["image"]
     floats = Compiled.of(pack, tmp_path / "c")
     _, expected = floats.run({"image": image})

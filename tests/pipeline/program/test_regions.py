@@ -93,7 +93,9 @@ def _at_the_end(plan: Plan) -> tuple[Place, ...]:
     )
 
 
-@pytest.mark.parametrize("block", range(10))
+@pytest.mark.parametrize(
+    "block", [*range(5), *(pytest.param(block, marks=pytest.mark.slow) for block in range(5, 10))]
+)
 def test_every_kernel_reads_what_it_should(block: int) -> None:
     regions = [check(number) for number in range(30 * block, 30 * (block + 1))]
     assert sum(regions) > 15

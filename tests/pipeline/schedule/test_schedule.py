@@ -56,7 +56,7 @@ def choices(data: st.DataObject, source: Manifest, slots: int) -> Choice:
     )
 
 
-@examples(400, many=20_000)
+@examples(150, many=20_000)
 @given(source=manifests(), data=st.data())
 def test_no_constraint_is_broken_and_nothing_deadlocks(
     source: Manifest, data: st.DataObject

@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.network.windows import Window
-from models.packs.records.rows import RowInput
 from pipeline.program.regions import Reuse
 from pipeline.program.row_ranges import Rows
 from pipeline.program.tiling.boxes import Box, without
@@ -39,8 +38,8 @@ def chains(draw: st.DrawFn) -> tuple[FusedLayer, ...]:
         rows, height = draw(windows(shape[1]))
         columns, width = draw(windows(shape[2]))
         output = (draw(st.integers(1, 3)), height, width)
-        taken = RowInput(row_value=0, window=rows, columns=columns)
-        found.append(FusedLayer(f"l{number}", shape, output, taken, draw(st.integers(0, 9))))
+        weights = draw(st.integers(0, 9))
+        found.append(FusedLayer(f"l{number}", shape, output, rows, columns, weights))
         shape = output
     return tuple(found)
 

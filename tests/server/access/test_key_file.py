@@ -2,6 +2,7 @@
 
 import os
 import stat
+import string
 import threading
 from pathlib import Path
 
@@ -23,7 +24,8 @@ from server.access.key_file import (
 from server.access.keys import ROLES, Key, digest, new_key
 
 HASH = "sha256:" + "0f" * 32
-NAMES = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", fullmatch=True)
+LETTERS = string.ascii_letters + string.digits
+NAMES = st.builds(str.__add__, st.sampled_from(LETTERS), st.text(f"{LETTERS}._-", max_size=63))
 KEYS = st.lists(
     st.builds(Key, NAMES, st.sampled_from(ROLES), st.binary(min_size=32, max_size=32)),
     unique_by=(lambda key: key.name, lambda key: key.digest),

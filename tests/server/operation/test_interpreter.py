@@ -17,8 +17,10 @@ class Circle:
 
 @pytest.fixture(autouse=True)
 def as_before() -> Iterator[None]:
-    interval = sys.getswitchinterval()
+    interval, thresholds = sys.getswitchinterval(), gc.get_threshold()
+    gc.set_threshold(700, 10, 10)  # Python's own, which a service has
     yield
+    gc.set_threshold(*thresholds)
     gc.unfreeze()
     sys.setswitchinterval(interval)
 

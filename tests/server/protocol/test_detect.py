@@ -3,7 +3,7 @@
 import asyncio
 import io
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -71,9 +71,16 @@ def lands_on(detections: list[dict[str, Any]], scene: Scene) -> None:
         np.testing.assert_allclose(item["box"], scene.square, atol=1.5 * scene.pixel)
 
 
-@pytest.mark.parametrize("suffix", ["", "/versions/1"])
-@pytest.mark.parametrize("how", ["raw", "multipart"])
-@pytest.mark.parametrize("name", SCENES)
+def ways() -> Iterator[Any]:
+    """Each photograph in one way, and one of them in each; the others are slow."""
+    for name in SCENES:
+        for how in ("raw", "multipart"):
+            for suffix in ("", "/versions/1"):
+                usual = (how, suffix) == ("raw", "") or name == next(iter(SCENES))
+                yield pytest.param(name, how, suffix, marks=() if usual else pytest.mark.slow)
+
+
+@pytest.mark.parametrize(("name", "how", "suffix"), [*ways()])
 async def test_boxes_lie_on_the_photograph(
     service: Service, name: str, how: str, suffix: str
 ) -> None:

@@ -25,6 +25,8 @@ from tests.server.support import (
 
 TINY = inputs_for("tiny")
 LOAD = "/v2/repository/models/tiny/load"
+#: Architectures that read in each sweep.
+RINGS = ("2s", "async", "auto")
 ERRORS: dict[FaultKind, tuple[type[LoaderError], str]] = {
     "io error": (ReadError, "Input/output error"),
     "short": (ReadError, "short of"),
@@ -45,11 +47,11 @@ def disks(monkeypatch: pytest.MonkeyPatch) -> dict[str, SwitchedReader]:
     return found
 
 
-@pytest.fixture(params=["2s", "async", "auto"])
+@pytest.fixture
 async def service(
-    request: pytest.FixtureRequest, settings: SettingsFactory, disks: dict[str, SwitchedReader]
+    architecture: str, settings: SettingsFactory, disks: dict[str, SwitchedReader]
 ) -> AsyncIterator[Service]:
-    changes = {"architecture": request.param, "verify": "always", "models_budget": 2 << 20}
+    changes = {"architecture": architecture, "verify": "always", "models_budget": 2 << 20}
     async with serving(settings(**changes)) as started:
         yield started
 
@@ -70,7 +72,14 @@ def head(worker: Worker) -> set[int]:
     return {spans[index].offset for index in plan.streamed[:last]}
 
 
-@pytest.mark.parametrize("kind", ERRORS)
+@pytest.mark.parametrize(
+    ("architecture", "kind"),
+    [
+        pytest.param(architecture, kind, marks=() if (one + other) % 3 == 0 else pytest.mark.slow)
+        for one, architecture in enumerate(RINGS)
+        for other, kind in enumerate(ERRORS)
+    ],
+)
 async def test_one_fault_costs_one_request(
     service: Service, disks: dict[str, SwitchedReader], kind: FaultKind
 ) -> None:
@@ -102,10 +111,14 @@ async def test_one_fault_costs_one_request(
     assert (await service.infer("pair", inputs_for("pair"))).status_code == 200
 
 
+@pytest.mark.parametrize(
+    "architecture", [*(pytest.param(name, marks=pytest.mark.slow) for name in RINGS[:2]), RINGS[2]]
+)
 async def test_a_slow_read_costs_time_only(
     service: Service, disks: dict[str, SwitchedReader], packs: Packs
 ) -> None:
     worker, disk = service.worker("tiny"), disks["tiny"]
+    expected = packs.expected("tiny", TINY)
     slept: list[float] = []
     for span in streamed(worker):
         worker.engine.settle()
@@ -114,7 +127,7 @@ async def test_a_slow_read_costs_time_only(
         )
         for _ in range(2):
             got = (await worker.infer(TINY, LIMIT_SECONDS)).outputs
-            close(got, packs.expected("tiny", TINY))
+            close(got, expected)
     worker.engine.settle()
     assert len(slept) == len(streamed(worker))
 

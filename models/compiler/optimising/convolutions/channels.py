@@ -1,8 +1,11 @@
-"""Convolutions of channels that four does not divide get a few more, of zeros.
+"""Channels that only fill: convolutions of channels that four does not divide get a few more, of zeros.
 
 ONNX Runtime computes these unrolled, all others in blocks. So channels like those of ShuffleNet (58) are
 filled up where nobody can see it: weights of zero make them, operators on elements and pools keep them as
 they are, and weights of zero read them. The same numbers: each sum has a few zeros more.
+
+ONNX Runtime itself fills the last block of what a blocked convolution makes. Which channels are used knows
+the model as it was before (``used_channels``); whoever needs no blocks leaves out the others.
 """
 
 from collections.abc import Iterator, Mapping
@@ -11,10 +14,12 @@ import numpy as np
 import onnx
 from onnx import helper
 
+from models.compiler.analysis.graph import NCHWC_DOMAIN, Graph
 from models.graphs.nodes import attributes, made, reads, set_attributes
 from models.graphs.rewriting import Rewriter
 from models.network.activations import OPERATORS
 from models.network.fields import Array
+from models.network.operators.convolution import CONVOLUTIONS
 
 #: They make of a zero a number, element by element, and nothing of one channel goes to another.
 _ON_CHANNELS = frozenset(
@@ -27,6 +32,8 @@ _ON_CHANNELS = frozenset(
 _RANK = 4
 #: So many must divide the channels of a blocked convolution.
 _AT_ONCE = 4
+#: ONNX Runtime names a blocked node by what it makes, and this.
+_BLOCKED = "_nchwc"
 
 
 class FillChannels(Rewriter):
@@ -130,3 +137,38 @@ class FillChannels(Rewriter):
         zeros = self.constant(f"{title}/zeros {place} {axis}", np.zeros(shape, np.float32))
         node.input[place] = self.fresh(f"{title}/filled {place} {axis}")
         return helper.make_node("Concat", [held, zeros], [node.input[place]], axis=axis)
+
+
+def used_channels(graph: Graph, plain: Mapping[str, Array]) -> dict[str, int]:
+    """Return how many channels come before those that only fill, of what convolutions read and make.
+
+    Only of values that have some. ``plain``: the values of the model before any was filled.
+    """
+    before, channels = map(_channels, (plain, graph.values))
+    left = {
+        node.input[0]: attributes(node)["channels"]
+        for node in graph.nodes
+        if node.op_type == "ReorderOutput"
+    }
+    used, around = dict(channels), set[str]()
+    for node in graph.nodes:
+        name, read, given = made(node)[0], next(iter(reads(node)), ""), attributes(node)
+        if name not in used:
+            continue
+        counts = [used[each] for each in reads(node) if channels.get(each) == channels[name]]
+        if node.op_type in CONVOLUTIONS:
+            around.update((read, name))
+            if given.get("group", 1) == 1:
+                title = node.name.removesuffix(_BLOCKED) if node.domain == NCHWC_DOMAIN else name
+                counts = [before.get(title, left.get(name, channels[name]))]
+        elif node.op_type == "ReorderInput":
+            counts = [graph.values[read].shape[-1] if given.get("channels_last") else used[read]]
+        elif node.op_type == "ReorderOutput" and not given.get("channels_last"):
+            counts = [used[read]]
+        used[name] = min([*counts, channels[name]])
+    fewer = {name for name in around & used.keys() if used[name] < channels[name]}
+    return {name: used[name] for name in sorted(fewer)}
+
+
+def _channels(values: Mapping[str, Array]) -> dict[str, int]:
+    return {name: array.shape[1] for name, array in values.items() if len(array.shape) == _RANK}

@@ -28,6 +28,7 @@ from pipeline.program.regions import Region
 from pipeline.program.sessions import Opened, opened_by
 from pipeline.program.steps import row_network
 from pipeline.schedule.architectures import ARCHITECTURES
+from pipeline.tiles.tiled_pack import tiled_pack
 from tests.models.nets import CHUNK_BYTES, inputs_for
 from tests.pipeline.devices.elementwise.chains import library, needs_library
 from tests.pipeline.devices.elementwise.test_engine import compiled
@@ -96,7 +97,7 @@ class Case:
 
 @pytest.fixture(scope="module")
 def case(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Case]:
-    pack = compiled(_NODES, _SHAPES, tmp_path_factory.mktemp("deciding"), "17,15")
+    pack = tiled_pack(compiled(_NODES, _SHAPES, tmp_path_factory.mktemp("deciding"), "17,15"))
     with closing(ReadPool()) as pool:
         yield Case(pack, pool)
 

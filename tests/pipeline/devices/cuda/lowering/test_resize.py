@@ -3,12 +3,16 @@
 from typing import Any
 
 import numpy as np
+import onnx
+import onnxruntime
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from onnx import TensorProto, helper
 
+from models.runtime.sessions import open_piece
 from pipeline.devices.cuda.lowering import NotCoveredError, Settings, lower
-from tests.pipeline.devices.cuda.lowering.lowered import Array, agree, reference
+from tests.pipeline.devices.cuda.lowering.lowered import Array, agree
 from tests.pipeline.devices.nodes import drawn, numbers, piece
 
 pytestmark = pytest.mark.usefixtures("kernels")
@@ -63,17 +67,29 @@ def test_interpolation_to_sizes(
     agree("Resize", inputs, attributes, opset=19)
 
 
+def any_lengths(graph: bytes) -> onnxruntime.InferenceSession:
+    """Return a session of a Resize that is told its lengths in each run."""
+    model = onnx.load_model_from_string(graph)
+    (sizes,) = model.graph.initializer
+    model.graph.input.append(helper.make_tensor_value_info(sizes.name, TensorProto.INT64, (1,)))
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "n"
+    del model.graph.initializer[:]
+    return open_piece(model.SerializeToString())
+
+
 @pytest.mark.parametrize("coordinates", COORDINATES)
 @pytest.mark.parametrize("rounding", ROUNDINGS)
 def test_what_is_nearest(coordinates: str, rounding: str) -> None:
     """Every length to every other one: ties, and what rounding makes of them."""
     attributes: dict[str, Any] = {"mode": "nearest", "nearest_mode": rounding}
     attributes["coordinate_transformation_mode"] = coordinates
+    session = any_lengths(piece("Resize", [floats(0), None, None, ints(1)], attributes, opset=19))
+    x_name, sizes_name = (port.name for port in session.get_inputs())
     for length in range(1, 15):
         x = np.arange(length, dtype=np.float32)
         for result in range(1, 15):
             piece_of_one = piece("Resize", [x, None, None, ints(result)], attributes, opset=19)
-            (expected,) = reference(piece_of_one, [x])
+            (expected,) = session.run(None, {x_name: x, sizes_name: ints(result)})
             (_, columns) = lower(piece_of_one, Settings()).constants
             assert columns.tolist() == expected.tolist(), (length, result)
 

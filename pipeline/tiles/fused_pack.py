@@ -1,0 +1,109 @@
+"""A pack's layers as seed 002 fuses them: what configurations take, which one to take, one of them run."""
+
+from dataclasses import dataclass
+from statistics import median
+
+import numpy as np
+
+from models.packs.checksum import checksum
+from models.packs.pack import Pack
+from pipeline.devices.base import Device
+from pipeline.execution.given import Arrays
+from pipeline.execution.opened import opened
+from pipeline.measuring.sample_inputs import random_inputs
+from pipeline.peers.serve import anonymous_bytes
+from pipeline.planning.make import make_plan
+from pipeline.planning.plan import Choice, Plan
+from pipeline.program.regions import Region, RegionError
+from pipeline.schedule.architectures import ARCHITECTURES
+from pipeline.tiles.configuration import Configuration
+from pipeline.tiles.layers import TileError, pack_layers
+from pipeline.tiles.predictor import predict, weight_bytes
+from pipeline.tiles.regions import regions_of
+from pipeline.tiles.search import WideSearch, paper_search
+from pipeline.tiles.tiled_pack import tiled_pack
+
+_SWEEPS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """What sweeps took: anonymous memory beside the process, usual seconds. ``answers``: their bits."""
+
+    n_bytes: int
+    seconds: float
+    answers: frozenset[str]
+
+
+class FusedPack:
+    """``pack`` on ``device``, its weights streamed. ``bias_bytes``: what is there beside arena and ring.
+
+    Raises:
+        TileError: its layers are no chain, or none of them runs on tiles.
+    """
+
+    def __init__(self, pack: Pack, device: Device) -> None:
+        self._device = device
+        self._pack = device.fitted(tiled_pack(pack))
+        self.layers = pack_layers(self._pack.manifest)
+        whole = self._planned(())
+        self.bias_bytes = whole.session_bytes + whole.scratch_bytes + whole.resident_bytes
+
+    def predicted(self, configuration: Configuration) -> int:
+        """Return the memory of a configuration, with the weights that must be there and the bias."""
+        weights = max(weight_bytes(self.layers, group) for group in configuration.groups)
+        return predict(self.layers, configuration, self.bias_bytes) + weights
+
+    def by_paper(self, limit_bytes: int) -> Configuration:
+        """Return what Algorithm 3 takes for a limit by ``predicted``, whether or not it fits."""
+        return paper_search(self.layers, limit_bytes, self.predicted)
+
+    def by_wide_search(self, limit_bytes: int) -> Configuration:
+        """Return the fastest of the wider search.
+
+        Raises:
+            TileError: none takes less than the limit.
+        """
+        found = WideSearch(self.layers).find(limit_bytes, self.bias_bytes)
+        if found is None:
+            raise TileError(
+                f"{self._pack.name}: no configuration takes less than {limit_bytes:,} bytes"
+            )
+        return found
+
+    def plan(self, configuration: Configuration) -> Plan:
+        """Return the plan of a configuration.
+
+        Raises:
+            TileError: it has other layers than the pack, or a group of it cannot run.
+        """
+        regions = regions_of(self._pack.manifest, self.layers, configuration)
+        try:
+            return self._planned(regions)
+        except RegionError as exc:
+            raise TileError(f"{self._pack.name}: {configuration}: {exc}") from exc
+
+    def run(self, plan: Plan) -> Ran:
+        """Run sweeps on drawn inputs."""
+        inputs, base, most, seconds = random_inputs(self._pack.manifest), anonymous_bytes(), 0, []
+        answers = set[str]()
+        with opened(self._pack, plan, self._device) as engine:
+            for _ in range(_SWEEPS):
+                answered, statistics = engine.answer(inputs, _checksums)
+                answers.add(answered)
+                seconds.append(statistics.delay_seconds)
+                most = max(most, anonymous_bytes())
+        return Ran(most - base, median(seconds), frozenset(answers))
+
+    def run_whole(self) -> Ran:
+        """Run the network without tiles."""
+        return self.run(self._planned(()))
+
+    def _planned(self, regions: tuple[Region, ...]) -> Plan:
+        choice = Choice(regions=regions)
+        return make_plan(self._pack.manifest, ARCHITECTURES["auto"], choice=choice)
+
+
+def _checksums(outputs: Arrays) -> str:
+    """Return what tells answers apart: copies of them would be memory of the request."""
+    return " ".join(checksum(np.ascontiguousarray(outputs[name]).data) for name in sorted(outputs))
