@@ -142,7 +142,7 @@ def _write_pack(
     folder, path, metadata = unfinished.pack, source.path, source.metadata
     defaults = take_defaults(source.model)
     progress("optimise")
-    optimised, graph = optimise(source.model, path, unfinished.work, target, progress)
+    graph = optimise(source.model, path, unfinished.work, target, progress)
     given = Recipes(options.preprocess, options.detection, options.labels, options.scores)
     recipes = recipe_records(path, graph, given, metadata, frozenset(defaults))
     progress("cut")
@@ -151,9 +151,9 @@ def _write_pack(
     if target.capability is None:
         part_bytes = options.chunk_bytes or max(chunk_bytes, LEAST_PART_BYTES)
         kept = grouped(graph, quantised_groups(graph, part_bytes))
-        graph = stream_quantised(optimised, graph, part_bytes, unfinished.work, kept)
+        graph = stream_quantised(graph, part_bytes, unfinished.work, kept)
         graph = with_less_kept(graph)
-        graph = look_up_results(optimised, graph, before_tables(graph))
+        graph = look_up_results(graph, unfinished.work, before_tables(graph))
     measure = functools.cache(options.measure or runs_on_cpu)
     parts = partition(graph, target, chunk_bytes, path, measure=measure)
     graph, pieces = parts.graph, parts.pieces
@@ -168,7 +168,7 @@ def _write_pack(
             _tell_unchanged(options)
             spans, store, storing = unstored(spans), "fp32", None
     if storing is None:
-        write_model(optimised, graph, layout, spans, folder / "model.onnx")
+        write_model(graph, source.name, layout, spans, folder / "model.onnx")
     (folder / "pieces.bin").write_bytes(b"".join(parts.graphs))
     shutil.rmtree(unfinished.work)
     unfinished.work.mkdir()

@@ -159,9 +159,14 @@ def tensor_in(file: BinaryIO, name: str, array: NDArray[Any]) -> TensorProto:
         return numpy_helper.from_array(np.array(array), name)
     held = FileRange(Path(file.name), aligned(file), array.nbytes)
     file.write(np.ascontiguousarray(array).data)
+    return tensor_at(held, name, array)
+
+
+def tensor_at(data: FileRange, name: str, array: NDArray[Any]) -> TensorProto:
+    """Return ``array`` as a tensor whose bytes are ``data``, in a file beside the model."""
     kind = helper.np_dtype_to_tensor_dtype(array.dtype)
     tensor = TensorProto(name=name, data_type=kind, dims=array.shape)
-    refer(tensor, held, held.path.name)
+    refer(tensor, data, data.path.name)
     return tensor
 
 

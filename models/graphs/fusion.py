@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from models.network.activations import Activation, activation_of
-from models.network.node import Known, Node, Value
+from models.network.node import Known, Node, UnsuitedError, Value
 from models.network.operators import (
     BatchNorm,
     Combine,
@@ -16,8 +16,12 @@ from models.network.operators import (
     Map,
     Operator,
     Product,
+    read_operator,
 )
 from models.network.patterns import activations_in
+
+#: Records that have room for an activation of what is computed.
+_WithActivation = BatchNorm | Combine | Convolution | Product
 
 
 @dataclass(frozen=True)
@@ -53,23 +57,13 @@ class Fusion:
         if self.x is not None and self.activation is not None:
             x = value(self.x)
             return Map(function=self.activation, x=x, y=x.named(self.output))
-        assert isinstance(first, (BatchNorm, Combine, Convolution, Product)), (
-            first
-        )  # _WITH_ACTIVATION
+        assert isinstance(first, _WithActivation), first
         y, activation = first.y.named(self.output), self.activation or first.activation
         if self.addend is None:
             return replace(first, y=y, activation=activation)
         assert isinstance(first, Convolution), first  # no other one adds
         addend, last = value(self.addend), self.adds_last
         return replace(first, y=y, activation=activation, addend=addend, adds_last=last)
-
-
-_CONVOLUTIONS = ("Conv", "com.microsoft.FusedConv")
-#: Operators whose records have room for an activation of what they compute.
-_WITH_ACTIVATION = (
-    *_CONVOLUTIONS,
-    *("Gemm", "com.microsoft.FusedGemm", "BatchNormalization", "Add", "Mul"),
-)
 
 
 def fusions(around: Surroundings, heads: Iterable[int]) -> dict[int, Fusion]:
@@ -122,12 +116,15 @@ class _Search:
 
     def _behind(self, index: int) -> Fusion | None:
         """Return the fusion of a node and a sum and an activation behind it, in either order."""
-        node = self._nodes[index]
-        if node.operator not in _WITH_ACTIVATION or len(node.outputs) != 1:
+        try:
+            first = read_operator(self._nodes[index], self._around.known)
+        except UnsuitedError:
             return None
-        found = Fusion((index,), node.output)
-        may_sum = node.operator in _CONVOLUTIONS and not any(node.inputs[3:4])
-        may_activate = not node.attributes.get("activation")
+        if not isinstance(first, _WithActivation):
+            return None
+        found = Fusion((index,), first.y.name)
+        may_sum = isinstance(first, Convolution) and first.addend is None
+        may_activate = first.activation is None
         while may_sum or may_activate:
             then = self._next_activation(found.output) if may_activate else None
             if then is not None:

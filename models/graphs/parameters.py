@@ -11,17 +11,15 @@ from onnx import TensorProto, helper
 from models.graphs.file import numbers_of
 from models.graphs.nodes import all_graphs
 from models.network.operators import LAYERS
+from models.network.operators.on_bytes import SCALES
 
 # Inputs with floating-point constants that nobody trains: statistics, regions and scales.
 _UNTRAINED = {
     "BatchNormalization": (3, 4),
     "Resize": (1, 2),
     "Upsample": (1,),
-    "QuantizeLinear": (1,),
-    "DequantizeLinear": (1,),
-    "QLinearConv": (1, 4, 6),
+    **SCALES,
     "QLinearMatMul": (1, 4, 6),
-    "QGemm": (1, 4, 7),
     "DynamicQuantizeMatMul": (2,),
     "MatMulIntegerToFloat": (2, 3),
     "MatMulNBits": (2,),

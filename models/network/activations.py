@@ -29,6 +29,7 @@ Kind = Literal[
     "reciprocal",
     "relu",
     "round",
+    "selu",
     "sigmoid",
     "sign",
     "silu",
@@ -36,6 +37,7 @@ Kind = Literal[
     "softsign",
     "sqrt",
     "tanh",
+    "thresholded_relu",
 ]
 #: Of two; ``scale_negative``: the first where it is not negative, else their product (PRelu).
 Arithmetic = Literal[
@@ -57,8 +59,9 @@ class Activation:
 
     ``alpha``: the slope below zero (leaky_relu), the slope (hard_sigmoid), minus the limit at minus
     infinity (elu; celu, whose slope at zero is 1), the slope inside the sigmoid (silu: x sigmoid(alpha x)),
-    the sign of what it is of (mish: of alpha x, 1 or -1), the lower bound (clip).
-    ``beta``: the value at zero (hard_sigmoid), the upper bound (clip).
+    the sign of what it is of (mish: of alpha x, 1 or -1), the lower bound (clip), up to what it is zero
+    (thresholded_relu). ``beta``: the value at zero (hard_sigmoid), the upper bound (clip), what an elu is
+    multiplied by (selu).
     """
 
     kind: Kind
@@ -73,10 +76,17 @@ class Activation:
 
 @dataclass(frozen=True, slots=True)
 class Spelling:
-    """What an operator of ONNX is called here; ``parameters``: its attributes and their defaults."""
+    """What an operator of ONNX is called here; ``parameters``: its attributes and their defaults.
+
+    ``uneven``: its kernel in ONNX Runtime computes the elements that are left behind whole vectors in
+    another way: bits depend on how many there are, and on how threads divide them. ``apart``: it has none,
+    but several operators, each of which passes over all elements.
+    """
 
     kind: Kind
     parameters: tuple[tuple[str, float], ...] = ()
+    uneven: bool = False
+    apart: bool = False
 
     def activation(self, given: Mapping[str, Any]) -> Activation | None:
         """Return the activation with the attributes ``given``; None: one is no number."""
@@ -90,27 +100,29 @@ class Spelling:
 SPELLINGS: Mapping[str, Spelling] = {
     "Abs": Spelling("absolute"),
     "Ceil": Spelling("ceil"),
-    "Celu": Spelling("celu", (("alpha", 1.0),)),
-    "Elu": Spelling("elu", (("alpha", 1.0),)),
+    "Celu": Spelling("celu", (("alpha", 1.0),), uneven=True),
+    "Elu": Spelling("elu", (("alpha", 1.0),), uneven=True),
     "Erf": Spelling("erf"),
     "Exp": Spelling("exp"),
     "Floor": Spelling("floor"),
     "HardSigmoid": Spelling("hard_sigmoid", (("alpha", 0.2), ("beta", 0.5))),
-    "HardSwish": Spelling("hard_swish"),
+    "HardSwish": Spelling("hard_swish", apart=True),
     "LeakyRelu": Spelling("leaky_relu", (("alpha", 0.01),)),
-    "Log": Spelling("log"),
-    "Mish": Spelling("mish", (("alpha", 1.0),)),
+    "Log": Spelling("log", uneven=True),
+    "Mish": Spelling("mish", (("alpha", 1.0),), uneven=True, apart=True),
     "Neg": Spelling("negative"),
     "Reciprocal": Spelling("reciprocal"),
     "Relu": Spelling("relu"),
     "Round": Spelling("round"),
+    "Selu": Spelling("selu", (("alpha", 1.6732632), ("gamma", 1.050701)), uneven=True),
     "Sigmoid": Spelling("sigmoid"),
     "Sign": Spelling("sign"),
-    "Softplus": Spelling("softplus"),
+    "Softplus": Spelling("softplus", uneven=True),
     "Softsign": Spelling("softsign"),
     "Sqrt": Spelling("sqrt"),
     "Swish": Spelling("silu", (("alpha", 1.0),)),
     "Tanh": Spelling("tanh"),
+    "ThresholdedRelu": Spelling("thresholded_relu", (("alpha", 1.0),)),
     "com.microsoft.FastGelu": Spelling("gelu_tanh"),
     "com.microsoft.Gelu": Spelling("gelu"),
     "com.microsoft.QuickGelu": Spelling("silu", (("alpha", 1.702),)),
@@ -135,6 +147,8 @@ PARAMETERS: Mapping[str, int] = {
     "clip": 2,
     **{spelling.kind: len(spelling.parameters) for spelling in SPELLINGS.values()},
 }
+#: Kinds that ONNX Runtime has no kernel for.
+TAKEN_APART = frozenset(spelling.kind for spelling in SPELLINGS.values() if spelling.apart)
 _GELUS: Mapping[str, Kind] = {"none": "gelu", "tanh": "gelu_tanh"}
 _UNBOUNDED = (-math.inf, math.inf)
 #: Operators that are a function of each element of their first input.

@@ -10,7 +10,7 @@ from pipeline.export_c.lowering.steps import Program
 from pipeline.export_c.memory import Memory, plan_in_bands
 from pipeline.export_c.network.byte_ports import with_byte_ports
 from pipeline.export_c.network.network import Network
-from pipeline.export_c.network.quantised import with_whole_products, with_zero_points
+from pipeline.export_c.network.quantised import with_whole_products
 from pipeline.export_c.network.reading import read_network
 from pipeline.export_c.network.tables import with_tables
 from pipeline.export_c.network.unblocking import plain_network
@@ -99,7 +99,7 @@ def in_regions(network: Network, asks: bool) -> Program:
 
 def standard_network(pack: Pack) -> Network:
     """Return the network of ``pack`` in standard operators on plain tensors."""
-    network = with_tables(with_zero_points(read_network(pack)))
+    network = with_tables(read_network(pack))
     whole = with_whole_products(network, pack.manifest.window_products)
     return plain_network(whole, pack.manifest)
 

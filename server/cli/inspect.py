@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from models.network.operators.elements import READERS
+from models.network.operators.elements import POINTWISE
 from models.packs.designed import DesignedMemory
 from models.packs.manifest import Manifest
 from models.packs.pack import Pack, read_pack
@@ -63,8 +63,6 @@ _STORED_AS: dict[Encoding, str] = {
     "int8": "int8",
     "planes": "lossless",
 }
-# Without their domains, as layers have them.
-_ON_ELEMENTS = frozenset(name.rpartition(".")[2] for name in READERS)
 
 
 def inspect(
@@ -195,7 +193,7 @@ def _alone(manifest: Manifest) -> int:
     return sum(
         piece.elementwise is None and piece.resident is None
         for layer in manifest.layers
-        if layer.operator in _ON_ELEMENTS and ranges[layer.first_piece, layer.end_piece] == 1
+        if layer.operator in POINTWISE and ranges[layer.first_piece, layer.end_piece] == 1
         for piece in manifest.pieces[layer.first_piece : layer.end_piece]
     )
 

@@ -57,11 +57,15 @@ ACTIVATIONS: dict[str, Activation] = {
     "LeakyRelu": Activation(_leaky, (("alpha", 0.01),)),
     "Elu": Activation(_elu, (("alpha", 1.0),)),
     "Celu": Activation(lambda x, alpha: alpha * _elu(x / alpha, 1.0), (("alpha", 1.0),)),
+    "Selu": Activation(
+        lambda x, alpha, gamma: gamma * _elu(x, alpha), (("alpha", 1.6732632), ("gamma", 1.050701))
+    ),
     "Sigmoid": Activation(_sigmoid),
     "HardSigmoid": Activation(_hard_sigmoid, (("alpha", 0.2), ("beta", 0.5))),
     "HardSwish": Activation(_hard_swish),
     "Softsign": Activation(lambda x: x / (1 + np.abs(x))),
     "Tanh": Activation(np.tanh),
+    "ThresholdedRelu": Activation(lambda x, alpha: np.where(x > alpha, x, 0), (("alpha", 1.0),)),
     "Softplus": Activation(_softplus),
     "Clip": Activation(_clip, (("min", -np.inf), ("max", np.inf))),
 }

@@ -7,7 +7,7 @@ afterwards writes over it, and so does an operator on elements.
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -15,13 +15,11 @@ import onnx
 
 from models.compiler.analysis.fused import Fused
 from models.compiler.analysis.graph import NCHWC_DOMAIN, Graph
-from models.graphs.nodes import attributes, made, reads
+from models.graphs.nodes import attributes, reads
 from models.network.operators.convolution import ADDEND
 from models.network.operators.elements import IN_PLACE
 from models.network.operators.movement import RESHAPES
 
-# Limits of floats are parts of chains; over what they read, fewer layers run on rows.
-_IN_PLACE_OF_INTEGERS = IN_PLACE | {"Clip"}
 # A smaller value had better be inside a piece, with nodes around it.
 _LEAST_BYTES = 256 << 10
 
@@ -56,92 +54,7 @@ def find_aliases(graph: Graph, fused: Fused = MappingProxyType({})) -> Aliases:
                 parents[name] = (node.output[0], offset)
                 offset += graph.values[name].n_bytes
             elided.add(index)
-    aliases = Aliases(parents, frozenset(elided))
-    _add_sums(graph, aliases, fused)
-    return aliases
-
-
-def over_operands(graph: Graph, aliases: Aliases, nodes: Iterable[int]) -> Aliases:
-    """Return ``aliases`` with what ``nodes`` make, operators on elements, over operands that die there."""
-    parents = dict(aliases.parents)
-    storage = Storage(graph, aliases)
-    for index in nodes:
-        node = graph.nodes[index]
-        if len(made(node)) != 1 or graph.region(index) is not None:
-            continue
-        result = graph.values.get(node.output[0])
-        is_float = result is None or result.dtype.startswith("float")
-        if node.op_type not in (IN_PLACE if is_float else _IN_PLACE_OF_INTEGERS):
-            continue
-        operands = [name for name in reads(node) if name in graph.values]
-        # What was made last is what regions make and use up at once.
-        for name in sorted(operands, key=lambda each: -graph.makers.get(each, -1)):
-            others = {each for each in operands if each != name}
-            if (
-                result == graph.values[name]
-                and result.n_bytes >= _LEAST_BYTES
-                and node.output[0] not in parents
-                and storage.names(name).isdisjoint(others)
-                and storage.dies(name, index + 1)
-            ):
-                parents[node.output[0]] = (name, 0)
-                storage.join(node.output[0], name)
-                break
-    return Aliases(parents, aliases.elided)
-
-
-@dataclass
-class _Place:
-    """``names`` lie in the same memory; ``last``: the last node that reads it, -1: none does."""
-
-    names: set[str]
-    last: int
-    is_input: bool
-    is_output: bool
-
-
-class Storage:
-    """Which values of ``graph`` lie in the same memory, and until when it is read."""
-
-    def __init__(self, graph: Graph, aliases: Aliases) -> None:
-        inputs, outputs = set(graph.inputs), set(graph.outputs)
-        self._places = {
-            name: _Place(
-                {name},
-                max(graph.readers.get(name, ()), default=-1),
-                name in inputs,
-                name in outputs,
-            )
-            for name in graph.values
-        }
-        for name, (parent, _) in aliases.parents.items():
-            self.join(name, parent)
-
-    def join(self, name: str, other: str) -> None:
-        """Note that ``name`` lies in the memory of ``other``."""
-        less, more = sorted(
-            (self._places[name], self._places[other]), key=lambda place: len(place.names)
-        )
-        if less is more:
-            return
-        more.names |= less.names
-        more.last = max(more.last, less.last)
-        more.is_input |= less.is_input
-        more.is_output |= less.is_output
-        self._places.update(dict.fromkeys(less.names, more))
-
-    def names(self, name: str) -> set[str]:
-        """Return the values in the memory of ``name``."""
-        return self._places[name].names
-
-    def ends(self, name: str, end: int) -> bool:
-        """Return whether the memory of ``name`` is no output and not read from node ``end`` on."""
-        place = self._places[name]
-        return place.last < end and not place.is_output
-
-    def dies(self, name: str, end: int) -> bool:
-        """Return whether it ends so and is no input."""
-        return self.ends(name, end) and not self._places[name].is_input
+    return over_operands(graph, Aliases(parents, frozenset(elided)), _sums(graph, fused))
 
 
 def _is_reshape(graph: Graph, node: onnx.NodeProto) -> bool:
@@ -172,42 +85,118 @@ def _joins_in_place(
     )
 
 
+def written_over(graph: Graph, node: onnx.NodeProto) -> list[str]:
+    """Return the values that the result of ``node`` may lie over: it writes no element that it still reads.
+
+    That is what a blocked convolution adds, and all that an operator on elements reads.
+    """
+    if node.domain == NCHWC_DOMAIN and node.op_type == "Conv":
+        # Of what it convolves it reads elements again.
+        return [name for name in node.input[ADDEND:] if name not in node.input[:ADDEND]]
+    operands = [name for name in reads(node) if name in graph.values]
+    is_float = any(graph.values[name].dtype.startswith("float") for name in operands)
+    if node.op_type not in IN_PLACE or (node.op_type == "Clip" and is_float):
+        # Limits of floats are parts of chains; over what they read, fewer layers run on rows.
+        return []
+    return operands
+
+
 @dataclass(frozen=True)
-class _Sum:
-    """Nodes up to ``last`` make ``result`` of ``others`` and, element by element, of ``addend``."""
+class Write:
+    """That ``result`` may be written over one of ``operands``, the best one first.
 
-    last: int
-    addend: str
+    The nodes before ``end`` make it. ``reads``: all that may still be read when it is written.
+    """
+
     result: str
-    others: frozenset[str]
+    operands: Sequence[str]
+    reads: Collection[str]
+    end: int
 
 
-def _add_sums(graph: Graph, aliases: Aliases, fused: Fused) -> None:
-    """Let a convolution with a sum write over what it adds where its storage is dead afterwards."""
-    storage = Storage(graph, aliases)
-    for item in _sums(graph, fused):
-        if (
-            item.addend in graph.values
-            and graph.values[item.addend].n_bytes == graph.values[item.result].n_bytes
-            and storage.ends(item.addend, item.last + 1)
-            and storage.names(item.addend).isdisjoint(item.others)
-            and item.result not in aliases.parents
-        ):
-            aliases.parents[item.result] = (item.addend, 0)
-            storage.join(item.result, item.addend)
-
-
-def _sums(graph: Graph, fused: Fused) -> Iterator[_Sum]:
-    """Yield the sums of ``Conv(x, w, b, sum)`` in the blocked layout, and those of fused pieces."""
+def _sums(graph: Graph, fused: Fused) -> Iterator[Write]:
+    """Yield what blocked convolutions write over what they add, and fused pieces."""
     for index, node in enumerate(graph.nodes):
         own = fused.get(index)
         if own is not None and own.residual is not None:
             nodes = graph.nodes[own.first : own.end]
             times = Counter(name for inner in nodes for name in reads(inner))
-            times[own.residual] -= 1  # where it is added
-            yield _Sum(own.end - 1, own.residual, nodes[-1].output[0], frozenset(+times))
-        if node.domain != NCHWC_DOMAIN or node.op_type != "Conv" or len(node.input) <= ADDEND:
+            added = [own.residual] if times[own.residual] == 1 else []
+            yield Write(nodes[-1].output[0], added, times, own.end)
+        if node.domain == NCHWC_DOMAIN and graph.region(index) is None:
+            yield Write(node.output[0], written_over(graph, node), node.input, index + 1)
+
+
+def lone_writes(graph: Graph, nodes: Iterable[int]) -> Iterator[Write]:
+    """Yield what ``nodes`` write, each by itself, where it is worth it."""
+    for index in nodes:
+        node = graph.nodes[index]
+        result = graph.values.get(node.output[0])
+        if graph.region(index) is None and result is not None and result.n_bytes >= _LEAST_BYTES:
+            operands = written_over(graph, node)
+            # What was made last is what regions make and use up at once.
+            operands.sort(key=lambda name: -graph.makers.get(name, -1))
+            yield Write(node.output[0], operands, reads(node), index + 1)
+
+
+def over_operands(graph: Graph, aliases: Aliases, writes: Iterable[Write]) -> Aliases:
+    """Return ``aliases`` with what ``writes`` make over operands that die there."""
+    parents = dict(aliases.parents)
+    storage = Storage(graph, aliases)
+    for write in writes:
+        if write.result in parents:
             continue
-        if graph.region(index) is None:
-            others = frozenset(node.input[:ADDEND])
-            yield _Sum(index, node.input[ADDEND], node.output[0], others)
+        for name in write.operands:
+            if (
+                name in graph.values
+                and graph.values[name].n_bytes == graph.values[write.result].n_bytes
+                and storage.names(name).isdisjoint({*write.reads} - {name})
+                and storage.dies(name, write.end)
+            ):
+                parents[write.result] = (name, 0)
+                storage.join(write.result, name)
+                break
+    return Aliases(parents, aliases.elided)
+
+
+@dataclass
+class _Place:
+    """``names`` lie in the same memory; ``last``: the last node that reads it, -1: none does."""
+
+    names: set[str]
+    last: int
+    is_port: bool
+
+
+class Storage:
+    """Which values of ``graph`` lie in the same memory, and until when it is read."""
+
+    def __init__(self, graph: Graph, aliases: Aliases) -> None:
+        ports = {*graph.inputs, *graph.outputs}
+        self._places = {
+            name: _Place({name}, max(graph.readers.get(name, ()), default=-1), name in ports)
+            for name in graph.values
+        }
+        for name, (parent, _) in aliases.parents.items():
+            self.join(name, parent)
+
+    def join(self, name: str, other: str) -> None:
+        """Note that ``name`` lies in the memory of ``other``."""
+        less, more = sorted(
+            (self._places[name], self._places[other]), key=lambda place: len(place.names)
+        )
+        if less is more:
+            return
+        more.names |= less.names
+        more.last = max(more.last, less.last)
+        more.is_port |= less.is_port
+        self._places.update(dict.fromkeys(less.names, more))
+
+    def names(self, name: str) -> set[str]:
+        """Return the values in the memory of ``name``."""
+        return self._places[name].names
+
+    def dies(self, name: str, end: int) -> bool:
+        """Return whether the memory of ``name`` is no port and not read from node ``end`` on."""
+        place = self._places[name]
+        return place.last < end and not place.is_port

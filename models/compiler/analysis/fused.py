@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from models.compiler.analysis.graph import Graph
 from models.graphs.fusion import Fusion, Surroundings, fusions
 from models.graphs.nodes import reads
-from models.network.node import Known
 from models.network.operators.convolution import CONVOLUTIONS
 from models.network.operators.matrix import GEMMS
 
@@ -64,8 +63,7 @@ def _fusions(graph: Graph) -> dict[int, Fusion]:
         # added elsewhere will be made before the convolution.
         return name not in nodes[index].inputs
 
-    known = Known(graph.values.get, graph.constants.get)
-    around = Surroundings(nodes, {*graph.outputs, *captured}, known, may_add)
+    around = Surroundings(nodes, {*graph.outputs, *captured}, graph.known, may_add)
     return fusions(around, _heads(graph))
 
 

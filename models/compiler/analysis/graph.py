@@ -1,14 +1,14 @@
 """The optimised graph as the compiler sees it: nodes in execution order over named values."""
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import onnx
 from numpy.typing import NDArray
-from onnx import TensorProto
+from onnx import TensorProto, numpy_helper
 
 from models.compiler.analysis.types import Loose
 from models.graphs.nodes import made, node_of, reads, stable_order, versions_of
@@ -112,6 +112,17 @@ class Graph:
         constant = self.constants[name]
         return Array(dtype=np.dtype(constant.dtype).name, shape=constant.shape)
 
+    def constants_of(self, nodes: Iterable[onnx.NodeProto]) -> list[str]:
+        """Return the names of the constants that ``nodes`` read."""
+        read = dict.fromkeys(name for node in nodes for name in reads(node))
+        return [name for name in read if name in self.constants or name in self.tensors]
+
+    def tensor(self, name: str) -> TensorProto:
+        """Return a constant as a message that has its numbers inside."""
+        if name in self.tensors:
+            return self.tensors[name]
+        return numpy_helper.from_array(np.asarray(self.constants[name]), name)
+
     def record(self, node: onnx.NodeProto) -> Node:
         """Return ``node`` as a plain record."""
         return node_of(node, self.versions)
@@ -119,7 +130,7 @@ class Graph:
     def operator(self, node: onnx.NodeProto) -> Operator | None:
         """Return what ``node`` computes; None: no family of operators knows it."""
         try:
-            return read_operator(self.record(node), self._known)
+            return read_operator(self.record(node), self.known)
         except UnsuitedError:
             return None
 
@@ -129,7 +140,7 @@ class Graph:
         return versions_of(self.opsets)
 
     @functools.cached_property
-    def _known(self) -> Known:
+    def known(self) -> Known:
         there = {*self.values, *self.constants}
         return Known(lambda name: self.array(name) if name in there else None, self.constants.get)
 

@@ -14,12 +14,13 @@ the peak, mostly, and what waits beside everything else, since peaks of large ma
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from models.compiler.analysis.alias import written_over
 from models.compiler.analysis.graph import Graph
 from models.graphs.nodes import made, reads
-from models.network.operators.convolution import ADDEND
-from models.network.operators.elements import IN_PLACE
 from models.network.operators.movement import RESHAPES
 
+#: What needs no kernel where its parts lie in its result.
+_MOVES = frozenset(("Concat", *RESHAPES))
 _POWER = 4
 # So many nodes move together at most.
 _GROUP = 48
@@ -31,11 +32,11 @@ _WORTH = 0.999
 
 @dataclass(frozen=True)
 class _Node:
-    """``reads`` and ``makes``: values of known size. ``in_place``: may write over what it reads."""
+    """``reads`` and ``makes``: values of known size. ``over``: those that may lie where it writes."""
 
     reads: tuple[str, ...]
     makes: tuple[str, ...]
-    in_place: bool
+    over: frozenset[str]
 
 
 def with_less_kept(graph: Graph) -> Graph:
@@ -68,7 +69,7 @@ class _Order:
             _Node(
                 tuple(dict.fromkeys(name for name in reads(node) if name in graph.values)),
                 tuple(name for name in made(node) if name in graph.values),
-                node.op_type in {"Concat", *RESHAPES, *IN_PLACE} or len(node.input) > ADDEND,
+                frozenset(reads(node) if node.op_type in _MOVES else written_over(graph, node)),
             )
             for node in graph.nodes
         ]
@@ -167,7 +168,5 @@ class _Order:
     def _shared(self, node: int, ended: Sequence[str]) -> int:
         """Return how many bytes of its results lie where what it reads lay."""
         found = self._all[node]
-        if not found.in_place:
-            return 0
-        freed = sum(self._bytes[value] for value in found.reads if value in ended)
+        freed = sum(self._bytes[value] for value in ended if value in found.over)
         return min(freed, sum(self._bytes[value] for value in found.makes))

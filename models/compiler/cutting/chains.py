@@ -9,14 +9,14 @@ times as large as the bytes around them, are then only those of a slice.
 """
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 
-from models.compiler.analysis.alias import Aliases, Storage
+from models.compiler.analysis.alias import Aliases, Write, over_operands, written_over
 from models.compiler.analysis.graph import PLAIN_DOMAINS, Graph
 from models.compiler.analysis.slices import CutPiece, Slice
 from models.graphs.nodes import made, reads
-from models.network.operators.elements import IN_PLACE, POINTWISE
+from models.network.operators.elements import POINTWISE
 from models.packs.records.pieces import TENSOR_ALIGNMENT
 
 # Measured with 1 MiB of second-level cache a core, YOLOv4: 0.5 MiB 662 ms, 1 MiB 654, 2 MiB 645, 4 MiB
@@ -60,16 +60,11 @@ def place_chains(
 ) -> tuple[Graph, Aliases]:
     """Return ``graph`` with values inside chains as small as a slice, and ``aliases`` that share them."""
     values = dict(graph.values)
-    parents = dict(aliases.parents)
-    storage = Storage(graph, aliases)
     for chain in chains.values():
         for name in chain.inner:
             values[name] = replace(values[name], shape=(chain.step,))
-        shared = _shared(graph, parents, storage, chain)
-        parents.update(shared)
-        for name, (parent, _) in shared.items():
-            storage.join(name, parent)
-    return replace(graph, values=values), Aliases(parents, aliases.elided)
+    writes = (write for chain in chains.values() for write in _writes(graph, chain))
+    return replace(graph, values=values), over_operands(graph, aliases, writes)
 
 
 def slices(graph: Graph, chain: Chain) -> Iterator[CutPiece]:
@@ -170,46 +165,32 @@ class _Finder:
         return outside.isdisjoint(root(name) for name in computed)
 
 
-def _shared(
-    graph: Graph, placed: Collection[str], storage: Storage, chain: Chain
-) -> dict[str, tuple[str, int]]:
-    """Return parents for what the chain makes: memory of what nothing can read any more.
+def _writes(graph: Graph, chain: Chain) -> Iterator[Write]:
+    """Yield what the chain writes: inner values over inner ones, others over what comes from outside.
 
-    ``placed``: what lies in another value already. ONNX Runtime orders nodes by what they read and nothing
-    else: other readers of the memory must be among those that a node depends on.
+    ONNX Runtime orders nodes by what they read and nothing else: who else reads an operand must be among
+    those that a node depends on.
     """
-    nodes = {index: graph.nodes[index] for index in range(chain.first, chain.end)}
-    maker = {made(node)[0]: index for index, node in nodes.items()}
-    readers: dict[str, set[int]] = {}
-    before: dict[int, set[int]] = {}
-    for index, node in nodes.items():
-        before[index] = {index}
-        for name in reads(node):
-            readers.setdefault(name, set()).add(index)
-            before[index] |= before.get(maker.get(name, -1), set())
-    parents: dict[str, tuple[str, int]] = {}
-    taken: set[str] = set()
-    for index, node in nodes.items():
-        result = made(node)[0]
-        if result in placed:
-            continue
-        operands = list(reads(node)) if node.op_type in IN_PLACE else []
+    nodes = graph.nodes[chain.first : chain.end]
+    maker = {made(node)[0]: at for at, node in enumerate(nodes)}
+    before: list[set[int]] = []
+    for at, node in enumerate(nodes):
+        needed = (before[maker[name]] for name in reads(node) if name in maker)
+        before.append({at}.union(*needed))
+    for at, node in enumerate(nodes):
+        (result,), own = made(node), reads(node)
+        later = {
+            name for k, each in enumerate(nodes) if k not in before[at] for name in reads(each)
+        }
+        operands = written_over(graph, node)
         if node.op_type == "QuantizeLinear":
             # The bytes that the chain is made of: all of a slice is read by then.
-            operands = [name for name in readers if name not in reads(node)]
-        for name in operands:
-            if (
-                name not in graph.values
-                or graph.values[name].n_bytes != graph.values[result].n_bytes
-            ):
-                continue
-            ours = (
-                name in chain.inner
-                if result in chain.inner
-                else name not in maker and storage.dies(name, chain.end)
-            )
-            if ours and name not in taken and readers[name] <= before[index]:
-                parents[result] = (name, 0)
-                taken.add(name)
-                break
-    return parents
+            others = dict.fromkeys(name for each in nodes for name in reads(each))
+            operands = [name for name in others if name not in own]
+        alike = [
+            name
+            for name in operands
+            if name not in later
+            and (name in chain.inner if result in chain.inner else name not in maker)
+        ]
+        yield Write(result, alike, {*own, *later}, chain.end)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from models.compiler.analysis.alias import Aliases, find_aliases, over_operands
+from models.compiler.analysis.alias import Aliases, find_aliases, lone_writes, over_operands
 from models.compiler.analysis.fused import Fused, with_fused
 from models.compiler.analysis.graph import Graph
 from models.compiler.analysis.opaque import name, with_regions
@@ -156,7 +156,7 @@ def _cut(graph: Graph, target: Target, chunk_bytes: int, measure: Measure) -> Pa
         sliced = {index for chain in chains.values() for index in range(chain.first, chain.end)}
         sliced |= grouped
         lone = (index for index in range(len(graph.nodes)) if index not in sliced)
-        aliases = over_operands(graph, aliases, lone)
+        aliases = over_operands(graph, aliases, lone_writes(graph, lone))
     kept = {*aliases.parents, *(parent for parent, _ in aliases.parents.values())}
 
     def region_piece(index: int) -> CutPiece | None:

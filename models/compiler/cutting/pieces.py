@@ -107,6 +107,21 @@ def serialise_nodes(
     return bytes(model.SerializeToString(deterministic=True))
 
 
+def named_model(
+    graph: Graph,
+    title: str,
+    nodes: Sequence[onnx.NodeProto],
+    ports: Iterable[Iterable[str]],
+    tensors: Sequence[TensorProto],
+) -> onnx.ModelProto:
+    """Return ``nodes`` as they are as a model; ``ports``: its inputs, then its outputs."""
+    inputs, outputs = (
+        [described(port(graph, name, graph.array(name).shape)) for name in names] for names in ports
+    )
+    made = helper.make_graph(nodes, title, inputs, outputs, tensors)
+    return helper.make_model(made, opset_imports=graph.opsets, ir_version=graph.ir_version)
+
+
 def _renamed(node: onnx.NodeProto, names: Mapping[str, str]) -> onnx.NodeProto:
     """Return ``node`` without a name, whose values have others: equal nodes are equal bytes."""
     # Attributes come in no particular order: sorted, equal nodes are equal bytes.

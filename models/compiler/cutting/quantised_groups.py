@@ -5,11 +5,12 @@ device with kernels for these (pipeline/devices/integers) makes some channels of
 the same bits; ONNX Runtime runs their nodes one after the other.
 """
 
+import math
 from collections.abc import Collection
 
 from models.compiler.analysis.fused import Fused, FusedNodes
 from models.compiler.analysis.graph import Graph
-from models.compiler.cutting.quantised_nodes import Found, Tasks
+from models.compiler.cutting.quantised_nodes import Found, longest_task
 from models.graphs.nodes import made
 from models.network.operators.quantised import QuantisedTask
 
@@ -20,22 +21,23 @@ _LAYERS = frozenset(("QLinearConv", "QGemm"))
 _FIRST = _LAYERS | {"QLinearConcat", "QuantizeLinear"}
 
 
-def quantised_groups(graph: Graph, most_weights: int | None = None) -> Fused:
+def quantised_groups(graph: Graph, most_weights: float = math.inf) -> Fused:
     """Return the groups of ``graph``, whose nodes follow each other, by first node; no two share one.
 
     ``most_weights``: bytes that a convolution in a group has at most, since all of them are there at once;
-    None: any.
+
     """
-    found = _tasks(graph, Tasks(graph, most_weights))
+    found = _tasks(graph, most_weights)
     return {first: FusedNodes(first, item.end, _added(item)) for first, item in found.items()}
 
 
-def _tasks(graph: Graph, tasks: Tasks) -> dict[int, Found]:
+def _tasks(graph: Graph, most_weights: float = math.inf) -> dict[int, Found]:
     """Return the tasks of several nodes by first node."""
     found: dict[int, Found] = {}
     index = 0
     while index < len(graph.nodes):
-        task = tasks.longest(index) if graph.nodes[index].op_type in _FIRST else None
+        is_first = graph.nodes[index].op_type in _FIRST
+        task = longest_task(graph, index, most_weights) if is_first else None
         if task is not None and task.end > index + 1:
             found[index] = task
             index = task.end
@@ -60,17 +62,16 @@ def edges(graph: Graph, groups: Fused) -> set[int]:
 
 def before_tables(graph: Graph) -> frozenset[str]:
     """Return the values behind which a table may stand: of dense layers, or their maxima."""
-    tasks = Tasks(graph)
     bottlenecks = {
         index
-        for first, group in _tasks(graph, tasks).items()
+        for first, group in _tasks(graph).items()
         if isinstance(group.task, QuantisedTask) and group.task.depthwise >= 0
         for index in range(first, group.end)
     }
     found = set()
     for index, node in enumerate(graph.nodes):
         is_layer = node.op_type in _LAYERS and index not in bottlenecks
-        read = tasks.longest(index) if is_layer else None
+        read = longest_task(graph, index) if is_layer else None
         if read is None or not isinstance(read.task, QuantisedTask):
             continue
         if read.task.addition is None and read.task.depthwise < 0:

@@ -1,4 +1,4 @@
-"""Tasks of quantised layers (models/network/operators/quantised.py), read from nodes one behind the other.
+"""Tasks of quantised layers (models/network/operators/quantised.py): of operators one behind the other.
 
 One convolution or product with channels last, the maxima of its windows, a table in which bytes are looked
 up, a sum; layers around a depthwise one, with the sum behind them (seed 004, Fig. 5); in front of layers
@@ -8,13 +8,26 @@ together; the average of each channel.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import onnx
 
 from models.compiler.analysis.graph import Graph
-from models.graphs.nodes import domain_of, made, node_of
-from models.network.fields import Array
-from models.network.node import Known, Node, NodeReader, UnsuitedError
+from models.graphs.nodes import made
+from models.network.node import UnsuitedError
+from models.network.operators import (
+    Combine,
+    Conversion,
+    Convolution,
+    Move,
+    OnBytes,
+    Pool,
+    Reduction,
+)
+from models.network.operators.movement import strides_of
+from models.network.operators.on_bytes import BYTE_TYPES, Numbers, Quantisation
 from models.network.operators.quantised import (
     BYTES,
     Concatenation,
@@ -28,17 +41,9 @@ from models.network.operators.quantised import (
     Sum,
     Table,
 )
-from models.network.windows import SAME, Windows
 
-CONVOLUTION, PRODUCT = "com.microsoft.QLinearConv", "com.microsoft.QGemm"
-_AVERAGE = "com.microsoft.QLinearGlobalAveragePool"
-_CONCATENATION, _SUM = "com.microsoft.QLinearConcat", "com.microsoft.QLinearAdd"
-_MAXIMA = "com.microsoft.NhwcMaxPool"
 # Axes of an image, and how they are turned so that channels lie last.
-_IMAGE, _CHANNELS_LAST = 4, [0, 2, 3, 1]
-# The element type of numbers of bytes, as ONNX has it.
-_INT32 = 6
-_SIGNED = {"uint8": False, "int8": True}
+_IMAGE, _CHANNELS_LAST = 4, (0, 2, 3, 1)
 
 
 class Found(NamedTuple):
@@ -49,57 +54,30 @@ class Found(NamedTuple):
     names: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class _Image:
-    """What has been read so far: ``name`` is bytes of so many channels of each pixel."""
-
-    name: str
-    size: tuple[int, int]
-    channels: int
-
-
-class Tasks:
-    """Reads tasks from nodes of ``graph``.
+def longest_task(graph: Graph, first: int, most_weights: float = math.inf) -> Found | None:
+    """Return the longest task that begins with node ``first``; None: none does.
 
     ``most_weights``: bytes that a convolution has at most, since all of a task are there at once.
     """
+    return _Reader(graph, len(graph.nodes), (), most_weights).found(first)
 
-    def __init__(self, graph: Graph, most_weights: int | None = None) -> None:
-        self.graph = graph
-        self.most_weights = most_weights
-        self.known = Known(self._array, graph.constants.get)
-        self._opsets = {domain_of(item.domain): item.version for item in graph.opsets}
-        self._nodes: dict[int, Node] = {}
 
-    def node(self, index: int) -> Node:
-        if index not in self._nodes:
-            self._nodes[index] = node_of(self.graph.nodes[index], self._opsets)
-        return self._nodes[index]
-
-    def _array(self, name: str) -> Array | None:
-        known = name in self.graph.values or name in self.graph.constants
-        return self.graph.array(name) if known else None
-
-    def longest(self, first: int) -> Found | None:
-        """Return the longest task that begins with node ``first``; None: none does."""
-        return _Reader(self, len(self.graph.nodes)).found(first)
-
-    def whole(self, nodes: range, ports: Sequence[str]) -> Found | None:
-        """Return the task that ``nodes`` are, whose first tensors are ``ports``; None: something else."""
-        found = _Reader(self, nodes.stop, ports).found(nodes.start)
-        return found if found is not None and found.end == nodes.stop else None
+def whole_task(graph: Graph, nodes: range, ports: Sequence[str]) -> Found | None:
+    """Return the task that ``nodes`` are, whose first tensors are ``ports``; None: something else."""
+    found = _Reader(graph, nodes.stop, ports, math.inf).found(nodes.start)
+    return found if found is not None and found.end == nodes.stop else None
 
 
 class _Reader:
-    """Reads one task of ``tasks`` up to node ``end``; ``ports``: names of its first tensors.
+    """Reads one task of ``graph`` up to node ``end``; ``ports``: names of its first tensors.
 
     Methods raise UnsuitedError where nodes are something else.
     """
 
-    def __init__(self, tasks: Tasks, end: int, ports: Sequence[str] = ()) -> None:
-        self._tasks = tasks
-        self._graph = tasks.graph
+    def __init__(self, graph: Graph, end: int, ports: Sequence[str], most_weights: float) -> None:
+        self._graph = graph
         self._end = end
+        self._most_weights = most_weights
         self._numbers = {name: number for number, name in enumerate(ports)}
         self._at = 0  # the next node
 
@@ -107,8 +85,7 @@ class _Reader:
         """Return the task that begins with node ``first``; None: none does."""
         self._at = first
         try:
-            average = self._tasks.node(first).operator == _AVERAGE
-            return self._checked(self._average() if average else self._task())
+            return self._checked(self._whole())
         except UnsuitedError:
             return None
 
@@ -118,307 +95,200 @@ class _Reader:
             raise UnsuitedError(fault)
         names = tuple(self._numbers)
         for tensor in task.tensors():
-            array = self._known(names[tensor.number])
+            array = self._graph.array(names[tensor.number])
             fits = (array.dtype, math.prod(array.shape)) == (tensor.dtype, tensor.count)
             if not fits or tensor.passes != (names[tensor.number] in self._graph.values):
                 raise UnsuitedError(f"{tensor.what} does not fit")
-        result = self._known(made(self._graph.nodes[self._at - 1])[0])
+        result = self._graph.array(self._made)
         if result.dtype != task.result.dtype or result.n_bytes != task.result.n_bytes:
             raise UnsuitedError("the result does not fit")
         return Found(self._at, task, names)
 
-    def _known(self, name: str) -> Array:
-        array = self._tasks.known.array(name)
-        if array is None:
-            raise UnsuitedError("an array is not known")
-        return array
-
     def _number(self, name: str) -> int:
         return self._numbers.setdefault(name, len(self._numbers))
 
-    def _next(self) -> str:
-        """Return the operator of the next node if it alone reads what the one before it makes, else ""."""
-        if self._at >= self._end:
-            return ""
+    def _scaling(self, of: Quantisation) -> Scaling:
+        scale, zero = self._number(of.scale.name), self._number(of.zero.name)
+        return Scaling(scale=scale, zero=zero, signed=of.dtype == "int8")
+
+    @property
+    def _made(self) -> str:
+        """What the node before makes."""
+        return made(self._graph.nodes[self._at - 1])[0]
+
+    def _take(self) -> onnx.NodeProto:
+        """Return the next node, which lies in no region."""
+        if self._graph.region(self._at) is not None:
+            raise UnsuitedError("in a region")
+        self._at += 1
+        return self._graph.nodes[self._at - 1]
+
+    def _follow(self) -> onnx.NodeProto:
+        """As ``_take``, of a node that alone reads what the one before it makes."""
         names = made(self._graph.nodes[self._at - 1])
         alone = len(names) == 1 and names[0] not in self._graph.outputs
-        alone = alone and self._graph.readers.get(names[0]) == [self._at]
-        return self._tasks.node(self._at).operator if alone else ""
-
-    def _take(self) -> NodeReader:
-        """Return the next node, which has one output and lies in no region."""
-        node = self._tasks.node(self._at)
-        if self._graph.region(self._at) is not None or len(node.outputs) != 1:
-            raise UnsuitedError("in a region, or of several outputs")
-        self._at += 1
-        return NodeReader(node, self._tasks.known)
-
-    def _follow(self, operator: str) -> NodeReader:
-        """As ``_take``, of an ``operator`` that alone reads what the node before it makes."""
-        if self._next() != operator:
-            raise UnsuitedError(f"no {operator} follows")
+        if self._at >= self._end or not alone or self._graph.readers.get(names[0]) != [self._at]:
+            raise UnsuitedError("nothing follows that alone reads it")
         return self._take()
 
-    def _image(self, name: str) -> _Image:
-        """Return the value ``name`` as bytes with channels last; the rows of a matrix are pixels."""
-        array = self._graph.values.get(name)
-        if array is None or array.dtype not in _SIGNED:
-            raise UnsuitedError("no bytes")
-        if len(array.shape) == 2:
-            rows, channels = array.shape
-            return _Image(name, (1, rows), channels)
-        if len(array.shape) != _IMAGE or array.shape[0] != 1:
-            raise UnsuitedError("no image")
-        _, height, width, channels = array.shape
-        return _Image(name, (height, width), channels)
+    def _next(self, kind: type[Numbers]) -> OnBytes[Numbers]:
+        """Return the ``kind`` on bytes that follows."""
+        found = self._graph.operator(self._follow())
+        if not isinstance(found, OnBytes) or not isinstance(found.operator, kind):
+            raise UnsuitedError("another operator")
+        return found
 
-    def _scaling(self, read: NodeReader, at: int) -> Scaling:
-        """Return the scale and zero point of inputs ``at`` and the next."""
-        scale, zero = read.name(at), read.name(at + 1)
-        signed = _SIGNED.get(self._known(zero).dtype)
-        if signed is None:
-            raise UnsuitedError("no bytes")
-        return Scaling(scale=self._number(scale), zero=self._number(zero), signed=signed)
-
-    def _task(self) -> QuantisedTask:
-        operator = self._tasks.node(self._at).operator
+    def _whole(self) -> Quantised:
         rectangle: Rectangle | None = None
         joined: Concatenation | None = None
-        source = self._tasks.node(self._at).inputs[:1]
-        if operator == "QuantizeLinear":
-            rectangle, image = self._rectangle()
-        elif operator == _CONCATENATION:
-            joined, image = self._concatenation()
-            source = self._tasks.node(self._at - 1).inputs[2:3]
-        elif operator in (CONVOLUTION, PRODUCT):
-            image = self._image(source[0])
-        else:
-            raise UnsuitedError("no layer")
-        number = self._number(source[0])
-        layer, image = self._layer(self._take(), image)
-        task = QuantisedTask(source=number, layers=(layer,), rectangle=rectangle, joined=joined)
-        first = self._at
-        task = task if layer.depthwise else self._behind(task, image)
-        if self._at > first:
-            return task
-        task = self._around(task, image)
-        if joined is not None and self._at > first:
-            raise UnsuitedError("joined before layers around a depthwise one")
-        return task
+        match first := self._graph.operator(self._take()):
+            case OnBytes(operator=Reduction()):
+                return self._average(first)
+            case OnBytes(operator=Convolution(x=x)):
+                source, layer = self._number(x.name), self._layer(first)
+            case Conversion(x=x):
+                source, rectangle = self._number(x.name), self._rectangle(first)
+                layer = self._further()
+            case OnBytes(operator=Move()):
+                joined = self._concatenation(first)
+                source, layer = joined.parts[0].source, self._further()
+            case _:
+                raise UnsuitedError("no layer")
+        task = QuantisedTask(source=source, layers=(layer,), rectangle=rectangle, joined=joined)
+        return self._behind(task)
 
-    def _rectangle(self) -> tuple[Rectangle, _Image]:
-        """Take the nodes that quantise a rectangle of planes of the request and put channels last."""
-        read = self._take()
-        planes = read.floats(0)
-        if len(planes.shape) != _IMAGE or planes.shape[0] != 1:
-            raise UnsuitedError("no image")
-        if planes.name not in self._graph.inputs:
-            raise UnsuitedError("not of the request")
-        self._number(planes.name)
-        scaling, low, high = self._scaling(read, 1), [0] * _IMAGE, list(planes.shape)
-        while self._next() == "Slice":
-            cut = self._take()
-            axes, firsts, ends = (cut.listed(at, "") for at in (3, 1, 2))
-            if cut.has(4) and set(cut.listed(4, "")) != {1}:
-                raise UnsuitedError("steps")
-            for axis, first, end in zip(axes, firsts, ends, strict=True):
-                last = min(end, planes.shape[axis])
-                whole = (low[axis], high[axis]) == (0, planes.shape[axis])
-                if axis not in (2, 3) or not whole or not 0 <= first < last:
-                    raise UnsuitedError("no rectangle of it")
-                low[axis], high[axis] = first, last
-        turned = self._follow("Transpose")
-        if turned.attribute("perm") != _CHANNELS_LAST or self._next() != CONVOLUTION:
-            raise UnsuitedError("channels do not lie last, or no layer reads them")
-        size = (high[2] - low[2], high[3] - low[3])
-        image = _Image(turned.output, size, planes.shape[1])
-        return Rectangle(first_row=low[2], first_column=low[3], made=scaling), image
+    def _rectangle(self, first: Conversion) -> Rectangle:
+        """Take what cuts a rectangle out of quantised planes of the request and puts channels last."""
+        if first.x.name not in self._graph.inputs or len(first.x.shape) != _IMAGE:
+            raise UnsuitedError("no image of the request")
+        made, row, column = self._scaling(first.scaling), 0, 0
+        while True:
+            move = self._graph.operator(self._follow())
+            if not isinstance(move, Move) or len(move.copies) != 1:
+                raise UnsuitedError("channels do not lie last")
+            (copy,) = move.copies
+            shape, strides = copy.x.shape, strides_of(copy.x.shape)
+            if copy.read == tuple(strides[axis] for axis in _CHANNELS_LAST):
+                return Rectangle(first_row=row, first_column=column, made=made)
+            _, channel, *begin = map(int, np.unravel_index(copy.start, shape))
+            if copy.read != strides or channel or copy.sizes[1] != shape[1]:
+                raise UnsuitedError("no rectangle of it")
+            row, column = row + begin[0], column + begin[1]
 
-    def _concatenation(self) -> tuple[Concatenation, _Image]:
-        """Take the node that puts tensors one behind the other along channels."""
-        read = self._take()
-        read.require("axis", -1, _IMAGE - 1)
-        images, parts = [], []
-        for at in range(2, len(read.node.inputs), 3):
-            image = self._image(read.name(at))
-            images.append(image)
-            parts.append(
-                Part(
-                    source=self._number(image.name),
-                    channels=image.channels,
-                    given=self._scaling(read, at + 1),
-                )
-            )
-        if len({image.size for image in images}) != 1 or self._next() != CONVOLUTION:
-            raise UnsuitedError("images of several sizes, or no layer reads them")
-        channels = sum(part.channels for part in parts)
-        made_image = _Image(read.output, images[0].size, channels)
-        return Concatenation(parts=tuple(parts), made=self._scaling(read, 0)), made_image
+    def _concatenation(self, of: OnBytes[Move]) -> Concatenation:
+        """Return tensors that are put one behind the other along channels."""
+        parts, size = [], of.y.shape[:-1]
+        for copy, given in zip(of.operator.copies, of.scales, strict=False):
+            if len(size) != _IMAGE - 1 or copy.x.shape[:-1] != size:
+                raise UnsuitedError("images of several sizes")
+            source, channels = self._number(copy.x.name), copy.x.shape[-1]
+            parts.append(Part(source=source, channels=channels, given=self._scaling(given)))
+        return Concatenation(parts=tuple(parts), made=self._scaling(of.scales[-1]))
 
-    def _layer(self, read: NodeReader, image: _Image) -> tuple[QuantisedLayer, _Image]:
-        """Return the convolution or product of ``image`` that a node is, and what it makes."""
-        if read.name(0) != image.name:
+    def _further(self) -> QuantisedLayer:
+        """Return the layer of what was made."""
+        source, found = self._made, self._next(Convolution)
+        if found.operator.x.name != source:
             raise UnsuitedError("reads something else")
-        if read.node.operator == CONVOLUTION:
-            layer = self._convolution(read, image)
-        elif read.node.operator == PRODUCT:
-            layer = self._product(read, image)
-        else:
-            raise UnsuitedError("no layer")
-        rows, columns = layer.windows.result
-        return layer, _Image(read.output, (rows, columns), layer.filters)
+        return self._layer(found)
 
-    def _convolution(self, read: NodeReader, image: _Image) -> QuantisedLayer:
-        read.require("auto_pad", "NOTSET")
-        weights = read.constant(3)
-        if not read.attribute("channels_last") or weights.ndim != _IMAGE:
-            raise UnsuitedError("channels come first")
-        if self._tasks.most_weights is not None and weights.nbytes > self._tasks.most_weights:
-            raise UnsuitedError("large weights")
-        filters, depth, *kernel = weights.shape
-        group = read.attribute("group", 1)
-        depthwise = group == filters == image.channels and filters > 1
-        if depth * group != image.channels or not (depthwise or group == 1):
-            raise UnsuitedError("groups")
-        windows = read.windows(kernel, image.size)
-        return self._of(read, image, filters, windows, depthwise=depthwise, bias=8, made=6)
-
-    def _product(self, read: NodeReader, image: _Image) -> QuantisedLayer:
-        read.require("transA", 0)
-        read.require("alpha", 1.0)
-        weights = read.constant(3)
-        by_inputs = not read.attribute("transB", 0)
-        if weights.ndim != 2 or weights.shape[1 - by_inputs] != image.channels:
-            raise UnsuitedError("weights of another shape")
-        filters = weights.shape[by_inputs]
-        if read.has(6) and read.constant(6).shape != (filters,):
+    def _layer(self, of: OnBytes[Convolution]) -> QuantisedLayer:
+        """Return a convolution or a product."""
+        operator, filters = of.operator, of.operator.filters
+        depthwise = operator.is_depthwise and operator.groups == filters
+        if not of.last or operator.x.shape[0] != 1 or not (depthwise or operator.groups == 1):
+            raise UnsuitedError("channels come first, several images, or groups")
+        if operator.bias is not None and operator.bias.shape != (filters,):
             raise UnsuitedError("biases are broadcast")
-        windows = Windows((SAME, SAME), image.size, image.size)
-        return self._of(read, image, filters, windows, by_inputs=by_inputs, bias=6, made=7)
-
-    def _of(
-        self,
-        read: NodeReader,
-        image: _Image,
-        filters: int,
-        windows: Windows,
-        *,
-        bias: int,
-        made: int,
-        depthwise: bool = False,
-        by_inputs: bool = False,
-    ) -> QuantisedLayer:
-        """Return the layer whose bias is input ``bias``, and the scale of what it makes ``made``."""
-        counts = [read.constant(at).size for at in (4, 5)]
-        scales_apart, zeros_apart = (count > 1 for count in counts)
+        if _is_image(of) and operator.weight.n_bytes > self._most_weights:
+            raise UnsuitedError("large weights")
+        given, weight, made = of.scales
         return QuantisedLayer(
-            weights=self._number(read.name(3)),
-            bias=self._number(read.name(bias)) if read.has(bias) else None,
-            given=self._scaling(read, 1),
-            weight=self._scaling(read, 4),
-            made=self._scaling(read, made),
-            channels=image.channels,
+            weights=self._number(operator.weight.name),
+            bias=None if operator.bias is None else self._number(operator.bias.name),
+            given=self._scaling(given),
+            weight=self._scaling(weight),
+            made=self._scaling(made),
+            channels=operator.x.shape[1],
             filters=filters,
-            windows=windows,
+            windows=operator.windows,
             depthwise=depthwise,
-            by_inputs=by_inputs,
-            scales_apart=scales_apart,
-            zeros_apart=zeros_apart,
+            by_inputs=of.by_inputs,
+            scales_apart=math.prod(weight.scale.shape) > 1,
+            zeros_apart=math.prod(weight.zero.shape) > 1,
         )
 
-    def _behind(self, task: QuantisedTask, image: _Image) -> QuantisedTask:
-        """Return ``task`` of a layer alone with what is made of its bytes at once."""
-        adds = self._tasks.node(self._at - 1).operator == CONVOLUTION
-        for step in (self._pool, self._table, self._sum):
+    def _behind(self, task: QuantisedTask) -> QuantisedTask:
+        """Return ``task`` of one layer with all that follows, as long as there is a kernel."""
+        for step in (self._pool, self._table, self._layers, self._layers, self._sum):
             start = self._at
             try:
-                if step != self._sum or (adds and task.pool is None):
-                    task, image = step(task, image)
+                further = step(task)
             except UnsuitedError:
                 self._at = start
-        return task
-
-    def _around(self, task: QuantisedTask, image: _Image) -> QuantisedTask:
-        """Return ``task`` with the layers around a depthwise one, and the sum behind them."""
-        for step in (self._depthwise, self._projected, self._sum):
-            start = self._at
-            try:
-                task, image = step(task, image)
-            except UnsuitedError:
+                continue
+            if task.joined is not None and further.depthwise >= 0:
+                raise UnsuitedError("layers around a depthwise one are a task, and read one tensor")
+            if further.fault():
                 self._at = start
-                break
+            else:
+                task = further
         return task
 
-    def _depthwise(self, task: QuantisedTask, image: _Image) -> tuple[QuantisedTask, _Image]:
-        """Return ``task`` with the depthwise layer behind the first one, unless it is that."""
-        if task.layers[0].depthwise:
-            return task, image
-        task, image = self._with_layer(task, image)
-        if task.depthwise < 0:
-            raise UnsuitedError("no depthwise layer")
-        return task, image
+    def _layers(self, task: QuantisedTask) -> QuantisedTask:
+        """Take a layer around a depthwise one."""
+        return replace(task, layers=(*task.layers, self._further()))
 
-    def _projected(self, task: QuantisedTask, image: _Image) -> tuple[QuantisedTask, _Image]:
-        """Return ``task`` with the layer behind the depthwise one."""
-        task, image = self._with_layer(task, image)
-        if task.layers[-1].depthwise or not task.layers[-1].is_pointwise:
-            raise UnsuitedError("a window")
-        return task, image
+    def _pool(self, task: QuantisedTask) -> QuantisedTask:
+        """Take the maxima of windows."""
+        pool = self._next(Pool)
+        if pool.operator.kind != "largest" or not pool.last:
+            raise UnsuitedError("channels come first, or means")
+        return replace(task, pool=pool.operator.windows)
 
-    def _with_layer(self, task: QuantisedTask, image: _Image) -> tuple[QuantisedTask, _Image]:
-        layer, image = self._layer(self._follow(CONVOLUTION), image)
-        return replace(task, layers=(*task.layers, layer)), image
-
-    def _pool(self, task: QuantisedTask, image: _Image) -> tuple[QuantisedTask, _Image]:
-        """Take the maxima of windows of ``image``."""
-        read = self._follow(_MAXIMA)
-        read.require("auto_pad", "NOTSET")
-        windows = read.windows(read.attribute("kernel_shape"), image.size)
-        task = replace(task, pool=windows)
-        if fault := task.fault():
-            raise UnsuitedError(fault)
-        rows, columns = windows.result
-        return task, _Image(read.output, (rows, columns), image.channels)
-
-    def _table(self, task: QuantisedTask, image: _Image) -> tuple[QuantisedTask, _Image]:
-        """Take the two nodes that look up ``image`` in a table (optimising/tables.py)."""
-        self._follow("Cast").require("to", _INT32)
-        read = self._follow("Gather")
-        read.require("axis", 0)
-        values = read.constant(0)
-        signed = _SIGNED.get(values.dtype.name)
-        if signed is None or values.shape != (BYTES,):
+    def _table(self, task: QuantisedTask) -> QuantisedTask:
+        """Take the two nodes that look up bytes in a table (optimising/tables.py)."""
+        cast, gather = self._follow(), self._follow()
+        if (cast.op_type, gather.op_type) != ("Cast", "Gather"):
+            raise UnsuitedError("no table")
+        values = self._graph.constants.get(gather.input[0])
+        if values is None or values.dtype.name not in BYTE_TYPES or values.shape != (BYTES,):
             raise UnsuitedError("no table of bytes")
-        table = Table(values=self._number(read.name(0)), signed=signed)
-        return replace(task, table=table), _Image(read.output, image.size, image.channels)
+        table = Table(values=self._number(gather.input[0]), signed=values.dtype.name == "int8")
+        return replace(task, table=table)
 
-    def _sum(self, task: QuantisedTask, image: _Image) -> tuple[QuantisedTask, _Image]:
-        """Take the sum of ``image`` and another value of its shape."""
-        read = self._follow(_SUM)
-        first, second = read.name(0), read.name(3)
-        other = self._image(first if image.name == second else second)
-        if first == second or (other.size, other.channels) != (image.size, image.channels):
-            raise UnsuitedError("another shape")
-        one, two, three = (self._scaling(read, at) for at in (1, 4, 6))
-        addition = Sum(
-            other=self._number(other.name),
-            over=image.name == second,
-            first=one,
-            second=two,
-            made=three,
-        )
-        return replace(task, addition=addition), _Image(read.output, image.size, image.channels)
+    def _sum(self, task: QuantisedTask) -> QuantisedTask:
+        """Take the sum of what was made and another value of its shape."""
+        name, of = self._made, self._next(Combine)
+        first, second = of.operator.operands
+        if of.operator.kind != "add" or first.name == second.name or first.shape != second.shape:
+            raise UnsuitedError("no sum, or of another shape")
+        if not _is_image(of):
+            raise UnsuitedError("of a product")
+        over = name == second.name
+        other = first.name if over else second.name
+        if other not in self._graph.values:
+            raise UnsuitedError("of a constant")
+        one, two, three = map(self._scaling, of.scales)
+        number = self._number(other)
+        addition = Sum(other=number, over=over, first=one, second=two, made=three)
+        return replace(task, addition=addition)
 
-    def _average(self) -> QuantisedAverage:
-        """Take the node that averages each channel."""
-        read = self._take()
-        image = self._image(read.name(0))
-        if not read.attribute("channels_last"):
-            raise UnsuitedError("channels come first")
+    def _average(self, of: OnBytes[Reduction]) -> QuantisedAverage:
+        """Return the average of each channel."""
+        x = of.operator.x
+        if not of.last or not _is_image(of) or x.shape[0] != 1:
+            raise UnsuitedError("channels come first, or several images")
+        given, made = of.scales
         return QuantisedAverage(
-            source=self._number(image.name),
-            given=self._scaling(read, 1),
-            made=self._scaling(read, 3),
-            channels=image.channels,
-            pixels=math.prod(image.size),
+            source=self._number(x.name),
+            given=self._scaling(given),
+            made=self._scaling(made),
+            channels=x.shape[1],
+            pixels=math.prod(x.shape[2:]),
         )
+
+
+def _is_image(of: OnBytes[Any]) -> bool:
+    """Return whether it makes rows and columns, and not a matrix."""
+    return len(of.y.shape) == _IMAGE

@@ -2,12 +2,9 @@
 
 from collections.abc import Collection
 
-import numpy as np
-from onnx import TensorProto, helper, numpy_helper
-
 from models.compiler.analysis.graph import Graph, Region
 from models.compiler.analysis.slices import CutPiece, Slice
-from models.compiler.cutting.pieces import described, port
+from models.compiler.cutting.pieces import named_model
 from models.errors import CompileError
 from models.graphs.nodes import label, made, reads
 from models.packs.records.pieces import Resident
@@ -48,24 +45,15 @@ def serialise_resident(graph: Graph, piece: CutPiece) -> bytes:
         CompileError: they are too large for one message.
     """
     nodes = graph.nodes[piece.first_node : piece.end_node]
-    constants = list(_constants(graph, piece))
+    constants = graph.constants_of(nodes)
     n_bytes = sum(_tensor_bytes(graph, name) for name in constants)
     if n_bytes > _MAX_BYTES:
         raise CompileError(
             f"{piece.end_node - piece.first_node} nodes from {label(nodes[0])!r} on cannot be streamed "
             f"and have {n_bytes} bytes of weights; an ONNX message holds 2 GiB"
         )
-    model = helper.make_model(
-        helper.make_graph(
-            list(nodes),
-            "",
-            [described(port(graph, part.name, part.shape)) for part in piece.inputs.values()],
-            [described(port(graph, part.name, part.shape)) for part in piece.outputs.values()],
-            [_tensor(graph, name) for name in constants],
-        ),
-        opset_imports=graph.opsets,
-        ir_version=graph.ir_version,
-    )
+    tensors = [graph.tensor(name) for name in constants]
+    model = named_model(graph, "", nodes, (piece.inputs, piece.outputs), tensors)
     return bytes(model.SerializeToString(deterministic=True))
 
 
@@ -77,19 +65,8 @@ def resident_record(graph: Graph, piece: CutPiece) -> Resident | None:
     return Resident(
         nodes=tuple(label(node) for node in nodes),
         operators=tuple(node.op_type for node in nodes),
-        weight_bytes=sum(_tensor_bytes(graph, name) for name in _constants(graph, piece)),
+        weight_bytes=sum(_tensor_bytes(graph, name) for name in graph.constants_of(nodes)),
         reasons=piece.region.reasons,
-    )
-
-
-def _constants(graph: Graph, piece: CutPiece) -> dict[str, None]:
-    """Return the names of the constants that the nodes of ``piece`` read."""
-    nodes = graph.nodes[piece.first_node : piece.end_node]
-    return dict.fromkeys(
-        name
-        for node in nodes
-        for name in reads(node)
-        if name in graph.constants or name in graph.tensors
     )
 
 
@@ -97,12 +74,6 @@ def _tensor_bytes(graph: Graph, name: str) -> int:
     if name in graph.constants:
         return graph.constants[name].nbytes
     return graph.tensors[name].ByteSize()
-
-
-def _tensor(graph: Graph, name: str) -> TensorProto:
-    if name in graph.tensors:
-        return graph.tensors[name]
-    return numpy_helper.from_array(np.asarray(graph.constants[name]), name)
 
 
 def known_bytes(graph: Graph, piece: CutPiece) -> int:

@@ -4,19 +4,22 @@ Some operators compute nothing there: outside of the blocked layout each of thei
 they read, which a region copies, or reads where they lie. One node, or the three of a channel shuffle.
 """
 
-from collections.abc import Mapping, Sequence
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Literal
 
+import numpy as np
 import onnx
 
 from models.compiler.analysis.graph import NCHWC_DOMAIN, Graph
-from models.graphs.nodes import attributes, made
+from models.graphs.nodes import made
 from models.network.operators.elements import POINTWISE
 from models.network.operators.movement import RESHAPES, Move, strides_of
 
 #: Planes of one value after the other: name, first plane, how many.
 Parts = tuple[tuple[str, int, int], ...]
-_CHANNELS = 1
-_SHUFFLE = [0, 2, 1, 3, 4]
+_RANK = 4
 
 
 class RowLayouts:
@@ -76,12 +79,49 @@ class RowLayouts:
         self._shapes[name] = shape
 
 
-def sliced(graph: Graph, node: onnx.NodeProto) -> Mapping[str, Parts]:
-    """Return what a Slice along channels takes, by its output; nothing where it takes anything else."""
-    axis, planes = taken(graph, node) or (0, range(0))
-    return (
-        {node.output[0]: ((node.input[0], planes.start, len(planes)),)} if axis == _CHANNELS else {}
-    )
+def planes_of(graph: Graph, node: onnx.NodeProto) -> Mapping[str, Parts]:
+    """Return the planes of inputs that each output of ``node`` is; nothing where it moves less than planes.
+
+    A channel shuffle (ShuffleNet) is Reshape, Transpose, ``node``, and Reshape: what the first reads and
+    the last makes is said instead.
+    """
+    move = graph.operator(node)
+    found: dict[str, list[tuple[int, int, str]]] = {}
+    for copy in move.copies if isinstance(move, Move) else ():
+        name = _image(graph, copy.x.name, "before")
+        result = _image(graph, copy.y.name, "behind")
+        plane = copy.sizes[-2:]
+        strides, size = strides_of(plane), math.prod(plane)
+        is_whole = all(graph.array(each).shape[-2:] == plane for each in (name, result))
+        if not is_whole or copy.read[-2:] != strides or copy.written[-2:] != strides:
+            return {}
+        at = np.indices(copy.sizes[:-2]).reshape(len(copy.sizes) - 2, -1)
+        read, written = (
+            (np.array(steps[:-2], np.int64) @ at + first) // size
+            for steps, first in ((copy.read, copy.start), (copy.written, copy.place))
+        )
+        pairs = zip(written.tolist(), read.tolist(), strict=True)
+        found.setdefault(result, []).extend((to, each, name) for to, each in pairs)
+    return {result: tuple(_runs(sorted(planes))) for result, planes in found.items()}
+
+
+def _image(graph: Graph, name: str, side: Literal["before", "behind"]) -> str:
+    """Return what ``name``, if it is no image, is reshaped from or, alone, to."""
+    if len(graph.array(name).shape) == _RANK or name in graph.outputs:
+        return name
+    maker, readers = graph.makers.get(name), graph.readers.get(name, [])
+    index = maker if side == "before" else readers[0] if len(readers) == 1 else None
+    node = None if index is None else graph.nodes[index]
+    if node is None or node.op_type not in RESHAPES:
+        return name
+    return node.input[0] if side == "before" else node.output[0]
+
+
+def _runs(planes: Sequence[tuple[int, int, str]]) -> Iterator[tuple[str, int, int]]:
+    """Yield name, first plane and length of what lies together in ``planes``: where to, which, of what."""
+    for _, run in itertools.groupby(planes, lambda each: (each[0] - each[1], each[2])):
+        (_, first, name), *others = run
+        yield name, first, 1 + len(others)
 
 
 def taken(graph: Graph, node: onnx.NodeProto) -> tuple[int, range] | None:
@@ -91,37 +131,8 @@ def taken(graph: Graph, node: onnx.NodeProto) -> tuple[int, range] | None:
         return None
     (copy,) = move.copies
     whole, strides = copy.x.shape, strides_of(copy.x.shape)
-    axes = [axis for axis, size in enumerate(copy.sizes) if size != whole[axis]] or [_CHANNELS]
-    if len(axes) > 1 or copy.read != strides:
+    axes = [axis for axis, size in enumerate(copy.sizes) if size != whole[axis]]
+    if len(axes) != 1 or copy.read != strides:
         return None
     first = copy.start // strides[axes[0]]
     return axes[0], range(first, first + copy.sizes[axes[0]])
-
-
-def shuffled(graph: Graph, node: onnx.NodeProto, readers: Sequence[int]) -> Mapping[str, Parts]:
-    """Return the planes that a channel shuffle puts together, by what they are reshaped to again.
-
-    It is Reshape, Transpose and Reshape (ShuffleNet); ``node``: the second, the only one with a kernel;
-    ``readers``: of its output.
-    """
-    maker = graph.makers.get(node.input[0])
-    beside = [*([] if maker is None else [maker]), *(readers if len(readers) == 1 else ())]
-    ends = [graph.nodes[index] for index in beside if graph.nodes[index].op_type in RESHAPES]
-    if (
-        attributes(node).get("perm") != _SHUFFLE
-        or len(ends) != 2
-        or node.output[0] in graph.outputs
-    ):
-        return {}
-    source, result = ends[0].input[0], ends[1].output[0]
-    _, groups, channels, height, width = graph.array(node.input[0]).shape
-    shape = (1, groups * channels, height, width)
-    if any(graph.array(name).shape != shape for name in (source, result)):
-        return {}
-    return {
-        result: tuple(
-            (source, group * channels + channel, 1)
-            for channel in range(channels)
-            for group in range(groups)
-        )
-    }

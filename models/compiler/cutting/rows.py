@@ -6,26 +6,27 @@ the last rows are made by one kernel, with the bits of the whole. Only operators
 and operators on elements are here: their kernels add up each output by itself, however many there are.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import onnx
 from onnx import helper
 
+from models.compiler.analysis.alias import written_over
 from models.compiler.analysis.graph import NCHWC_DOMAIN, PLAIN_DOMAINS, Graph
-from models.compiler.cutting.row_layouts import Parts, RowLayouts, shuffled, sliced, taken
+from models.compiler.cutting.row_layouts import RowLayouts, planes_of, taken
 from models.graphs.nodes import attributes, made, with_attributes
 from models.network.fields import stretches
 from models.network.operators import BatchNorm, Convolution, Pool, Resize
 from models.network.operators.convolution import ADDEND
-from models.network.operators.elements import IN_PLACE, POINTWISE, UNEVEN
+from models.network.operators.elements import POINTWISE, UNEVEN
 from models.network.windows import SAME, Window
 from models.packs.records.rows import Outside
 
 _POOLS = ("MaxPool", "AveragePool")
 #: Outside of the blocked layout, where channels are planes.
 _PLAIN = frozenset((*_POOLS, "DepthToSpace", "Slice", "SpaceToDepth", "Transpose"))
-_CHANNELS, _ROWS, _COLUMNS = 1, 2, 3
+_ROWS, _COLUMNS = 2, 3
 Windowed = Convolution | Pool
 
 
@@ -73,8 +74,8 @@ class _Finder:
     def __init__(self, graph: Graph, block: int) -> None:
         self.found = RowGraph()
         self._graph = graph
+        self._block = block
         self._layouts = RowLayouts(graph, block)
-        self._readers = graph.readers
 
     def look(self, index: int) -> None:
         node = self._graph.nodes[index]
@@ -97,10 +98,8 @@ class _Finder:
             return self._blocked_node(index, node) if len(made(node)) == 1 else None
         if node.domain not in PLAIN_DOMAINS:
             return None
-        if node.op_type == "Concat":
-            return self._joined(index, node)
-        if node.op_type == "Split":
-            return self._split(index, node)
+        if node.op_type in ("Concat", "Split"):
+            return self._planes(index, node) if all(node.output) else None
         return self._alone(index, node) if len(made(node)) == 1 else None
 
     def _alone(self, index: int, node: onnx.NodeProto) -> RowNode | None:
@@ -119,28 +118,29 @@ class _Finder:
             return None
         return self._made(index, node, [(node.input[0], SAME)])
 
-    def _joined(self, index: int, node: onnx.NodeProto) -> RowNode | None:
-        if attributes(node)["axis"] not in (_CHANNELS, _CHANNELS - 4):
+    def _planes(self, index: int, node: onnx.NodeProto) -> RowNode | None:
+        """What puts planes in another order; in the blocked layout these are whole blocks."""
+        found = planes_of(self._graph, node)
+        names = dict.fromkeys(name for parts in found.values() for name, _, _ in parts)
+        blocked = not self._layouts.blocked.isdisjoint(names)
+        if not all(map(self._layouts.has_rows, (*names, *found))) or not found:
             return None
-        if not self._layouts.follows(node) and any(
-            name in self._layouts.blocked for name in node.input
-        ):
+        if blocked and not self._layouts.follows(node):
             return None
-        if not all(map(self._layouts.has_rows, node.input)):
-            return None
-        parts = tuple((name, 0, self._layouts.planes(name)) for name in node.input)
-        inputs = tuple((name, SAME) for name in dict.fromkeys(node.input))
-        return RowNode(index, inputs, (node.output[0],), parts=(parts,))
+        unit = self._block if blocked else 1
+        parts = tuple(
+            tuple((name, first // unit, count // unit) for name, first, count in each)
+            for each in found.values()
+        )
+        return RowNode(index, tuple((name, SAME) for name in names), (*found,), parts=parts)
 
     def _plain_node(self, index: int, node: onnx.NodeProto) -> RowNode | None:
         """What runs on rows outside of the blocked layout."""
         source, result = node.input[0], node.output[0]
         if node.op_type == "Slice":
-            planes = self._planes_of(index, sliced(self._graph, node))
-            return planes or self._cropped(index, node)
+            return self._planes(index, node) or self._cropped(index, node)
         if node.op_type == "Transpose":
-            readers = self._readers.get(result, [])
-            return self._planes_of(index, shuffled(self._graph, node, readers))
+            return self._planes(index, node)
         if not (self._layouts.has_rows(source) and self._layouts.has_rows(result)):
             return None
         if node.op_type in _POOLS:
@@ -168,29 +168,6 @@ class _Finder:
             return None
         return self._made(index, node, [(source, window)])
 
-    def _planes_of(self, index: int, found: Mapping[str, Parts]) -> RowNode | None:
-        for result, parts in found.items():
-            names = [*dict.fromkeys(name for name, _, _ in parts)]
-            if all(
-                map(self._layouts.has_rows, (*names, result))
-            ) and self._layouts.blocked.isdisjoint(names):
-                inputs = tuple((name, SAME) for name in names)
-                return RowNode(index, inputs, (result,), parts=(parts,))
-        return None
-
-    def _split(self, index: int, node: onnx.NodeProto) -> RowNode | None:
-        """A split along channels; in the blocked layout its parts are whole blocks."""
-        source, names = node.input[0], tuple(node.output)
-        if attributes(node).get("axis", 0) not in (_CHANNELS, _CHANNELS - 4):
-            return None
-        if not all(map(self._layouts.has_rows, (source, *names))):
-            return None
-        parts, first = [], 0
-        for name in names:
-            parts.append(((source, first, self._layouts.planes(name)),))
-            first += self._layouts.planes(name)
-        return RowNode(index, ((source, SAME),), names, parts=tuple(parts))
-
     def _pointwise(self, index: int, node: onnx.NodeProto) -> RowNode | None:
         """Operators on elements of tensors of one shape, and constants that are the same in every row."""
         tensors = [*dict.fromkeys(name for name in node.input if name in self._graph.values)]
@@ -210,7 +187,7 @@ class _Finder:
                     None  # it makes the output larger than the tensors, or is a fault of the file
                 )
         self._layouts.reshape(node.output[0], shapes.pop())  # a chain (chains.py)
-        in_place = 0 if node.op_type in IN_PLACE and len(tensors) > 0 else None
+        in_place = 0 if written_over(self._graph, node) else None
         return self._made(index, node, [(name, SAME) for name in tensors], in_place)
 
     def _blocked_node(self, index: int, node: onnx.NodeProto) -> RowNode | None:

@@ -27,6 +27,7 @@ from models.graphs.nodes import attributes, copied
 from models.graphs.rewriting import Rewriter
 from models.network.activations import SPELLINGS
 from models.network.fields import Array
+from models.network.operators import Softmax
 from models.network.operators.convolution import ACTIVATIONS, ADDEND
 from models.network.operators.elements import POINTWISE
 from models.packs.records.network import TurnedSoftmax
@@ -139,14 +140,12 @@ class _StayBlocked(Rewriter):
 
     def _is_along_block(self, node: onnx.NodeProto) -> bool:
         """Return whether ``node`` is a softmax along the channels of an image, and these are one block."""
-        shape = self.shape(node.input[0]) if node.op_type in _SOFTMAXES else ()
-        return (
-            not node.domain
-            and self.versions.get("", 0) >= _ALONG_AXIS
-            and len(shape) == 4
-            and shape[_CHANNEL_AXIS] == self._block
-            and attributes(node).get("axis", -1) in (_CHANNEL_AXIS, _CHANNEL_AXIS - 4)
-        )
+        found = self.operator(node) if node.op_type in _SOFTMAXES else None
+        if not isinstance(found, Softmax) or len(found.x.shape) != _RANK:
+            return False
+        _, channels, height, width = found.x.shape
+        along_channels = (found.length, found.inner) == (channels, height * width)
+        return along_channels and channels == self._block
 
     def _along_block(self, node: onnx.NodeProto) -> list[onnx.NodeProto]:
         """Return ``node`` along the rows of a blocked tensor: the same bits."""

@@ -2,25 +2,27 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 from numpy.typing import NDArray
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
+from models.compiler.analysis.graph import Graph
 from models.compiler.analysis.types import Loose, ValueTypes
 from models.compiler.optimising.bodies import rename_reads
 from models.errors import CompileError
-from models.graphs.file import bring_inside, reference
+from models.graphs.file import bring_inside
 from models.graphs.nodes import (
     attributes,
     inner_tensors,
     reads,
-    set_attributes,
     subgraphs,
     versions_of,
+    with_attributes,
 )
 from models.graphs.rewriting import Rewriter
 from models.network.fields import DTYPES, Array
@@ -120,28 +122,24 @@ class TakeCropsApart(Rewriter):
             source = result
 
 
-def store_by_row(
-    model: onnx.ModelProto, values: Mapping[str, Array], constants: dict[str, NDArray[Any]]
-) -> None:
-    """Store constant matrices of ``model`` by output row, so that they can be split, if only they move.
+def store_by_row(graph: Graph) -> Graph:
+    """Return ``graph`` with constant matrices by output row, so that they can be split, if only they move.
 
     ``Gemm`` with transB=0 becomes transB=1, and so does a ``MatMul`` of one row; others compute several
     rows, whose results do not lie together by output channel. Nothing is copied here: a constant becomes
     a view with its axes swapped.
     """
-    tensors = {tensor.name: tensor for tensor in model.graph.initializer}
-    uses = Counter(name for node in model.graph.node for name in reads(node))
-    version = versions_of(model.opset_import).get("", 0)
-    for node in model.graph.node:
-        by_column = _is_gemm_by_column(node) or (
-            version >= _GEMM_WITHOUT_BIAS and _is_row_product(node, values)
-        )
-        tensor = tensors.get(node.input[1]) if by_column else None
-        if tensor is None or tensor.name not in constants or uses[tensor.name] != 1:
-            continue
-        if len(tensor.dims) == 2:
-            _turn_round(tensor, constants)
-            _transpose(node)
+    uses = Counter(name for node in graph.nodes for name in reads(node))
+    has_gemm = graph.versions.get("", 0) >= _GEMM_WITHOUT_BIAS
+    constants, nodes = dict(graph.constants), list(graph.nodes)
+    for index, node in enumerate(nodes):
+        if _is_gemm_by_column(node) or (has_gemm and _is_row_product(node, graph.values)):
+            matrix = constants.get(node.input[1])
+            if matrix is not None and matrix.ndim == 2 and uses[node.input[1]] == 1:
+                constants[node.input[1]] = matrix.T
+                nodes[index] = with_attributes(node, transB=1)
+                nodes[index].op_type = "Gemm" if node.op_type == "MatMul" else node.op_type
+    return replace(graph, nodes=tuple(nodes), constants=constants)
 
 
 def _is_gemm_by_column(node: onnx.NodeProto) -> bool:
@@ -153,17 +151,3 @@ def _is_row_product(node: onnx.NodeProto, values: Mapping[str, Array]) -> bool:
         return False
     row = values.get(node.input[0])
     return row is not None and len(row.shape) == 2 and row.shape[0] == 1 and row.dtype in _PRODUCTS
-
-
-def _turn_round(tensor: onnx.TensorProto, constants: dict[str, NDArray[Any]]) -> None:
-    matrix = constants[tensor.name] = constants[tensor.name].T
-    if reference(tensor) is None:
-        tensor.CopyFrom(numpy_helper.from_array(np.ascontiguousarray(matrix), tensor.name))
-    else:
-        tensor.dims[:] = matrix.shape
-
-
-def _transpose(node: onnx.NodeProto) -> None:
-    if node.op_type == "MatMul":
-        node.op_type = "Gemm"
-    set_attributes(node, transB=1)

@@ -9,6 +9,7 @@ from onnx import TensorProto, defs, numpy_helper
 from models.errors import OnnxError
 from models.graphs.file import reference
 from models.graphs.nodes import all_graphs, label, subgraphs, versions_of
+from models.network.operators.on_bytes import SCALES
 
 # Operators that ONNX Runtime has in ONNX's own sets (SimplifiedLayerNormalization) are not in its
 # standard; the checker passes over nodes of sets that it does not know.
@@ -17,11 +18,8 @@ _UNCHECKED = "unchecked"
 # Inputs with the scale of what an operator makes. Those of what it reads may be zero: all is zero then, as
 # exporters write it of channels without weights.
 _DIVISORS = {
-    "QuantizeLinear": 1,
-    **dict.fromkeys(("QLinearConv", "QLinearMatMul", "QLinearAdd", "QLinearMul"), 6),
-    "QGemm": 7,
-    **dict.fromkeys(("QLinearSigmoid", "QLinearLeakyRelu", "QLinearSoftmax"), 3),
-    **dict.fromkeys(("QLinearAveragePool", "QLinearGlobalAveragePool"), 3),
+    "QLinearMatMul": 6,
+    **{name: at[-1] for name, at in SCALES.items() if at and name != "DequantizeLinear"},
 }
 
 

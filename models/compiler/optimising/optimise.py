@@ -35,7 +35,11 @@ from models.compiler.optimising.integers.floats import (
     make_floats,
 )
 from models.compiler.optimising.integers.limits import LimitIntegers
-from models.compiler.optimising.integers.unsigned import MakeUnsigned, WriteZeroPoints
+from models.compiler.optimising.integers.unsigned import (
+    LeaveTypesToZeroPoints,
+    MakeUnsigned,
+    WriteZeroPoints,
+)
 from models.compiler.optimising.normalise import (
     TakeCropsApart,
     check_ports,
@@ -66,8 +70,8 @@ def optimise(
     folder: Path,
     target: Target | None = None,
     progress: Progress = silent,
-) -> tuple[onnx.ModelProto, Graph]:
-    """Return the optimised model and the graph that the compiler works on.
+) -> Graph:
+    """Return the optimised graph, which the compiler works on.
 
     Args:
         model: from ``read_onnx``; its weights leave the message.
@@ -116,18 +120,24 @@ def optimise(
         along = AlongRows(optimised, placed)
         along.run()
         softmaxes += along.softmaxes
-    constants = _constants(optimised, folder)
-    graph = _graph(optimised, constants, path, folder)
-    _check_shapes(optimised, graph.values, path)
-    store_by_row(optimised, graph.values, constants)
-    return optimised, replace(
-        graph,
+    types = types_of(optimised, path, folder)
+    check_ports(optimised, types, path)
+    _check_shapes(optimised, types.placed, path)
+    graph = Graph(
         nodes=tuple(live(optimised)),
+        values=types.placed,
+        constants=_constants(optimised, folder),
+        inputs=tuple(value.name for value in optimised.graph.input),
+        outputs=tuple(value.name for value in optimised.graph.output),
+        opsets=tuple(_used_opsets(optimised)),
+        loose=types.loose,
         tensors=tensors,
+        ir_version=optimised.ir_version,
         dequantised=dequantised,
         turned_softmaxes=tuple(softmaxes),
-        used_channels=used_channels(graph, plain) if block > 1 else {},
     )
+    graph = store_by_row(graph)
+    return replace(graph, used_channels=used_channels(graph, plain) if block > 1 else {})
 
 
 def _without_integers(folded: Path, path: Path, target: Target) -> tuple[Path, dict[str, str]]:
@@ -169,6 +179,7 @@ def _check_folded(result: Path, path: Path, block: int) -> dict[str, Array]:
     _check_shapes(model, placed, path)
     passes = (FillChannels, AsConvolutions, TransposedAsConvolutions) if block > 1 else ()
     changed = [each(model, placed, block).run() for each in passes]
+    changed.append(LeaveTypesToZeroPoints(model).run())
     if any(changed):
         result.write_bytes(model.SerializeToString())
     return placed
@@ -195,23 +206,6 @@ def _constants(model: onnx.ModelProto, folder: Path) -> dict[str, NDArray[Any]]:
     """Return the initializers of ``model``, which lies in ``folder``; large ones are mapped."""
     held = (tensor for tensor in model.graph.initializer if has_dtype(tensor))
     return {tensor.name: numbers_of(tensor, folder) for tensor in held}
-
-
-def _graph(
-    model: onnx.ModelProto, constants: dict[str, NDArray[Any]], path: Path, folder: Path
-) -> Graph:
-    types = types_of(model, path, folder)
-    check_ports(model, types, path)
-    return Graph(
-        nodes=tuple(live(model)),
-        values=types.placed,
-        constants=constants,
-        inputs=tuple(value.name for value in model.graph.input),
-        outputs=tuple(value.name for value in model.graph.output),
-        opsets=tuple(_used_opsets(model)),
-        loose=types.loose,
-        ir_version=model.ir_version,
-    )
 
 
 def _used_opsets(model: onnx.ModelProto) -> list[onnx.OperatorSetIdProto]:

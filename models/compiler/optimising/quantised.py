@@ -16,7 +16,7 @@ import math
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import onnx
@@ -24,9 +24,9 @@ from numpy.typing import NDArray
 from onnx import helper
 
 from models.compiler.analysis.graph import Graph
-from models.graphs.file import numbers_of, tensor_in
-from models.graphs.nodes import attributes, copied, fresh, label, made, reads, with_attributes
-from models.network.fields import Array
+from models.compiler.optimising.edits import Edits
+from models.graphs.nodes import attributes, copied, label, made, with_attributes
+from models.network.operators.elements import OF_BYTES
 from models.network.windows import Windows, windows_of
 from models.packs.records.network import WindowProduct
 
@@ -50,12 +50,9 @@ _WHOLE = 2
 Shape = tuple[int, ...]
 Weight = NDArray[Any]
 #: Operators that differ from each other in their scales and zero points alone, and take these as inputs.
-_SCALED = frozenset(
-    (
-        *("DequantizeLinear", "QLinearAdd", "QLinearAveragePool", "QLinearConcat"),
-        *("QLinearGlobalAveragePool", "QLinearLeakyRelu", "QLinearMul", "QLinearSigmoid"),
-        "QuantizeLinear",
-    )
+_SCALED = OF_BYTES.union(
+    ("DequantizeLinear", "QLinearAveragePool", "QLinearConcat"),
+    ("QLinearGlobalAveragePool", "QuantizeLinear"),
 )
 
 
@@ -117,42 +114,22 @@ _CONVOLUTIONS = {"QLinearConv": _Form(3, 0, (4, 5, 8)), "ConvInteger": _Form(1, 
 
 
 def stream_quantised(
-    model: onnx.ModelProto,
-    graph: Graph,
-    part_bytes: int,
-    folder: Path,
-    kept: Collection[str] = (),
+    graph: Graph, part_bytes: int, folder: Path, kept: Collection[str] = ()
 ) -> Graph:
-    """Return ``graph`` with quantised layers that stream; ``model``, which it was made of, is rewritten.
+    """Return ``graph`` with quantised layers that stream.
 
     ``part_bytes``: the most weights of a part, if one can be so small. ``folder``: for a file with the
     weights as they lie then. ``kept``: what nodes make that stay as they are.
     """
     if graph.versions.get("", 0) < _OPSET or not any(_form(graph, node) for node in graph.nodes):
         return graph
-    with (folder / "quantised.data").open("wb") as file:
-        rewriter = _Rewriter(graph, part_bytes, NewConstants(graph, file))
-        nodes = tuple(
-            new
-            for node in graph.nodes
-            for new in ([node] if node.output[0] in kept else rewriter.rewritten(node))
-        )
-    wanted = {name for node in nodes for name in reads(node)}
-    tensors = [item for item in model.graph.initializer if item.name in wanted]
-    del model.graph.node[:]
-    model.graph.node.extend(nodes)
-    del model.graph.initializer[:]
-    model.graph.initializer.extend([*tensors, *rewriter.constants.tensors])
-    kept = {name: array for name, array in graph.constants.items() if name in wanted}
-    return replace(
-        graph,
-        nodes=nodes,
-        values={**graph.values, **rewriter.values},
-        constants=kept | rewriter.constants.arrays(folder),
-        streamed=frozenset(rewriter.constants.streamed),
-        resident=frozenset(rewriter.constants.resident),
-        window_products=tuple(rewriter.window_products),
-    )
+    rewriter = _Rewriter(Edits(graph, folder), part_bytes)
+    nodes = [
+        new
+        for node in graph.nodes
+        for new in ([node] if node.output[0] in kept else rewriter.rewritten(node))
+    ]
+    return replace(rewriter.edits.applied(nodes), window_products=tuple(rewriter.window_products))
 
 
 def _form(graph: Graph, node: onnx.NodeProto) -> _Form | None:
@@ -181,49 +158,13 @@ def _form(graph: Graph, node: onnx.NodeProto) -> _Form | None:
     return form if placed and is_matrix and alike else None
 
 
-class NewConstants:
-    """Constants beside those of a graph, large ones in ``file``, which is open for writing.
-
-    ``tensors``: as messages. ``streamed``: those that are weights, however small they are; ``resident``:
-    those of them that stay in memory.
-    """
-
-    def __init__(self, graph: Graph, file: BinaryIO) -> None:
-        self.tensors: list[onnx.TensorProto] = []
-        self.streamed: list[str] = []
-        self.resident: list[str] = []
-        self._file = file
-        self._names = graph.names()
-
-    def fresh(self, name: str) -> str:
-        """Return ``name``, or a longer one where that is taken; it is taken then."""
-        return fresh(name, self._names)
-
-    def add(
-        self, name: str, array: NDArray[Any], streamed: bool = False, resident: bool = False
-    ) -> str:
-        """Add ``array``; return what it is called."""
-        name = self.fresh(name)
-        if streamed or resident:
-            self.streamed.append(name)
-        if resident:
-            self.resident.append(name)
-        self.tensors.append(tensor_in(self._file, name, array))
-        return name
-
-    def arrays(self, folder: Path) -> dict[str, NDArray[Any]]:
-        """Return all of them, large ones mapped; the file, in ``folder``, is closed by now."""
-        return {tensor.name: numbers_of(tensor, folder) for tensor in self.tensors}
-
-
 class _Rewriter:
-    """Rewrites one node after the other; ``values``, ``window_products``: those that are new."""
+    """Rewrites one node after the other; ``window_products``: those that are new."""
 
-    def __init__(self, graph: Graph, part_bytes: int, constants: NewConstants) -> None:
-        self.constants = constants
-        self.values: dict[str, Array] = {}
+    def __init__(self, edits: Edits, part_bytes: int) -> None:
+        self.edits = edits
         self.window_products: list[WindowProduct] = []
-        self._graph = graph
+        self._graph = edits.graph
         self._part_bytes = part_bytes
         self._nodes: list[onnx.NodeProto] = []
 
@@ -253,7 +194,7 @@ class _Rewriter:
             held = place >= first and name in self._graph.constants
             if held and not self._graph.is_weight(name):
                 array = self._graph.constants[name]
-                own.input[place] = self.constants.add(
+                own.input[place] = self.edits.constant(
                     f"{node.output[0]}/{place}", array, resident=True
                 )
         return own
@@ -278,7 +219,7 @@ class _Rewriter:
         n_rows, n_weights = math.prod(result.shape[:-1]), kernel.size // features
         found = self._gathered(node, windows)
         rows = self._reshaped(found, f"{name}/windows", (n_rows, n_weights))
-        product = self._value(f"{name}/rows", result.dtype, (n_rows, features))
+        product = self.edits.value(f"{name}/rows", result.dtype, (n_rows, features))
         _, *quantised, scale, zero_point = node.input[:8]
         bias = node.input[8] if len(node.input) > 8 else ""
         gemm = helper.make_node(
@@ -305,14 +246,14 @@ class _Rewriter:
         found = self._reshaped(source, f"{title}/pixels", (count, channels))
         if windows.outside:
             before = found
-            found = self._value(f"{title}/padded", array.dtype, (count + 1, channels))
-            widths = self.constants.add(f"{title}/widths", np.array([0, 0, 1, 0], np.int64))
+            found = self.edits.value(f"{title}/padded", array.dtype, (count + 1, channels))
+            widths = self.edits.constant(f"{title}/widths", np.array([0, 0, 1, 0], np.int64))
             pad = helper.make_node("Pad", [before, widths, zero_point], [found])
             self._nodes.append(self._with_scales(pad, 2))
         if not windows.plain:
             before = found
-            found = self._value(f"{title}/found", array.dtype, (len(windows.pixels), channels))
-            index = self.constants.add(f"{title}/index", windows.pixels, streamed=True)
+            found = self.edits.value(f"{title}/found", array.dtype, (len(windows.pixels), channels))
+            index = self.edits.constant(f"{title}/index", windows.pixels, streamed=True)
             self._nodes.append(
                 helper.make_node("Gather", [before, index], [found], name=f"{label(node)}/windows")
             )
@@ -321,7 +262,7 @@ class _Rewriter:
     def _parts(self, node: onnx.NodeProto, form: _Form, weight: Weight) -> None:
         """Compute ``node``, whose weights are ``weight`` now, in parts of its output channels."""
         name, total = node.output[0], weight.shape[form.axis]
-        result = self._array(name)
+        result = self.edits.array(name)
         axis = form.result % len(result.shape)
         bounds = [*range(0, total, self._channels(weight.nbytes, total)), total]
         made = []
@@ -330,7 +271,7 @@ class _Rewriter:
             if len(bounds) > _WHOLE:
                 part.name = f"{label(node)}/{number}"
                 shape = (*result.shape[:axis], end - first, *result.shape[axis + 1 :])
-                part.output[0] = self._value(part.name, result.dtype, shape)
+                part.output[0] = self.edits.value(part.name, result.dtype, shape)
             for place in (form.weight, *form.vectors):
                 if place < len(node.input) and node.input[place]:
                     given = (
@@ -358,24 +299,16 @@ class _Rewriter:
 
     def _own(self, node: onnx.NodeProto, place: int, array: Weight) -> str:
         """Return a constant of ``node`` alone, which is streamed with it."""
-        return self.constants.add(f"{node.output[0]}/{place}", array, streamed=True)
+        return self.edits.constant(f"{node.output[0]}/{place}", array, streamed=True)
 
     def _reshaped(self, name: str, result: str, shape: Shape) -> str:
-        made = self._value(result, self._array(name).dtype, shape)
+        made = self.edits.value(result, self.edits.array(name).dtype, shape)
         self._reshape(name, made, shape)
         return made
 
     def _reshape(self, name: str, result: str, shape: Shape) -> None:
-        given = self.constants.add(f"{result}/shape", np.array(shape, np.int64))
+        given = self.edits.constant(f"{result}/shape", np.array(shape, np.int64))
         self._nodes.append(helper.make_node("Reshape", [name, given], [result]))
-
-    def _array(self, name: str) -> Array:
-        return self.values[name] if name in self.values else self._graph.array(name)
-
-    def _value(self, name: str, dtype: str, shape: Shape) -> str:
-        name = self.constants.fresh(name)
-        self.values[name] = Array(dtype=dtype, shape=shape)
-        return name
 
 
 def _slice(array: Weight, axis: int, first: int, end: int, total: int) -> Weight:

@@ -8,6 +8,7 @@ the floats do.
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,17 +17,16 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from models.compiler.analysis.graph import Graph
-from models.graphs.nodes import copied, fresh, label, made
-from models.network.fields import Array
-from models.network.operators.elements import POINTWISE
+from models.compiler.optimising.edits import Edits
+from models.graphs.nodes import copied, label, made
+from models.network.operators.elements import OF_BYTES, POINTWISE
 from models.network.operators.quantised import BYTES
 from models.packs.records.network import WindowProduct
 from models.runtime.sessions import open_session, session_options
 
 KINDS = {"uint8": TensorProto.UINT8, "int8": TensorProto.INT8}
-_OF_BYTES = frozenset(("QLinearAdd", "QLinearLeakyRelu", "QLinearMul", "QLinearSigmoid"))
-READ_BYTES = _OF_BYTES | {"DequantizeLinear"}
-_MAKE_BYTES = _OF_BYTES | {"QuantizeLinear"}
+READ_BYTES = OF_BYTES | {"DequantizeLinear"}
+_MAKE_BYTES = OF_BYTES | {"QuantizeLinear"}
 ON_ELEMENTS = POINTWISE | READ_BYTES | _MAKE_BYTES
 #: What puts bytes elsewhere and leaves them as they are.
 _MOVES = frozenset(("Concat", "Flatten", "Reshape", "Squeeze", "Transpose", "Unsqueeze"))
@@ -111,29 +111,19 @@ def table_of(region: Region, constants: Constants, versions: Mapping[str, int]) 
     return np.asarray(session.run(None, {region.source: numbers})[0])
 
 
-def look_up_results(model: onnx.ModelProto, graph: Graph, layers: Collection[str]) -> Graph:
-    """Return ``graph`` with tables behind ``layers``; ``model``, which it was made of, is rewritten.
+def look_up_results(graph: Graph, folder: Path, layers: Collection[str]) -> Graph:
+    """Return ``graph`` with tables behind ``layers``.
 
-    ``layers``: values behind which a table may stand. It does where nothing else reads them, and where what
-    is made of them is put together, or in another order or shape, before it is looked up.
+    ``folder``: for a file with what is large. ``layers``: values behind which a table may stand. It does
+    where nothing else reads them, and where what is made of them is put together, or in another order or
+    shape, before it is looked up.
     """
-    finder, rewriter = _Finder(graph, layers), _Rewriter(graph, layers)
+    finder = _Finder(graph, layers)
+    rewriter = _Rewriter(Edits(graph, folder), layers)
     for region in finder.regions():
         rewriter.look_up(region, finder.sources(region.source))
-    nodes = tuple(rewriter.nodes())
-    del model.graph.node[:]
-    model.graph.node.extend(nodes)
-    model.graph.initializer.extend(
-        numpy_helper.from_array(array, name) for name, array in rewriter.constants.items()
-    )
-    return replace(
-        graph,
-        nodes=nodes,
-        values=rewriter.values,
-        window_products=tuple(map(rewriter.renamed, graph.window_products)),
-        constants={**graph.constants, **rewriter.constants},
-        streamed=graph.streamed | rewriter.constants.keys(),
-    )
+    products = tuple(map(rewriter.renamed, graph.window_products))
+    return replace(rewriter.edits.applied(rewriter.nodes()), window_products=products)
 
 
 class _Finder:
@@ -194,14 +184,12 @@ class _Finder:
 
 
 class _Rewriter:
-    """Puts tables into a graph; ``values`` and ``constants``: what there is then, and what is new."""
+    """Puts tables into a graph."""
 
-    def __init__(self, graph: Graph, layers: Collection[str]) -> None:
-        self.values = dict(graph.values)
-        self.constants: dict[str, NDArray[Any]] = {}
-        self._graph = graph
+    def __init__(self, edits: Edits, layers: Collection[str]) -> None:
+        self.edits = edits
+        self._graph = edits.graph
         self._layers = layers
-        self._names = graph.names()
         self._behind: dict[str, list[onnx.NodeProto]] = {}
         self._read_as: dict[str, str] = {}
         self._made_as: dict[str, str] = {}
@@ -212,20 +200,21 @@ class _Rewriter:
         table = table_of(region, self._graph.constants, self._graph.versions)
         self._gone.update(name for node in region.nodes for name in made(node))
         for name in sources:
-            held = replace(self.values[name], dtype=table.dtype.name)
+            held = self.edits.array(name)
             if name not in self._layers:
-                self.values[name] = held
+                self.edits.values[name] = replace(held, dtype=table.dtype.name)
                 if name == region.source:
                     self._made_as[name] = region.output
                 continue
             result, called = region.output, label(region.nodes[-1])
             if name != region.source:
-                result = self._read_as[name] = self._value(f"{name}/found", held)
+                result = self._read_as[name] = self.edits.value(
+                    f"{name}/found", table.dtype.name, held.shape
+                )
                 called = result
-            numbers = self._value(f"{name}/numbers", replace(held, dtype="int32"))
+            numbers = self.edits.value(f"{name}/numbers", "int32", held.shape)
             # Each has its own, which is streamed with the weights of its layer.
-            own = fresh(f"{name}/table", self._names)
-            self.constants[own] = table
+            own = self.edits.constant(f"{name}/table", table, streamed=True)
             self._behind[name] = [
                 helper.make_node("Cast", [name], [numbers], to=TensorProto.INT32),
                 helper.make_node("Gather", [own, numbers], [result], name=called, axis=0),
@@ -248,8 +237,3 @@ class _Rewriter:
             source=self._read_as.get(product.source, product.source),
             output=self._made_as.get(product.output, product.output),
         )
-
-    def _value(self, name: str, array: Array) -> str:
-        name = fresh(name, self._names)
-        self.values[name] = array
-        return name

@@ -15,15 +15,12 @@ from models.compiler.analysis.graph import Graph
 from models.compiler.analysis.slices import CutPiece, Slice
 from models.compiler.cutting.partition import Partition
 from models.compiler.cutting.rows import RowNode
-from models.network.activations import COMMUTE, Activation, Arithmetic
+from models.network.activations import COMMUTE, TAKEN_APART, Activation, Arithmetic
 from models.network.fields import Array, stretches
 from models.network.node import Known, Node, NodeReader, UnsuitedError
 from models.network.operators.elements import READERS, Combine
 from models.network.patterns import activations_in
 from models.packs.records.programs import LARGEST, Elementwise, Program, Step
-
-# Activations that ONNX Runtime computes as several operators, each of which passes over all elements.
-_TAKEN_APART = frozenset(("mish", "hard_swish"))
 
 
 @dataclass(frozen=True)
@@ -188,7 +185,7 @@ def _inputs(row: RowNode) -> list[str]:
 def _is_worth_it(steps: Sequence[_Found]) -> bool:
     """Return whether there is more than one operator, which ONNX Runtime passes over once, too."""
     function = steps[0].function
-    taken_apart = isinstance(function, Activation) and function.kind in _TAKEN_APART
+    taken_apart = isinstance(function, Activation) and function.kind in TAKEN_APART
     return len(steps) > 1 or len(steps[0].nodes) > 1 or taken_apart
 
 

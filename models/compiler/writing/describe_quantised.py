@@ -1,12 +1,11 @@
 """Describe what pieces of quantised layers compute: the tasks of a manifest, each of them once."""
 
-import functools
 from dataclasses import dataclass, field, replace
 
 from models.compiler.analysis.slices import CutPiece
 from models.compiler.cutting.partition import Partition
 from models.compiler.cutting.pieces import constants_of, inline_constants
-from models.compiler.cutting.quantised_nodes import Tasks
+from models.compiler.cutting.quantised_nodes import whole_task
 from models.network.operators.quantised import Quantised
 from models.packs.target import Target
 
@@ -25,7 +24,7 @@ class QuantisedDescriber:
         on_gpu = self.target.capability is not None
         if on_gpu or piece.region is not None or not self.parts.aliases.elided.isdisjoint(nodes):
             return None
-        found = self._tasks.whole(nodes, tuple(piece.inputs))
+        found = whole_task(self.parts.graph, nodes, tuple(piece.inputs))
         if found is None or len(piece.outputs) != 1:
             return None
         graph = self.parts.graph
@@ -34,7 +33,3 @@ class QuantisedDescriber:
         constants = tuple(places[name] for name in found.names[len(piece.inputs) :])
         task = replace(found.task, constants=constants)
         return self.numbers.setdefault(task, len(self.numbers))
-
-    @functools.cached_property
-    def _tasks(self) -> Tasks:
-        return Tasks(self.parts.graph)

@@ -8,16 +8,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
 
-import numpy as np
-import onnx
-from onnx import numpy_helper
+from onnx import TensorProto
 
 from models.compiler.analysis.graph import Graph
 from models.compiler.cutting.layout import Layout, PlannedSpan, span_bytes
+from models.compiler.cutting.pieces import named_model
 from models.compiler.writing.storing import Bytes, Storing
 from models.errors import CompileError
-from models.graphs.file import FileRange, refer, reference
-from models.graphs.nodes import replace_nodes
+from models.graphs.file import FileRange, tensor_at
 from models.packs.checksum import checksum
 from models.packs.leftovers import locked_folder, remove_leftovers
 from models.packs.records.spans import Span, Stored
@@ -162,22 +160,22 @@ class _Writer:
 
 
 def write_model(
-    model: onnx.ModelProto, graph: Graph, layout: Layout, spans: Sequence[Span], path: Path
+    graph: Graph, title: str, layout: Layout, spans: Sequence[Span], path: Path
 ) -> None:
     """Write model.onnx, nodes in the order of pieces.
 
     Weights refer to the ``spans`` of weights.bin, operator constants stay inside.
     """
-    replace_nodes(model.graph, graph.nodes)
+    weights = path.with_name("weights.bin")
     starts = layout.file_offsets(graph, [span.file_offset for span in spans])
-    for tensor in model.graph.initializer:
-        constant = graph.constants.get(tensor.name)
-        offset = starts.get(tensor.name) if graph.is_weight(tensor.name) else None
-        if offset is None:
-            if constant is not None and reference(tensor) is not None:
-                # Not streamed: a resident piece has it, or it is no weight.
-                tensor.CopyFrom(numpy_helper.from_array(np.asarray(constant), tensor.name))
-            continue
-        held = FileRange(path.with_name("weights.bin"), offset, graph.constants[tensor.name].nbytes)
-        refer(tensor, held, held.path.name)
+
+    def tensor(name: str) -> TensorProto:
+        if name not in starts:  # a resident piece has it, or it is no weight
+            return graph.tensor(name)
+        array = graph.constants[name]
+        return tensor_at(FileRange(weights, starts[name], array.nbytes), name, array)
+
+    tensors = [tensor(name) for name in graph.constants_of(graph.nodes)]
+    ports = graph.inputs, graph.outputs
+    model = named_model(graph, title, graph.nodes, ports, tensors)
     path.write_bytes(model.SerializeToString())

@@ -5,6 +5,7 @@ parameters. Attributes, defaults and versions of operator sets are read here and
 """
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from models.network.node import Known, Node, NodeReader, UnsuitedError
 from models.network.operators import (
@@ -13,6 +14,7 @@ from models.network.operators import (
     matrix,
     movement,
     normalisation,
+    on_bytes,
     pooling,
     resizing,
 )
@@ -21,6 +23,7 @@ from models.network.operators.elements import Combine, Map
 from models.network.operators.matrix import Product
 from models.network.operators.movement import Gather, Move, Pad, Reshape
 from models.network.operators.normalisation import BatchNorm, GroupNorm, ResponseNorm, Softmax
+from models.network.operators.on_bytes import Conversion, LookUp, OnBytes
 from models.network.operators.pooling import Pool, Reduction
 from models.network.operators.resizing import Resize
 
@@ -29,11 +32,14 @@ __all__ = [
     "READERS",
     "BatchNorm",
     "Combine",
+    "Conversion",
     "Convolution",
     "Gather",
     "GroupNorm",
+    "LookUp",
     "Map",
     "Move",
+    "OnBytes",
     "Operator",
     "Pad",
     "Pool",
@@ -50,11 +56,14 @@ __all__ = [
 Operator = (
     BatchNorm
     | Combine
+    | Conversion
     | Convolution
     | Gather
     | GroupNorm
+    | LookUp
     | Map
     | Move
+    | OnBytes[Any]
     | Pad
     | Pool
     | Product
@@ -78,6 +87,7 @@ READERS: Mapping[str, Callable[[NodeReader], Operator]] = {
     **normalisation.READERS,
     **pooling.READERS,
     **resizing.READERS,
+    **on_bytes.READERS,
 }
 
 

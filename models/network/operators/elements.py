@@ -15,7 +15,6 @@ from models.network.activations import (
     arithmetic_of,
 )
 from models.network.node import NodeReader, UnsuitedError, Value
-from models.network.patterns import REWRITTEN
 
 # Before this operator set the shape of the second operand said nothing about where it belongs.
 _BROADCASTS = 7
@@ -84,21 +83,16 @@ READERS: dict[str, Callable[[NodeReader], Map | Combine]] = {
 }
 
 #: Operators that make each element of elements at the same place, without their domains.
-POINTWISE = frozenset(
-    (*(name.rpartition(".")[2] for name in READERS), "Selu", "ThresholdedRelu"),
-)
-#: Those whose kernels in ONNX Runtime compute the elements that are left behind whole vectors in another
-#: way: their bits depend on how many elements there are, and on how threads divide them.
-UNEVEN = frozenset(
-    (
-        *("Elu", "Log", "Selu", "Softplus"),
-        *(name for name, spelling in SPELLINGS.items() if spelling.kind in REWRITTEN),
-    )
-)
+POINTWISE = frozenset(name.rpartition(".")[2] for name in READERS)
+#: Those whose bits depend on how many elements there are.
+UNEVEN = frozenset(name for name, spelling in SPELLINGS.items() if spelling.uneven)
+#: Those of bytes with scales.
+OF_BYTES = frozenset(("QLinearAdd", "QLinearLeakyRelu", "QLinearMul", "QLinearSigmoid"))
 #: Those whose kernels read an element, compute, and write it: safe on the same memory. Of integers, too.
 IN_PLACE = frozenset(
     (
-        *("Add", "Div", "HardSigmoid", "LeakyRelu", "Mul", "Neg", "Relu", "Sigmoid", "Sub", "Tanh"),
-        *("QLinearAdd", "QLinearConcat", "QLinearLeakyRelu", "QLinearMul", "QLinearSigmoid"),
+        *("Add", "Clip", "Div", "HardSigmoid", "LeakyRelu", "Mul", "Neg", "Relu", "Sigmoid", "Sub"),
+        "Tanh",
+        *(*OF_BYTES, "QLinearConcat"),
     )
 )

@@ -43,7 +43,9 @@ class Reduction:
     axes: tuple[int, ...]
 
 
-def _pool(kind: Literal["largest", "mean"]) -> Callable[[NodeReader], Pool]:
+def pool(kind: Literal["largest", "mean"]) -> Callable[[NodeReader], Pool]:
+    """Return the reader of pools of a kind."""
+
     def read_pool(read: NodeReader) -> Pool:
         """MaxPool, AveragePool."""
         read.require("storage_order", 0)
@@ -90,10 +92,10 @@ def _over_axes(kind: Reduced) -> Callable[[NodeReader], Reduction | Reshape]:
 
 
 READERS: dict[str, Callable[[NodeReader], Pool | Reduction | Reshape]] = {
-    "AveragePool": _pool("mean"),
+    "AveragePool": pool("mean"),
     "GlobalAveragePool": _over_planes("mean"),
     "GlobalMaxPool": _over_planes("largest"),
-    "MaxPool": _pool("largest"),
+    "MaxPool": pool("largest"),
     "ReduceL1": _over_axes("magnitudes"),
     "ReduceL2": _over_axes("root_of_squares"),
     "ReduceMax": _over_axes("largest"),
@@ -102,8 +104,8 @@ READERS: dict[str, Callable[[NodeReader], Pool | Reduction | Reshape]] = {
     "ReduceProd": _over_axes("product"),
     "ReduceSum": _over_axes("sum"),
     "ReduceSumSquare": _over_axes("squares"),
-    "com.microsoft.nchwc.AveragePool": _pool("mean"),
+    "com.microsoft.nchwc.AveragePool": pool("mean"),
     "com.microsoft.nchwc.GlobalAveragePool": _over_planes("mean"),
     "com.microsoft.nchwc.GlobalMaxPool": _over_planes("largest"),
-    "com.microsoft.nchwc.MaxPool": _pool("largest"),
+    "com.microsoft.nchwc.MaxPool": pool("largest"),
 }

@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 from models.network.fields import Array
 from models.network.node import Known, UnsuitedError, Value
 from models.network.operators.movement import Copy
+from models.network.operators.on_bytes import Quantisation
 from pipeline.export_c.lowering.layers import Layer
 from pipeline.export_c.lowering.steps import After, Argument, Pointer, Same, Step, Weight
-from pipeline.export_c.network.scales import Scaled
+from pipeline.export_c.network.scales import Scaled, scaled
 
 
 class Builder:
@@ -50,6 +51,10 @@ class Builder:
         if found is None:
             raise UnsuitedError(f"{value.name!r} is not constant")
         return found
+
+    def scaled(self, how: Quantisation) -> Scaled:
+        """Return how bytes stand for numbers, by constants."""
+        return scaled(self.constant(how.scale), self.constant(how.zero))
 
     def operand(self, value: Value) -> Pointer | Weight:
         """Return a pointer to ``value``, of which all is read."""

@@ -12,11 +12,14 @@ from models.network.operators import (
     READERS,
     BatchNorm,
     Combine,
+    Conversion,
     Convolution,
     Gather,
     GroupNorm,
+    LookUp,
     Map,
     Move,
+    OnBytes,
     Pad,
     Pool,
     Product,
@@ -45,13 +48,15 @@ from pipeline.export_c.network.network import Network
 from pipeline.export_c.network.scales import FLIPS
 
 _DTYPES = ("float32", *FLIPS)
-#: What adds the steps of an operator on floats, or one that moves elements of any type.
+#: What adds the steps of an operator.
 OPERATORS: Mapping[type, Callable[[Builder, Any], None]] = {
     BatchNorm: normalisation.batch_norm,
     Combine: elements.combine,
+    Conversion: byte_elements.convert,
     Convolution: convolution.convolution,
     Gather: movement.gather,
     GroupNorm: normalisation.group_norm,
+    LookUp: byte_elements.look_up,
     Map: elements.apply,
     Move: movement.move,
     Pad: movement.pad,
@@ -63,10 +68,14 @@ OPERATORS: Mapping[type, Callable[[Builder, Any], None]] = {
     Softmax: normalisation.softmax,
     TransposedConvolution: convolution.transposed_convolution,
 }
-#: The same of operators on bytes, by their names in ONNX.
-OF_BYTES: Mapping[str, Callable[[Builder, NodeReader], None]] = {
-    **byte_elements.OPERATORS,
-    **byte_windows.OPERATORS,
+#: The same of those on bytes.
+ON_BYTES: Mapping[type, Callable[[Builder, Any], None]] = {
+    Combine: byte_elements.combine,
+    Convolution: byte_windows.convolution,
+    Move: byte_elements.join,
+    Pool: byte_windows.pool,
+    Reduction: byte_windows.average,
+    Softmax: byte_elements.softmax,
 }
 #: Activations that take fewer values as one function than as the nodes that they are written in.
 _AS_ONE: frozenset[Kind] = frozenset(("silu",))
@@ -112,29 +121,26 @@ def _activations(network: Network) -> dict[int, Found]:
 def _add(to: Builder, network: Network, node: Node, found: Found | None) -> None:
     """Add the steps of ``node``, or of the activation that it ends."""
     to.label = node.label
-    read = NodeReader(node if found is None else replace(node, inputs=(found.x,)), to.known)
-    of_bytes = OF_BYTES.get(node.operator)
     try:
         if found is not None:
+            read = NodeReader(replace(node, inputs=(found.x,)), to.known)
             x = read.floats(0)
             elements.apply(to, Map(function=found.activation, x=x, y=read.made(x)))
-        elif of_bytes is not None and (
-            node.operator not in READERS or read.value(0).dtype in FLIPS
-        ):
-            of_bytes(to, read)
-        else:
-            operator = read_operator(node, to.known)
-            if type(operator) not in OPERATORS:
-                raise UnsuitedError("it has no function in C")
-            OPERATORS[type(operator)](to, operator)
+            return
+        operator = read_operator(node, to.known)
+        add = OPERATORS.get(type(operator))
+        if isinstance(operator, OnBytes):
+            add = ON_BYTES.get(type(operator.operator))
+        if add is None:
+            raise UnsuitedError("it has no function in C")
+        add(to, operator)
     except UnsuitedError as exc:
         raise ExportError(f"{network.name}: node {node.label!r} ({node.operator}): {exc}") from exc
 
 
 def _check_operators(network: Network) -> None:
     """Check that all operators are known, before any of them is looked at."""
-    known = READERS.keys() | OF_BYTES.keys()
-    others = [node for node in network.nodes if node.operator not in known]
+    others = [node for node in network.nodes if node.operator not in READERS]
     if not others:
         return
     first = {node.operator: node.label for node in reversed(others)}

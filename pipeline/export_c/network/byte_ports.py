@@ -6,12 +6,12 @@ Then an image takes a quarter of the memory, and whoever has bytes already need 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from models.network.node import Known, Node, NodeReader, UnsuitedError
+from models.network.node import Node
 from models.network.operators.movement import RESHAPES
 from models.packs.records.ports import Port
 from pipeline.export_c.errors import ExportError
 from pipeline.export_c.network.network import Network
-from pipeline.export_c.network.scales import Scaled, scaled
+from pipeline.export_c.network.scales import FLIPS, Scaled, scaled
 
 _QUANTIZE = ("QuantizeLinear", "com.microsoft.QuantizeLinear")
 _DEQUANTIZE = ("DequantizeLinear", "com.microsoft.DequantizeLinear")
@@ -105,8 +105,7 @@ def _only_moves(node: Node | None) -> bool:
 
 def _scaled(node: Node, network: Network) -> Scaled | None:
     """Return the one scale and zero point of ``node``, None: it has several, or no bytes."""
-    try:
-        found = scaled(NodeReader(node, Known(lambda _: None, network.constants.get)), 1)
-    except UnsuitedError:
+    scale, zeros = (network.constants.get(name) for name in (*node.inputs, "")[1:3])
+    if scale is None or zeros is None or scale.size > 1 or zeros.dtype.name not in FLIPS:
         return None
-    return found if found.scale.size == 1 else None
+    return scaled(scale, zeros)

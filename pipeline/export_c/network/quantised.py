@@ -3,9 +3,6 @@
 A convolution on channels-last tensors becomes a product of matrices (QGemm) on its windows, which Pad and
 Gather put together, and a large product several, which Concat joins. In C neither the windows nor the parts
 need memory.
-
-A zero point that an operator on bytes leaves out is zero, of the type of the bytes beside it: behind
-``with_zero_points`` each has those it takes, as constants.
 """
 
 import math
@@ -15,33 +12,19 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from onnx import TensorProto, helper
 
 from models.network.node import Node
+from models.network.operators.on_bytes import TABLE
 from models.packs.records.network import WindowProduct
 from pipeline.export_c.errors import ExportError
 from pipeline.export_c.network.network import Network
-from pipeline.export_c.network.tables import TABLE
 
-PRODUCT = "com.microsoft.QGemm"
-CONVOLUTION = "com.microsoft.QLinearConv"
+_PRODUCT = "com.microsoft.QGemm"
+_CONVOLUTION = "com.microsoft.QLinearConv"
 _WEIGHT = 3
 #: Inputs of a product by its filters: weights, scales, zero points, biases.
 _OF_FILTERS = (_WEIGHT, 4, 5, 6)
 
-#: Where operators may leave out a zero point; the scale is the input before it.
-_OPTIONAL = {
-    "DequantizeLinear": (2,),
-    "QLinearLeakyRelu": (2, 4),
-    "QLinearSigmoid": (2, 4),
-    "QLinearSoftmax": (2, 4),
-    "QuantizeLinear": (2,),
-}
-_ZERO = 2
-#: Where operators have the first of their data, if not in front.
-_DATA = {"QLinearConcat": 2}
-
-Kinds = Mapping[str, np.dtype[Any]]
 Constants = Mapping[str, NDArray[Any]]
 
 
@@ -92,7 +75,7 @@ def _product(node: Node, parts: list[Node], constants: dict[str, NDArray[Any]]) 
     """Return the product that ``parts`` are, whose results ``node`` joins; None: they are of no one."""
     first = parts[0]
     same = all(_shared(part, constants) == _shared(first, constants) for part in parts)
-    if first.operator != PRODUCT or not same or node.attributes.get("axis") not in {1, -1}:
+    if first.operator != _PRODUCT or not same or node.attributes.get("axis") not in {1, -1}:
         return None
     try:
         each = [_by_filter(part, constants) for part in parts]
@@ -161,7 +144,7 @@ def _behind_product(
     while last is not None and last.operator in {"Reshape", TABLE}:
         behind.append(last)
         last = makers.get(last.inputs[0])
-    return behind, last if last is not None and last.operator == PRODUCT else None
+    return behind, last if last is not None and last.operator == _PRODUCT else None
 
 
 def _convolution(node: Node, item: WindowProduct, constants: dict[str, NDArray[Any]]) -> Node:
@@ -182,47 +165,4 @@ def _convolution(node: Node, item: WindowProduct, constants: dict[str, NDArray[A
         "pads": [*(axis.before for axis in item.windows), *(axis.behind for axis in item.windows)],
     }
     inputs = (item.source, scale, zero, name, weight_scale, weight_zero, *result, bias)
-    return Node(CONVOLUTION, inputs, (item.output,), attributes, node.opset, node.label)
-
-
-def with_zero_points(network: Network) -> Network:
-    """Return ``network`` with a zero point wherever an operator takes one."""
-    constants = dict(network.constants)
-    kinds = {name: np.asarray(array).dtype for name, array in constants.items()}
-    kinds |= {port.name: np.dtype(port.dtype) for port in network.inputs}
-    nodes = []
-    for node in network.nodes:
-        name = node.operator.rpartition(".")[2]
-        kind = _quantised(node, kinds) if name == "QuantizeLinear" else _data(node, name, kinds)
-        nodes.append(node if kind is None else _with_zeros(node, name, kind, constants))
-        if kind is not None:
-            made = np.dtype(np.float32) if name == "DequantizeLinear" else kind
-            kinds |= dict.fromkeys(node.outputs, made)
-    return replace(network, nodes=tuple(nodes), constants=constants)
-
-
-def _data(node: Node, name: str, kinds: Kinds) -> np.dtype[Any] | None:
-    """Return the dtype of the data of ``node``, which is also that of what it makes; None: not known."""
-    place = _DATA.get(name, 0)
-    return kinds.get(node.inputs[place]) if place < len(node.inputs) else None
-
-
-def _quantised(node: Node, kinds: Kinds) -> np.dtype[Any] | None:
-    """Return the dtype that QuantizeLinear makes."""
-    if len(node.inputs) > _ZERO and node.inputs[_ZERO]:
-        return kinds.get(node.inputs[_ZERO])
-    return helper.tensor_dtype_to_np_dtype(node.attributes.get("output_dtype") or TensorProto.UINT8)
-
-
-def _with_zeros(
-    node: Node, name: str, kind: np.dtype[Any], constants: dict[str, NDArray[Any]]
-) -> Node:
-    """Return ``node`` with the zero points that it leaves out: a zero for each scale."""
-    inputs = list(node.inputs)
-    for position in _OPTIONAL.get(name, ()):
-        inputs += [""] * (position + 1 - len(inputs))
-        if not inputs[position]:
-            scale = constants.get(inputs[position - 1], np.zeros(()))
-            inputs[position] = f"{node.output}/{position}"
-            constants[inputs[position]] = np.zeros(scale.shape, kind)
-    return replace(node, inputs=tuple(inputs))
+    return Node(_CONVOLUTION, inputs, (item.output,), attributes, node.opset, node.label)

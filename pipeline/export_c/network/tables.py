@@ -21,11 +21,10 @@ from models.compiler.optimising.tables import (
     table_of,
 )
 from models.network.node import Node
+from models.network.operators.on_bytes import TABLE
 from models.network.operators.quantised import BYTES
 from pipeline.export_c.network.network import Network
 
-#: Its inputs are bytes, and what each of them becomes, in the order of bytes as unsigned numbers.
-TABLE = "table of bytes"
 #: Where their inputs of bytes are, and from each to its zero point.
 _OF_DATA = (0, 3)
 _TO_ZERO = 2
@@ -38,11 +37,11 @@ def with_tables(network: Network) -> Network:
     constants = dict(network.constants)
     numbers = {node.output: node for node in network.nodes if node.operator == "Cast"}
     operators = {
-        node.output: (place, as_onnx(node))
+        node.output: (place, _as_onnx(node))
         for place, node in enumerate(network.nodes)
         if _name(node) in ON_ELEMENTS
     }
-    versions = opsets(network.nodes)
+    versions = _opsets(network.nodes)
     nodes: list[Node] = []
     tables: dict[str, tuple[str, NDArray[Any]]] = {}
     for node in network.nodes:
@@ -66,7 +65,7 @@ def with_tables(network: Network) -> Network:
     return replace(network, nodes=tuple(nodes), constants=constants).live()
 
 
-def as_onnx(node: Node) -> onnx.NodeProto:
+def _as_onnx(node: Node) -> onnx.NodeProto:
     """Return ``node`` as ONNX has it."""
     domain = node.operator.rpartition(".")[0]
     return helper.make_node(
@@ -74,7 +73,7 @@ def as_onnx(node: Node) -> onnx.NodeProto:
     )
 
 
-def opsets(nodes: Sequence[Node]) -> dict[str, int]:
+def _opsets(nodes: Sequence[Node]) -> dict[str, int]:
     """Return the newest version of each domain of operators that ``nodes`` have."""
     versions = {"": 1}
     for node in nodes:

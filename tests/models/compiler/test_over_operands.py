@@ -3,8 +3,8 @@
 import pytest
 from onnx import helper
 
-from models.compiler.analysis.alias import Aliases, over_operands
-from models.compiler.analysis.graph import Graph
+from models.compiler.analysis.alias import Aliases, find_aliases, lone_writes, over_operands
+from models.compiler.analysis.graph import NCHWC_DOMAIN, Graph
 from models.network.fields import Array
 
 LARGE, SMALL = (1, 1 << 17), (1, 8)
@@ -29,7 +29,7 @@ def graph(
 
 def parents(of: Graph, before: Aliases | None = None) -> dict[str, tuple[str, int]]:
     known = before or Aliases({}, frozenset())
-    return over_operands(of, known, range(len(of.nodes))).parents
+    return over_operands(of, known, lone_writes(of, range(len(of.nodes)))).parents
 
 
 BLOCK = (
@@ -96,3 +96,22 @@ def test_two_names_of_one_memory_are_not_both_operands() -> None:
 
 def test_small_values_stay_inside_pieces() -> None:
     assert parents(graph(*BLOCK, shape=SMALL)) == {}
+
+
+@pytest.mark.parametrize(
+    ("inputs", "found"),
+    [
+        (("a", "w", "", "b"), {"sum": ("b", 0)}),
+        (("a", "w", "", "a"), {}),
+        (("a", "w", "", "x"), {}),
+        (("a", "b"), {}),
+    ],
+    ids=["what is added", "what is convolved, too", "an input of the model", "its weights"],
+)
+def test_a_blocked_convolution_lies_over_what_it_adds(
+    inputs: tuple[str, ...], found: dict[str, tuple[str, int]]
+) -> None:
+    held = graph(*BLOCK[:2], ("Conv", "sum", inputs), BLOCK[3])
+    for node in held.nodes:
+        node.domain = NCHWC_DOMAIN
+    assert find_aliases(held).parents == found

@@ -34,7 +34,7 @@ def parts(tmp_path: Path) -> Partition:
     )
     source = written(model, tmp_path / "m.onnx")
     (tmp_path / "work").mkdir()
-    _, graph = optimise(read_onnx(source), source, tmp_path / "work")
+    graph = optimise(read_onnx(source), source, tmp_path / "work")
     return partition(graph, host_target(), 1 << 20, source, strict)
 
 
@@ -70,7 +70,7 @@ def test_a_piece_ends_where_a_bottleneck_is_narrow(tmp_path: Path) -> None:
     )
     source = written(model, tmp_path / "m.onnx")
     (tmp_path / "work").mkdir()
-    _, graph = optimise(read_onnx(source), source, tmp_path / "work")
+    graph = optimise(read_onnx(source), source, tmp_path / "work")
     found = partition(graph, host_target(), 1 << 20, source)
     ends = [graph.nodes[piece.end_node - 1].op_type for piece in found.pieces]
     assert "Conv" in ends[:-1]

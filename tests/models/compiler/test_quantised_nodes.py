@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from models.compiler.analysis.graph import Graph
 from models.compiler.cutting.quantised_groups import quantised_groups
-from models.compiler.cutting.quantised_nodes import Tasks
+from models.compiler.cutting.quantised_nodes import whole_task
 from models.network.fields import Array
 from models.network.operators.quantised import Quantised, QuantisedTask
 from tests.pipeline.devices.integers.quantised import Network
@@ -23,7 +23,7 @@ def _product() -> Network:
 
 
 def _task(graph: Graph) -> Quantised | None:
-    found = Tasks(graph).whole(range(len(graph.nodes)), graph.inputs)
+    found = whole_task(graph, range(len(graph.nodes)), graph.inputs)
     return None if found is None else found.task
 
 

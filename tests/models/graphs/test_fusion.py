@@ -20,6 +20,7 @@ CONSTANTS = {
     )
 }
 RELU = Activation("relu")
+VECTORS = dict.fromkeys("abcd", (4,))
 
 
 def node(operator: str, inputs: str, output: str, **attributes: float | str) -> Node:
@@ -208,8 +209,11 @@ def test_a_fused_convolution_takes_what_it_has_not() -> None:
 
 def test_other_operators_take_an_activation_but_no_sum() -> None:
     norm = node("BatchNormalization", "x a b c d", "t")
-    assert fused(norm, node("Relu", "t", "y")) == Fusion((0, 1), "y", RELU)
-    assert fused(norm, node("Add", "t r", "y")) is None
+    assert fused(norm, node("Relu", "t", "y"), shapes=VECTORS) == Fusion((0, 1), "y", RELU)
+    assert fused(norm, node("Add", "t r", "y"), shapes=VECTORS) is None
+    for operator in ("Add", "Sub", "Max", "MatMul"):
+        first = node(operator, "x r", "t")
+        assert fused(first, node("Relu", "t", "y")) == Fusion((0, 1), "y", RELU)
     assert fused(node("Transpose", "x", "t"), node("Relu", "t", "y")) is None
 
 
@@ -222,8 +226,7 @@ def _value(name: str) -> Value:
 
 
 def _alone(first: Node) -> Operator:
-    vectors = dict.fromkeys("abcd", (4,)) | {"w": (4, 4, 1, 1), "b": (4,)}
-    return read_operator(first, known(vectors))
+    return read_operator(first, known({**VECTORS, "w": (4, 4, 1, 1)}))
 
 
 def test_what_is_fused_is_one_operator() -> None:
@@ -249,7 +252,7 @@ def test_an_activation_that_is_there_comes_before_what_is_added() -> None:
 
 def test_a_norm_and_an_activation_alone_are_one_operator() -> None:
     norm = node("BatchNormalization", "x a b c d", "t")
-    fusion = fused(norm, node("Relu", "t", "y"))
+    fusion = fused(norm, node("Relu", "t", "y"), shapes=VECTORS)
     assert fusion is not None
     found = fusion.operator(_alone(norm), _value)
     assert isinstance(found, BatchNorm)

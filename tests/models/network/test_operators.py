@@ -14,7 +14,18 @@ from onnx.reference import ReferenceEvaluator
 from models.graphs.nodes import node_of
 from models.network.fields import Array
 from models.network.node import Known, Node, UnsuitedError
-from models.network.operators import Gather, Move, Operator, Pad, Reshape, Resize, read_operator
+from models.network.operators import (
+    Convolution,
+    Gather,
+    Move,
+    OnBytes,
+    Operator,
+    Pad,
+    Pool,
+    Reshape,
+    Resize,
+    read_operator,
+)
 from models.network.operators.movement import moved
 
 Arrays = Mapping[str, NDArray[Any]]
@@ -184,3 +195,55 @@ def test_blocked_operators_are_read_as_the_plain_ones(kind: str) -> None:
         assert blocked.factors == plain.factors == (1, 1, 2, 3)
     else:
         assert blocked == plain
+
+
+def _on_bytes(
+    kind: str, arrays: dict[str, NDArray[Any]], domain: str = "com.microsoft", **attributes: Any
+) -> Operator:
+    proto = helper.make_node(kind, list(arrays), ["y"], domain=domain, **attributes)
+    return read_operator(node_of(proto, {"": 17, domain: 1}), known(arrays))
+
+
+def _scales(name: str) -> dict[str, NDArray[Any]]:
+    """Return a scale and a zero point of bytes ``name``."""
+    return {f"{name}/scale": np.array(1, np.float32), f"{name}/zero": np.array(0, np.uint8)}
+
+
+def test_a_convolution_of_bytes_has_channels_in_front_however_they_lie() -> None:
+    x, weight = np.zeros((1, 5, 6, 4), np.uint8), np.zeros((8, 4, 3, 3), np.int8)
+    arrays = {"x": x, **_scales("x"), "w": weight, **_scales("w"), **_scales("y")}
+    arrays["bias"] = np.zeros(8, np.int32)
+    found = _on_bytes("QLinearConv", arrays, channels_last=1, pads=[1, 1, 1, 1])
+    assert isinstance(found, OnBytes)
+    assert isinstance(found.operator, Convolution)
+    assert found.last
+    assert (found.operator.x.shape, found.operator.y.shape) == ((1, 4, 5, 6), (1, 8, 5, 6))
+    assert (found.y.shape, found.y.dtype) == ((1, 5, 6, 8), "uint8")
+    assert found.operator.bias is not None
+    assert [scale.zero.name for scale in found.scales] == ["x/zero", "w/zero", "y/zero"]
+
+
+@pytest.mark.parametrize("turned", [0, 1])
+def test_a_product_of_bytes_is_a_convolution_of_a_row_of_pixels(turned: int) -> None:
+    x, weight = np.zeros((5, 4), np.uint8), np.zeros((8, 4) if turned else (4, 8), np.uint8)
+    arrays = {"x": x, **_scales("x"), "w": weight, **_scales("w")}
+    bias = {"b": np.zeros(8, np.int32)}
+    found = _on_bytes("QGemm", {**arrays, **bias, **_scales("y")}, transB=turned)
+    assert isinstance(found, OnBytes)
+    assert isinstance(found.operator, Convolution)
+    assert (found.operator.x.shape, found.y.shape) == ((1, 4, 1, 5), (5, 8))
+    assert (found.operator.filters, found.by_inputs) == (8, not turned)
+    with pytest.raises(UnsuitedError, match="alpha"):
+        _on_bytes("QGemm", {**arrays, **bias, **_scales("y")}, transB=turned, alpha=2.0)
+
+
+def test_maxima_of_bytes_and_of_floats() -> None:
+    x = np.zeros((1, 4, 5, 6), np.int8)
+    last = _on_bytes("NhwcMaxPool", {"x": x}, kernel_shape=[2, 2])
+    first = _on_bytes("MaxPool", {"x": x}, "", kernel_shape=[2, 2])
+    assert isinstance(last, OnBytes)
+    assert isinstance(first, OnBytes)
+    assert (last.y.shape, first.y.shape) == ((1, 3, 4, 6), (1, 4, 4, 5))
+    assert last.y.dtype == "int8"
+    floats = _on_bytes("MaxPool", {"x": x.astype(np.float32)}, "", kernel_shape=[2, 2])
+    assert isinstance(floats, Pool)

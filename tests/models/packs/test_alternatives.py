@@ -129,7 +129,7 @@ def cut_gemm(
 ) -> Partition:
     source = written(NETS["gemm"](), folder / "m.onnx")
     (folder / "work").mkdir()
-    _, graph = optimise(read_onnx(source), source, folder / "work")
+    graph = optimise(read_onnx(source), source, folder / "work")
     return partition(graph, target or host_target(), 16 << 10, source, load)
 
 

@@ -51,7 +51,9 @@ CASES = [
             *(
                 "HardSwish",
                 "Neg",
+                "Selu",
                 "Softsign",
+                "ThresholdedRelu",
                 "Identity",
                 "Flatten",
                 "Transpose",

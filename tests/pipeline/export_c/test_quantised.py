@@ -51,6 +51,21 @@ def test_every_layer(dtype: str, tmp_path: Path) -> None:
     assert compiled.exported.weight_bytes == again.exported.weight_bytes
 
 
+@pytest.mark.parametrize("dtype", ["uint8", "int8"])
+def test_layers_along_one_axis(dtype: str, tmp_path: Path) -> None:
+    """Windows of a row, which is a plane to C."""
+    g, shape = Graph(dtype, 9), (2, 6, 19)
+    source = g.quantized()
+    first = g.convolution(source, "c", (10, 6, 3), strides=[2], pads=[1, 2], dilations=[2])
+    deep = g.convolution(first, "d", (10, 1, 3), pads=[1, 1], group=10)
+    g.add("MaxPool", "m", deep, kernel_shape=[3], strides=[2], pads=[1, 1])
+    g.scales["m"] = g.scales[deep]
+    windows = {"kernel_shape": [3], "strides": [2], "pads": [1, 0]}
+    scales = (*g.scales[deep], *g.scaled("v"))
+    g.add("QLinearAveragePool", "v", deep, *scales, domain=MICROSOFT, **windows)
+    same_bits(packed(g.model(shape, ["c", "m", "v"]), tmp_path), tmp_path, shape)
+
+
 @pytest.mark.skipif("avx" not in host_target().isa, reason="ONNX Runtime rounds otherwise here")
 @pytest.mark.parametrize(("operator", "scale"), [("QLinearAdd", None), ("QLinearMul", 2.0)])
 def test_pairs_of_all_bytes(operator: str, scale: float | None, tmp_path: Path) -> None:

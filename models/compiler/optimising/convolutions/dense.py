@@ -18,6 +18,7 @@ from onnx import helper
 from models.graphs.nodes import attributes, copied, reads
 from models.graphs.rewriting import Rewriter
 from models.network.fields import Array
+from models.network.operators import Product
 from models.network.operators.elements import POINTWISE
 
 _TO_IMAGE, _FROM_IMAGE = [0, 3, 1, 2], [0, 2, 3, 1]
@@ -43,8 +44,9 @@ class AsConvolutions(Rewriter):
         """Return what makes the same as ``node``, and what makes an image of it."""
         if node.domain:
             return None
-        if self._is_dense(node):
-            return self._convolved(node)
+        product = self.operator(node) if node.op_type in ("Gemm", "MatMul") else None
+        if isinstance(product, Product) and self._is_dense(node, product):
+            return self._convolved(node, product)
         if self._images.keys().isdisjoint(node.input):
             return None
         if node.op_type == "Reshape" and self._keeps_channels(node):
@@ -55,42 +57,40 @@ class AsConvolutions(Rewriter):
             return [node, *self._on_images(node)]
         return None
 
-    def _is_dense(self, node: onnx.NodeProto) -> bool:
+    def _is_dense(self, node: onnx.NodeProto, product: Product) -> bool:
         """Return whether ``node`` multiplies several rows by a matrix that nothing else reads."""
-        if node.op_type not in ("Gemm", "MatMul") or node.input[0] not in self.values:
-            return False
-        given = attributes(node)
-        x, matrix = self.values[node.input[0]], self._weights.get(node.input[1], ())
-        plain = given.get("alpha", 1) == given.get("beta", 1) == 1 and not given.get("transA", 0)
-        if not plain or len(matrix) != 2 or self.uses[node.input[1]] != 1 or len(x.shape) < 2:
-            return False
-        channels, features = matrix[::-1] if given.get("transB", 0) else matrix
+        a, b = node.input[:2]
         biases = [self._weights.get(name) for name in node.input[2:] if name]
         return (
-            x.dtype == "float32"
-            and math.prod(x.shape[:-1]) > 1
-            and channels % self._block == features % self._block == 0
-            and all(bias == (features,) for bias in biases)
+            a in self.values
+            and len(self._weights.get(b, ())) == 2
+            and self.uses[b] == 1
+            and product.scale == product.addend_scale == 1
+            and not product.turned[0]
+            and math.prod(self.values[a].shape[:-1]) > 1
+            and product.depth % self._block == product.columns % self._block == 0
+            and all(bias == (product.columns,) for bias in biases)
             and node.output[0] in self.values
         )
 
-    def _convolved(self, node: onnx.NodeProto) -> list[onnx.NodeProto]:
+    def _convolved(self, node: onnx.NodeProto, product: Product) -> list[onnx.NodeProto]:
         x, weight, *bias = node.input
         before = self._with_image(x, self._own_sides(x))
         source, sides = self._image_of(x)
         result = self.values[node.output[0]]
-        by_row = attributes(node).get("transB", 0)
+        by_row = product.turned[1]
         matrix, kernel = self.fresh(f"{weight}/rows"), self.fresh(f"{weight}/kernel")
         image, back = self.fresh(f"{node.output[0]}/image"), self.fresh(f"{node.output[0]}/last")
         self._name_image(node.output[0], image, sides)
-        features, channels = result.shape[-1], self.values[x].shape[-1]
         convolution = helper.make_node(
             "Conv", [source, kernel, *bias], [image], name=node.name, kernel_shape=[1, 1]
         )
         return [
             *before,
             *([] if by_row else [helper.make_node("Transpose", [weight], [matrix], perm=[1, 0])]),
-            self.reshape(weight if by_row else matrix, kernel, (features, channels, 1, 1)),
+            self.reshape(
+                weight if by_row else matrix, kernel, (product.columns, product.depth, 1, 1)
+            ),
             convolution,
             helper.make_node("Transpose", [image], [back], perm=_FROM_IMAGE),
             self.reshape(back, node.output[0], result.shape),

@@ -5,7 +5,7 @@ them, it makes unsigned only where a value has one reader, and computes the rest
 signed ones take ten times as long. So each value between QuantizeLinear and DequantizeLinear becomes
 unsigned here, and what comes as signed integers or leaves so is converted.
 
-Before that zero points that are left out are written where they are not those of unsigned bytes.
+Before that zero points that are left out are written.
 """
 
 from collections.abc import Iterator, Mapping
@@ -14,10 +14,11 @@ from functools import cached_property
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, shape_inference
+from onnx import TensorProto, helper, numpy_helper, shape_inference
 
-from models.graphs.nodes import attributes, copied, set_attributes
+from models.graphs.nodes import attributes, copied, with_attributes
 from models.graphs.rewriting import Rewriter
+from models.network.operators.on_bytes import SCALES
 
 _UP = 128
 # A value, its scale and its zero point.
@@ -26,9 +27,7 @@ _OPERANDS = 3
 _MOVING = frozenset(
     ("Flatten", "Identity", "MaxPool", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
 )
-_ZERO = 2
-_TYPE_IS_SAID = 21
-_OTHER_KINDS = (TensorProto.INT8, TensorProto.INT16, TensorProto.UINT16)
+_WHOLE = (TensorProto.INT8, TensorProto.UINT8, TensorProto.INT16, TensorProto.UINT16)
 
 
 @dataclass
@@ -56,14 +55,7 @@ class MakeUnsigned(Rewriter):
     def _makes_signed(self, node: onnx.NodeProto) -> bool:
         if node.input[0] in self.tensors or not self._is_plain(node):
             return False
-        if len(node.input) == _OPERANDS and node.input[2]:
-            kind = self.tensors[node.input[2]].data_type
-            return bool(kind == TensorProto.INT8)
-        return bool(attributes(node).get("output_dtype", 0) == TensorProto.INT8)
-
-    def _has_scale(self, node: onnx.NodeProto) -> bool:
-        scale = self.tensors.get(node.input[1])
-        return scale is not None and not attributes(node).get("block_size", 0)
+        return bool(self.tensors[node.input[2]].data_type == TensorProto.INT8)
 
     def _raised(self, node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
         """Let ``node`` make unsigned integers; yield what makes signed ones again for callers."""
@@ -77,7 +69,7 @@ class MakeUnsigned(Rewriter):
             yield from self._lowered(node, given)
         self.retyped.update(values.names)
         for one in (node, *values.readers):
-            self._raise_zero_point(one)
+            one.input[2] = self._raised_zero_point(one)
 
     def _moved(self, name: str) -> _Values | None:
         """Return the value ``name`` and those that it is moved to; None: someone else reads one of them."""
@@ -99,9 +91,9 @@ class MakeUnsigned(Rewriter):
         return values
 
     def _is_plain(self, node: onnx.NodeProto) -> bool:
-        if len(node.input) < _OPERANDS or not node.input[2]:
-            return self._has_scale(node)
-        return self._has_scale(node) and self.numbers(node.input[2]) is not None
+        """Return whether scales and zero points are constants, and not of blocks."""
+        held = len(node.input) == _OPERANDS and self.numbers(node.input[2]) is not None
+        return held and node.input[1] in self.tensors and not attributes(node).get("block_size", 0)
 
     def _lowered(self, node: onnx.NodeProto, given: str) -> Iterator[onnx.NodeProto]:
         """Let ``node`` make another value; yield nodes that make the signed ``given`` of it."""
@@ -131,16 +123,8 @@ class MakeUnsigned(Rewriter):
             "DequantizeLinear", [raised, node.input[1], zero_point], [number], name
         )
 
-    def _raise_zero_point(self, node: onnx.NodeProto) -> None:
-        zero_point = self._raised_zero_point(node)
-        del node.input[2:]
-        node.input.append(zero_point)
-        set_attributes(node, output_dtype=None)
-
     def _raised_zero_point(self, node: onnx.NodeProto) -> str:
-        before = np.zeros(tuple(self.tensors[node.input[1]].dims), np.int16)
-        given = self.numbers(node.input[2]) if len(node.input) == _OPERANDS else None
-        raised = before + (_UP if given is None else given + np.int16(_UP))
+        raised = numpy_helper.to_array(self.tensors[node.input[2]]).astype(np.int16) + _UP
         return self.constant(f"{node.output[0]}/zero_point", raised.astype(np.uint8))
 
 
@@ -149,23 +133,30 @@ def _is_signed(port: onnx.ValueInfoProto) -> bool:
 
 
 class WriteZeroPoints(Rewriter):
-    """Gives DequantizeLinear the zero points that they leave out.
+    """Gives operators on integers the zero points that they leave out: 0, of the type of the integers.
 
-    ONNX Runtime moves it over what moves elements, and quantises in between with its scale and zero point:
-    where that is left out, to unsigned bytes, of whatever type the bytes are. From operator set 21 on it
-    says the type in an attribute.
+    Without them ONNX Runtime makes fewer operators of integers. And it moves DequantizeLinear over what
+    moves elements, and quantises in between with its scale and zero point: where that is left out, to
+    unsigned bytes, of whatever type the bytes are.
     """
 
     def replaced(self, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
-        if node.op_type != "DequantizeLinear" or any(node.input[_ZERO:]):
+        given = node.input
+        places = [
+            place
+            for place in SCALES.get(node.op_type, ())
+            if any(name in self.tensors for name in given[place : place + 1])
+            and not any(given[place + 1 : place + 2])
+        ]
+        data = given[0] if node.op_type == "DequantizeLinear" else node.output[0]
+        kind = self._kinds.get(data, 0) if places else 0
+        if kind not in _WHOLE:
             return None
-        scale = self.tensors.get(node.input[1])
-        kind = self._kinds.get(node.input[0])
-        if scale is None or kind not in _OTHER_KINDS or self.versions.get("", 0) >= _TYPE_IS_SAID:
-            return None
-        zeros = np.zeros(tuple(scale.dims), helper.tensor_dtype_to_np_dtype(kind))
-        name = self.constant(f"{node.output[0]}/zero", zeros)
-        return [copied(node, [*node.input[:_ZERO], name])]
+        inputs, dtype = [*given], helper.tensor_dtype_to_np_dtype(kind)
+        for place in places:
+            zeros = np.zeros(tuple(self.tensors[given[place]].dims), dtype)
+            inputs[place + 1 : place + 2] = [self.constant(f"{node.output[0]}/zero", zeros)]
+        return [copied(node, inputs)]
 
     @cached_property
     def _kinds(self) -> Mapping[str, int]:
@@ -179,3 +170,15 @@ class WriteZeroPoints(Rewriter):
             for name in node.output:
                 kinds[name] = kinds.get(name) or sum(kinds.get(each, 0) for each in data)
         return kinds
+
+
+class LeaveTypesToZeroPoints(Rewriter):
+    """Lets no QuantizeLinear say a type that its zero point says.
+
+    ONNX Runtime writes both, and when it makes signed bytes unsigned it changes the zero point alone.
+    """
+
+    def replaced(self, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
+        twice = attributes(node).get("output_dtype", 0) and any(node.input[2:])
+        is_written = node.op_type == "QuantizeLinear" and twice
+        return [with_attributes(node, output_dtype=None)] if is_written else None

@@ -12,6 +12,7 @@ from models.network.operators import (
     GroupNorm,
     Map,
     Move,
+    OnBytes,
     Operator,
     Pad,
     Pool,
@@ -60,5 +61,5 @@ def launches(operator: Operator, scope: Scope) -> list[Call]:
     """
     found = _LAUNCHES.get(type(operator))
     if found is None:
-        raise UnsuitedError("no kernel")
+        raise UnsuitedError("no kernel of bytes" if isinstance(operator, OnBytes) else "no kernel")
     return found(operator, scope)

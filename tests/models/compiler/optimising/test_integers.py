@@ -265,3 +265,26 @@ def test_signed_activations_are_computed_as_integers(
     assert found["Clip"] == 1
     assert found["QLinearConcat"] == (limit == "rounded otherwise before")
     assert not {"Conv", "FusedConv", "Add", "Relu"} & found.keys()
+
+
+@pytest.mark.parametrize("signed", [False, True])
+def test_zero_points_that_are_left_out_are_zeros(signed: bool, tmp_path: Path) -> None:
+    """The same operators of integers and the same bits as if they were written."""
+    whole = _signed(*FLOATS, LIMITS["before the rounding"])
+    kind = onnx.TensorProto.INT8 if signed else onnx.TensorProto.UINT8
+    for tensor in whole.graph.initializer:
+        if tensor.name in "om":
+            tensor.CopyFrom(helper.make_tensor(tensor.name, kind, [], [0]))
+    bare = onnx.ModelProto.FromString(whole.SerializeToString())
+    for node in bare.graph.node:
+        if node.op_type == "QuantizeLinear":
+            node.attribute.append(helper.make_attribute("output_dtype", kind))
+        if node.op_type in {"QuantizeLinear", "DequantizeLinear"}:
+            del node.input[2:]
+    packs = []
+    for name, model in (("whole", whole), ("bare", bare)):
+        (tmp_path / name).mkdir()
+        packs.append(compiled(written(model, tmp_path / name / "m.onnx"), tmp_path / name))
+    one, other = packs
+    assert _nodes(one) == _nodes(other)
+    same(streamed(one, {"x": _input()}), streamed(other, {"x": _input()}))

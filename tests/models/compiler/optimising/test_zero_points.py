@@ -1,4 +1,4 @@
-"""Zero points that are left out: packs compute with those of the standard."""
+"""Zero points that are left out, or written: packs compute with those of the standard."""
 
 from pathlib import Path
 
@@ -14,15 +14,18 @@ from tests.models.nets import answers, inputs_for, parsed, written
 
 @pytest.mark.parametrize("target", ["cpu", "cuda-sm72"])
 @pytest.mark.parametrize("opset", [17, 21])
-def test_bytes_with_a_sign_keep_it_where_they_move(opset: int, target: str, tmp_path: Path) -> None:
-    """ONNX Runtime would quantise to bytes without one behind Transpose."""
+@pytest.mark.parametrize("zero", ["", ", zero"], ids=["left out", "written"])
+def test_bytes_with_a_sign_keep_it_where_they_move(
+    opset: int, target: str, zero: str, tmp_path: Path
+) -> None:
+    """ONNX Runtime would quantise to bytes without one behind Transpose, or to no type."""
     model = parsed(
-        """g (float[1,3,6,4] x) => (float y) {
+        f"""g (float[1,3,6,4] x) => (float y) {{
             q = QuantizeLinear(x, scale, zero)
             m = MaxPool<kernel_shape=[2,2]>(q)
-            f = DequantizeLinear(m, scale)
+            f = DequantizeLinear(m, scale{zero})
             y = Transpose<perm=[0,2,3,1]>(f)
-        }"""
+        }}"""
     )
     model.opset_import[0].version = opset
     constants = {"scale": np.float32(0.02), "zero": np.int8(0)}

@@ -42,6 +42,7 @@ _FUNCTIONS: dict[Kind, Callable[[Array, float, float], Array]] = {
     "reciprocal": lambda x, alpha, beta: 1 / x,
     "relu": lambda x, alpha, beta: np.maximum(x, 0),
     "round": lambda x, alpha, beta: np.round(x),
+    "selu": lambda x, alpha, beta: beta * np.where(x < 0, alpha * np.expm1(np.minimum(x, 0)), x),
     "sigmoid": lambda x, alpha, beta: _sigmoid(x),
     "sign": lambda x, alpha, beta: np.sign(x),
     "silu": lambda x, alpha, beta: x * _sigmoid(alpha * x),
@@ -49,6 +50,7 @@ _FUNCTIONS: dict[Kind, Callable[[Array, float, float], Array]] = {
     "softsign": lambda x, alpha, beta: x / (1 + np.abs(x)),
     "sqrt": lambda x, alpha, beta: np.sqrt(x),
     "tanh": lambda x, alpha, beta: np.tanh(x),
+    "thresholded_relu": lambda x, alpha, beta: np.where(x <= alpha, 0, x),
 }
 
 

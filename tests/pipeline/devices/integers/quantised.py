@@ -1,6 +1,6 @@
 """Quantised layers with random weights as pieces, run by ONNX Runtime and by the native library."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -11,7 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from models.compiler.analysis.graph import Graph
 from models.compiler.cutting.pieces import constants_of
-from models.compiler.cutting.quantised_nodes import Found, Tasks
+from models.compiler.cutting.quantised_nodes import Found, whole_task
 from models.network.fields import Array
 from models.network.operators.quantised import Quantised, QuantisedAverage
 from models.runtime.sessions import open_piece, run_session
@@ -43,6 +43,7 @@ class Network:
     source: str = "x"
     nodes: list[onnx.NodeProto] = field(default_factory=list)
     constants: dict[str, NDArray[Any]] = field(default_factory=dict)
+    values: dict[str, Array] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.random = np.random.default_rng(self.seed)
@@ -55,14 +56,15 @@ class Network:
         self.given = {"x": self.random.normal(0, 2, planes).astype(np.float32)}
         names = [*self.scaling]
         self.nodes.append(helper.make_node("QuantizeLinear", ["x", *names], ["q"]))
-        name = "q"
+        self._make("q", planes)
+        name, shape = "q", list(planes)
         for axis, cut in ((2, rows), (3, columns)):
             bounds = [self._constant(np.array([n], np.int64)) for n in (cut.start, cut.stop, axis)]
             self.nodes.append(helper.make_node("Slice", [name, *bounds], [f"cut{axis}"]))
-            name = f"cut{axis}"
+            name, shape[axis] = f"cut{axis}", cut.stop - cut.start
+            self._make(name, shape)
         self.nodes.append(helper.make_node("Transpose", [name], ["turned"], perm=[0, 2, 3, 1]))
-        self.last = "turned"
-        self.shape = (1, rows.stop - rows.start, columns.stop - columns.start, planes[1])
+        self._make("turned", (1, *shape[2:], planes[1]))
         return self
 
     def joined(self, channels: int) -> "Network":
@@ -80,8 +82,8 @@ class Network:
             "QLinearConcat", [*made, *parts], ["j"], domain="com.microsoft", axis=3
         )
         self.nodes.append(node)
-        self.last, self.scaling = "j", made
-        self.shape = (*self.shape[:3], self.shape[3] + channels + 3)
+        self.scaling = made
+        self._make("j", (*self.shape[:3], self.shape[3] + channels + 3))
         return self
 
     def conv(
@@ -114,7 +116,8 @@ class Network:
                 dilations=[step] * 2,
             )
         )
-        self.last, self.scaling, self.shape = name, made, (1, *size, filters)
+        self.scaling = made
+        self._make(name, (1, *size, filters))
         return self
 
     def pool(self, kernel: int, stride: int, pad: int = 0) -> "Network":
@@ -132,7 +135,7 @@ class Network:
             pads=[pad] * 4,
         )
         self.nodes.append(node)
-        self.last, self.shape = name, (1, *size, channels)
+        self._make(name, (1, *size, channels))
         return self
 
     def table(self) -> "Network":
@@ -143,7 +146,7 @@ class Network:
             helper.make_node("Cast", [self.last], [f"{name}/numbers"], to=TensorProto.INT32),
             helper.make_node("Gather", [held, f"{name}/numbers"], [name]),
         ]
-        self.last = name
+        self._make(name, self.shape)
         return self
 
     def product(self, filters: int, turned: bool = False) -> "Network":
@@ -155,7 +158,8 @@ class Network:
         self.nodes.append(
             helper.make_node("QGemm", inputs, ["p"], domain="com.microsoft", transB=int(turned))
         )
-        self.last, self.scaling, self.shape = "p", made, (self.shape[0], filters)
+        self.scaling = made
+        self._make("p", (self.shape[0], filters))
         return self
 
     def plus(self, first: bool) -> "Network":
@@ -166,7 +170,8 @@ class Network:
         operands = [*other, *own] if first else [*own, *other]
         node = helper.make_node("QLinearAdd", [*operands, *made], ["s"], domain="com.microsoft")
         self.nodes.append(node)
-        self.last, self.scaling = "s", made
+        self.scaling = made
+        self._make("s", self.shape)
         return self
 
     def average(self) -> "Network":
@@ -177,7 +182,7 @@ class Network:
                 "QLinearGlobalAveragePool", inputs, ["a"], domain="com.microsoft", channels_last=1
             )
         )
-        self.last, self.shape = "a", (1, 1, 1, self.shape[-1])
+        self._make("a", (1, 1, 1, self.shape[-1]))
         return self
 
     def model(self) -> onnx.ModelProto:
@@ -198,11 +203,10 @@ class Network:
     def graph(self) -> Graph:
         """Return it as the compiler has it."""
         model = self.model()
-        made = Array(dtype=self.dtype, shape=self.shape)
         given = {name: Array(dtype=a.dtype.name, shape=a.shape) for name, a in self.given.items()}
         return Graph(
             nodes=tuple(model.graph.node),
-            values={**given, self.last: made},
+            values={**given, **self.values},
             constants=self.constants,
             inputs=tuple(given),
             outputs=(self.last,),
@@ -211,7 +215,7 @@ class Network:
 
     def found(self) -> Found | None:
         """Return what the compiler says that all nodes compute."""
-        return Tasks(self.graph()).whole(range(len(self.nodes)), tuple(self.given))
+        return whole_task(self.graph(), range(len(self.nodes)), tuple(self.given))
 
     def task(self) -> Quantised:
         """Return it as a pack has it."""
@@ -242,6 +246,11 @@ class Network:
             source = [*self.given.values()][found.source]
             bind_task(found, source, places, made.ctypes.data, bound, workspace)()
         return made
+
+    def _make(self, name: str, shape: Sequence[int]) -> None:
+        """Say that the newest node makes bytes ``name``."""
+        self.last, self.shape = name, tuple(shape)
+        self.values[name] = Array(dtype=self.dtype, shape=self.shape)
 
     def _bytes(self, dtype: str, shape: tuple[int, ...]) -> NDArray[Any]:
         limits = np.iinfo(dtype)

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
+from onnx import helper
 
 from models.network.operators.quantised import QuantisedTask
 from pipeline.devices.integers.workspace import fitted, taken_bytes
@@ -39,6 +40,16 @@ def _point(seed: int) -> Network:
 def _window(seed: int) -> Network:
     network, _, filters = _begun(seed)
     return network.conv(filters, 3, 1 + seed % 3, 1, 1 + seed % 2)
+
+
+def _padded(seed: int) -> Network:
+    """By ``auto_pad``: with a stride of 2 not as much in front as behind."""
+    network, _, filters = _begun(seed)
+    (node,) = network.conv(filters, 3, 1 + seed % 2, 1).nodes
+    kept = [item for item in node.attribute if item.name != "pads"]
+    del node.attribute[:]
+    node.attribute.extend([*kept, helper.make_attribute("auto_pad", "SAME_UPPER")])
+    return network
 
 
 def _each(seed: int) -> Network:
@@ -133,7 +144,7 @@ def _products(request: pytest.FixtureRequest) -> Iterator[None]:
 @pytest.mark.parametrize(
     "kind",
     [
-        *(_point, _window, _each, _product, _average),
+        *(_point, _window, _padded, _each, _product, _average),
         *(_bottleneck, _uneven_bands, _residual, _picture, _picture_and_bottleneck),
         *(_pooled, _pooled_picture, _looked_up, _looked_up_maxima, _added, _joined),
     ],

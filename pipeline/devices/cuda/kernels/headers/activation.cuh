@@ -33,6 +33,8 @@ enum class Activation {
     softsign,
     sqrt,
     celu,          // alpha: minus the limit at minus infinity
+    selu,          // beta times an elu
+    thresholded_relu,  // alpha: up to it all is zero
 };
 
 __device__ __forceinline__ float clamp(float x, float low, float high) {
@@ -91,6 +93,8 @@ __device__ __forceinline__ float activate(float x, int activation, float alpha, 
         case Activation::hard_swish: return x * clamp(fmaf(x, 1.0f / 6.0f, 0.5f), 0.0f, 1.0f);
         case Activation::elu: return x < 0.0f ? alpha * expm1f(x) : x;
         case Activation::celu: return x < 0.0f ? alpha * expm1f(x / alpha) : x;
+        case Activation::selu: return beta * (x < 0.0f ? alpha * expm1f(x) : x);
+        case Activation::thresholded_relu: return x <= alpha ? 0.0f : x;
         case Activation::softplus: return softplus(x);
         case Activation::exp: return expf(x);
         case Activation::gelu: return gelu(x);
