@@ -41,7 +41,15 @@ Kind = Literal[
 ]
 #: Of two; ``scale_negative``: the first where it is not negative, else their product (PRelu).
 Arithmetic = Literal[
-    "add", "subtract", "multiply", "divide", "power", "larger", "smaller", "scale_negative"
+    "add",
+    "subtract",
+    "multiply",
+    "divide",
+    "modulo",
+    "power",
+    "larger",
+    "smaller",
+    "scale_negative",
 ]
 
 
@@ -119,14 +127,16 @@ SPELLINGS: Mapping[str, Spelling] = {
     "com.microsoft.Gelu": Spelling("gelu"),
     "com.microsoft.QuickGelu": Spelling("silu", (("alpha", 1.702),)),
 }
-#: Arithmetic by operator. Pow is said beside its reader: a square is a product.
+#: Arithmetic by operator.
 PAIRS: Mapping[str, Arithmetic] = {
     "Add": "add",
     "Div": "divide",
     "Max": "larger",
     "Min": "smaller",
+    "Mod": "modulo",
     "Mul": "multiply",
     "PRelu": "scale_negative",
+    "Pow": "power",
     "Sub": "subtract",
     "Sum": "add",
 }
@@ -164,6 +174,13 @@ def activation_of(
         return None if kind is None else Activation(kind)
     spelling = SPELLINGS.get(operator)
     return None if spelling is None else spelling.activation(attributes)
+
+
+def arithmetic_of(operator: str, attributes: Mapping[str, Any]) -> Arithmetic | None:
+    """Return the function of two that a node is; None: it is none with these attributes."""
+    if operator == "Mod" and not attributes.get("fmod"):
+        return None  # of whole numbers, with the sign of the second
+    return PAIRS.get(operator)
 
 
 def activation_named(name: str, parameters: Sequence[float]) -> Activation | None:

@@ -37,6 +37,11 @@ def _divide(x: Array, y: Array) -> Array:
     return np.asarray(quotient + ((quotient < 0) & (quotient * y != x)))
 
 
+def _modulo(call: Call) -> list[Array]:
+    """Mod, with the sign of the first or of the second number."""
+    return _folded(np.fmod if call.attribute("fmod", 0) else np.mod)(call)
+
+
 def _cast(call: Call) -> list[Array]:
     """Cast: float to integer drops the fraction."""
     dtype = helper.tensor_dtype_to_np_dtype(call.attribute("to"))
@@ -54,6 +59,7 @@ OPERATORS: dict[str, Operator] = {
     "Div": _folded(_divide),
     "Max": _folded(np.maximum),
     "Min": _folded(np.minimum),
+    "Mod": _modulo,
     "Pow": _folded(np.power),
     "Cast": _cast,
 }

@@ -12,6 +12,7 @@ from models.network.activations import (
     Activation,
     Arithmetic,
     activation_of,
+    arithmetic_of,
 )
 from models.network.node import NodeReader, UnsuitedError, Value
 
@@ -51,15 +52,19 @@ def mapped(read: NodeReader) -> Map:
     return Map(function=function, x=x, y=read.made(x))
 
 
-def _combined(kind: Arithmetic) -> Callable[[NodeReader], Combine]:
-    def read_combined(read: NodeReader) -> Combine:
-        """Add, Sub, Mul, Div, PRelu of two, Max, Min, Sum of any number."""
-        if read.node.opset < _BROADCASTS and read.attribute("broadcast"):
-            raise UnsuitedError(f"broadcasting of opset {read.node.opset}")
-        operands = tuple(read.floats(position) for position in range(len(read.node.inputs)))
-        return Combine(kind=kind, operands=operands, y=_whole(read, operands))
-
-    return read_combined
+def combined(read: NodeReader) -> Combine:
+    """A function of two, or Max, Min, Sum of any number; a square is a product."""
+    node = read.node
+    kind = arithmetic_of(node.operator, node.attributes)
+    if kind is None:
+        raise UnsuitedError("attributes that are not known")
+    if kind == "power" and read.known.number(read.name(1)) == _SQUARE:
+        x = read.floats(0)  # whatever the type of the exponent
+        return Combine(kind="multiply", operands=(x, x), y=_whole(read, (x, read.value(1))))
+    if node.opset < _BROADCASTS and read.attribute("broadcast"):
+        raise UnsuitedError(f"broadcasting of opset {node.opset}")
+    operands = tuple(read.floats(position) for position in range(len(node.inputs)))
+    return Combine(kind=kind, operands=operands, y=_whole(read, operands))
 
 
 def _whole(read: NodeReader, operands: Sequence[Value]) -> Value:
@@ -72,18 +77,9 @@ def _whole(read: NodeReader, operands: Sequence[Value]) -> Value:
     return read.made(operands[0], shape)
 
 
-def power(read: NodeReader) -> Combine:
-    """Pow; a square is a product, whatever the type of its exponent."""
-    if read.known.number(read.name(1)) != _SQUARE:
-        return _combined("power")(read)
-    x = read.floats(0)
-    return Combine(kind="multiply", operands=(x, x), y=_whole(read, (x, read.value(1))))
-
-
 READERS: dict[str, Callable[[NodeReader], Map | Combine]] = {
     **dict.fromkeys(OPERATORS, mapped),
-    **{name: _combined(kind) for name, kind in PAIRS.items()},
-    "Pow": power,
+    **dict.fromkeys(PAIRS, combined),
 }
 
 #: Operators that make each element of elements at the same place, without their domains.

@@ -58,6 +58,13 @@ static void divide(const float *x, size_t dx, const float *w, size_t dw, float *
         y[i] = x[i * dx] / w[i * dw];
 }
 
+static void modulo(const float *x, size_t dx, const float *w, size_t dw, float *y, size_t n)
+{
+    size_t i;
+    for (i = 0; i < n; i++)
+        y[i] = fmodf(x[i * dx], w[i * dw]);
+}
+
 static void scale_negative(const float *x, size_t dx, const float *w, size_t dw, float *y, size_t n)
 {
     size_t i;

@@ -1,7 +1,7 @@
 """Names of strangers as identifiers of C and as words in comments; types and numbers as C writes them."""
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping, Set
 from typing import Any
 
 import numpy as np
@@ -11,16 +11,22 @@ C_TYPES = {"float32": "float", "int8": "int8_t", "uint8": "uint8_t", "int32": "i
 _PER_LINE = 8
 
 _OTHERS = re.compile(r"[^0-9A-Za-z_]+")
+#: Files of C's library, and the names that come from them.
+INCLUDES: Mapping[str, Set[str]] = {
+    "float.h": {"FLT_MAX"},
+    "math.h": {"expf", "fmodf", "INFINITY"},
+    "string.h": {"memcpy", "memset"},
+}
 # C11's keywords, C++'s that a header would meet, and what our own files say.
 _WORDS = """
     auto break case char const continue default do double else enum extern float for goto if inline
     int long register restrict return short signed sizeof static struct switch typedef union unsigned
     void volatile while asm bool catch class delete explicit export false friend mutable namespace
     new operator private protected public template this throw true try typename using virtual and or
-    not xor arena buffer read context first count row rows pixels camera expf memcpy memset crc32_of check
-    error size NULL INFINITY NAN
+    not xor arena buffer read context first count row rows pixels camera crc32_of check error size
+    NULL NAN
 """
-_RESERVED = frozenset(_WORDS.split())
+_RESERVED = frozenset(_WORDS.split()).union(*INCLUDES.values())
 # Headers of C: files called like these would hide them.
 _STANDARD = """
     assert complex ctype errno fenv float inttypes iso646 limits locale math setjmp signal stdalign

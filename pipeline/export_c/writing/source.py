@@ -20,17 +20,11 @@ from pipeline.export_c.lowering.steps import (
 from pipeline.export_c.memory import Memory, scratch_of
 from pipeline.export_c.writing.api import Api
 from pipeline.export_c.writing.kernels import Block, needed
-from pipeline.export_c.writing.names import C_TYPES, comment, lines, number
+from pipeline.export_c.writing.names import C_TYPES, INCLUDES, comment, lines, number
 from pipeline.export_c.writing.weights import HEADER_BYTES, MAGIC, VERSION, Load, Loads, Stored
 
 _FLOAT_BYTES = 4
 _LARGEST = 2**31 - 1
-#: Files of C's library, and the names that come from them.
-_INCLUDES = {
-    "float.h": {"FLT_MAX"},
-    "math.h": {"expf", "INFINITY"},
-    "string.h": {"memcpy", "memset"},
-}
 
 
 class Source:
@@ -85,7 +79,7 @@ class Source:
         words |= {"memcpy"} if self._api.reads else set()
         finite = all(np.isfinite(array).all() for array in self._stored.arrays)
         words |= set() if finite and "INFINITY" not in " ".join(run) else {"INFINITY"}
-        found = [f"#include <{name}>" for name, held in _INCLUDES.items() if held & words]
+        found = [f"#include <{name}>" for name, held in INCLUDES.items() if held & words]
         yield from (*found, "") if found else ()
 
     def _weights(self) -> Iterator[str]:

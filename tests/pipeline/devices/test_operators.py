@@ -72,6 +72,8 @@ CASES = [
     case("Clip", [X, scalar(0)]),
     case("Clip", [X], {"min": 0.0, "max": 6.0}, 6),
     *[case(name, [X, numbers(6, 1, 7)]) for name in ("Add", "Sub", "Mul", "Div", "Max", "Min")],
+    case("Mod", [X, numbers(6, 1, 7)], {"fmod": 1}),
+    case("Mod", [WHOLE, ints(2, 3, -4)]),
     case("Sum", [X, numbers(6, 5, 7), numbers(7)]),
     case("Div", [WHOLE, ints(2, 3, -4)]),
     case("Sub", [WHOLE, ints(2)]),

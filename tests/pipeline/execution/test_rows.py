@@ -245,6 +245,12 @@ CASES = {
         d = Celu<alpha=0.3>(c)
         y = Conv(d, wc)
     """, {"wa": W3, "wb": W3, "wc": W1}),
+    "modulo": Case("""
+        a = Conv<pads=[1,1,1,1]>(x, wa)
+        b = Mod<fmod=1>(a, k)
+        c = Mod<fmod=1>(a, b)
+        y = Conv<pads=[1,1,1,1]>(c, wb)
+    """, {"wa": W3, "k": (1, 32, 1, 1), "wb": W3}),
     "elements of no whole vector": Case("""
         a = Neg(x)
         b = Exp(a)

@@ -275,7 +275,11 @@ def pair(d: Drawing) -> None:
     x = d.pick()
     if x is None:
         return
-    kind = d.rng.choice(("Add", "Sub", "Mul", "Div", "Max", "Min", "Sum", "Pow"))
+    kind = d.rng.choice(("Add", "Sub", "Mul", "Div", "Max", "Min", "Sum", "Pow", "Mod"))
+    if kind == "Mod":  # of what is the same everywhere: it jumps
+        x = d.scope.values[0]
+        d.add(kind, [x.name, d.factors(*x.shape[d.rng.randrange(len(x.shape) + 1) :])], fmod=1)
+        return
     if kind == "Pow":
         d.add(kind, [x.name, d.constant(np.full([1] * d.rng.randrange(3), 2))])
         return

@@ -71,7 +71,7 @@ FUNCTIONS = """functions (float[1,24,5,3] x) => (float a, float b, float c, floa
 }"""
 
 PAIRS = """pairs (float[2,3,4,5] x, float[3,1,5] y) => (
-    float a, float b, float c, float d, float e, float f) {
+    float a, float b, float c, float d, float e, float f, float g) {
     a = Add(x, y)
     b = Sub(y, x)
     c = Mul(x, scale)
@@ -80,6 +80,7 @@ PAIRS = """pairs (float[2,3,4,5] x, float[3,1,5] y) => (
     e0 = Max(x, scale, y, low)
     e = Pow(e0, two)
     f = Min(x, y, high)
+    g = Mod<fmod=1>(x, scale)
 }"""
 
 POOLS = """pools (float[2,4,9,7] x) => (

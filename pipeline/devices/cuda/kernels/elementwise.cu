@@ -5,7 +5,7 @@
 #include "strides.cuh"
 
 // Named as in models/network/activations.py; launches read the numbers here.
-enum class Arithmetic { add, subtract, multiply, divide, power, smaller, larger, scale_negative };
+enum class Arithmetic { add, subtract, multiply, divide, power, smaller, larger, scale_negative, modulo };
 
 // Axes are innermost first; strides count elements, 0 along axes that an input does not have.
 struct BroadcastLayout {
@@ -25,6 +25,7 @@ __device__ __forceinline__ float join(float a, float b, int operation) {
         case Arithmetic::smaller: return smaller(a, b);
         case Arithmetic::larger: return larger(a, b);
         case Arithmetic::scale_negative: return a < 0.0f ? a * b : a;
+        case Arithmetic::modulo: return fmodf(a, b);
     }
     return a;
 }

@@ -14,11 +14,13 @@
     EACH(subtract)            \
     EACH(multiply)            \
     EACH(divide)              \
+    EACH(modulo)              \
     EACH(larger)              \
     EACH(smaller)             \
     EACH(add_number)          \
     EACH(multiply_number)     \
     EACH(divide_number)       \
+    EACH(modulo_number)       \
     EACH(larger_number)       \
     EACH(smaller_number)      \
     EACH(negative)            \

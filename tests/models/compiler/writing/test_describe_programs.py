@@ -124,6 +124,8 @@ CASES = {
     ),
     "gelu by tanh": ('a = Gelu<approximate="tanh">(x) y = Neg(a)', "", ["gelu_tanh", "negative"]),
     "arithmetic that few have": ("a = Max(x, z) y = Pow(a, half)", "", ["larger", "power 0.5"]),
+    "modulo": ("a = Mod<fmod=1>(x, z) y = Mod<fmod=1>(a, half)", "", ["modulo", "modulo 0.5"]),
+    "modulo of whole numbers": ("a = Neg(x) y = Mod(a, half)", "", None),
     "alone": ("y = Sigmoid(x)", "", None),
     "alone, of a number": ("y = Add(x, half)", "", None),
     "alone, but taken apart": ("y = HardSwish(x)", "", ["hard_swish"]),

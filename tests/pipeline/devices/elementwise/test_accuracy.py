@@ -46,6 +46,7 @@ CASES: dict[str, tuple[Callable[[Doubles], Doubles], float, float, float]] = {
     "add_number": (lambda x: x + _P, _P, 0, 0.5),
     "multiply_number": (lambda x: x * _P, _P, 0, 0.5),
     "divide_number": (lambda x: x / _P, _P, 0, 0.5),
+    "modulo_number": (lambda x: np.fmod(x, _P), _P, 0, 0),
     "larger_number": (lambda x: np.maximum(x, _P), _P, 0, 0),
     "smaller_number": (lambda x: np.minimum(x, _P), _P, 0, 0),
     "clip": (lambda x: np.clip(x, 0, 6), 0, 6, 0),
@@ -69,6 +70,7 @@ TWO: dict[str, np.ufunc] = {
     "subtract": np.subtract,
     "multiply": np.multiply,
     "divide": np.divide,
+    "modulo": np.fmod,
     "larger": np.maximum,
     "smaller": np.minimum,
 }
@@ -106,6 +108,19 @@ def test_nan_of_either_operand_stays(operator: str) -> None:
     x = np.array([np.nan, np.nan, 1, 1], np.float32)
     y = np.array([1, np.nan, np.nan, 1], np.float32)
     np.testing.assert_array_equal(computed(operator, x, y), TWO[operator](x, y))
+
+
+def test_modulo_has_the_bits_of_the_c_library_whatever_the_numbers() -> None:
+    odd = [np.nan, np.inf, 0, 1e-45, 3e-45, 1.2e-38, 0.2, 1, 2.5, 3, 16777215, 3.4e38]
+    odd += (
+        np.random.default_rng(6).integers(0, 0x7F800000, 500, np.uint32).view(np.float32).tolist()
+    )
+    x, y = np.array(np.meshgrid([*odd, *np.negative(odd)], odd), np.float32).reshape(2, -1)
+    with np.errstate(all="ignore"):
+        expected = np.fmod(x, y)
+    found = computed("modulo", x, y)
+    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(np.signbit(found[found == 0]), np.signbit(x[found == 0]))
 
 
 @pytest.mark.parametrize("operator", TWO)

@@ -31,7 +31,9 @@ from tests.pipeline.program.regions import largest_regions
 pytestmark = needs_library
 
 _NODES = """
-    a = Conv<pads=[1,1,1,1]>(x, wa)
+    modulo = Mod<fmod=1>(x, half)
+    turned = Neg(modulo)
+    a = Conv<pads=[1,1,1,1]>(turned, wa)
     s = Softplus(a)
     t = Tanh(s)
     mish = Mul(a, t)
@@ -64,7 +66,9 @@ _SHAPES = {"wa": (32, 8, 3, 3), "wb": (32, 32, 3, 3), "wc": (32, 32, 3, 3)} | {
     "wd": (32, 32, 1, 1),
     "we": (16, 32, 1, 1),
 }
-_KINDS = {"mish", "add", "silu", "gelu", "negative", "celu", "softsign", "larger", "smaller"}
+_KINDS = {"mish", "add", "silu", "gelu", "negative", "celu", "softsign", "larger", "smaller"} | {
+    "modulo"
+}
 
 
 @pytest.fixture(scope="module")

@@ -124,6 +124,12 @@ def test_more_than_two_operands() -> None:
     agree("Sum", [X])
 
 
+@pytest.mark.parametrize("shape", [(2, 6, 5, 7), (6, 1, 1), (2, 1, 5, 1)])
+def test_modulo(shape: tuple[int, ...]) -> None:
+    for inputs in ([X, numbers(*shape, seed=1)], [numbers(*shape, seed=1), X]):
+        agree("Mod", inputs, {"fmod": 1})
+
+
 def test_prelu() -> None:
     agree("PRelu", [X, numbers(6, 1, 1)])
     agree("PRelu", [X, numbers(1)])
