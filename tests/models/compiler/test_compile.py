@@ -296,3 +296,13 @@ def test_parameters_are_trainable_numbers(compiler: Compiler) -> None:
 def test_pack_is_found_by_its_model(net: Compiled) -> None:
     assert find_pack(net.pack.folder.parent) == net.pack.folder
     assert open_pack(net.pack.folder.parent) == net.pack
+
+
+@pytest.mark.parametrize(
+    "node", ["Concat<axis=1>(x)", "Concat<axis=0>(x, x)", "Slice(x, first, end)", "Split(x)"]
+)
+def test_what_moves_elements_of_a_matrix_moves_no_rows(tmp_path: Path, node: str) -> None:
+    bounds = "<int64[1] first = {0}, int64[1] end = {1}>"
+    text = f"m (float[2,40] x) => (float[n,m] y) {bounds} {{ z = {node} y = Relu(z) }}"
+    source = written(parsed(text), tmp_path / "m.onnx")
+    assert not open_pack(compile_onnx(source, tmp_path / "m")).manifest.row_operators
