@@ -420,6 +420,10 @@ _MAXIMA = {
         b = MaxPool<kernel_shape=[2,2], strides=[1,1], dilations=[2,2]>(a)
         y = Neg(b)
     """, source="1,3,13,9"),
+    "padded above": Case("""
+        a = MaxPool<kernel_shape=[3,1], pads=[2,0,0,0]>(x)
+        y = Neg(a)
+    """, source="1,3,13,9"),
     "as wide as the input": Case("""
         a = Relu(x)
         b = MaxPool<kernel_shape=[3,5]>(a)
