@@ -110,9 +110,9 @@ class Phases:
         height = self._rows.network.values[taken.row_value].height
         above, below = max(-wanted.first, 0), max(wanted.end - height, 0)
         fill, end = taken.fill, len(wanted) - below
-        for first, rows in ((0, above), (end, below)) if fill != "edge" else ():
-            if rows:
-                yield Fill(replace(target, first_row=first, rows=rows), fill != "zero")
+        for first, count in ((0, above), (end, below)) if fill != "edge" else ():
+            if count:
+                yield Fill(replace(target, first_row=first, rows=count), fill != "zero")
         inside = wanted.within(height)
         for part in self._rows.parts[taken.row_value]:
             for source, rows in self._sources(part, inside):
@@ -127,8 +127,8 @@ class Phases:
                     ),
                 )
         around = ((above, range(above)), (end - 1, range(end, end + below)))
-        for edge, rows in around if fill == "edge" else ():
-            for row in rows:
+        for edge, beyond in around if fill == "edge" else ():
+            for row in beyond:
                 one = replace(target, first_row=row, rows=1)
                 yield Move(replace(one, first_row=edge), one)
 

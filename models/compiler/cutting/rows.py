@@ -267,9 +267,9 @@ def window_of(operator: Windowed, axis: int) -> Window | None:
 def fill_of(operator: Windowed) -> Outside:
     """Return what memory holds around the input.
 
-    ONNX Runtime's maximum forgets a NaN when another number follows it, or comes before it. The first or the
-    last row again changes nothing, as long as it is in each window that reaches over it: where the kernel
-    is not dilated.
+    ONNX Runtime's maximum forgets a NaN when another number follows it, or comes before it. The first or
+    the last row again changes nothing, as long as it is in each window that reaches over it: where the
+    kernel is not dilated.
     """
     if isinstance(operator, Convolution) or operator.kind == "mean":
         return "zero"
