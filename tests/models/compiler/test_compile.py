@@ -241,6 +241,12 @@ def test_a_tensor_without_rows_is_on_no_rows(tmp_path: Path) -> None:
     assert all(min(value.shape) > 0 for value in pack.manifest.row_values)
 
 
+def test_one_matrix_joined_is_on_no_rows(tmp_path: Path) -> None:
+    model = parsed("one (float[2,3] x) => (float[2,3] y) { y = Concat<axis=0>(x) }", {})
+    pack = open_pack(compile_onnx(written(model, tmp_path / "m.onnx"), tmp_path / "one"))
+    assert not pack.manifest.row_operators
+
+
 def test_a_limit_that_holds_nothing_is_none(tmp_path: Path) -> None:
     """ONNX Runtime takes a Clip whose least value has no numbers, which stretches to no tensor."""
     text = "g (float[1,3,8,8] x) => (float[1,3,8,8] y) { y = Clip(x, e) }"
