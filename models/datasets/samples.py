@@ -2,7 +2,6 @@
 
 import contextlib
 import io
-import itertools
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -97,9 +96,11 @@ class Dataset:
         Raises:
             SampleError: one is broken.
         """
-        step = 1 if most is None else -(-self.count // most)
-        for sample in itertools.islice(self.samples(), 0, None, step):
-            yield sample.open()
+        count = self.count if most is None else min(most, self.count)
+        chosen = {number * self.count // count for number in range(count)}
+        for number, sample in enumerate(self.samples()):
+            if number in chosen:
+                yield sample.open()
 
 
 def picture(name: str, source: Path | bytes) -> Image.Image:

@@ -110,10 +110,9 @@ class Phases:
         height = self._rows.network.values[taken.row_value].height
         above, below = max(-wanted.first, 0), max(wanted.end - height, 0)
         fill, end = taken.fill, len(wanted) - below
-        if above:
-            yield Fill(replace(target, rows=above), fill != "zero")
-        if below and fill != "edge":
-            yield Fill(replace(target, first_row=end, rows=below), fill != "zero")
+        for first, count in ((0, above), (end, below)) if fill != "edge" else ():
+            if count:
+                yield Fill(replace(target, first_row=first, rows=count), fill != "zero")
         inside = wanted.within(height)
         for part in self._rows.parts[taken.row_value]:
             for source, rows in self._sources(part, inside):
@@ -127,9 +126,11 @@ class Phases:
                         rows=len(rows),
                     ),
                 )
-        for row in range(end, end + below) if fill == "edge" else ():
-            one = replace(target, first_row=row, rows=1)
-            yield Move(replace(one, first_row=row - 1), one)
+        around = ((above, range(above)), (end - 1, range(end, end + below)))
+        for edge, beyond in around if fill == "edge" else ():
+            for row in beyond:
+                one = replace(target, first_row=row, rows=1)
+                yield Move(replace(one, first_row=edge), one)
 
     def _sources(self, part: Part, wanted: Rows) -> Iterator[tuple[Area, Rows]]:
         """Yield where the rows ``wanted`` of a value of one maker lie now."""

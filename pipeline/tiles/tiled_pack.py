@@ -11,7 +11,7 @@ from google.protobuf.message import DecodeError
 from onnx import numpy_helper
 
 from models.compiler.analysis.graph import PLAIN_DOMAINS
-from models.compiler.cutting.rows import Windowed, padded, window_of
+from models.compiler.cutting.rows import POOLS, Windowed, padded, window_of
 from models.graphs.nodes import attributes, node_of, versions_of
 from models.network.fields import Array
 from models.network.node import Known, UnsuitedError
@@ -23,7 +23,7 @@ from models.packs.records.rows import RowOperator, RowValue
 from pipeline.program.tiling.operators import TiledOperator
 from pipeline.tiles.layers import TileError
 
-_WINDOWED = ("AveragePool", "Conv", "MaxPool")
+_WINDOWED = ("Conv", *POOLS)
 
 
 def tiled_pack(pack: Pack) -> Pack:
@@ -108,8 +108,8 @@ class _RowGraph:
 
     def _window(self) -> Window | None:
         """Return the window across of a convolution or a pool; None: its borders are special."""
-        if self.node.op_type == "AveragePool" and self.node.domain in PLAIN_DOMAINS:
-            return None  # it is summed up in vectors along the width
+        if self.node.op_type in POOLS and self.node.domain in PLAIN_DOMAINS:
+            return None  # its numbers are taken in vectors along the width
         down = self.item.inputs[0].window
         _, left, _, right = attributes(self.node).get("pads", (0, 0, 0, 0))
         whole = padded(self.node, [down.before, left, max(down.behind, 0), right])

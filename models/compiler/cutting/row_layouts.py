@@ -95,7 +95,8 @@ def planes_of(graph: Graph, node: onnx.NodeProto) -> Mapping[str, Parts]:
         is_whole = all(graph.array(each).shape[-2:] == plane for each in (name, result))
         if not is_whole or copy.read[-2:] != strides or copy.written[-2:] != strides:
             return {}
-        at = np.indices(copy.sizes[:-2]).reshape(len(copy.sizes) - 2, -1)
+        outer = copy.sizes[:-2]
+        at = np.indices(outer).reshape(len(outer), math.prod(outer))  # one plane has no outer sizes
         read, written = (
             (np.array(steps[:-2], np.int64) @ at + first) // size
             for steps, first in ((copy.read, copy.start), (copy.written, copy.place))

@@ -23,9 +23,9 @@ from models.network.operators.elements import POINTWISE, UNEVEN
 from models.network.windows import SAME, Window
 from models.packs.records.rows import Outside
 
-_POOLS = ("MaxPool", "AveragePool")
+POOLS = ("MaxPool", "AveragePool")
 #: Outside of the blocked layout, where channels are planes.
-_PLAIN = frozenset((*_POOLS, "DepthToSpace", "Slice", "SpaceToDepth", "Transpose"))
+_PLAIN = frozenset((*POOLS, "DepthToSpace", "Slice", "SpaceToDepth", "Transpose"))
 _ROWS, _COLUMNS = 2, 3
 Windowed = Convolution | Pool
 
@@ -143,7 +143,7 @@ class _Finder:
             return self._planes(index, node)
         if not (self._layouts.has_rows(source) and self._layouts.has_rows(result)):
             return None
-        if node.op_type in _POOLS:
+        if node.op_type in POOLS:
             return self._windowed(index, node)
         size = attributes(node)["blocksize"]
         down = node.op_type == "SpaceToDepth"
@@ -196,7 +196,7 @@ class _Finder:
             return self._made(index, node, [(node.input[0], SAME)]) if kept else None
         if node.op_type == "Upsample":
             return self._upsampled(index, node)
-        if node.op_type in ("Conv", *_POOLS) and node.input[0] in self._graph.values:
+        if node.op_type in ("Conv", *POOLS) and node.input[0] in self._graph.values:
             return self._windowed(index, node)
         return None
 
@@ -207,7 +207,7 @@ class _Finder:
         if is_gate or not all(map(self._layouts.has_rows, (node.input[0], node.output[0]))):
             return None
         operator = self._graph.operator(node)
-        if not isinstance(operator, Convolution | Pool) or loses_bits(operator):
+        if not isinstance(operator, Convolution | Pool) or loses_bits(node, operator):
             return None
         window = window_of(operator, 0)
         if window is None:
@@ -267,22 +267,29 @@ def window_of(operator: Windowed, axis: int) -> Window | None:
 def fill_of(operator: Windowed) -> Outside:
     """Return what memory holds around the input.
 
-    ONNX Runtime's maximum forgets a NaN when another number follows it. The last row again changes nothing,
-    as long as it is in each window that reaches behind the input: where the kernel is not dilated.
+    ONNX Runtime's maximum forgets a NaN when another number follows it, or comes before it. The first or
+    the last row again changes nothing, as long as it is in each window that reaches over it: where the
+    kernel is not dilated.
     """
     if isinstance(operator, Convolution) or operator.kind == "mean":
         return "zero"
     return "lowest" if set(operator.windows.dilations) != {1} else "edge"
 
 
-def loses_bits(operator: Windowed) -> bool:
-    """Return whether a node without its padding is computed in another way.
+def loses_bits(node: onnx.NodeProto, operator: Windowed) -> bool:
+    """Return whether ``node`` is computed in another way without its padding, or on some rows.
 
-    One pixel at a time is a product of matrices, which adds up in another order.
+    A convolution of one pixel at a time is a product of matrices, which adds up in another order. A pool
+    whose kernel has the shape of its input is, outside of the blocked layout, a global one, which takes
+    numbers in another order: then means round otherwise, and maxima forget other NaNs and signs of zeros.
+    Some rows have this shape where the whole width is one window.
     """
     windows = operator.windows
-    is_padded = any((*windows.before, *windows.behind))
-    return isinstance(operator, Convolution) and max(windows.kernel) == 1 and is_padded
+    if isinstance(operator, Convolution):
+        return max(windows.kernel) == 1 and any((*windows.before, *windows.behind))
+    across, width = windows.axes[1], windows.size[1]
+    is_one_window = across.kernel == width and across.before == across.behind == 0
+    return node.domain in PLAIN_DOMAINS and is_one_window
 
 
 def padded(node: onnx.NodeProto, pads: Sequence[int]) -> onnx.NodeProto:

@@ -241,6 +241,12 @@ def test_a_tensor_without_rows_is_on_no_rows(tmp_path: Path) -> None:
     assert all(min(value.shape) > 0 for value in pack.manifest.row_values)
 
 
+def test_one_matrix_joined_is_on_no_rows(tmp_path: Path) -> None:
+    model = parsed("one (float[2,3] x) => (float[2,3] y) { y = Concat<axis=0>(x) }", {})
+    pack = open_pack(compile_onnx(written(model, tmp_path / "m.onnx"), tmp_path / "one"))
+    assert not pack.manifest.row_operators
+
+
 def test_a_limit_that_holds_nothing_is_none(tmp_path: Path) -> None:
     """ONNX Runtime takes a Clip whose least value has no numbers, which stretches to no tensor."""
     text = "g (float[1,3,8,8] x) => (float[1,3,8,8] y) { y = Clip(x, e) }"
@@ -296,3 +302,13 @@ def test_parameters_are_trainable_numbers(compiler: Compiler) -> None:
 def test_pack_is_found_by_its_model(net: Compiled) -> None:
     assert find_pack(net.pack.folder.parent) == net.pack.folder
     assert open_pack(net.pack.folder.parent) == net.pack
+
+
+@pytest.mark.parametrize(
+    "node", ["Concat<axis=1>(x)", "Concat<axis=0>(x, x)", "Slice(x, first, end)", "Split(x)"]
+)
+def test_what_moves_elements_of_a_matrix_moves_no_rows(tmp_path: Path, node: str) -> None:
+    bounds = "<int64[1] first = {0}, int64[1] end = {1}>"
+    text = f"m (float[2,40] x) => (float[n,m] y) {bounds} {{ z = {node} y = Relu(z) }}"
+    source = written(parsed(text), tmp_path / "m.onnx")
+    assert not open_pack(compile_onnx(source, tmp_path / "m")).manifest.row_operators

@@ -98,3 +98,15 @@ def test_every_node_still_reads_what_was_made_before(seed: int) -> None:
     for node in after.nodes:
         assert known.issuperset(reads(node))
         known.update(made(node))
+
+
+def test_a_layer_that_adds_what_it_reads_runs_when_nothing_else_does() -> None:
+    """Nothing is kept less so in whole tensors, but on rows: the pool before the layer with a shortcut."""
+    held = graph(
+        [("a", ("x",)), ("b", ("a", "w", "v", "a")), ("pool", ("a",)), ("y", ("b", "pool"))],
+        {"x": 1, "a": 100, "b": 100, "pool": 100, "y": 200},
+        "y",
+    )
+    for node, kind in zip(held.nodes, ("Conv", "Conv", "MaxPool", "Concat"), strict=True):
+        node.op_type = kind
+    assert names(with_less_kept(held)) == ["a", "pool", "b", "y"]

@@ -73,6 +73,18 @@ def test_folders_are_classes(tmp_path: Path) -> None:
     assert next(found.pictures()).size == (6, 4)
 
 
+@pytest.mark.parametrize(("count", "most", "chosen"), [
+    (42, 8, [0, 5, 10, 15, 21, 26, 31, 36]), (3, 8, [0, 1, 2]), (3, None, [0, 1, 2]),
+])  # fmt: skip
+def test_so_many_pictures_are_taken(
+    count: int, most: int | None, chosen: list[int], tmp_path: Path
+) -> None:
+    for number in range(count):
+        (tmp_path / f"{number:02}.png").write_bytes(_png((number, 0, 0)))
+    taken = read_folder(tmp_path).pictures(most)
+    assert [np.asarray(picture)[0, 0, 0] for picture in taken] == chosen
+
+
 def test_pictures_alone_have_no_class(tmp_path: Path) -> None:
     (tmp_path / "a.png").write_bytes(_png())
     (sample,) = read_folder(tmp_path).samples()

@@ -226,6 +226,11 @@ CASES = {
         c = AveragePool<kernel_shape=[3,3], strides=[1,1]>(b)
         y = AveragePool<kernel_shape=[3,3], pads=[1,1,1,1], count_include_pad=1>(c)
     """, source="1,3,31,21"),
+    "means of windows as wide as their input": Case("""
+        a = AveragePool<kernel_shape=[3,3], pads=[0,1,0,1], count_include_pad=1>(x)
+        b = AveragePool<kernel_shape=[3,3]>(a)
+        y = MaxPool<kernel_shape=[3,1]>(b)
+    """, source="1,3,12,3", whole=2),
     "activations": Case("""
         a = Conv<pads=[1,1,1,1]>(x, wa)
         s = Softplus(a)
@@ -415,6 +420,15 @@ _MAXIMA = {
         b = MaxPool<kernel_shape=[2,2], strides=[1,1], dilations=[2,2]>(a)
         y = Neg(b)
     """, source="1,3,13,9"),
+    "padded above": Case("""
+        a = MaxPool<kernel_shape=[3,1], pads=[2,0,0,0]>(x)
+        y = Neg(a)
+    """, source="1,3,13,9"),
+    "as wide as the input": Case("""
+        a = Relu(x)
+        b = MaxPool<kernel_shape=[3,5]>(a)
+        y = Neg(b)
+    """, source="1,3,13,5"),
 }  # fmt: skip
 
 
@@ -422,7 +436,7 @@ _MAXIMA = {
 def test_what_is_no_number_stays_where_it_was(name: str, machine: Machine, tmp_path: Path) -> None:
     """ONNX Runtime's maximum forgets a NaN that another number follows, one of the padding too.
 
-    Outside of the blocked layout it does so in vectors along the width, so tiles are no measure there.
+    Outside of the blocked layout it does so in vectors along the width, so no tiles are made there.
     """
     pack = tiled_pack(compiled(_MAXIMA[name], tmp_path))
     network = row_network(pack.manifest)

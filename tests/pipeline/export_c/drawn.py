@@ -5,6 +5,7 @@ compiles the C, and compares its answers with the engine's. Each node is compute
 are right, and numbers stay where a float has digits to compare.
 """
 
+import contextlib
 import random
 import sys
 import tempfile
@@ -41,6 +42,8 @@ FLAGS = ("-std=c99", "-O2", "-Wall", "-Wextra", "-Werror", "-pedantic")
 TOLERANCE = 1e-5
 # What is farther from the same network in float64 is no rounding, but a fault of one of the two.
 _MOST_ROUNDING = 1e-4
+# Networks of bytes in a row that C does not take.
+_MOST_REFUSED = 8
 
 
 @dataclass(frozen=True)
@@ -769,19 +772,20 @@ def attempt(number: int, folder: Path) -> bool:
     """Compare example ``number``, every third one in bytes; return whether there was an answer.
 
     Floats are exported from packs for a CPU and for a GPU by turns, and none is refused. Of bytes, which a
-    pack for a GPU computes as floats, some operators are refused; the others have the same bits.
+    pack for a GPU computes as floats, some operators are refused: then others are drawn; those that are not
+    have the same bits.
     """
     rng = random.Random(number)
-    of_floats = number % 3 != 2
-    case = draw_case(rng, bytes_of=None if of_floats else rng.choice(("uint8", "int8")))
-    try:
-        off = worst(case, folder, TARGETS[number % 2 if of_floats else 0])
-    except ModelError:
-        if of_floats:
-            raise
-        return False
-    assert off <= (TOLERANCE if of_floats else 0), f"{off}: {case.operators}"
-    return True
+    if number % 3 != 2:
+        off = worst(case := draw_case(rng), folder, TARGETS[number % 2])
+        assert off <= TOLERANCE, f"{off}: {case.operators}"
+        return True
+    for _ in range(_MOST_REFUSED):
+        case = draw_case(rng, bytes_of=rng.choice(("uint8", "int8")))
+        with contextlib.suppress(ModelError):
+            assert worst(case, folder, TARGETS[0]) <= 0, case.operators
+            return True
+    return False
 
 
 def main(arguments: list[str]) -> int:

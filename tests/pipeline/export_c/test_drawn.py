@@ -32,11 +32,9 @@ def test_networks_answer_as_in_the_engine(number: int, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(1, 16))
 def test_three_hundred_networks_answer_as_in_the_engine(part: int, tmp_path: Path) -> None:
-    answered = 0
     for number in range(100 * part, 100 * part + 20):
         (tmp_path / str(number)).mkdir()
-        answered += attempt(number, tmp_path / str(number))
-    assert answered >= 16  # of bytes some have operators that C does not take
+        assert attempt(number, tmp_path / str(number)), number
 
 
 @pytest.mark.slow

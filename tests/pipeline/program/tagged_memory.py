@@ -92,12 +92,10 @@ class TaggedMemory:
     def _rows(self, row_value: int, rows: range, fill: Outside = "zero") -> Tags:
         """Return the tags of ``rows``, plane by plane; of those outside of it that of padding."""
         held = self._manifest.row_values[row_value]
-        within = range(held.height)
-        if fill == "edge":
-            within = range(max(rows.stop, held.height))  # what is behind is the last row again
+        last = held.height - 1
         tags = [
-            self._tag(row_value, plane, min(row, held.height - 1))
-            if row in within
+            self._tag(row_value, plane, min(max(row, 0), last))
+            if fill == "edge" or 0 <= row <= last
             else (_ZERO if fill == "zero" else _LOWEST)
             for plane in range(held.planes)
             for row in rows

@@ -50,7 +50,7 @@ _FUNCTIONS: dict[Kind, Callable[[Array, float, float], Array]] = {
     "softsign": lambda x, alpha, beta: x / (1 + np.abs(x)),
     "sqrt": lambda x, alpha, beta: np.sqrt(x),
     "tanh": lambda x, alpha, beta: np.tanh(x),
-    "thresholded_relu": lambda x, alpha, beta: np.where(x <= alpha, 0, x),
+    "thresholded_relu": lambda x, alpha, beta: np.where(x <= np.float32(alpha), 0, x),
 }
 
 
