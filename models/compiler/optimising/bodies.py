@@ -16,14 +16,12 @@ from models.compiler.analysis.graph import is_streamable
 from models.graphs.nodes import all_graphs, made, replace_nodes, subgraphs
 
 
-def rename_inner(model: onnx.ModelProto) -> bool:
-    """Rename what bodies define under a name that exists outside of them; return whether there was any."""
+def rename_inner(model: onnx.ModelProto) -> None:
+    """Rename what bodies define under a name that exists outside of them."""
     names = _Names(model.graph)
-    before = names.count
     for node in model.graph.node:
         for body in subgraphs(node):
             _rename_defined(body, _defined(model.graph), names)
-    return names.count > before
 
 
 def move_out(model: onnx.ModelProto) -> None:
@@ -39,13 +37,13 @@ class _Names:
 
     def __init__(self, graph: onnx.GraphProto) -> None:
         self._taken = {name for each in all_graphs(graph) for name in _mentioned(each)}
-        self.count = 0
+        self._count = 0
 
     def like(self, name: str) -> str:
         new = name
         while new in self._taken:
-            self.count += 1
-            new = f"{name}/{self.count}"
+            self._count += 1
+            new = f"{name}/{self._count}"
         self._taken.add(new)
         return new
 

@@ -13,6 +13,7 @@ import onnxruntime as ort
 
 from models.compiler.analysis.types import ValueTypes, value_types
 from models.compiler.optimising.bodies import rename_inner
+from models.compiler.optimising.node_order import settle_order
 from models.errors import CompileError, OnnxError
 from models.graphs.file import INSIDE_BYTES, FileRange, aligned, copy_range, refer, reference
 from models.graphs.nodes import all_graphs, made
@@ -73,11 +74,12 @@ def optimised_file(
         if shutil.disk_usage(result.parent).free < needed:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from exc
         raise OnnxError(f"{path}: ONNX Runtime refuses it: {reason(exc)}") from exc
+    written = onnx.load(result, load_external_data=False)
+    settle_order(written, onnx.load(source, load_external_data=False))
+    rename_inner(written)
+    result.write_bytes(written.SerializeToString())
     for file in (source, source.with_suffix(".data")):
         file.unlink(missing_ok=True)
-    written = onnx.load(result, load_external_data=False)
-    if rename_inner(written):
-        result.write_bytes(written.SerializeToString())
     trim_heap()
     return result
 
