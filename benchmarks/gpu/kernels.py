@@ -13,7 +13,7 @@ from typing import Any
 
 from onnx import TensorProto, helper
 
-from models.network.operators import Convolution
+from models.network.operators.reading import Convolution
 from models.packs.choice import choose_pieces
 from models.packs.pack import Pack
 from pipeline.devices.base import Launch

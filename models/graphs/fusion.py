@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from models.network.activations import Activation, activation_of
 from models.network.node import Known, Node, UnsuitedError, Value
-from models.network.operators import (
+from models.network.operators.reading import (
     BatchNorm,
     Combine,
     Convolution,

@@ -10,8 +10,8 @@ from onnx import TensorProto, helper
 
 from models.graphs.file import numbers_of
 from models.graphs.nodes import all_graphs
-from models.network.operators import LAYERS
 from models.network.operators.on_bytes import SCALES
+from models.network.operators.reading import LAYERS
 
 # Inputs with floating-point constants that nobody trains: statistics, regions and scales.
 _UNTRAINED = {

@@ -20,7 +20,7 @@ from onnx import TensorProto, helper, numpy_helper
 from models.graphs.nodes import fresh, live, made, node_of, reads, replace_nodes, versions_of
 from models.network.fields import Array
 from models.network.node import Known, UnsuitedError
-from models.network.operators import Operator, read_operator
+from models.network.operators.reading import Operator, read_operator
 
 
 class Rewriter(ABC):

@@ -15,8 +15,8 @@ from models.compiler.cutting.rows import POOLS, Windowed, padded, window_of
 from models.graphs.nodes import attributes, node_of, versions_of
 from models.network.fields import Array
 from models.network.node import Known, UnsuitedError
-from models.network.operators import Operator, Resize, read_operator
 from models.network.operators.elements import POINTWISE
+from models.network.operators.reading import Operator, Resize, read_operator
 from models.network.windows import Window
 from models.packs.pack import Pack
 from models.packs.records.rows import RowOperator, RowValue

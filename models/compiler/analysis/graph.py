@@ -15,7 +15,7 @@ from models.graphs.nodes import made, node_of, reads, stable_order, versions_of
 from models.graphs.parameters import quantised_weights
 from models.network.fields import Array
 from models.network.node import Known, Node, UnsuitedError
-from models.network.operators import Operator, read_operator
+from models.network.operators.reading import Operator, read_operator
 from models.packs.records.network import TurnedSoftmax, WindowProduct
 
 NCHWC_DOMAIN = "com.microsoft.nchwc"

@@ -23,8 +23,8 @@ from models.compiler.cutting.pieces import port, serialise_nodes
 from models.compiler.cutting.rows import RowGraph, RowNode, padded
 from models.graphs.nodes import attributes, copied, made, reads, with_attributes
 from models.network.node import Value
-from models.network.operators import Convolution
 from models.network.operators.elements import POINTWISE
+from models.network.operators.reading import Convolution
 from models.network.windows import SAME, Window
 
 Kind = Literal["each", "mean", "once", "sum"]

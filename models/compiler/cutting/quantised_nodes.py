@@ -17,15 +17,6 @@ import onnx
 from models.compiler.analysis.graph import Graph
 from models.graphs.nodes import made
 from models.network.node import UnsuitedError
-from models.network.operators import (
-    Combine,
-    Conversion,
-    Convolution,
-    Move,
-    OnBytes,
-    Pool,
-    Reduction,
-)
 from models.network.operators.movement import strides_of
 from models.network.operators.on_bytes import BYTE_TYPES, Numbers, Quantisation
 from models.network.operators.quantised import (
@@ -40,6 +31,15 @@ from models.network.operators.quantised import (
     Scaling,
     Sum,
     Table,
+)
+from models.network.operators.reading import (
+    Combine,
+    Conversion,
+    Convolution,
+    Move,
+    OnBytes,
+    Pool,
+    Reduction,
 )
 
 # Axes of an image, and how they are turned so that channels lie last.

@@ -17,9 +17,9 @@ from models.compiler.analysis.graph import NCHWC_DOMAIN, PLAIN_DOMAINS, Graph
 from models.compiler.cutting.row_layouts import RowLayouts, planes_of, taken
 from models.graphs.nodes import attributes, made, with_attributes
 from models.network.fields import stretches
-from models.network.operators import BatchNorm, Convolution, Pool, Resize
 from models.network.operators.convolution import ADDEND
 from models.network.operators.elements import POINTWISE, UNEVEN
+from models.network.operators.reading import BatchNorm, Convolution, Pool, Resize
 from models.network.windows import SAME, Window
 from models.packs.records.rows import Outside
 

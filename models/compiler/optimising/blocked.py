@@ -27,9 +27,9 @@ from models.graphs.nodes import attributes, copied
 from models.graphs.rewriting import Rewriter
 from models.network.activations import SPELLINGS
 from models.network.fields import Array
-from models.network.operators import Softmax
 from models.network.operators.convolution import ACTIVATIONS, ADDEND
 from models.network.operators.elements import POINTWISE
+from models.network.operators.reading import Softmax
 from models.packs.records.network import TurnedSoftmax
 
 _CHANNEL_AXIS = 1

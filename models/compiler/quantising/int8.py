@@ -26,7 +26,7 @@ from models.graphs.inputs import Warn
 from models.graphs.nodes import all_graphs, attributes, label, replace_nodes, versions_of
 from models.graphs.parameters import infinite_tensors, is_quantised
 from models.images.preprocess import Preprocess
-from models.network.operators import LAYERS
+from models.network.operators.reading import LAYERS
 from models.runtime.sessions import open_session, reason, session_options
 
 _OPERATORS = (

@@ -16,7 +16,14 @@ from models.graphs.nodes import domain_of, node_of
 from models.graphs.tidy import lift_constants
 from models.network.fields import DTYPES
 from models.network.node import Known, UnsuitedError, Value
-from models.network.operators import READERS, Convolution, Move, Operator, Reshape, read_operator
+from models.network.operators.reading import (
+    READERS,
+    Convolution,
+    Move,
+    Operator,
+    Reshape,
+    read_operator,
+)
 from pipeline.devices.cuda.call import Call, Pointer, Program
 from pipeline.devices.cuda.operators import launches
 from pipeline.devices.cuda.operators.convolutions.algorithms import geometry_key, worth_measuring

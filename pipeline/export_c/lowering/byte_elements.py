@@ -8,9 +8,9 @@ from onnx import helper
 
 from models.compiler.optimising.tables import Region, table_of
 from models.network.node import Shape, UnsuitedError, Value
-from models.network.operators import Combine, Conversion, LookUp, Move, OnBytes, Softmax
 from models.network.operators.movement import broadcast_strides
 from models.network.operators.quantised import BYTES
+from models.network.operators.reading import Combine, Conversion, LookUp, Move, OnBytes, Softmax
 from pipeline.export_c.lowering.builder import Builder
 from pipeline.export_c.lowering.movement import join_dimensions, move
 from pipeline.export_c.lowering.steps import Function, Pointer, Record, Weight

@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from models.network.node import UnsuitedError
-from models.network.operators import Convolution, OnBytes, Pool, Reduction
+from models.network.operators.reading import Convolution, OnBytes, Pool, Reduction
 from pipeline.export_c.lowering.builder import Builder
 from pipeline.export_c.lowering.convolution import add_layer, geometry
 from pipeline.export_c.lowering.layers import Layer, layout_of

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from models.network.node import Shape, UnsuitedError, Value
-from models.network.operators import Combine, Convolution, Pool, TransposedConvolution
+from models.network.operators.reading import Combine, Convolution, Pool, TransposedConvolution
 from models.network.windows import Windows
 from pipeline.export_c.lowering.builder import Builder
 from pipeline.export_c.lowering.elements import combine, function_of

@@ -10,8 +10,8 @@ import numpy as np
 
 from models.network.activations import Activation, Arithmetic, Kind
 from models.network.node import UnsuitedError, Value
-from models.network.operators import Combine, Map, Reshape
 from models.network.operators.movement import broadcast_strides
+from models.network.operators.reading import Combine, Map, Reshape
 from pipeline.export_c.lowering.builder import Builder
 from pipeline.export_c.lowering.movement import join_dimensions, reshape
 from pipeline.export_c.lowering.steps import After, Function, Record

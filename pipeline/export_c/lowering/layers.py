@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models.network.operators import Convolution
+from models.network.operators.reading import Convolution
 from models.network.windows import Window, Windows
 from pipeline.export_c.network.scales import Scaled
 

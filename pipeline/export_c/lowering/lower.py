@@ -8,7 +8,7 @@ from typing import Any
 from models.network.activations import Kind
 from models.network.fields import Array
 from models.network.node import Node, NodeReader, UnsuitedError
-from models.network.operators import (
+from models.network.operators.reading import (
     READERS,
     BatchNorm,
     Combine,

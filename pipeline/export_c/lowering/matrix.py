@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.network.node import UnsuitedError, Value
-from models.network.operators import Combine, Product
+from models.network.operators.reading import Combine, Product
 from pipeline.export_c.lowering.builder import Builder
 from pipeline.export_c.lowering.elements import combine, function_of
 from pipeline.export_c.lowering.steps import After, Pointer, Record, Rows, Weight

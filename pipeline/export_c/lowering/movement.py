@@ -8,8 +8,8 @@ import math
 from collections.abc import Sequence
 
 from models.network.node import Shape, UnsuitedError, Value
-from models.network.operators import Gather, Move, Pad, Reshape
 from models.network.operators.movement import Copy, moved, strides_of
+from models.network.operators.reading import Gather, Move, Pad, Reshape
 from pipeline.export_c.lowering.builder import Builder
 from pipeline.export_c.lowering.steps import Pointer, Record, Same
 

@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from models.network.node import UnsuitedError
-from models.network.operators import BatchNorm, GroupNorm, Reduction, Softmax
+from models.network.operators.reading import BatchNorm, GroupNorm, Reduction, Softmax
 from pipeline.export_c.lowering.builder import Builder
 from pipeline.export_c.lowering.elements import function_of
 from pipeline.export_c.lowering.movement import with_order

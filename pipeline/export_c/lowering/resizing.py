@@ -5,8 +5,8 @@ import math
 import numpy as np
 
 from models.network.node import UnsuitedError
-from models.network.operators import Resize
 from models.network.operators.movement import Copy, strides_of
+from models.network.operators.reading import Resize
 from models.network.operators.resizing import Resized
 from pipeline.export_c.lowering.builder import Builder
 from pipeline.export_c.lowering.movement import copy

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.network.fields import Array
-from models.network.operators import Move
 from models.network.operators.movement import Copy, moved
+from models.network.operators.reading import Move
 from models.network.windows import Window
 from pipeline.export_c.errors import ExportError
 from pipeline.export_c.lowering.convolution import struct_of

@@ -9,7 +9,7 @@ from models.graphs.fusion import Fusion, Surroundings, fusions
 from models.network.activations import Activation
 from models.network.fields import Array
 from models.network.node import Known, Node, Value
-from models.network.operators import BatchNorm, Convolution, Map, Operator, read_operator
+from models.network.operators.reading import BatchNorm, Convolution, Map, Operator, read_operator
 
 SHAPE = (1, 4, 8, 8)
 CONSTANTS = {

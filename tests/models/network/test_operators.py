@@ -14,7 +14,8 @@ from onnx.reference import ReferenceEvaluator
 from models.graphs.nodes import node_of
 from models.network.fields import Array
 from models.network.node import Known, Node, UnsuitedError
-from models.network.operators import (
+from models.network.operators.movement import moved
+from models.network.operators.reading import (
     Convolution,
     Gather,
     Move,
@@ -26,7 +27,6 @@ from models.network.operators import (
     Resize,
     read_operator,
 )
-from models.network.operators.movement import moved
 
 Arrays = Mapping[str, NDArray[Any]]
 

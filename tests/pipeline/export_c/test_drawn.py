@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from models.network.activations import SPELLINGS
-from models.network.operators import READERS
+from models.network.operators.reading import READERS
 from pipeline.export_c.lowering.elements import FUNCTIONS
 from tests.pipeline.export_c.compiled import TARGETS, needs_compiler
 from tests.pipeline.export_c.drawn import FLAGS, attempt, draw_case, exported

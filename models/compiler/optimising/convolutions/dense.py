@@ -18,8 +18,8 @@ from onnx import helper
 from models.graphs.nodes import attributes, copied, reads
 from models.graphs.rewriting import Rewriter
 from models.network.fields import Array
-from models.network.operators import Product
 from models.network.operators.elements import POINTWISE
+from models.network.operators.reading import Product
 
 _TO_IMAGE, _FROM_IMAGE = [0, 3, 1, 2], [0, 2, 3, 1]
 _RANK = 4

@@ -19,7 +19,7 @@ from onnx import helper
 
 from models.graphs.rewriting import Rewriter
 from models.network.fields import Array
-from models.network.operators import TransposedConvolution
+from models.network.operators.reading import TransposedConvolution
 from models.network.windows import Window
 
 #: A blocked convolution takes any number of channels below a block, else multiples of this.

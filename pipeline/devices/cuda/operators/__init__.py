@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from models.network.node import UnsuitedError
-from models.network.operators import (
+from models.network.operators.reading import (
     BatchNorm,
     Combine,
     Convolution,

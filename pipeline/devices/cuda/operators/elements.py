@@ -11,8 +11,8 @@ import numpy as np
 
 from models.network.activations import Activation
 from models.network.node import UnsuitedError, Value
-from models.network.operators import Combine, Map
 from models.network.operators.movement import broadcast_strides
+from models.network.operators.reading import Combine, Map
 from pipeline.devices.cuda.call import Call
 from pipeline.devices.cuda.operators.launches import activation_arguments, collapse, per_element
 from pipeline.devices.cuda.scope import Scope

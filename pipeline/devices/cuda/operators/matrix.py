@@ -8,8 +8,8 @@ import math
 import numpy as np
 
 from models.network.node import UnsuitedError
-from models.network.operators import Product
 from models.network.operators.movement import broadcast_strides
+from models.network.operators.reading import Product
 from pipeline.devices.cuda.call import Call
 from pipeline.devices.cuda.operators.launches import (
     MAX_ELEMENTS,

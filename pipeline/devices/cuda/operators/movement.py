@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.network.node import UnsuitedError
-from models.network.operators import Gather, Move, Pad
 from models.network.operators.movement import Copy
+from models.network.operators.reading import Gather, Move, Pad
 from pipeline.devices.cuda.call import Call, Pointer
 from pipeline.devices.cuda.operators.launches import MAX_ELEMENTS, collapse, per_element
 from pipeline.devices.cuda.operators.resizing import pick

@@ -3,7 +3,7 @@
 import math
 
 from models.network.node import Value
-from models.network.operators import BatchNorm, GroupNorm, ResponseNorm, Softmax
+from models.network.operators.reading import BatchNorm, GroupNorm, ResponseNorm, Softmax
 from pipeline.devices.cuda.call import Call
 from pipeline.devices.cuda.operators.launches import activation_arguments, per_element, per_group
 from pipeline.devices.cuda.scope import Scope

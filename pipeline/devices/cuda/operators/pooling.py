@@ -4,9 +4,9 @@ import math
 from collections.abc import Mapping, Sequence
 
 from models.network.node import UnsuitedError
-from models.network.operators import Pool, Reduction
 from models.network.operators.movement import strides_of
 from models.network.operators.pooling import Reduced
+from models.network.operators.reading import Pool, Reduction
 from pipeline.devices.cuda.call import Call
 from pipeline.devices.cuda.operators.launches import Layout, collapse, per_element, per_group
 from pipeline.devices.cuda.scope import Scope

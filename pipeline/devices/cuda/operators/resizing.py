@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.network.node import UnsuitedError, Value
-from models.network.operators import Resize
+from models.network.operators.reading import Resize
 from models.network.operators.resizing import Resized
 from pipeline.devices.cuda.call import Call, Pointer
 from pipeline.devices.cuda.operators.launches import per_element

@@ -7,7 +7,7 @@ about the arithmetic looks at the number of filters.
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from models.network.operators import Convolution
+from models.network.operators.reading import Convolution
 from pipeline.devices.cuda.scope import Settings
 
 Kind = Literal["direct", "split", "winograd", "half", "depthwise", "cublas", "im2col"]

@@ -1,7 +1,7 @@
 """Convolutions, with what is fused into them, by the algorithm that is chosen for each."""
 
 from models.network.node import UnsuitedError
-from models.network.operators import Convolution
+from models.network.operators.reading import Convolution
 from pipeline.devices.cuda.call import Call
 from pipeline.devices.cuda.operators.convolutions.algorithms import (
     Algorithm,

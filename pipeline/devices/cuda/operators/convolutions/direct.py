@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from models.network.node import UnsuitedError
-from models.network.operators import Convolution
+from models.network.operators.reading import Convolution
 from pipeline.devices.cuda.call import Argument, Call, Pointer
 from pipeline.devices.cuda.operators.convolutions.algorithms import Algorithm, split_depth
 from pipeline.devices.cuda.operators.launches import MAX_ELEMENTS, activation_arguments, blocks

@@ -7,7 +7,7 @@ behind each other: our matrix [rows, columns] is its transposed one.
 
 import math
 
-from models.network.operators import Convolution
+from models.network.operators.reading import Convolution
 from pipeline.devices.cuda.call import Call, Pointer
 from pipeline.devices.cuda.operators.convolutions.direct import (
     behind,

@@ -3,7 +3,7 @@
 import math
 
 from models.network.node import Value
-from models.network.operators import Convolution
+from models.network.operators.reading import Convolution
 from models.network.windows import SAME, Windows
 from pipeline.devices.cuda.call import Argument, Call
 from pipeline.devices.cuda.operators.convolutions.direct import (

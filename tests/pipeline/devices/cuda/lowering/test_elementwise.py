@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from models.network.activations import Activation
 from models.network.node import Value
-from models.network.operators import Combine, Map, Operator
+from models.network.operators.reading import Combine, Map, Operator
 from pipeline.devices.cuda.call import Pointer
 from pipeline.devices.cuda.operators import launches
 from pipeline.devices.cuda.operators.launches import MAX_RANK

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from models.network.activations import Activation, Kind
 from models.network.node import Shape, Value
-from models.network.operators import Convolution
+from models.network.operators.reading import Convolution
 from models.network.windows import Window, Windows
 from pipeline.devices.cuda.call import Call, Pointer
 from pipeline.devices.cuda.operators.convolutions.algorithms import Algorithm

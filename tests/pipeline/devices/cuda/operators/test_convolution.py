@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from models.network.activations import Activation, Kind
 from models.network.node import UnsuitedError
-from models.network.operators import Convolution
+from models.network.operators.reading import Convolution
 from pipeline.devices.cuda.call import Pointer
 from pipeline.devices.cuda.operators.convolutions.algorithms import (
     Algorithm,

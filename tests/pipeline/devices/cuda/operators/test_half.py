@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.network.operators import Convolution
+from models.network.operators.reading import Convolution
 from pipeline.devices.cuda.operators.convolutions.algorithms import Algorithm
 from pipeline.devices.cuda.operators.convolutions.direct import HALF_TILES, Tile
 from tests.examples import examples

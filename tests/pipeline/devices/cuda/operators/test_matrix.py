@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from models.network.activations import Activation
 from models.network.node import Value
-from models.network.operators import Product
+from models.network.operators.reading import Product
 from pipeline.devices.cuda.call import Pointer
 from pipeline.devices.cuda.operators.matrix import product
 from pipeline.devices.cuda.scope import Scope, Settings

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.network.operators import Convolution
+from models.network.operators.reading import Convolution
 from pipeline.devices.cuda.operators.convolutions import winograd as module
 from pipeline.devices.cuda.operators.convolutions.algorithms import Algorithm
 from tests.pipeline.devices.cuda.operators.convolving import (
