@@ -59,7 +59,8 @@ async def test_two_requests_compute_while_others_wait(
     gate.open()
     for each, task in zip(given, asked, strict=True):
         close(arrays(await task), packs.expected("tiny", each))
-    assert worker.stuck_seconds() == 0
+    while worker.stuck_seconds():  # noqa: ASYNC110  its thread ends behind the answer, and tells nobody
+        await asyncio.sleep(0)
 
 
 async def test_a_request_that_fails_leaves_the_one_beside_it(
