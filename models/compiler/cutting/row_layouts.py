@@ -92,7 +92,10 @@ def planes_of(graph: Graph, node: onnx.NodeProto) -> Mapping[str, Parts]:
         result = _image(graph, copy.y.name, "behind")
         plane = copy.sizes[-2:]
         strides, size = strides_of(plane), math.prod(plane)
-        is_whole = all(graph.array(each).shape[-2:] == plane for each in (name, result))
+        held = [
+            graph.values.get(each) for each in (name, result)
+        ]  # None: constant, or of no known size
+        is_whole = all(array is not None and array.shape[-2:] == plane for array in held)
         if not is_whole or copy.read[-2:] != strides or copy.written[-2:] != strides:
             return {}
         outer = copy.sizes[:-2]

@@ -312,3 +312,13 @@ def test_what_moves_elements_of_a_matrix_moves_no_rows(tmp_path: Path, node: str
     text = f"m (float[2,40] x) => (float[n,m] y) {bounds} {{ z = {node} y = Relu(z) }}"
     source = written(parsed(text), tmp_path / "m.onnx")
     assert not open_pack(compile_onnx(source, tmp_path / "m")).manifest.row_operators
+
+
+def test_what_is_turned_and_reshaped_to_an_unknown_size_moves_no_rows(tmp_path: Path) -> None:
+    text = """m (float[1,4,6] x, int64[4] size) => (float[a,b,c,d] y) {
+        turned = Transpose<perm=[0,2,1]>(x)
+        z = Reshape(turned, size)
+        y = Relu(z)
+    }"""
+    source = written(parsed(text), tmp_path / "m.onnx")
+    assert not open_pack(compile_onnx(source, tmp_path / "m")).manifest.row_operators
