@@ -314,10 +314,10 @@ def test_what_moves_elements_of_a_matrix_moves_no_rows(tmp_path: Path, node: str
     assert not open_pack(compile_onnx(source, tmp_path / "m")).manifest.row_operators
 
 
-def test_what_is_turned_and_reshaped_to_an_unknown_size_moves_no_rows(tmp_path: Path) -> None:
-    text = """m (float[1,4,6] x, int64[4] size) => (float[a,b,c,d] y) {
-        turned = Transpose<perm=[0,2,1]>(x)
-        z = Reshape(turned, size)
+def test_what_is_turned_and_loses_unknown_axes_moves_no_rows(tmp_path: Path) -> None:
+    text = """m (float[1,1,12] x, int64[1] axes) => (float[a,b] y) {
+        turned = Transpose<perm=[1,0,2]>(x)
+        z = Squeeze(turned, axes)
         y = Relu(z)
     }"""
     source = written(parsed(text), tmp_path / "m.onnx")
