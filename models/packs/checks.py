@@ -1,6 +1,7 @@
 """What a manifest says must be possible: ranges, indices, order, recipes (docs/pack-format.md)."""
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
 
 from models.detection.recipe import head_fault
@@ -11,7 +12,8 @@ from models.packs.bottleneck_checks import check_bottlenecks
 from models.packs.manifest import Manifest
 from models.packs.program_checks import check_programs
 from models.packs.quantised_checks import check_quantised
-from models.packs.records.pieces import Operand, Piece
+from models.packs.records.network import WindowProduct
+from models.packs.records.pieces import Operand, Piece, Value
 from models.packs.row_checks import check_rows
 from models.packs.span_checks import check_spans
 
@@ -30,9 +32,7 @@ def check_manifest(path: Path, manifest: Manifest) -> None:
     check_rows(path, manifest)
     check_bottlenecks(path, manifest)
     check_programs(path, manifest)
-    check_window_products(path, manifest)
-    check_turned_softmaxes(path, manifest)
-    check_used_channels(path, manifest)
+    _check_network(path, manifest)
     check_quantised(path, manifest)
     _check_loose_order(path, manifest)
     _check_recipes(path, manifest)
@@ -182,51 +182,20 @@ def _check_recipes(path: Path, manifest: Manifest) -> None:
 _RANK = 4
 
 
-def check_window_products(path: Path, manifest: Manifest) -> None:
-    """Check the products on windows of the manifest in ``path``.
-
-    Raises:
-        PackError: one is of no convolution; the message names it.
-    """
-    values = {value.name: value for value in manifest.values}
-    for number, item in enumerate(manifest.window_products):
-        where = f"{path}: window_products.{number}"
-        for name in (item.source, item.output):
-            if name not in values or values[name].is_loose:
-                raise PackError(f"{where}: {name!r} is no value of a known size")
-        source, output = (values[name].shape for name in (item.source, item.output))
-        if {len(source), len(output)} != {_RANK} or source[0] != output[0]:
-            raise PackError(f"{where}: {list(source)} and {list(output)} are no images")
-        if any(axis.factor != 1 for axis in item.windows):
-            raise PackError(f"{where}.windows: no convolution makes elements that repeat")
-        made = [axis.made(n) for axis, n in zip(item.windows, source[1:3], strict=True)]
-        if made != list(output[1:3]):
-            raise PackError(f"{where}.windows: they make {made} pixels, not {list(output[1:3])}")
-
-
-def check_turned_softmaxes(path: Path, manifest: Manifest) -> None:
-    """Check the softmaxes that were turned of the manifest in ``path``.
-
-    Raises:
-        PackError: one has no such axis; the message names it.
-    """
-    values = {value.name: value for value in manifest.values}
-    for number, item in enumerate(manifest.turned_softmaxes):
+def _check_network(path: Path, manifest: Manifest) -> None:
+    """Check what is said of nodes of model.onnx, by the names of values."""
+    values = {value.name: value for value in manifest.values if not value.is_loose}
+    for number, product in enumerate(manifest.window_products):
+        _check_window_product(f"{path}: window_products.{number}", product, values)
+    for number, softmax in enumerate(manifest.turned_softmaxes):
         where = f"{path}: turned_softmaxes.{number}"
-        source, output = (values.get(name) for name in (item.source, item.output))
-        if source is None or output is None or source.is_loose or source.shape != output.shape:
-            raise PackError(f"{where}: {item.source!r} and {item.output!r} are not of one size")
-        if item.axis >= len(source.shape):
-            raise PackError(f"{where}.axis: {item.axis}: there is none of {list(source.shape)}")
-
-
-def check_used_channels(path: Path, manifest: Manifest) -> None:
-    """Check how many channels are used that the manifest in ``path`` says.
-
-    Raises:
-        PackError: a value has no more, or more than fill a block; the message names it.
-    """
-    values = {value.name: value for value in manifest.values}
+        source, output = (values.get(name) for name in (softmax.source, softmax.output))
+        if source is None or output is None or source.shape != output.shape:
+            raise PackError(
+                f"{where}: {softmax.source!r} and {softmax.output!r} are not of one size"
+            )
+        if softmax.axis >= len(source.shape):
+            raise PackError(f"{where}.axis: {softmax.axis}: there is none of {list(source.shape)}")
     for name, count in manifest.used_channels.items():
         shape = values[name].shape if name in values else ()
         filled = shape[1] - count if len(shape) == _RANK else 0
@@ -234,3 +203,18 @@ def check_used_channels(path: Path, manifest: Manifest) -> None:
             raise PackError(
                 f"{path}: used_channels.{name}: {count}: others cannot fill a block of {list(shape)}"
             )
+
+
+def _check_window_product(where: str, item: WindowProduct, values: Mapping[str, Value]) -> None:
+    """Check that a product on windows is a convolution."""
+    for name in (item.source, item.output):
+        if name not in values:
+            raise PackError(f"{where}: {name!r} is no value of a known size")
+    source, output = (values[name].shape for name in (item.source, item.output))
+    if {len(source), len(output)} != {_RANK} or source[0] != output[0]:
+        raise PackError(f"{where}: {list(source)} and {list(output)} are no images")
+    if any(axis.factor != 1 for axis in item.windows):
+        raise PackError(f"{where}.windows: no convolution makes elements that repeat")
+    made = [axis.made(n) for axis, n in zip(item.windows, source[1:3], strict=True)]
+    if made != list(output[1:3]):
+        raise PackError(f"{where}.windows: they make {made} pixels, not {list(output[1:3])}")
