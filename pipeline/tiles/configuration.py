@@ -107,5 +107,5 @@ def _cut(text: str, part: str, layers: int) -> int:
 def _tiling(text: str, part: str, reuse: Reuse) -> Tiling:
     found = _TILING.fullmatch(part)
     if not found or "0" in found.groups():
-        raise TileError(f"{text}: {part[:20]!r} is no tiling, as 3x3 is")
+        raise TileError(f"{text}: {part[:20]!r} is no tiling, as 3x3 is (1 to 9999 each way)")
     return Tiling(int(found[1]), int(found[2]), reuse)

@@ -82,7 +82,10 @@ def pack_layers(manifest: Manifest) -> tuple[FusedLayer, ...]:
         if len(operator.inputs) != 1 or operator.inputs[0].row_value != (
             operator.inputs[0].row_value if last is None else last
         ):
-            raise TileError(f"{output.name} does not read the layer before it, and that alone")
+            raise TileError(
+                f"{manifest.name}: {output.name} does not read the layer before it, and that alone: "
+                "only a chain of layers can be fused"
+            )
         found.append(_of_pack(manifest, operator))
         last = operator.output
     if not found:

@@ -6,7 +6,8 @@ static void largest_of_windows(const float *x, float *y, const struct window *g,
     for (p = 0; p < planes; p++, x += plane) {
         for (i = 0; i < g->result_y; i++, y += g->result_x) {
             for (j = 0; j < g->result_x; j++) {
-                float most = -FLT_MAX;
+                float most = -INFINITY;
+                int inside = 0;
                 for (k = 0; k < g->kernel_y; k++) {
                     const int line = i * g->stride_y + k * g->step_y - g->pad_y;
                     if (line < 0 || line >= g->size_y)
@@ -16,10 +17,11 @@ static void largest_of_windows(const float *x, float *y, const struct window *g,
                         if (column >= 0 && column < g->size_x) {
                             const float v = x[(size_t)line * (size_t)g->size_x + (size_t)column];
                             most = v < most ? most : v;
+                            inside = 1;
                         }
                     }
                 }
-                y[j] = most;
+                y[j] = inside ? most : -FLT_MAX; /* of padding alone: as ONNX Runtime has it */
             }
             if (function)
                 function(y, (size_t)g->result_x, a, b);

@@ -269,6 +269,16 @@ def test_what_is_no_number_stays_none(tmp_path: Path) -> None:
         np.testing.assert_array_equal(outputs[name], expected)
 
 
+def test_the_largest_of_infinities_is_one(tmp_path: Path) -> None:
+    """In other windows, those over the border and of all, ONNX Runtime has one or the lowest number."""
+    text = "g (float[1,1,6,6] x) => (float y) { y = MaxPool<kernel_shape=[2,2], strides=[2,2]>(x) }"
+    compiled = Compiled.of(packed(parsed(text), tmp_path), tmp_path / "c")
+    inputs = {"x": np.full((1, 1, 6, 6), -np.inf, np.float32)}
+    _, outputs = compiled.run(inputs)
+    for name, expected in answers(tmp_path / "source.onnx", inputs).items():
+        np.testing.assert_array_equal(outputs[name], expected)
+
+
 REFUSED = {
     "training_mode": "y = Dropout(x, half, yes)",
     "training": "y, m, v = BatchNormalization<training_mode=1>(x, w, w, w, w)",
