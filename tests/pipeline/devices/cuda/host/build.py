@@ -23,6 +23,8 @@ _GXX = "g++"
 _OPTIONS = (
     *("-std=c++17", "-O2", "-march=native", "-ffp-contract=off", "-fno-exceptions", "-fno-rtti"),
     *("-fno-math-errno", "-fno-trapping-math", "-fPIC", "-shared", "-fvisibility=hidden"),
+    # A number at no multiple of its size, which x86 reads and a GPU does not.
+    *("-fsanitize=alignment", "-fsanitize-undefined-trap-on-error"),
     *("-Wall", "-Wno-unknown-pragmas", "-Wno-unused-function"),
 )
 _KERNEL = re.compile(

@@ -39,7 +39,7 @@ template <class... A> inline void call(void (*kernel)(A...), void** parameters) 
 // One thread; the kernel is known to the compiler here, so that it can be inlined.
 template <auto Kernel> void run_thread(void** parameters) { call(Kernel, parameters); }
 
-// A thread that touches a page without access, or a float4 that is not aligned, never goes on.
+// A thread that touches a page without access, or a number at an address that a GPU refuses, never goes on.
 static void on_fault(int) {
     fail("a thread reads or writes where it must not", no_line);
     switch_context(&block.current->context, &block.scheduler);
@@ -47,17 +47,16 @@ static void on_fault(int) {
 
 // Catches faults as long as it lives.
 struct Faults {
-    struct sigaction before[2];
+    static constexpr int signals[] = {SIGSEGV, SIGBUS, SIGILL};  // the last: -fsanitize=alignment traps
+    struct sigaction before[3];
     Faults() {
         struct sigaction own = {};
         own.sa_handler = on_fault;
         own.sa_flags = SA_NODEFER;
-        sigaction(SIGSEGV, &own, before);
-        sigaction(SIGBUS, &own, before + 1);
+        for (int i = 0; i < 3; ++i) sigaction(signals[i], &own, before + i);
     }
     ~Faults() {
-        sigaction(SIGSEGV, before, nullptr);
-        sigaction(SIGBUS, before + 1, nullptr);
+        for (int i = 0; i < 3; ++i) sigaction(signals[i], before + i, nullptr);
     }
 };
 

@@ -14,6 +14,9 @@ from tests.pipeline.devices.cuda.host.build import (
     compiler_missing,
     kernel_names,
 )
+from tests.pipeline.devices.cuda.space import ON_GPU
+
+pytestmark = pytest.mark.skipif(ON_GPU, reason="the host build is no matter of a GPU")
 
 SOURCE = """
 struct Sizes { int count, step; };
@@ -70,6 +73,10 @@ KERNEL(lane_leaves, float* y) {
 KERNEL(misaligned, const float* x, float* y) {
     *reinterpret_cast<float4*>(y) = *reinterpret_cast<const float4*>(x + 1);
 }
+
+KERNEL(long_misaligned, const float* x, float* y) {
+    *reinterpret_cast<long long*>(y) = *reinterpret_cast<const long long*>(x + 1);
+}
 """
 X, Y = Pointer("input"), Pointer("output")
 
@@ -102,7 +109,7 @@ def test_kernels_are_found_behind_macros(tmp_path: Path) -> None:
         missing("g++")
     (tmp_path / "probe.cu").write_text(SOURCE)
     names = ["where", "scaled", "turned", "lanes", "some_leave", "two_barriers", "lane_leaves"]
-    assert kernel_names(tmp_path / "probe.cu") == [*names, "misaligned"]
+    assert kernel_names(tmp_path / "probe.cu") == [*names, "misaligned", "long_misaligned"]
 
 
 def test_all_threads_of_all_blocks_run(probes: HostKernels) -> None:
@@ -140,6 +147,7 @@ def test_lanes_see_each_other(probes: HostKernels) -> None:
         ("two_barriers", (Y,), "different barriers"),
         ("lane_leaves", (Y,), "ended while its warp waits"),
         ("misaligned", (X, Y), "where it must not"),
+        ("long_misaligned", (X, Y), "where it must not"),
         ("scaled", (X, Y, (64, 2), 1.0), "where it must not"),
         ("scaled", (X, Y, (64, 2), 1), "takes pps2;f, not pps2;i"),
         ("scaled", (X, Y, (64, 2, 1), 1.0), "takes pps2;f, not pps3;f"),

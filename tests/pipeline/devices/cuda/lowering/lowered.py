@@ -50,11 +50,14 @@ def execute(
     """Run ``program``; return its outputs, of the shapes and dtypes of ``expected``.
 
     No tensor is written beyond its end, no input or constant is changed, and offsets that are multiples
-    of 4 bytes are enough. The first output lies in the memory of input ``over``, if given.
+    of 4 bytes and of an element are enough. The first output lies in the memory of input ``over``, if given.
     """
     given = [placed(array) for array in inputs]
     constants = [placed(array) for array in program.constants]
-    outputs = [_Memory(array.nbytes, misaligned=4 * (i + 1)) for i, array in enumerate(expected)]
+    outputs = [
+        _Memory(array.nbytes, misaligned=max(4, array.itemsize) * (i + 1))
+        for i, array in enumerate(expected)
+    ]
     inner = _Memory(program.inner_bytes)
     if over is not None:
         outputs[0].array(inputs[over])[...] = inputs[over]
