@@ -22,6 +22,7 @@ from pipeline.measuring.sample_inputs import random_inputs
 from pipeline.profiles.delay_watch import BoundWatch
 from pipeline.profiles.machine import this_machine
 from pipeline.profiles.profile_file import load_profile, save_profile
+from pipeline.program.prepare import prepare
 from pipeline.schedule.architectures import ARCHITECTURES
 
 _WANTED_RATIO = 1.25
@@ -39,17 +40,17 @@ def main() -> None:
     parser.add_argument("--threads", type=int)
     arguments = parser.parse_args()
     device = CpuDevice(arguments.threads)
-    pack = device.fitted(open_pack(arguments.pack))
-    profile = load_profile(pack, this_machine(pack.weights_path, device))
-    wanted = Wanted(weight_bytes=int(pack.manifest.weight_bytes * arguments.weights / 100))
+    program = prepare(open_pack(arguments.pack), device)
+    profile = load_profile(program.pack, this_machine(program.pack.weights_path, device))
+    wanted = Wanted(weight_bytes=int(program.weight_bytes * arguments.weights / 100))
     architecture = ARCHITECTURES[arguments.architecture]
-    plan = fit(pack.manifest, architecture, wanted, profile).plan
-    limits = measure_limits(pack, plan, device, arguments.measure)
-    save_profile(profile.with_limits(plan, limits), pack)
+    plan = fit(program, architecture, wanted, profile).plan
+    limits = measure_limits(program, plan, device, arguments.measure)
+    save_profile(profile.with_limits(plan, limits), program.pack)
     watch = BoundWatch(plan, limits)
-    inputs = random_inputs(pack.manifest)
+    inputs = random_inputs(program)
     pool = ReadPool()
-    with opened(pack, plan, device, pool) as engine:
+    with opened(program, plan, device, pool) as engine:
         sweeps = measured_sweeps(engine, inputs)
         next(sweeps)  # the first one touches all memory, and verifies
         for sweep in islice(sweeps, arguments.runs):

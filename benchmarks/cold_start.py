@@ -25,6 +25,7 @@ from pipeline.devices.cpu import CpuDevice
 from pipeline.measuring.sample_inputs import random_inputs
 from pipeline.peers import ONNXRUNTIME, OPENVINO, PEERS
 from pipeline.peers.peer import save_inputs
+from pipeline.program.prepare import prepare
 
 OURS = "layerstream"
 _WANTED_SECONDS, _WANTED_BYTES = 0.75, 0.4
@@ -77,7 +78,7 @@ def main() -> None:
     options = parser.parse_args()
     pack = open_pack(options.pack)
     device = CpuDevice(options.threads)
-    plan_way(device.fitted(pack), Way("auto", options.weights), device)
+    plan_way(prepare(pack, device), Way("auto", options.weights), device)
     models = {OURS: pack.folder, ONNXRUNTIME: options.onnx, OPENVINO: options.onnx}
     runs: dict[str, list[dict[str, Any]]] = {name: [] for name in models}
     with tempfile.TemporaryDirectory(dir=".") as temporary:

@@ -39,6 +39,7 @@ from pipeline.execution.lanes import Lane
 from pipeline.execution.opened import opened
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice
+from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES
 
 Outputs = dict[str, NDArray[Any]]
@@ -95,11 +96,12 @@ def _players(
     stack: ExitStack, pack: Pack, lanes: int, ring_bytes: int
 ) -> tuple[dict[str, Player], dict[str, dict[str, int]]]:
     """Return who plays, each returning its answers, and the planned memory of each."""
+    program = Program.as_compiled(pack)
     device, pool = CpuDevice(), ReadPool()
     stack.callback(pool.close)
     ring = Choice(ring_bytes, ahead="never")
     plans = {
-        name: make_plan(pack.manifest, ARCHITECTURES[architecture], choice=choice)
+        name: make_plan(program, ARCHITECTURES[architecture], choice=choice)
         for name, (architecture, choice) in {
             "lanes": ("2s", replace(ring, lanes=lanes)),
             "sweeps": ("2s", ring),
@@ -109,7 +111,7 @@ def _players(
     }
     engines = {
         name: stack.enter_context(
-            opened(pack, plan, _ReadsOnly() if name == "read" else device, pool)
+            opened(program, plan, _ReadsOnly() if name == "read" else device, pool)
         )
         for name, plan in plans.items()
     }

@@ -29,6 +29,7 @@ from pipeline.execution.opened import opened
 from pipeline.measuring.sample_inputs import random_inputs
 from pipeline.planning.make import make_plan
 from pipeline.planning.streaming import READ_BYTES
+from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES
 
 
@@ -48,7 +49,7 @@ def turn(engine: Engine, inputs: Arrays, buffer: Buffer | None, cpu: list[float]
     """Sweep once, beside a reader where there is a ``buffer``; return the delay in seconds."""
     reader = None
     if buffer is not None:
-        reader = threading.Thread(target=read_all, args=(engine.pack, buffer, cpu))
+        reader = threading.Thread(target=read_all, args=(engine.program.pack, buffer, cpu))
         reader.start()
     delay = engine.run(inputs)[1].delay_seconds
     if reader is not None:
@@ -60,13 +61,14 @@ def turn(engine: Engine, inputs: Arrays, buffer: Buffer | None, cpu: list[float]
 
 def measure(pack: Pack, iterations: int) -> dict[str, Any]:
     """Return the medians of one pack."""
+    program = Program.as_compiled(pack)
     inputs, cpu = random_inputs(pack.manifest), list[float]()
     alone, beside = list[float](), list[float]()
-    plan = make_plan(pack.manifest, ARCHITECTURES["pre"])
+    plan = make_plan(program, ARCHITECTURES["pre"])
     with (
         closing(ReadPool()) as pool,
         closing(Buffer(READ_BYTES)) as buffer,
-        opened(pack, plan, CpuDevice(), pool) as engine,
+        opened(program, plan, CpuDevice(), pool) as engine,
     ):
         turn(engine, inputs, buffer, [])
         for _ in range(iterations):

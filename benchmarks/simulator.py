@@ -26,6 +26,7 @@ from pipeline.measuring.sample_inputs import random_inputs
 from pipeline.profiles.machine import this_machine
 from pipeline.profiles.profile import Profile
 from pipeline.profiles.profile_file import load_profile, save_profile
+from pipeline.program.prepare import prepare
 from pipeline.schedule.architectures import ARCHITECTURES
 from pipeline.schedule.trace import TraceEvent
 from pipeline.timing.durations import Durations
@@ -71,17 +72,17 @@ def compare(pack: Pack, profile: Profile, arguments: argparse.Namespace) -> list
     """Run every architecture ``arguments.iterations`` times, taking turns."""
     inputs = random_inputs(pack.manifest)
     pool, device = ReadPool(), CpuDevice(arguments.threads)
-    pack = device.fitted(pack)
-    limit = int(pack.manifest.weight_bytes * arguments.weights / 100)
+    program = prepare(pack, device)
+    limit = int(program.weight_bytes * arguments.weights / 100)
     with ExitStack() as stack:
         stack.callback(pool.close)
         rows = []
         for name in arguments.architectures.split(","):
             architecture = ARCHITECTURES[name]
             wanted = Wanted(weight_bytes=limit if architecture.tuned == "auto" else None)
-            fitted = fit(pack.manifest, architecture, wanted, profile)
+            fitted = fit(program, architecture, wanted, profile)
             assert fitted.prediction is not None
-            engine = stack.enter_context(opened(pack, fitted.plan, device, pool))
+            engine = stack.enter_context(opened(program, fitted.plan, device, pool))
             rows.append(_Row(name, engine, fitted.prediction))
         for turn in range(-_WARM_UP, arguments.iterations):
             first = turn % len(rows)

@@ -14,6 +14,7 @@ from models.packs.pack import open_pack
 from models.runtime.sessions import claim_process
 from pipeline.benchmark import Configuration, Options, bench_pipeline
 from pipeline.devices.cpu import CpuDevice
+from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES
 
 _WANTED = 1.10
@@ -31,7 +32,7 @@ def main() -> None:
     results = []
     for path in arguments.packs:
         configuration = Configuration("2s", ARCHITECTURES["2s"])
-        document = bench_pipeline(open_pack(path), [configuration], options)
+        document = bench_pipeline(Program.as_compiled(open_pack(path)), [configuration], options)
         cpu = {row["architecture"]: row["cpu_seconds"] for row in document["rows"]}
         ratio = cpu["2s"] / cpu["pre"]
         results.append({"model": document["model"], "cpu_seconds": cpu, "ratio": ratio})

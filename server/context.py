@@ -9,9 +9,9 @@ from contextlib import ExitStack, closing
 from typing import Protocol
 
 from loader.pool.pool import ReadPool
+from models.runtime.heap import give_back
 from pipeline.devices.find import open_device
 from pipeline.execution.sweeps.sweep import DRAIN_SECONDS
-from pipeline.fitting.remembered import forget
 from server.access.guard import Access
 from server.errors import BusyError, RefusedError, ServiceError, few
 from server.memory.budget import Budget
@@ -193,7 +193,7 @@ class Context:
             raise StartupError(str(exc)) from exc
         finally:
             self.metrics.models_follow()
-            await asyncio.to_thread(forget)
+            await asyncio.to_thread(give_back)
         self.request_memory.capacity_bytes = self.budget.request_bytes
         self.exchanges.bodies.divide(self.budget.picture_bytes)
         self._divided = True

@@ -22,7 +22,7 @@ from pydantic import TypeAdapter
 from benchmarks.children.planned import anonymous_bytes, checksums
 from loader.cores import cores_for, pinned
 from loader.pool.pool import ReadPool
-from models.packs.pack import Pack, open_pack
+from models.packs.pack import open_pack
 from models.runtime.sessions import claim_process
 from pipeline.applications.ours.at_once import joined
 from pipeline.applications.ours.rivals import placed_plan
@@ -35,6 +35,8 @@ from pipeline.planning.make import make_plan
 from pipeline.planning.partitions.plan import PipelinePlan
 from pipeline.planning.plan import Choice, Plan
 from pipeline.program.partitions import Cuts
+from pipeline.program.prepare import prepare
+from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES
 
 CHOICES = TypeAdapter(Choice)
@@ -46,17 +48,17 @@ def partitions(plan: Plan) -> tuple[Plan, ...]:
     return plan.partitions if isinstance(plan, PipelinePlan) else (plan,)
 
 
-def planned(pack: Pack, device: CpuDevice, item: dict[str, Any]) -> Plan:
+def planned(program: Program, device: CpuDevice, item: dict[str, Any]) -> Plan:
     """Return the plan that the job says."""
     architecture = device.adapt(ARCHITECTURES[item["architecture"]])
-    parts = Cuts(pack.manifest).parts(item["cuts"])
+    parts = Cuts(program).parts(item["cuts"])
     if item["placement"]:
         plans = [placed_plan(part, item["placement"]) for part in parts]
     else:
         choices = map(CHOICES.validate_python, item["choices"])
         pairs = zip(parts, choices, strict=True)
         plans = [make_plan(part, architecture, choice=choice) for part, choice in pairs]
-    return joined(pack.manifest, item["cuts"], plans)
+    return joined(program, item["cuts"], plans)
 
 
 def leases(
@@ -115,7 +117,7 @@ def streamed(engine: Answering, arrays: Arrays, frames: int) -> tuple[set[str], 
 
 def opened(
     stack: ExitStack,
-    pack: Pack,
+    program: Program,
     plan: Plan,
     device: CpuDevice,
     pool: ReadPool,
@@ -126,9 +128,9 @@ def opened(
     if isinstance(plan, PipelinePlan):
         count = len(plan.partitions)
         cores = cores_for(count)
-        engine = open_pipeline(pack, plan, [device] * count, pool, cores=cores)
+        engine = open_pipeline(program, plan, [device] * count, pool, cores=cores)
     else:
-        engine = open_engine(pack, plan, device, pool, lease=lease)
+        engine = open_engine(program, plan, device, pool, lease=lease)
     stack.callback(engine.close)
     return engine
 
@@ -138,16 +140,18 @@ def main() -> None:
     job = json.loads(Path(sys.argv[1]).read_text("utf-8"))
     claim_process()
     device = CpuDevice(1 if job["one_core"] else None)
-    packs = [device.fitted(open_pack(Path(item["pack"]))) for item in job["models"]]
-    plans = [planned(pack, device, item) for pack, item in zip(packs, job["models"], strict=True)]
+    programs = [prepare(open_pack(Path(item["pack"])), device) for item in job["models"]]
+    plans = [
+        planned(each, device, item) for each, item in zip(programs, job["models"], strict=True)
+    ]
     base = anonymous_bytes()
     with ExitStack() as stack:
         pool = ReadPool()
         stack.callback(pool.close)
         shared = leases(device, plans, job["turns"], stack)
         engines = [
-            opened(stack, pack, plan, device, pool, lease)
-            for pack, plan, lease in zip(packs, plans, shared, strict=True)
+            opened(stack, program, plan, device, pool, lease)
+            for program, plan, lease in zip(programs, plans, shared, strict=True)
         ]
         cores = cores_for(1) if job["one_core"] else ()
         rows = [

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from models.packs.checksum import checksum
-from models.packs.pack import Pack, open_pack
+from models.packs.pack import open_pack
 from models.runtime.sessions import claim_process
 from pipeline.devices.cpu import CpuDevice
 from pipeline.execution.given import Arrays
@@ -21,6 +21,8 @@ from pipeline.fitting.fit import fit
 from pipeline.fitting.wanted import Fitted, Wanted
 from pipeline.profiles.machine import this_machine
 from pipeline.profiles.profile_file import load_profile
+from pipeline.program.prepare import prepare
+from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES
 
 
@@ -38,11 +40,11 @@ def checksums(outputs: Arrays) -> str:
 
 
 def measure(
-    pack: Pack, device: CpuDevice, fitted: Fitted, inputs: Any, sweeps: int
+    program: Program, device: CpuDevice, fitted: Fitted, inputs: Any, sweeps: int
 ) -> dict[str, Any]:
     """Run ``fitted`` so often; return figures."""
     base = anonymous_bytes()
-    with opened(pack, fitted.plan, device) as engine:
+    with opened(program, fitted.plan, device) as engine:
         outputs, _ = engine.answer(inputs, checksums)
         delays = [engine.answer(inputs, checksums)[1].delay_seconds for _ in range(sweeps)]
         allocated = engine.statistics().memory
@@ -63,15 +65,15 @@ def main() -> None:
     path, limit, inputs, sweeps, result = sys.argv[1:]
     claim_process()
     device = CpuDevice()
-    pack = device.fitted(open_pack(Path(path)))
-    profile = load_profile(pack, this_machine(pack.weights_path, device))
+    program = prepare(open_pack(Path(path)), device)
+    profile = load_profile(program.pack, this_machine(program.pack.weights_path, device))
     if limit == "pre":
-        fitted = fit(pack.manifest, ARCHITECTURES["pre"], profile=profile)
+        fitted = fit(program, ARCHITECTURES["pre"], profile=profile)
     else:
         auto = device.adapt(ARCHITECTURES["auto"])
-        fitted = fit(pack.manifest, auto, Wanted(total_bytes=int(limit)), profile)
+        fitted = fit(program, auto, Wanted(total_bytes=int(limit)), profile)
     with np.load(inputs) as given:
-        figures = measure(pack, device, fitted, dict(given), int(sweeps))
+        figures = measure(program, device, fitted, dict(given), int(sweeps))
     Path(result).write_text(json.dumps(figures), "utf-8")
 
 

@@ -35,6 +35,7 @@ from pipeline.planning.plan import Plan
 from pipeline.profiles.machine import this_machine
 from pipeline.profiles.profile import Profile, ProfileError
 from pipeline.profiles.profile_file import load_profile
+from pipeline.program.prepare import prepare
 from pipeline.schedule.architectures import ARCHITECTURES
 
 _AUTO = ARCHITECTURES["auto"]
@@ -62,20 +63,20 @@ class Network:
     """A pack and its plans, in so many partitions that compute at once."""
 
     def __init__(self, path: Path, device: CpuDevice, partitions: int) -> None:
-        self.pack: Pack = device.fitted(open_pack(path))
+        self.program = prepare(open_pack(path), device)
         self._device = device
         self._partitions = partitions
-        self._profile = _profile(self.pack, device)
+        self._profile = _profile(self.program.pack, device)
         self.least = self._fitted(None)
 
     def _fitted(self, total_bytes: int | None) -> Plan:
         """Return the best plan within ``total_bytes`` of everything; None: the smallest."""
-        manifest, profile = self.pack.manifest, self._profile
+        program, profile = self.program, self._profile
         if self._partitions > 1:
-            return fit_partitions(manifest, _AUTO, self._partitions, total_bytes, profile).plan
+            return fit_partitions(program, _AUTO, self._partitions, total_bytes, profile).plan
         least = total_bytes is None
         wanted = Wanted(total_bytes=total_bytes, least=least, thorough=not least)
-        return fit(manifest, _AUTO, wanted, profile).plan
+        return fit(program, _AUTO, wanted, profile).plan
 
     def within(self, n_bytes: float) -> Plan | None:
         """Return the fastest plan whose weights, arena and scratch take at most so many bytes."""
@@ -97,9 +98,9 @@ class Network:
 
     def run(self, plan: Plan, sweeps: int) -> Run:
         """Run ``plan`` so often, and once with all in memory."""
-        inputs = random_inputs(self.pack.manifest)
+        inputs = random_inputs(self.program)
         with ExitStack() as stack:
-            whole = make_plan(self.pack.manifest, ARCHITECTURES["pre"])
+            whole = make_plan(self.program, ARCHITECTURES["pre"])
             expected, _ = self._opened(stack, whole).answer(inputs, copies)
         before = anonymous_bytes()
         with ExitStack() as stack:
@@ -119,7 +120,7 @@ class Network:
     def _opened(self, stack: ExitStack, plan: Plan) -> Answering:
         pool = ReadPool()
         stack.callback(pool.close)
-        return opened(stack, self.pack, plan, self._device, pool, None)
+        return opened(stack, self.program, plan, self._device, pool, None)
 
 
 def _profile(pack: Pack, device: CpuDevice) -> Profile | None:

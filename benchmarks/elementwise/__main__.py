@@ -29,6 +29,8 @@ from pipeline.execution.opened import opened
 from pipeline.measuring.sample_inputs import random_inputs
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Plan
+from pipeline.program.prepare import prepare
+from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES
 from pipeline.schedule.trace import TraceEvent
 
@@ -54,13 +56,13 @@ def main() -> None:
 
 
 def _measured(pack: Pack, rounds: int) -> dict[str, Any]:
-    plan = make_plan(pack.manifest, ARCHITECTURES["pre"])
+    plan = make_plan(Program.as_compiled(pack), ARCHITECTURES["pre"])
     inputs = random_inputs(pack.manifest)
     with ExitStack() as stack:
         engines: dict[str, Engine] = {}
         for name, (native, threads) in _PLAYERS.items():
             device = stack.enter_context(closing(CpuDevice(native=native, native_threads=threads)))
-            engines[name] = stack.enter_context(opened(device.fitted(pack), plan, device))
+            engines[name] = stack.enter_context(opened(prepare(pack, device), plan, device))
         answers = {
             name: {key: np.array(value) for key, value in engine.run(inputs)[0].items()}
             for name, engine in engines.items()

@@ -28,6 +28,7 @@ from pipeline.devices.cuda.probe import probe_kinds
 from pipeline.devices.find import open_device
 from pipeline.execution.perfetto import trace_document
 from pipeline.measuring.profiling import profile_pack
+from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES
 
 _NETWORKS = {"yolov4": 608, "resnet50": 224}
@@ -128,7 +129,7 @@ class _Run:
                 }
             )
             self.options.output.mkdir(parents=True, exist_ok=True)
-            trace = json.dumps(trace_document(sweeps, pack.manifest))
+            trace = json.dumps(trace_document(sweeps, Program.as_compiled(pack)))
             (self.options.output / "gpu-timeline.json").write_text(trace, "utf-8")
 
     def growth(self) -> None:

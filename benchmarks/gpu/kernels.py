@@ -14,12 +14,13 @@ from typing import Any
 from onnx import TensorProto, helper
 
 from models.network.operators.reading import Convolution
-from models.packs.choice import choose_pieces
 from models.packs.pack import Pack
 from pipeline.devices.base import Launch
 from pipeline.devices.cuda.device import CudaDevice
 from pipeline.devices.cuda.lowering import NotCoveredError, convolutions
 from pipeline.devices.cuda.operators.convolutions.algorithms import geometry_key
+from pipeline.program.choice import choose_pieces
+from pipeline.program.program import Program
 
 _ROUNDS = 7
 _RUNS = 5
@@ -28,7 +29,7 @@ _RUNS = 5
 def shapes_of(pack: Pack, device: CudaDevice) -> list[Convolution]:
     """Return the distinct convolutions of a pack for CUDA, layers whole."""
     found: dict[tuple[str, int], Convolution] = {}
-    for piece in choose_pieces(pack.manifest, None):
+    for piece in choose_pieces(Program.as_compiled(pack), None):
         with contextlib.suppress(NotCoveredError):
             for it in convolutions(pack.graphs[piece.graph], device.settings):
                 found.setdefault((geometry_key(it), it.filters), it)

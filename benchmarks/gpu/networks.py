@@ -28,6 +28,8 @@ from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Plan
 from pipeline.profiles.profile import Profile
 from pipeline.profiles.times import Distribution, ReadTime
+from pipeline.program.prepare import prepare
+from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES
 from pipeline.schedule.trace import TraceEvent
 from pipeline.timing.traced_durations import Services, services
@@ -46,12 +48,12 @@ def build(name: str, side: int, folder: Path, device: CudaDevice) -> tuple[Path,
 
 @contextmanager
 def opened_in_memory(
-    pack: Pack, plan: Plan, device: CudaDevice, bytes_per_second: float | None = None
+    program: Program, plan: Plan, device: CudaDevice, bytes_per_second: float | None = None
 ) -> Iterator[Engine]:
     """Open an engine whose weights come from memory, as fast as a disk of that speed."""
-    reader = MemoryReader(pack.weights_path.read_bytes())
+    reader = MemoryReader(program.pack.weights_path.read_bytes())
     paced = PacedReader(reader, bytes_per_second) if bytes_per_second else reader
-    with closing(ReadPool()) as pool, opened(pack, plan, device, pool, paced) as engine:
+    with closing(ReadPool()) as pool, opened(program, plan, device, pool, paced) as engine:
         yield engine
 
 
@@ -63,15 +65,15 @@ def preloaded(source: Path, pack: Pack, device: CudaDevice, runs: int) -> dict[s
     """
     import torch
 
-    pack = device.fitted(pack)
-    inputs = random_inputs(pack.manifest)
+    program = prepare(pack, device)
+    inputs = random_inputs(program)
     image = torch.from_numpy(next(iter(inputs.values())))
     sides = {"torch_nchw": TorchModel(source, False), "torch_nhwc": TorchModel(source, True)}
     held = image.cuda()
     samples: dict[str, list[float]] = {name: [] for name in ("ours", *sides)}
     outputs: dict[str, list[np.ndarray[Any, Any]]] = {}
-    plan = make_plan(pack.manifest, ARCHITECTURES["pre"])
-    with opened_in_memory(pack, plan, device) as engine:
+    plan = make_plan(program, ARCHITECTURES["pre"])
+    with opened_in_memory(program, plan, device) as engine:
         for turn in range(_WARM_UP + runs):
             answer, statistics = engine.run(inputs)
             outputs["ours"] = list(answer.values())
@@ -123,16 +125,16 @@ def pipelines(
 ) -> tuple[list[dict[str, Any]], dict[str, tuple[Plan, list[TraceEvent]]]]:
     """Measure architectures at the speed of a disk, taking turns; return rows and one sweep of each."""
     known = at_speed(profile, bytes_per_second)
-    pack = device.fitted(pack)
-    inputs = random_inputs(pack.manifest)
+    program = prepare(pack, device)
+    inputs = random_inputs(program)
     sweeps: dict[str, tuple[Plan, list[TraceEvent]]] = {}
     with ExitStack() as stack:
         engines, memory = {}, {}
         for name in names:
-            plan = _plan(pack, device, name, known)
+            plan = _plan(program, device, name, known)
             before = device.driver.memory_info()[0]
             engines[name] = stack.enter_context(
-                opened_in_memory(pack, plan, device, bytes_per_second)
+                opened_in_memory(program, plan, device, bytes_per_second)
             )
             memory[name] = before - device.driver.memory_info()[0]
         samples: dict[str, list[float]] = {name: [] for name in names}
@@ -158,10 +160,10 @@ def pipelines(
     return rows, sweeps
 
 
-def _plan(pack: Pack, device: CudaDevice, name: str, profile: Profile) -> Plan:
+def _plan(program: Program, device: CudaDevice, name: str, profile: Profile) -> Plan:
     architecture = device.adapt(ARCHITECTURES[name])
-    limit = int(pack.manifest.weight_bytes * _PART_OF_WEIGHTS) if name == "auto" else None
-    return fit(pack.manifest, architecture, Wanted(weight_bytes=limit), profile).plan
+    limit = int(program.weight_bytes * _PART_OF_WEIGHTS) if name == "auto" else None
+    return fit(program, architecture, Wanted(weight_bytes=limit), profile).plan
 
 
 def _row(
@@ -197,10 +199,10 @@ def _together(served: Services) -> float:
 
 def sweeping_growth(pack: Pack, device: CudaDevice, sweeps: int) -> dict[str, int]:
     """Return how many bytes of device and host memory ``sweeps`` inferences leave behind."""
-    pack = device.fitted(pack)
-    inputs = random_inputs(pack.manifest)
-    plan = make_plan(pack.manifest, ARCHITECTURES["async"])
-    with opened_in_memory(pack, plan, device) as engine:
+    program = prepare(pack, device)
+    inputs = random_inputs(program)
+    plan = make_plan(program, ARCHITECTURES["async"])
+    with opened_in_memory(program, plan, device) as engine:
         for _ in range(_WARM_UP):
             engine.run(inputs)
         before = _memory(device)

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 from loader.cores import cores_for, pinned
 from loader.pool.pool import ReadPool
-from models.packs.manifest import Manifest
-from models.packs.pack import Pack, open_pack
+from models.packs.pack import open_pack
 from models.runtime.sessions import claim_process
 from pipeline.devices.cpu import CpuDevice
 from pipeline.execution.opened import open_pipeline, opened
@@ -25,6 +24,8 @@ from pipeline.fitting.partitioned import fit_partitions
 from pipeline.fitting.wanted import Wanted
 from pipeline.planning.partitions.plan import PipelinePlan
 from pipeline.planning.plan import Plan
+from pipeline.program.prepare import prepare
+from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES
 
 _UNLIMITED_BYTES = 1 << 62
@@ -44,7 +45,7 @@ def child(
     """Play what the parent asks for, in a process with ``threads`` threads."""
     claim_process()
     device = CpuDevice(threads)
-    pack = device.fitted(open_pack(folder))
+    program = prepare(open_pack(folder), device)
     budget = None if budget_mib is None else int(budget_mib * (1 << 20))
     cores = cores_for(workers) or cores_for(1) * workers
     with ExitStack() as stack:
@@ -54,11 +55,11 @@ def child(
         facts: dict[str, Any] = {}
         for name in names:
             if name == "workers":
-                engine, plan = _workers(stack, pack, device, pool, (workers, budget))
+                engine, plan = _workers(stack, program, device, pool, (workers, budget))
             else:
-                engine, plan = _whole(stack, pack, device, pool, budget)
+                engine, plan = _whole(stack, program, device, pool, budget)
             on = {"workers": (), "one": cores[:1], "threads": cores}[name]
-            players[name] = _player(engine, pack.manifest, on)
+            players[name] = _player(engine, program, on)
             facts[f"{name}_memory"] = plan.memory
             if isinstance(plan, PipelinePlan):
                 facts |= {"cuts": plan.cuts, "edge_bytes": plan.edge_bytes}
@@ -71,27 +72,31 @@ def child(
 
 
 def _whole(
-    stack: ExitStack, pack: Pack, device: CpuDevice, pool: ReadPool, budget: int | None
+    stack: ExitStack, program: Program, device: CpuDevice, pool: ReadPool, budget: int | None
 ) -> tuple[Answering, Plan]:
-    plan = fit(pack.manifest, _AUTO, Wanted(total_bytes=budget or _UNLIMITED_BYTES)).plan
-    return stack.enter_context(opened(pack, plan, device, pool)), plan
+    plan = fit(program, _AUTO, Wanted(total_bytes=budget or _UNLIMITED_BYTES)).plan
+    return stack.enter_context(opened(program, plan, device, pool)), plan
 
 
 def _workers(
-    stack: ExitStack, pack: Pack, device: CpuDevice, pool: ReadPool, asked: tuple[int, int | None]
+    stack: ExitStack,
+    program: Program,
+    device: CpuDevice,
+    pool: ReadPool,
+    asked: tuple[int, int | None],
 ) -> tuple[Answering, Plan]:
     workers, budget = asked
-    plan = fit_partitions(pack.manifest, _AUTO, workers, budget or _UNLIMITED_BYTES).plan
+    plan = fit_partitions(program, _AUTO, workers, budget or _UNLIMITED_BYTES).plan
     assert isinstance(plan, PipelinePlan)
     cores = cores_for(workers)
-    pipeline = open_pipeline(pack, plan, [device] * workers, pool, cores=cores)
+    pipeline = open_pipeline(program, plan, [device] * workers, pool, cores=cores)
     stack.callback(pipeline.close)
     return pipeline, plan
 
 
-def _player(engine: Answering, manifest: Manifest, cores: tuple[int, ...]) -> Player:
+def _player(engine: Answering, program: Program, cores: tuple[int, ...]) -> Player:
     """Return who plays a stream of frames, as many at once as ``engine`` takes."""
-    inputs = [_inputs(manifest, seed) for seed in range(4)]
+    inputs = [_inputs(program, seed) for seed in range(4)]
 
     def play(frames: int) -> str:
         digests = [""] * frames
@@ -124,9 +129,9 @@ def _digest(outputs: Any) -> str:
     return whole.hexdigest()
 
 
-def _inputs(manifest: Manifest, seed: int) -> dict[str, NDArray[Any]]:
+def _inputs(program: Program, seed: int) -> dict[str, NDArray[Any]]:
     generator = np.random.default_rng(seed)
     return {
         port.name: generator.standard_normal(port.shape).astype(port.dtype)
-        for port in manifest.inputs
+        for port in program.inputs
     }

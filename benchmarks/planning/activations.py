@@ -18,7 +18,6 @@ from typing import Any
 
 from benchmarks.children.planned import checksums
 from loader.pool.pool import ReadPool
-from models.packs.manifest import Manifest
 from models.packs.pack import open_pack
 from models.runtime.sessions import claim_process
 from pipeline.devices.cpu import CpuDevice
@@ -30,6 +29,8 @@ from pipeline.planning.plan import Choice, Plan
 from pipeline.profiles.machine import this_machine
 from pipeline.profiles.profile import Profile
 from pipeline.profiles.profile_file import load_profile
+from pipeline.program.prepare import prepare
+from pipeline.program.program import Program
 from pipeline.program.regions import Region
 from pipeline.schedule.architectures import ARCHITECTURES
 
@@ -62,20 +63,20 @@ def main() -> None:
 def measure(path: Path, share: float, blocks: int) -> dict[str, Any]:
     """Return the figures of one pack; without those of rows where no plan takes so little."""
     device = CpuDevice()
-    pack = device.fitted(open_pack(path))
-    profile = load_profile(pack, this_machine(pack.weights_path, device))
-    whole = _resident(pack.manifest)
-    halved = _fastest(pack.manifest, profile, share * _activations(whole))
-    figures: dict[str, Any] = {"pack": pack.name, "whole_bytes": _activations(whole)}
+    program = prepare(open_pack(path), device)
+    profile = load_profile(program.pack, this_machine(program.pack.weights_path, device))
+    whole = _resident(program)
+    halved = _fastest(program, profile, share * _activations(whole))
+    figures: dict[str, Any] = {"pack": program.name, "whole_bytes": _activations(whole)}
     if halved is None:
         return figures
-    inputs = random_inputs(pack.manifest)
+    inputs = random_inputs(program)
     seconds: list[list[float]] = [[], []]
     answers: list[str] = []
     with ExitStack() as stack:
         pool = stack.enter_context(closing(ReadPool()))
         engines = [
-            stack.enter_context(opened(pack, plan, device, pool)) for plan in (whole, halved)
+            stack.enter_context(opened(program, plan, device, pool)) for plan in (whole, halved)
         ]
         for _ in range(blocks):
             for engine, found in zip(engines, seconds, strict=True):
@@ -95,22 +96,22 @@ def measure(path: Path, share: float, blocks: int) -> dict[str, Any]:
     }
 
 
-def _fastest(manifest: Manifest, profile: Profile, most_bytes: float) -> Plan | None:
+def _fastest(program: Program, profile: Profile, most_bytes: float) -> Plan | None:
     """Return the plan on rows that is predicted to compute fastest within so many bytes."""
-    plans = [plan for plan in _on_rows(manifest, profile) if _activations(plan) <= most_bytes]
+    plans = [plan for plan in _on_rows(program, profile) if _activations(plan) <= most_bytes]
     return min(plans, key=lambda plan: sum(profile.durations(plan).stages[-1]), default=None)
 
 
-def _on_rows(manifest: Manifest, profile: Profile) -> Iterator[Plan]:
-    for variant in row_variants(manifest, ARCHITECTURES["auto"], profile):
+def _on_rows(program: Program, profile: Profile) -> Iterator[Plan]:
+    for variant in row_variants(program, ARCHITECTURES["auto"], profile):
         if variant.regions:
-            yield _resident(manifest, variant.regions)
+            yield _resident(program, variant.regions)
 
 
-def _resident(manifest: Manifest, regions: tuple[Region, ...] = ()) -> Plan:
-    streamed = tuple(i for i, span in enumerate(manifest.spans) if not span.resident)
+def _resident(program: Program, regions: tuple[Region, ...] = ()) -> Plan:
+    streamed = tuple(i for i, span in enumerate(program.spans) if not span.resident)
     choice = Choice(chunk_bytes=_WHOLE, resident=streamed, regions=regions)
-    return make_plan(manifest, ARCHITECTURES["auto"], choice=choice)
+    return make_plan(program, ARCHITECTURES["auto"], choice=choice)
 
 
 def _activations(plan: Plan) -> int:

@@ -34,6 +34,8 @@ from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice, Plan
 from pipeline.profiles.machine import this_machine
 from pipeline.profiles.profile_file import load_profile
+from pipeline.program.prepare import prepare
+from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES
 
 
@@ -47,34 +49,34 @@ class EmptyReader(DirectReader):
             super().read_into(offset, target)
 
 
-def planned(pack: Pack, device: CpuDevice, percent: float) -> Plan:
+def planned(program: Program, device: CpuDevice, percent: float) -> Plan:
     """Return the plan of ``auto`` in ``percent`` of the weights."""
-    profile = load_profile(pack, this_machine(pack.weights_path, device))
-    limit = int(sum(span.length for span in pack.manifest.spans) * percent / 100)
+    profile = load_profile(program.pack, this_machine(program.pack.weights_path, device))
+    limit = int(sum(span.length for span in program.spans) * percent / 100)
     wanted = Configuration("auto", ARCHITECTURES["auto"], limit)
-    return plan_configuration(pack.manifest, wanted, profile=profile).plan
+    return plan_configuration(program, wanted, profile=profile).plan
 
 
 def measure(pack: Pack, percent: float, rounds: int) -> dict[str, Any]:
     """Return medians of one pack in milliseconds, and what each step adds."""
     device = CpuDevice()
-    pack = device.fitted(pack)
-    plan, pre = planned(pack, device, percent), ARCHITECTURES["pre"]
-    chunked = make_plan(pack.manifest, pre, choice=Choice(chunk_bytes=plan.choice.chunk_bytes))
+    program = prepare(pack, device)
+    plan, pre = planned(program, device, percent), ARCHITECTURES["pre"]
+    chunked = make_plan(program, pre, choice=Choice(chunk_bytes=plan.choice.chunk_bytes))
     empty = EmptyReader(pack.weights_path)
     with ExitStack() as stack:
         pool = stack.enter_context(closing(ReadPool()))
 
         def engine(plan: Plan, reader: EmptyReader | None = None) -> Engine:
-            return stack.enter_context(opened(pack, plan, device, pool, reader))
+            return stack.enter_context(opened(program, plan, device, pool, reader))
 
         engines = {
-            "pre": engine(make_plan(pack.manifest, pre)),
+            "pre": engine(make_plan(program, pre)),
             "chunks": engine(chunked),
             "no disk": engine(plan, empty),
             "streamed": engine(plan),
         }
-        inputs = random_inputs(pack.manifest)
+        inputs = random_inputs(program)
         for each in engines.values():
             each.run(inputs)
             each.settle()

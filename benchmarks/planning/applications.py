@@ -31,7 +31,6 @@ import numpy as np
 
 from benchmarks.children.application import CHOICES, partitions
 from benchmarks.machine.sampling import sampled_group
-from models.packs.manifest import Manifest
 from models.runtime.sessions import claim_process
 from pipeline.applications.application import Application
 from pipeline.applications.ours.frontiers import planned, preloaded_frontier, streaming_frontier
@@ -48,6 +47,7 @@ from pipeline.applications.search import Constraints, Settings, reduce_buffers
 from pipeline.devices.cpu import CpuDevice
 from pipeline.measuring.sample_inputs import random_inputs
 from pipeline.planning.plan import Plan
+from pipeline.program.program import Program
 from server.cli.applications.opened import OpenedApplication, OpenedPack, open_application
 
 #: The network whole, on one core, beside its partitions on several.
@@ -92,7 +92,7 @@ def _spread(found: Sequence[Together], points: int) -> list[Together]:
 
 
 def _rivals(
-    application: Application, members: Sequence[Member], plan_of: Callable[[Manifest], Plan]
+    application: Application, members: Sequence[Member], plan_of: Callable[[Program], Plan]
 ) -> Together:
     plans = [of_parts(member.manifest, member.cuts, plan_of) for member in members]
     return together(application, list(map(planned, members, plans)))
@@ -121,7 +121,7 @@ def job(opened: OpenedApplication, way: Way, inputs: Sequence[Path], sweeps: int
         "turns": [list(models) for models in way.plans.turns],
         "models": [
             {
-                "pack": str(cast("OpenedPack", item).pack.folder),
+                "pack": str(cast("OpenedPack", item).program.pack.folder),
                 "architecture": plan.architecture.name,
                 "cuts": list(member.cuts),
                 "choices": [

@@ -20,7 +20,6 @@ from typing import Any
 import numpy as np
 
 from loader.pool.pool import ReadPool
-from models.packs.manifest import Manifest
 from models.packs.pack import open_pack
 from models.packs.records.bottlenecks import Bottleneck
 from models.runtime.sessions import claim_process
@@ -32,6 +31,8 @@ from pipeline.measuring.sample_inputs import random_inputs
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice
 from pipeline.program.channels.groups import height
+from pipeline.program.prepare import prepare
+from pipeline.program.program import Program
 from pipeline.program.regions import Region, RegionError
 from pipeline.program.steps import planned_region
 from pipeline.schedule.architectures import ARCHITECTURES
@@ -79,17 +80,17 @@ def _numbers(text: str) -> list[int]:
 def measure(path: Path, channels: list[int], bands: list[int], rounds: int) -> list[dict[str, Any]]:
     """Return a row for the whole network, and one for each size of groups and number of bands."""
     device = CpuDevice()
-    pack = device.fitted(open_pack(path))
-    manifest, inputs = pack.manifest, random_inputs(pack.manifest)
+    program = prepare(open_pack(path), device)
+    inputs = random_inputs(program)
     kinds = [(0, 0), *((each, count) for each in channels for count in bands)]
     found = []
     with ExitStack() as stack:
         pool = stack.enter_context(closing(ReadPool()))
         engines: list[Engine] = []
         for each, count in kinds:
-            regions = tuple(in_groups(manifest, each, count)) if each else ()
-            plan = make_plan(manifest, ARCHITECTURES["pre"], choice=Choice(regions=regions))
-            engines.append(stack.enter_context(opened(pack, plan, device, pool)))
+            regions = tuple(in_groups(program, each, count)) if each else ()
+            plan = make_plan(program, ARCHITECTURES["pre"], choice=Choice(regions=regions))
+            engines.append(stack.enter_context(opened(program, plan, device, pool)))
         answers = [engine.answer(inputs, copies)[0] for engine in engines]
         seconds: list[list[float]] = [[] for _ in engines]
         for _ in range(rounds):
@@ -98,7 +99,7 @@ def measure(path: Path, channels: list[int], bands: list[int], rounds: int) -> l
         for kind, engine, answer, taken in zip(kinds, engines, answers, seconds, strict=True):
             found.append(
                 {
-                    "pack": pack.name,
+                    "pack": program.name,
                     "channels": kind[0],
                     "bands": kind[1],
                     "arena_bytes": engine.plan.arena_bytes,
@@ -112,23 +113,23 @@ def measure(path: Path, channels: list[int], bands: list[int], rounds: int) -> l
     return found
 
 
-def in_groups(manifest: Manifest, channels: int, count: int) -> Iterator[Region]:
+def in_groups(program: Program, channels: int, count: int) -> Iterator[Region]:
     """Yield bottlenecks that share no piece in groups of up to so many channels, in ``count`` bands."""
     end = 0
-    for item in manifest.bottlenecks:
+    for item in program.bottlenecks:
         if item.first_piece >= end:
-            yield _region(manifest, item, channels, count)
+            yield _region(program, item, channels, count)
             end = item.end_piece
 
 
-def _region(manifest: Manifest, item: Bottleneck, channels: int, count: int) -> Region:
+def _region(program: Program, item: Bottleneck, channels: int, count: int) -> Region:
     """Return a bottleneck in as many bands as are wanted; in one where all rows are needed at once."""
     size = max((each for each in item.sizes if each <= channels), default=item.sizes[0])
     rows = height(item.operators[-1])
     whole = Region(item.first_piece, item.end_piece, rows, channels=size)
     banded = Region(item.first_piece, item.end_piece, -(-rows // count), channels=size)
     try:
-        planned_region(manifest, banded)
+        planned_region(program, banded)
     except RegionError:
         return whole
     return banded

@@ -18,7 +18,6 @@ from typing import Any
 
 from loader.pool.pool import ReadPool
 from loader.readers.disk import REAL_DISK, Disk, paced_disk
-from models.packs.manifest import Manifest
 from models.packs.pack import open_pack
 from models.runtime.sessions import claim_process
 from pipeline.benchmark.configuration import Configuration, plan_configuration
@@ -29,6 +28,8 @@ from pipeline.measuring.sample_inputs import random_inputs
 from pipeline.planning.plan import Plan
 from pipeline.planning.units import streamed_units
 from pipeline.profiles.profile import Profile
+from pipeline.program.prepare import prepare
+from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES
 from pipeline.timing.least import least_seconds
 
@@ -60,11 +61,11 @@ def rounds(contenders: dict[str, Streamed], count: int) -> list[dict[str, float]
     return found
 
 
-def in_order(manifest: Manifest, plan: Plan, profile: Profile) -> tuple[list[float], list[int]]:
+def in_order(program: Program, plan: Plan, profile: Profile) -> tuple[list[float], list[int]]:
     """Return seconds and bytes of weights of each kernel of ``plan``, in their order."""
     kernels = list(profile.durations(plan).stages[-1])
     weights = [0] * len(kernels)
-    for unit in streamed_units(manifest, plan.steps, ()):
+    for unit in streamed_units(program, plan.steps, ()):
         weights[unit.steps.start] += unit.length
     return kernels, weights
 
@@ -72,34 +73,34 @@ def in_order(manifest: Manifest, plan: Plan, profile: Profile) -> tuple[list[flo
 def measure(path: Path, profile: Profile, part: float, speeds: list[float], count: int) -> Any:
     """Return the figures of one pack with ``part`` of its weights in memory."""
     device = CpuDevice()
-    pack = device.fitted(open_pack(path))
-    limit = int(part * pack.manifest.weight_bytes)
+    program = prepare(open_pack(path), device)
+    limit = int(part * program.weight_bytes)
     auto = Configuration("auto", ARCHITECTURES["auto"], limit)
-    plans = [plan_configuration(pack.manifest, auto, None, profile)]
-    plans.append(plan_configuration(pack.manifest, Configuration("pre", ARCHITECTURES["pre"])))
-    inputs = random_inputs(pack.manifest)
+    plans = [plan_configuration(program, auto, None, profile)]
+    plans.append(plan_configuration(program, Configuration("pre", ARCHITECTURES["pre"])))
+    inputs = random_inputs(program)
     disks: dict[str, tuple[int, Disk]] = {"pre": (1, REAL_DISK), "real": (0, REAL_DISK)}
     disks |= {f"{speed:g}": (0, paced_disk(speed * 1e9)) for speed in speeds}
     with ExitStack() as stack:
         pool = stack.enter_context(closing(ReadPool()))
         contenders = {}
         for name, (number, disk) in disks.items():
-            reader = disk.open(pack.weights_path)
-            engine = opened(pack, plans[number].plan, device, pool, reader)
+            reader = disk.open(program.pack.weights_path)
+            engine = opened(program, plans[number].plan, device, pool, reader)
             contenders[name] = Streamed(plans[number], stack.enter_context(engine), inputs)
         found = rounds(contenders, count)
     found = sorted(found, key=lambda row: row["stolen"])[: max(int(_KEPT * count), 1)]
     took = {name: 1e3 * median(row[name] for row in found) for name in disks}
     streamed, pre = (configured.plan for configured in plans)
-    unread = pack.manifest.weight_bytes - streamed.weight_bytes
+    unread = program.weight_bytes - streamed.weight_bytes
     reach = {f"{speed:g}": max(took["pre"], unread / speed / 1e6) for speed in speeds}
-    kernels, weights = in_order(pack.manifest, pre, profile)
+    kernels, weights = in_order(program, pre, profile)
     share = took["pre"] / sum(kernels)
     kernels = [seconds * share for seconds in kernels]
     held = streamed.weight_bytes
     least = {f"{speed:g}": least_seconds(kernels, weights, held, speed * 1e6) for speed in speeds}
     return {
-        "model": pack.name,
+        "model": program.name,
         "weight_bytes": held,
         "unread_bytes": unread,
         "rounds": len(found),

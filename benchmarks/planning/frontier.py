@@ -29,6 +29,7 @@ from pipeline.fitting.wanted import LEAST
 from pipeline.measuring.sample_inputs import random_inputs
 from pipeline.profiles.machine import this_machine
 from pipeline.profiles.profile_file import load_profile
+from pipeline.program.prepare import prepare
 from pipeline.schedule.architectures import ARCHITECTURES
 
 _TOLERANCE = 1.10
@@ -38,11 +39,11 @@ _HEAD = f"{'budget MB':>10}{'planned':>9}{'arena':>8}{'regions':>8}{'ms':>9}{'pr
 def budgets(path: Path, points: int) -> list[int]:
     """Return totals in even proportions from the least plan to ``pre``."""
     device = CpuDevice()
-    pack = device.fitted(open_pack(path))
-    profile = load_profile(pack, this_machine(pack.weights_path, device))
+    program = prepare(open_pack(path), device)
+    profile = load_profile(program.pack, this_machine(program.pack.weights_path, device))
     auto, pre = device.adapt(ARCHITECTURES["auto"]), ARCHITECTURES["pre"]
-    least = fit(pack.manifest, auto, LEAST, profile).plan.total_bytes
-    most = fit(pack.manifest, pre).plan.total_bytes
+    least = fit(program, auto, LEAST, profile).plan.total_bytes
+    most = fit(program, pre).plan.total_bytes
     ratio = (most / least) ** (1 / (points - 1))
     return [round(least * ratio**point) + 1 for point in range(points)]
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from models.packs.pack import Pack, open_pack
+from models.packs.pack import open_pack
 from models.runtime.sessions import claim_process
 from pipeline.benchmark import Configuration
 from pipeline.benchmark.configuration import Planned
@@ -29,6 +29,8 @@ from pipeline.fitting.wanted import LEAST, NOTHING, Fitted, Wanted
 from pipeline.measuring.sample_inputs import random_inputs
 from pipeline.planning.plan import Plan
 from pipeline.profiles.found_plans_file import plans_of
+from pipeline.program.prepare import prepare
+from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES
 
 
@@ -41,34 +43,38 @@ def main() -> None:
     arguments = parser.parse_args()
     for path in arguments.packs:
         device = CpuDevice()
-        pack = device.fitted(open_pack(path))
-        plans, said = _plans(pack)
-        samples = measured(pack, device, plans, arguments.sweeps)
+        program = prepare(open_pack(path), device)
+        plans, said = _plans(program)
+        samples = measured(program, device, plans, arguments.sweeps)
         print(
-            json.dumps({"model": pack.name, "plans": list(_rows(plans, samples, said))}, indent=2)
+            json.dumps(
+                {"model": program.name, "plans": list(_rows(plans, samples, said))}, indent=2
+            )
         )
 
 
-def _plans(pack: Pack) -> tuple[list[Plan], list[float]]:
+def _plans(program: Program) -> tuple[list[Plan], list[float]]:
     """Return ``pre``, the smallest plan, and a larger one if there is one; and what ``inspect`` says."""
-    manifest, known, auto = pack.manifest, plans_of(pack), ARCHITECTURES["auto"]
-    least = fit(manifest, auto, LEAST, None, known).plan
-    costs = costs_of_least(manifest, least)
-    plans = [fit(manifest, ARCHITECTURES["pre"], NOTHING).plan, least]
+    known, auto = plans_of(program.pack), ARCHITECTURES["auto"]
+    least = fit(program, auto, LEAST, None, known).plan
+    costs = costs_of_least(program, least)
+    plans = [fit(program, ARCHITECTURES["pre"], NOTHING).plan, least]
     limits = [Wanted(total_bytes=cost.total_bytes) for cost in costs[1:]]
-    plans += [fit(manifest, auto, limit, None, known).plan for limit in limits]
+    plans += [fit(program, auto, limit, None, known).plan for limit in limits]
     known.save()
     return plans, [1.0, *(cost.times for cost in costs)]
 
 
-def measured(pack: Pack, device: CpuDevice, plans: Sequence[Plan], sweeps: int) -> list[Samples]:
+def measured(
+    program: Program, device: CpuDevice, plans: Sequence[Plan], sweeps: int
+) -> list[Samples]:
     """Return samples of ``plans``, which take turns."""
-    inputs = random_inputs(pack.manifest)
+    inputs = random_inputs(program)
     with ExitStack() as stack:
         contenders = [
             Streamed(
                 Planned(Configuration(plan.architecture.name, plan.architecture), Fitted(plan)),
-                stack.enter_context(opened(pack, plan, device)),
+                stack.enter_context(opened(program, plan, device)),
                 inputs,
             )
             for plan in plans

@@ -16,6 +16,7 @@ from models.packs.pack import open_pack
 from pipeline.planning.offsets import Buffer, Placement, Problem, place
 from pipeline.planning.offsets.validator import violations
 from pipeline.program.lives import ALIGNMENT, lifetimes
+from pipeline.program.program import Program
 
 _HEAD = (
     "problem",
@@ -42,7 +43,7 @@ def read_csv(path: Path) -> Problem:
 
 def read_pack(path: Path) -> Problem:
     """Return the problem of a pack whose layers stay whole."""
-    lives = lifetimes(open_pack(path).manifest)
+    lives = lifetimes(Program.as_compiled(open_pack(path)))
     return Problem(tuple(Buffer(one.n_bytes, one.start, one.end, ALIGNMENT) for one in lives))
 
 

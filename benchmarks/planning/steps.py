@@ -21,7 +21,7 @@ from statistics import median
 from typing import Any
 
 from loader.pool.pool import ReadPool
-from models.packs.pack import Pack, open_pack
+from models.packs.pack import open_pack
 from models.runtime.sessions import claim_process
 from pipeline.applications.ours.frontiers import preloaded, streamed
 from pipeline.applications.ours.members import Member
@@ -33,6 +33,8 @@ from pipeline.measuring.profiling import profile_pack
 from pipeline.measuring.sample_inputs import random_inputs
 from pipeline.planning.plan import Plan
 from pipeline.profiles.profile import Profile
+from pipeline.program.prepare import prepare
+from pipeline.program.program import Program
 from pipeline.program.steps import Phase
 from pipeline.schedule.architectures import ARCHITECTURES
 from pipeline.timing.timeline import timeline
@@ -57,14 +59,14 @@ def _spread(items: Sequence[Any], points: int) -> list[Any]:
 
 
 def measured(
-    pack: Pack, device: CpuDevice, found: Sequence[tuple[str, Plan]], sweeps: int
+    program: Program, device: CpuDevice, found: Sequence[tuple[str, Plan]], sweeps: int
 ) -> list[dict[str, list[float]]]:
     """Return for each plan its delays, and the seconds of each kind of step, of some sweeps."""
     rows: list[dict[str, list[float]]] = [defaultdict(list) for _ in found]
     with ExitStack() as stack:
         pool = stack.enter_context(closing(ReadPool()))
-        engines = [stack.enter_context(opened(pack, plan, device, pool)) for _, plan in found]
-        runs = [measured_sweeps(engine, random_inputs(pack.manifest)) for engine in engines]
+        engines = [stack.enter_context(opened(program, plan, device, pool)) for _, plan in found]
+        runs = [measured_sweeps(engine, random_inputs(program)) for engine in engines]
         for turn in range(1 + sweeps):  # the first one touches all memory, and verifies
             for (_, plan), own, row in zip(found, runs, rows, strict=True):
                 sweep = next(own)
@@ -132,10 +134,10 @@ def main() -> None:
     pack = open_pack(options.pack)
     profile = profile_pack(pack, device)
     device.tune(profile.tuning)
-    pack = device.fitted(pack)
-    member = Member(pack.manifest, profile, device.adapt(ARCHITECTURES["auto"]))
+    program = prepare(pack, device)
+    member = Member(program, profile, device.adapt(ARCHITECTURES["auto"]))
     found = plans(member, options.points, streaming=not options.cpu)
-    rows = measured(pack, device, found, options.sweeps)
+    rows = measured(program, device, found, options.sweeps)
     figures = [
         summary(name, plan, row, said(plan, profile))
         for (name, plan), row in zip(found, rows, strict=True)

@@ -23,6 +23,7 @@ from pipeline.execution.engine import Engine
 from pipeline.execution.opened import open_engine
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice, Plan
+from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES
 from server.repository.served_engine import Running
 from server.repository.worker import Worker
@@ -48,7 +49,7 @@ class Machine:
         if self.reads_take_no_core:
             reader = CorelessReader(reader)
         paced = reader if self.pace is None else PacedReader(reader, self.pace)
-        return open_engine(pack, plan, device or self.device, self.pool, paced)
+        return open_engine(Program.as_compiled(pack), plan, device or self.device, self.pool, paced)
 
     def worker(
         self, pack: Pack, plan: Plan, dispatcher: Dispatcher, batching: Batching | None = None
@@ -108,12 +109,12 @@ def machine(
 def streamed(pack: Pack, ring_bytes: int, lanes: int = 1) -> Plan:
     """Return the plan of ``pack`` through a ring of so many bytes."""
     choice = Choice(ring_bytes, ahead="tail", lanes=lanes)
-    return make_plan(pack.manifest, ARCHITECTURES["2s"], choice=choice)
+    return make_plan(Program.as_compiled(pack), ARCHITECTURES["2s"], choice=choice)
 
 
 def resident(pack: Pack) -> Plan:
     """Return the plan of ``pack`` with all weights in memory."""
-    return make_plan(pack.manifest, ARCHITECTURES["pre"])
+    return make_plan(Program.as_compiled(pack), ARCHITECTURES["pre"])
 
 
 def drawn(manifest: Manifest, seed: int = 0) -> Tensors:

@@ -23,6 +23,7 @@ from pipeline.execution.opened import opened
 from pipeline.measuring.sample_inputs import random_inputs
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice
+from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES
 from server.settings.sizes import format_size, parse_size
 
@@ -68,9 +69,13 @@ def main() -> None:
             pack = open_pack(folder)
             for read_bytes in options.reads:
                 choice = Choice(ring_bytes=options.ring, read_bytes=read_bytes)
-                plan = make_plan(pack.manifest, ARCHITECTURES[options.architecture], choice=choice)
+                plan = make_plan(
+                    Program.as_compiled(pack), ARCHITECTURES[options.architecture], choice=choice
+                )
                 reader = stack.enter_context(closing(disk.open(pack.weights_path)))
-                engine = stack.enter_context(opened(pack, plan, device, pool, reader))
+                engine = stack.enter_context(
+                    opened(Program.as_compiled(pack), plan, device, pool, reader)
+                )
                 contenders.append(Contender(engine, random_inputs(pack.manifest)))
         for contender in contenders:
             for _ in range(_WARM_UP):
@@ -84,10 +89,10 @@ def main() -> None:
 def _print(contenders: list[Contender], disk: str) -> None:
     first = median(contenders[0].seconds)
     for each in contenders:
-        plan, manifest = each.engine.plan, each.engine.pack.manifest
+        plan, manifest = each.engine.plan, each.engine.program.pack.manifest
         read = max((group.read_bytes for group in plan.groups), default=0)
         print(
-            f"| {each.engine.pack.name} {manifest.store} | {disk} | {format_size(read)} x "
+            f"| {each.engine.program.pack.name} {manifest.store} | {disk} | {format_size(read)} x "
             f"{len(plan.groups)} | {1e3 * median(each.seconds):.1f} | "
             f"{median(each.seconds) / first:.2f} |"
         )

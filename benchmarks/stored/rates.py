@@ -26,6 +26,7 @@ from models.packs.pack import Pack, open_pack
 from pipeline.devices.expansion import Expansion
 from pipeline.measuring.transfers import FileReads
 from pipeline.planning.make import make_plan
+from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES
 from server.settings.sizes import parse_size
 
@@ -82,12 +83,12 @@ def _row(pack: Pack, name: str, disk: Disk, ring_bytes: int, turns: int) -> str:
 
 
 def _parts(pack: Pack, ring_bytes: int) -> list[Part]:
-    manifest = pack.manifest
-    ring_bytes = max(ring_bytes, 2 * manifest.largest_chunk_bytes)
-    plan = make_plan(manifest, ARCHITECTURES["2s"], ring_bytes)
+    program = Program.as_compiled(pack)
+    ring_bytes = max(ring_bytes, 2 * program.largest_chunk_bytes)
+    plan = make_plan(program, ARCHITECTURES["2s"], ring_bytes)
     parts = []
     for group in plan.groups:
-        spans = [manifest.spans[i] for i in plan.streamed[group.first_span : group.end_span]]
+        spans = [program.spans[i] for i in plan.streamed[group.first_span : group.end_span]]
         length = sum(span.file_length for span in spans)
         parts.append(Part(spans[0].file_offset, length, Expansion(spans)))
     return parts

@@ -30,6 +30,7 @@ from pipeline.execution.given import Arrays, copies
 from pipeline.execution.opened import opened
 from pipeline.measuring.sample_inputs import random_inputs
 from pipeline.planning.make import make_plan
+from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES
 
 
@@ -138,10 +139,11 @@ def _faults(plain: Pack, lossless: Pack) -> Iterator[str]:
 
 
 def _answer(pack: Pack, architecture: str, inputs: Arrays) -> Arrays:
-    plan = make_plan(pack.manifest, ARCHITECTURES[architecture])
+    program = Program.as_compiled(pack)
+    plan = make_plan(program, ARCHITECTURES[architecture])
     device = CpuDevice()
     try:
-        with opened(pack, plan, device) as engine:
+        with opened(program, plan, device) as engine:
             return copies(engine.run(inputs)[0])
     finally:
         device.close()

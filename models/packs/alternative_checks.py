@@ -7,7 +7,7 @@ import itertools
 from pathlib import Path
 
 from models.errors import PackError
-from models.packs.choice import channel_axis
+from models.packs.joining import channel_axis
 from models.packs.manifest import Manifest
 from models.packs.records.pieces import Alternative, Joined, Operand, Piece
 

@@ -8,7 +8,6 @@ import re
 from pathlib import Path
 from typing import Any, Literal
 
-from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, PositiveInt
 
 from models.detection.recipe import Detection
@@ -33,7 +32,7 @@ _CHECKSUM = re.compile(rb'\{\n"checksum": "([0-9a-f]{16})",\n')
 
 
 class Manifest(BaseModel):
-    """See docs/pack-format.md. ``pieces`` are the finest; models/packs/choice.py joins them.
+    """See docs/pack-format.md. ``pieces`` are the finest; models/packs/joining.py joins them.
 
     ``least_chunk_bytes``: what ``largest_chunk_bytes`` would be with the smallest --chunk. ``store``: what
     was asked for; each span says how it is stored. ``used_channels``: of values whose last channels
@@ -77,11 +76,6 @@ class Manifest(BaseModel):
     def required_inputs(self) -> tuple[Port, ...]:
         """The inputs that have no default."""
         return tuple(port for port in self.inputs if port.default is None)
-
-    def defaults(self) -> dict[str, NDArray[Any]]:
-        """Return what the inputs hold that a request leaves out."""
-        arrays = ((port.name, port.default_array()) for port in self.inputs)
-        return {name: array for name, array in arrays if array is not None}
 
     @property
     def weight_bytes(self) -> int:

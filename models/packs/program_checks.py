@@ -11,7 +11,7 @@ from models.errors import PackError
 from models.network.activations import PARAMETERS
 from models.network.fields import Array, stretches
 from models.network.windows import SAME
-from models.packs.choice import joined_pieces
+from models.packs.joining import joined_pieces
 from models.packs.manifest import Manifest
 from models.packs.records.pieces import Piece
 from models.packs.records.programs import Elementwise, Program, Step
@@ -47,7 +47,7 @@ def _pieces(manifest: Manifest) -> Iterator[tuple[str, Piece]]:
         yield f"pieces.{number}", piece
     for number, alternative in enumerate(manifest.alternatives):
         if any(item.elementwise for item in alternative.joined):
-            for position, piece in enumerate(joined_pieces(manifest, alternative)):
+            for position, piece in enumerate(joined_pieces(manifest.pieces, alternative)):
                 yield f"alternatives.{number}.joined.{position}", piece
 
 

@@ -4,36 +4,15 @@ ONNX Runtime unrolls the input of a convolution outside the blocked layout: all 
 time for each thread. Those that share one image are bounded; of several groups or images each may have one.
 """
 
-from dataclasses import replace
-from typing import TypeVar
-
-from models.packs.manifest import Manifest
-from models.packs.records.pieces import Joined, Piece, Unrolled
+from models.packs.records.pieces import Unrolled
 
 # Measured 64 KiB on x86-64, with 1 to 64 threads.
 SEGMENT_BYTES = 128 << 10
 #: So many threads share the one image of a convolution without groups.
 SHARING_THREADS = 16
 
-_Sized = TypeVar("_Sized", Piece, Joined)
-
 
 def unrolled_bytes(unrolled: Unrolled, threads: int) -> int:
     """Return a bound on what a piece allocates where ``threads`` threads compute."""
     segments = min(threads, unrolled.segments) * SEGMENT_BYTES
     return unrolled.beside_bytes + max(unrolled.whole_bytes, segments)
-
-
-def with_threads(manifest: Manifest, threads: int) -> Manifest:
-    """Return ``manifest`` with what its pieces allocate where ``threads`` threads compute."""
-
-    def fit(item: _Sized) -> _Sized:
-        if item.unrolled is None:
-            return item
-        return replace(item, scratch_bytes=unrolled_bytes(item.unrolled, threads))
-
-    alternatives = tuple(
-        replace(each, joined=tuple(map(fit, each.joined))) for each in manifest.alternatives
-    )
-    pieces = tuple(map(fit, manifest.pieces))
-    return manifest.model_copy(update={"pieces": pieces, "alternatives": alternatives})

@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import gc
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -45,6 +46,12 @@ def trim_heap() -> None:
         ctypes.CDLL(None).malloc_trim(0)
     except (AttributeError, OSError):
         return
+
+
+def give_back() -> None:
+    """Give all memory back that nothing uses any more, also what refers to itself in circles."""
+    gc.collect()
+    trim_heap()
 
 
 # From malloc.h.

@@ -6,21 +6,22 @@ from functools import cached_property
 
 from models.geometry.cnn import Cnn
 from models.geometry.of_pack import PackCnn, cnn_of_pack
-from models.packs.manifest import Manifest
+from models.packs.pack import Pack
 from pipeline.applications.application import Application
 from pipeline.applications.evaluate import Estimated, Times
 from pipeline.applications.rows import WHOLE, phases
 from pipeline.profiles.profile import Profile
 from pipeline.profiles.row_kernels import MeasuredRows
+from pipeline.program.program import Program
 from pipeline.program.steps import row_network
 
 _PARAMETER_BYTES = 4
 
 
-def cnn_with_parameters(manifest: Manifest, name: str) -> PackCnn:
-    """Return the CNN of a pack, called ``name``; what no layer of it accounts for is its first one's."""
-    found = cnn_of_pack(manifest)
-    weights = {layer.name: layer.weight_bytes // _PARAMETER_BYTES for layer in manifest.layers}
+def cnn_with_parameters(pack: Pack, name: str) -> PackCnn:
+    """Return the CNN of ``pack``, called ``name``; what no layer of it accounts for is its first one's."""
+    found = cnn_of_pack(pack.manifest)
+    weights = {layer.name: layer.weight_bytes // _PARAMETER_BYTES for layer in pack.manifest.layers}
     layers = [replace(layer, parameters=weights.get(layer.name, 0)) for layer in found.cnn.layers]
     missing = sum(weights.values()) - sum(layer.parameters for layer in layers)
     layers[0] = replace(layers[0], parameters=layers[0].parameters + missing)
@@ -31,7 +32,7 @@ def cnn_with_parameters(manifest: Manifest, name: str) -> PackCnn:
 class PackTimes:
     """Times of one pack's layers by its ``profile``: of kernels on so many rows, and of their copies."""
 
-    manifest: Manifest
+    manifest: Program
     model: PackCnn
     profile: Profile
 

@@ -3,7 +3,6 @@
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from models.packs.manifest import Manifest
 from pipeline.devices.base import Device
 from pipeline.fitting.fit import fit
 from pipeline.fitting.wanted import Fitted, Wanted
@@ -11,6 +10,7 @@ from pipeline.planning.found_plans import FoundPlans
 from pipeline.planning.plan import Plan, PlanError
 from pipeline.planning.words import sized
 from pipeline.profiles.profile import Profile
+from pipeline.program.program import Program
 from pipeline.schedule.architectures import Architecture
 
 
@@ -59,7 +59,7 @@ class Planned:
 
 
 def plan_configuration(
-    manifest: Manifest,
+    program: Program,
     configuration: Configuration,
     ring_bytes: int | None = None,
     profile: Profile | None = None,
@@ -72,31 +72,31 @@ def plan_configuration(
         ProfileError: the profile lacks one of its kernels.
     """
     if configuration.tuned and profile is None:
-        raise PlanError(f"{manifest.name}: {configuration.label} is planned on a profile")
+        raise PlanError(f"{program.name}: {configuration.label} is planned on a profile")
     total = configuration.total_bytes
     wanted = Wanted(
-        total_bytes=None if total is None else _for_model(manifest, total),
+        total_bytes=None if total is None else _for_model(program, total),
         weight_bytes=configuration.limit_bytes,
         ring_bytes=None if configuration.tuned else ring_bytes,
     )
     try:
         return Planned(
-            configuration, fit(manifest, configuration.architecture, wanted, profile, known)
+            configuration, fit(program, configuration.architecture, wanted, profile, known)
         )
     except PlanError as exc:
         raise PlanError(f"{configuration.label}: {exc}") from exc
 
 
-def _for_model(manifest: Manifest, total_bytes: int) -> int:
+def _for_model(program: Program, total_bytes: int) -> int:
     """Return what a budget leaves beside the tensors of one request, its outputs kept.
 
     Raises:
         PlanError: nothing.
     """
-    held = sum(port.n_bytes for port in (*manifest.inputs, *manifest.outputs))
+    held = sum(port.n_bytes for port in (*program.inputs, *program.outputs))
     if held >= total_bytes:
         raise PlanError(
-            f"{manifest.name}: the tensors of one request take {sized(held)}, the budget is "
+            f"{program.name}: the tensors of one request take {sized(held)}, the budget is "
             f"{sized(total_bytes)}"
         )
     return total_bytes - held

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from numpy.typing import NDArray
 
 from loader.pool.pool import ReadPool
-from models.packs.pack import Pack, open_pack
+from models.packs.pack import open_pack
 from models.runtime.quiet import wait_until_quiet
 from models.runtime.sessions import claim_process
 from pipeline.devices.base import Device
@@ -31,6 +31,8 @@ from pipeline.profiles.found_plans_file import plans_of
 from pipeline.profiles.machine import this_machine
 from pipeline.profiles.profile import Profile, ProfileError
 from pipeline.profiles.profile_file import load_profile
+from pipeline.program.prepare import prepare
+from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES
 
 T = TypeVar("T")
@@ -45,9 +47,9 @@ class Ours:
     steps: dict[str, float]
 
     def answer(self) -> list[NDArray[Any]]:
-        """Answer once: the outputs in the order of the manifest."""
+        """Answer once: the outputs in the order of the network."""
         outputs = self.engine.run(self.inputs)[0]
-        return [outputs[port.name] for port in self.engine.pack.manifest.outputs]
+        return [outputs[port.name] for port in self.engine.program.outputs]
 
     def settle(self) -> None:
         """Wait until nothing runs."""
@@ -81,23 +83,23 @@ def open_ours(path: Path, way: Way, inputs: Tensors, threads: int) -> Ours:
     """Open the pack in ``path``, timing each step."""
     steps: dict[str, float] = {}
     device = _timed(steps, "onnxruntime", lambda: CpuDevice(threads))
-    pack = _timed(steps, "pack", lambda: device.fitted(open_pack(path)))
-    plan = _timed(steps, "plan", lambda: plan_way(pack, way, device))
-    engine = _timed(steps, "engine", lambda: open_engine(pack, plan, device, ReadPool()))
+    program = _timed(steps, "pack", lambda: prepare(open_pack(path), device))
+    plan = _timed(steps, "plan", lambda: plan_way(program, way, device))
+    engine = _timed(steps, "engine", lambda: open_engine(program, plan, device, ReadPool()))
     return Ours(engine, inputs, steps)
 
 
-def plan_way(pack: Pack, way: Way, device: Device) -> Plan:
-    """Return the plan of ``way`` for ``pack`` as ``device`` runs it, on its profile if it has one."""
-    percent = way.percent
-    limit = None if percent is None else int(pack.manifest.weight_bytes * percent / 100)
+def plan_way(program: Program, way: Way, device: Device) -> Plan:
+    """Return the plan of ``way`` for ``program``, prepared for ``device``, on its profile if it has one."""
+    pack, percent = program.pack, way.percent
+    limit = None if percent is None else int(program.weight_bytes * percent / 100)
     try:
         profile: Profile | None = load_profile(pack, this_machine(pack.weights_path, device))
     except ProfileError:
         profile = None
     architecture = ARCHITECTURES[way.architecture]
     known = plans_of(pack)
-    plan = fit(pack.manifest, architecture, Wanted(weight_bytes=limit), profile, known).plan
+    plan = fit(program, architecture, Wanted(weight_bytes=limit), profile, known).plan
     known.save()
     return plan
 

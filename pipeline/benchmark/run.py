@@ -30,6 +30,7 @@ from pipeline.peers.peer import Peer, PeerError, peer_command
 from pipeline.profiles.found_plans_file import plans_of
 from pipeline.profiles.machine import cpu_model
 from pipeline.profiles.profile import Profile
+from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES
 from pipeline.schedule.trace import TraceEvent
 
@@ -57,7 +58,7 @@ class Options:
 
 
 def bench_pipeline(
-    pack: Pack,
+    program: Program,
     configurations: Sequence[Configuration],
     options: Options = Options(),
     *,
@@ -76,36 +77,36 @@ def bench_pipeline(
     """
     meter = meter or find_meter()
     device = options.device or CpuDevice()
-    known = plans_of(pack)
+    known = plans_of(program.pack)
     planned = [
         plan_configuration(
-            *(pack.manifest, each.adapted(device), options.ring_bytes, options.profile, known)
+            *(program, each.adapted(device), options.ring_bytes, options.profile, known)
         )
         for each in dict.fromkeys((PRE, *configurations))
     ]
     known.save()
-    inputs = random_inputs(pack.manifest)
+    inputs = random_inputs(program)
     notes: list[str] = []
     with ExitStack() as stack:
-        ours = stack.enter_context(_streamed(pack, planned, device, inputs, options.disk))
-        peers = stack.enter_context(_peers(pack, options, device.threads, inputs, notes))
+        ours = stack.enter_context(_streamed(program, planned, device, inputs, options.disk))
+        peers = stack.enter_context(_peers(program.pack, options, device.threads, inputs, notes))
         contenders: list[Contender] = [*ours, *peers]
         samples = take_turns(contenders, options.iterations, meter, progress)
         if trace is not None:
             _trace(ours, inputs, trace)
     return {
-        "model": pack.name,
-        "resolution": resolution(pack.manifest),
+        "model": program.name,
+        "resolution": resolution(program.pack.manifest),
         "machine": machine(device),
         "pace_bytes_per_second": options.disk.bytes_per_second,
         "iterations": options.iterations,
         "energy": missing_energy(samples) or meter.source,
-        "model_weight_bytes": pack.manifest.weight_bytes,
-        "largest_layer_bytes": pack.manifest.largest_layer_bytes,
+        "model_weight_bytes": program.weight_bytes,
+        "largest_layer_bytes": program.largest_layer_bytes,
         "notes": notes,
         "searches": _by_label(planned, Planned.search),
         "reasons": _by_label(planned, lambda each: list(each.fitted.reasons)),
-        "rows": make_rows(samples, pack.manifest),
+        "rows": make_rows(samples, program.pack.manifest),
     }
 
 
@@ -136,15 +137,15 @@ def _by_label(planned: Sequence[Planned], of: Callable[[Planned], Any]) -> dict[
 
 @contextmanager
 def _streamed(
-    pack: Pack, planned: Sequence[Planned], device: Device, inputs: Arrays, disk: Disk
+    program: Program, planned: Sequence[Planned], device: Device, inputs: Arrays, disk: Disk
 ) -> Iterator[list[Streamed]]:
     """Yield an open engine for each plan, all reading from one disk."""
     with ExitStack() as stack:
         pool = stack.enter_context(closing(ReadPool()))
         engines = []
         for each in planned:
-            reader = disk.open(pack.weights_path)
-            engine = stack.enter_context(opened(pack, each.plan, device, pool, reader))
+            reader = disk.open(program.pack.weights_path)
+            engine = stack.enter_context(opened(program, each.plan, device, pool, reader))
             engines.append(Streamed(each, engine, inputs))
         yield engines
 

@@ -34,6 +34,7 @@ from pipeline.execution.opened import opened
 from pipeline.fitting.fit import fit
 from pipeline.fitting.wanted import LEAST
 from pipeline.measuring.sample_inputs import Kind, drawn_inputs
+from pipeline.program.prepare import prepare
 from pipeline.schedule.architectures import ARCHITECTURES
 
 Arrays = Mapping[str, NDArray[Any]]
@@ -316,7 +317,7 @@ def _remark(answer: Arrays) -> str:
 def _streamed(pack: Pack, inputs: Arrays, device: Device) -> Arrays:
     """Return what ``pack`` answers through the smallest ring."""
     architecture = device.adapt(ARCHITECTURES["2s"])
-    fitted = device.fitted(pack)
-    plan = fit(fitted.manifest, architecture, LEAST).plan
-    with opened(fitted, plan, device) as engine:
+    program = prepare(pack, device)
+    plan = fit(program, architecture, LEAST).plan
+    with opened(program, plan, device) as engine:
         return engine.run(inputs)[0]

@@ -10,15 +10,15 @@ from dataclasses import dataclass, replace
 
 from models.geometry.cnn import Cnn, Edge
 from models.geometry.of_pack import PackCnn
-from models.packs.manifest import Manifest
 from pipeline.dataflow.conversion import Overlap, graph_of, row_elements
 from pipeline.dataflow.csdf import Graph
 from pipeline.dataflow.schedules import Moment, moments
+from pipeline.program.program import Program
 from pipeline.program.regions import Call, Move, Region, RegionError, RegionPlan
 from pipeline.program.steps import planned_region, row_network
 
 
-def row_regions(manifest: Manifest, rows: int = 1) -> tuple[Region, ...]:
+def row_regions(manifest: Program, rows: int = 1) -> tuple[Region, ...]:
     """Return regions that run all of ``manifest`` on ``rows`` rows that can: its r-row CSDF graph.
 
     They are as long as possible, from the first piece on.
@@ -37,7 +37,7 @@ def row_regions(manifest: Manifest, rows: int = 1) -> tuple[Region, ...]:
     return tuple(found)
 
 
-def _longest(manifest: Manifest, start: int, ends: Iterable[int], rows: int) -> Region | None:
+def _longest(manifest: Program, start: int, ends: Iterable[int], rows: int) -> Region | None:
     for end in ends:
         region = Region(start, end, rows)
         try:
@@ -69,7 +69,7 @@ class RegionSchedule:
         return moments(self.graph, self.counts, self.capacities, self.order)
 
 
-def region_schedule(manifest: Manifest, pack_cnn: PackCnn, region: Region) -> RegionSchedule:
+def region_schedule(manifest: Program, pack_cnn: PackCnn, region: Region) -> RegionSchedule:
     """Return what the engine does in ``region`` as a schedule of a CSDF graph."""
     plan = planned_region(manifest, region)
     cnn, number_of = _part(pack_cnn, plan.operators)
@@ -126,7 +126,7 @@ def _part(pack_cnn: PackCnn, operators: range) -> tuple[Cnn, dict[int, int]]:
     return Cnn(cnn.name, tuple(cnn.layers[layer] for layer in layers), moved), number_of
 
 
-def _held_rows(manifest: Manifest, plan: RegionPlan) -> dict[int, int]:
+def _held_rows(manifest: Program, plan: RegionPlan) -> dict[int, int]:
     """Return how many rows of each value the region's memory holds: new ones, and those that are kept.
 
     What is read outside of the region lies whole.

@@ -3,18 +3,18 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 from weakref import WeakValueDictionary
 
-from models.packs.pack import Pack
+from models.network.operators.quantised import Quantised
+from models.packs.records.programs import Program
 from models.packs.target import Target, host_target
 from pipeline.devices.cells import Cell
-from pipeline.devices.elementwise.one_pass import OnePass
-from pipeline.devices.expansion import Expansion
-from pipeline.devices.integers.quantised import QuantisedLayers
 from pipeline.devices.memory import HostMemory, Memory, Use
 from pipeline.devices.space import Space
 from pipeline.devices.tuning import Tuning
+from pipeline.program.decided import Native
+from pipeline.program.prepare import Abilities
 from pipeline.schedule.architectures import Architecture
 
 #: Reports the end of something: error or None, seconds it took.
@@ -71,6 +71,55 @@ class Kernel(ABC):
         raise DeviceError("this device does not run what cannot be streamed (resident pieces)")
 
 
+class Expands(Protocol):
+    """What a copy makes of what the disk has brought (expansion.py)."""
+
+    @property
+    def target_bytes(self) -> int:
+        """How many bytes it becomes."""
+
+    def run(self, source: memoryview, target: memoryview) -> None:
+        """Write to ``target`` what ``source`` stands for."""
+
+
+class OwnKernels(ABC):
+    """Kernels of a device that need no session, bound for one model as its program says.
+
+    They run one at a time.
+    """
+
+    @abstractmethod
+    def quantised(
+        self,
+        found: Quantised,
+        graph: bytes,
+        native: Native,
+        inputs: Sequence[Any],
+        outputs: Sequence[Any],
+    ) -> Launch:
+        """Return what runs ``found`` on memory: a piece with constants in ``graph``, ``native`` as decided.
+
+        An input that a request holds has ``put_rows`` instead of being an array.
+
+        Raises:
+            DeviceError: there is no such kernel here.
+        """
+
+    @abstractmethod
+    def chain(self, program: Program, arrays: Sequence[Any]) -> Launch | None:
+        """Return what runs ``program`` on ``arrays``: what it reads, then its results.
+
+        None: it cannot run on these here.
+        """
+
+    @abstractmethod
+    def chain_node(self, program: Program, arrays: Sequence[Any]) -> bytes | None:
+        """Return ``program`` on ``arrays``, as ``chain`` takes them, as a model of one node.
+
+        None: no session computes it here.
+        """
+
+
 class Device(ABC):
     """Loads pieces; the same bytes give the same kernel. May have a copy stage, may be asynchronous."""
 
@@ -79,22 +128,18 @@ class Device(ABC):
     asynchronous = False
     #: Threads of the CPU that compute.
     threads = 1
-    #: Computes operators on elements in one pass; None: they are kernels like others.
-    one_pass: OnePass | None = None
-    #: Computes quantised pieces in little memory; None: they are kernels like others.
-    quantised: QuantisedLayers | None = None
     #: What a GPU is called, with capability and driver; empty where the CPU computes.
     gpu = ""
 
     @property
     def native_kernels(self) -> str:
         """What processor those for operators on elements were made for, or "none"."""
-        return "none" if self.one_pass is None else self.one_pass.processor
+        return "none"
 
     @property
     def quantised_kernels(self) -> str:
         """What processor those for quantised layers were made for, and which ones, or "none"."""
-        return "none" if self.quantised is None else self.quantised.kernels
+        return "none"
 
     @property
     def computes_on_caller(self) -> bool:
@@ -119,6 +164,14 @@ class Device(ABC):
             DeviceError: it cannot be loaded here.
         """
 
+    def abilities(self) -> Abilities:
+        """Return what programs are prepared for, as the device works now."""
+        return Abilities()
+
+    def own_kernels(self) -> OwnKernels | None:
+        """Return what binds the pieces of a model that need no session; None: there are none such."""
+        return None
+
     def joins(self, graph: bytes) -> bool:
         """Return whether a serialised piece, whose values are floats of 32 bits, may be one of ``join``."""
         return False
@@ -137,14 +190,6 @@ class Device(ABC):
     def adapt(self, architecture: Architecture) -> Architecture:
         """Return ``architecture`` as this device runs it."""
         return architecture
-
-    def fitted(self, pack: Pack) -> Pack:
-        """Return ``pack`` with what its kernels allocate here and which of them join, as it works now.
-
-        Raises:
-            PackError: its pieces are such that no kernel could run them.
-        """
-        return pack
 
     def tunings(self, graphs: Sequence[bytes], file: Path) -> Sequence[Tuning]:
         """Return what can be chosen for a model, at least one.
@@ -198,7 +243,7 @@ class Device(ABC):
         target: Memory,
         offset: int,
         done: Done,
-        expansion: Expansion | None = None,
+        expansion: Expands | None = None,
     ) -> None:
         """Start to copy ``source``, where the disk wrote, to ``target``, where kernels read.
 

@@ -2,14 +2,11 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from models.packs.pack import Pack
-from models.packs.unrolling import with_threads
 from models.runtime.heap import kept_for_kernels
 from models.runtime.joined_graphs import JoinError, can_join, join_graphs
 from models.runtime.sessions import (
@@ -22,16 +19,16 @@ from models.runtime.sessions import (
     threads_of_device,
 )
 from models.runtime.wire import WireError
-from pipeline.devices.base import DeviceError, Kernel, KernelError, Launch
+from pipeline.devices.base import DeviceError, Kernel, KernelError, Launch, OwnKernels
 from pipeline.devices.cells import Cell
-from pipeline.devices.elementwise.deciding import with_chains
 from pipeline.devices.elementwise.library import Library, find_library
 from pipeline.devices.elementwise.one_pass import OnePass
 from pipeline.devices.elementwise.operator_node import holds_chain, why_not_shared
 from pipeline.devices.host import HostDevice
 from pipeline.devices.integers.quantised import QuantisedLayers
-from pipeline.devices.joinable import with_joins
 from pipeline.devices.memory import HostMemory, Memory, Use
+from pipeline.devices.own_kernels import LibraryKernels
+from pipeline.program.prepare import Abilities
 
 if TYPE_CHECKING:
     import onnxruntime as ort
@@ -150,6 +147,10 @@ class CpuDevice(HostDevice):
     ) -> None:
         super().__init__()
         self.threads = threads_of_device(threads)
+        #: Computes operators on elements in one pass; None: they are kernels like others.
+        self.one_pass: OnePass | None = None
+        #: Computes quantised pieces in little memory; None: they are kernels like others.
+        self.quantised: QuantisedLayers | None = None
         library = find_library()
         self._operators = library.path if isinstance(library, Library) else None
         if isinstance(library, Library) and native is not False:
@@ -183,6 +184,14 @@ class CpuDevice(HostDevice):
         )
 
     @property
+    def native_kernels(self) -> str:
+        return "none" if self.one_pass is None else self.one_pass.processor
+
+    @property
+    def quantised_kernels(self) -> str:
+        return "none" if self.quantised is None else self.quantised.kernels
+
+    @property
     def computes_on_caller(self) -> bool:
         return self.threads == 1
 
@@ -190,13 +199,12 @@ class CpuDevice(HostDevice):
     def launching_cores(self) -> tuple[int, ...]:
         return launching_cores()
 
-    def fitted(self, pack: Pack) -> Pack:
-        pack = replace(pack, manifest=with_threads(pack.manifest, self.threads))
-        if self.quantised is not None:
-            pack = self.quantised.fitted(pack)
-        if self.one_pass is not None:
-            pack = with_chains(pack, self.one_pass.has_nodes)
-        return with_joins(pack, self)
+    def abilities(self) -> Abilities:
+        chains = None if self.one_pass is None else self.one_pass.chain
+        return Abilities(self.threads, self.quantised, chains, self.joins)
+
+    def own_kernels(self) -> OwnKernels:
+        return LibraryKernels(self.one_pass, self.quantised)
 
     def close(self) -> None:
         super().close()

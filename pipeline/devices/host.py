@@ -16,13 +16,12 @@ import numpy as np
 
 from loader.errors import LoaderError
 from loader.priority import hasten, spread
-from pipeline.devices.base import CachingDevice, Done
-from pipeline.devices.expansion import Expansion
+from pipeline.devices.base import CachingDevice, Done, Expands
 from pipeline.devices.memory import Memory
 
 _log = logging.getLogger(__name__)
 
-_Job = tuple[memoryview, memoryview, Expansion | None, Done]
+_Job = tuple[memoryview, memoryview, Expands | None, Done]
 
 
 class HostDevice(CachingDevice):
@@ -40,7 +39,7 @@ class HostDevice(CachingDevice):
         target: Memory,
         offset: int,
         done: Done,
-        expansion: Expansion | None = None,
+        expansion: Expands | None = None,
     ) -> None:
         length = source.nbytes if expansion is None else expansion.target_bytes
         job = source, target.host(offset, length), expansion, done

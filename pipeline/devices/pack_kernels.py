@@ -1,19 +1,17 @@
-"""The kernels of a pack on a device: operators on elements in one pass where it can, others as loaded."""
+"""The kernels of a program on a device: those on elements in one pass where it can, others as loaded."""
 
 from collections.abc import Sequence
-from functools import cached_property, partial
+from functools import partial
 from itertools import groupby
 from typing import Any, NamedTuple
 
-from models.packs.pack import Pack
-from models.packs.records.decided import Native
+from models.packs.records import programs
 from models.packs.records.pieces import Piece
 from models.packs.records.programs import Elementwise
-from models.packs.records.rows import RowOperator
-from pipeline.devices.base import Device, DeviceError, Launch
-from pipeline.devices.elementwise.one_pass import OnePass
-from pipeline.devices.elementwise.programs import NativeProgram, native_program
+from pipeline.devices.base import Device, DeviceError, Launch, OwnKernels
 from pipeline.devices.memory import Memory
+from pipeline.program.decided import ChainPiece, NativePiece
+from pipeline.program.program import Program
 
 
 class Placed(NamedTuple):
@@ -37,13 +35,13 @@ class Part(NamedTuple):
 
 
 class PackKernels:
-    """Binds pieces and row operators of ``pack`` on ``device`` to memory."""
+    """Binds pieces and row operators of ``program`` on ``device`` to memory."""
 
-    def __init__(self, pack: Pack, device: Device) -> None:
-        self._pack = pack
+    def __init__(self, program: Program, device: Device) -> None:
+        self._program = program
+        self._graphs = program.pack.graphs
         self._device = device
-        self._native = None if device.quantised is None else device.quantised.of_model()
-        self._jobs = None if device.one_pass is None else device.one_pass.of_model()
+        self._own = device.own_kernels()
         self._joining: dict[int, bool] = {}  # by number of graph, as it was compiled
 
     def piece(self, placed: Placed, scratch: Memory) -> Launch:
@@ -53,28 +51,21 @@ class PackKernels:
             DeviceError: it cannot be loaded.
         """
         piece, inputs, outputs = placed
-        if piece.native is not None:
-            return self._natively(placed, piece.native)
-        if piece.chain is not None:
+        if isinstance(piece, NativePiece):
+            return self._natively(piece, inputs, outputs)
+        if isinstance(piece, ChainPiece):
             return self._in_one_pass(piece.elementwise, inputs, outputs)
-        kernel = self._device.load(self._pack.graphs[piece.graph])
+        kernel = self._device.load(self._graphs[piece.graph])
         return kernel.bind(inputs, outputs, scratch)
 
-    def _natively(self, placed: Placed, native: Native) -> Launch:
+    def _natively(
+        self, piece: NativePiece, inputs: Sequence[Any], outputs: Sequence[Any]
+    ) -> Launch:
         """Return what runs a piece of which the device said that it needs no session."""
-        piece, inputs, outputs = placed
-        if self._native is None or piece.quantised is None:
+        if self._own is None or piece.quantised is None:
             raise DeviceError(f"the {self._device.name} device has no kernels for quantised layers")
-        found = self._pack.manifest.quantised[piece.quantised]
-        return self._native.bind(found, self._pack.graphs[piece.graph], native, inputs, outputs)
-
-    def joins(self, piece: Piece) -> bool:
-        """Return whether ``piece`` may be one of those that ``run`` runs in one kernel."""
-        if piece.native is not None:
-            return False
-        if piece.chain is not None:
-            return piece.chain.node_bytes is not None
-        return self._joins_as_it_is(piece.graph)
+        found = self._program.quantised[piece.quantised]
+        return self._own.quantised(found, self._graphs[piece.graph], piece.native, inputs, outputs)
 
     def run(self, run: Sequence[Placed], scratch: Memory) -> Launch:
         """Return what runs pieces one after the other, in as few kernels as the device can.
@@ -101,32 +92,31 @@ class PackKernels:
     def _in_graph(self, placed: Placed) -> _Part | None:
         """Return a piece as a part of a larger graph; None: it is a launch of its own."""
         piece, inputs, outputs = placed
-        if piece.chain is not None:
-            one_pass, program, read, made = self._chain(piece.elementwise, inputs, outputs)
-            node = one_pass.as_node(program, [*read, *made])
+        if isinstance(piece, ChainPiece):
+            own, program, read, made = self._chain(piece.elementwise, inputs, outputs)
+            node = own.chain_node(program, [*read, *made])
             if node is None:
                 raise self._other_plan()
             return node, read, made
         if not self._joins_as_it_is(piece.graph):
             return None
-        return self._pack.graphs[piece.graph], inputs, outputs
+        return self._graphs[piece.graph], inputs, outputs
 
     def _joins_as_it_is(self, graph: int) -> bool:
         if graph not in self._joining:
-            self._joining[graph] = self._device.joins(self._pack.graphs[graph])
+            self._joining[graph] = self._device.joins(self._graphs[graph])
         return self._joining[graph]
 
-    def row_operator(
-        self, item: RowOperator, graph: int, inputs: Sequence[Any], output: Any
-    ) -> Launch:
-        """Return what runs a row operator by ``graph``, of rows or of tiles, on ``inputs`` and weights.
+    def row_operator(self, number: int, graph: int, inputs: Sequence[Any], output: Any) -> Launch:
+        """Return what runs row operator ``number`` by ``graph``, of rows or tiles, on inputs and weights.
 
         Raises:
             DeviceError: it cannot be loaded.
         """
-        if item.chain is not None:
+        if number in self._program.row_chains:
+            item = self._program.row_operators[number]
             return self._in_one_pass(item.elementwise, inputs, [output])
-        return self._device.load(self._pack.graphs[graph]).bind(inputs, [output])
+        return self._device.load(self._graphs[graph]).bind(inputs, [output])
 
     def graphs(self, parts: Sequence[Part]) -> Launch:
         """Return what runs graphs one after the other, as one kernel where the device can.
@@ -134,7 +124,7 @@ class PackKernels:
         Raises:
             DeviceError: one cannot be loaded.
         """
-        graphs = [self._pack.graphs[part.graph] for part in parts]
+        graphs = [self._graphs[part.graph] for part in parts]
         if len(parts) > 1 and all(self._joins_as_it_is(part.graph) for part in parts):
             inputs = [array for part in parts for array in part.inputs]
             return self._device.join(graphs).bind(inputs, [part.output for part in parts])
@@ -148,24 +138,19 @@ class PackKernels:
         self, item: Elementwise | None, inputs: Sequence[Any], outputs: Sequence[Any]
     ) -> Launch:
         """Return what runs a program, of which the device said that it does so."""
-        one_pass, program, read, made = self._chain(item, inputs, outputs)
-        bound = one_pass.bind(program, [*read, *made], self._jobs)
+        own, program, read, made = self._chain(item, inputs, outputs)
+        bound = own.chain(program, [*read, *made])
         if bound is None:
             raise self._other_plan()
         return bound
 
     def _chain(
         self, item: Elementwise | None, inputs: Sequence[Any], outputs: Sequence[Any]
-    ) -> tuple[OnePass, NativeProgram, list[Any], list[Any]]:
+    ) -> tuple[OwnKernels, programs.Program, list[Any], list[Any]]:
         """Return a program, what runs it, and what it reads and makes."""
-        program = None if item is None else self._programs[item.program]
-        if self._device.one_pass is None or item is None or program is None:
+        if self._own is None or item is None:
             raise self._other_plan()
-        return self._device.one_pass, program, *item.ports(inputs, outputs)
-
-    @cached_property
-    def _programs(self) -> list[NativeProgram | None]:
-        return [native_program(program) for program in self._pack.manifest.programs]
+        return self._own, self._program.programs[item.program], *item.ports(inputs, outputs)
 
     def _other_plan(self) -> DeviceError:
         return DeviceError(

@@ -16,6 +16,7 @@ from pipeline.evaluating.counters import Answer, counter_of
 from pipeline.execution.opened import opened
 from pipeline.fitting.fit import fit
 from pipeline.fitting.wanted import LEAST
+from pipeline.program.prepare import prepare
 from pipeline.schedule.architectures import ARCHITECTURES
 
 
@@ -106,13 +107,13 @@ def _has_nan(answer: Answer) -> bool:
 @contextmanager
 def _asked(pack: Pack, device: Device) -> Iterator[Callable[[Image.Image], Answer]]:
     """Yield what answers a picture."""
-    pack = device.fitted(pack)
+    program = prepare(pack, device)
     manifest = pack.manifest
     preprocess = manifest.preprocess
     if preprocess is None:
         raise DataError(f"{pack.folder}: compiled without --preprocess: it takes no pictures")
-    plan = fit(manifest, ARCHITECTURES["pre"], LEAST).plan
-    with opened(pack, plan, device) as engine:
+    plan = fit(program, ARCHITECTURES["pre"], LEAST).plan
+    with opened(program, plan, device) as engine:
 
         def ask(picture: Image.Image) -> Answer:
             inputs = {manifest.required_inputs[0].name: preprocess.tensor(picture)}

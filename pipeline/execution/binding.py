@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from models.packs.pack import Pack
 from models.packs.records.pieces import Piece
 from pipeline.devices.base import Device, DeviceError, KernelError, Launch, nothing
 from pipeline.devices.memory import Memory
@@ -14,11 +13,13 @@ from pipeline.execution.lane_memory import LaneMemory
 from pipeline.execution.lanes import LaneRun
 from pipeline.execution.phases import PhaseBinder
 from pipeline.planning.plan import Plan
+from pipeline.program.decided import takes_rows
+from pipeline.program.program import Program
 from pipeline.program.steps import Phase, regions_of
 
 
 def bind_steps(
-    pack: Pack,
+    program: Program,
     plan: Plan,
     device: Device,
     memory: EngineMemory,
@@ -31,9 +32,9 @@ def bind_steps(
     Raises:
         DeviceError: a piece cannot be loaded.
     """
-    names = _layer_names(pack)
-    kernels = _Kernels(device, PackKernels(pack, device))
-    lanes = [_Binder(pack, plan, kernels, each, memory.scratch, names) for each in memory.lanes]
+    names = _layer_names(program)
+    kernels = _Kernels(device, PackKernels(program, device))
+    lanes = [_Binder(program, plan, kernels, each, memory.scratch, names) for each in memory.lanes]
     bound = [lane.steps() for lane in lanes]
     if len(bound) == 1:
         return bound[0]
@@ -51,7 +52,7 @@ class _Kernels(NamedTuple):
     """What runs resident pieces, and what runs all others."""
 
     device: Device
-    of_pack: PackKernels
+    of_program: PackKernels
 
 
 class _Binder:
@@ -59,14 +60,14 @@ class _Binder:
 
     def __init__(
         self,
-        pack: Pack,
+        program: Program,
         plan: Plan,
         kernels: _Kernels,
         memory: LaneMemory,
         scratch: Memory,
         names: Mapping[tuple[int, int], str],
     ) -> None:
-        self._pack = pack
+        self._program = program
         self._plan = plan
         self._kernels = kernels
         self._memory = memory
@@ -78,8 +79,8 @@ class _Binder:
             region: PhaseBinder(
                 region,
                 self._memory,
-                self._kernels.of_pack,
-                lambda piece: self._name(self._pack.manifest.pieces[piece]),
+                self._kernels.of_program,
+                lambda piece: self._name(self._program.pieces[piece]),
             )
             for region in regions_of(self._plan.steps)
         }
@@ -102,7 +103,7 @@ class _Binder:
         pieces = [step for step in steps if isinstance(step, Piece)]
         name = f"{self._name(pieces[0])} to {self._name(pieces[-1])}"
         with _naming(name):
-            launch = self._kernels.of_pack.run(list(map(self._placed, pieces)), self._scratch)
+            launch = self._kernels.of_program.run(list(map(self._placed, pieces)), self._scratch)
         return _named(launch, name)
 
     def _placed(self, piece: Piece) -> Placed:
@@ -115,7 +116,7 @@ class _Binder:
     def _input(self, piece: Piece, number: int) -> Any:
         """Return where an input lies, or what holds it during a sweep."""
         operand = piece.inputs[number]
-        given = self._memory.given(operand.index) if piece.by_rows and not number else None
+        given = self._memory.given(operand.index) if not number and takes_rows(piece) else None
         return self._memory.array(operand) if given is None else given
 
     def _piece(self, piece: Piece) -> Launch:
@@ -124,24 +125,24 @@ class _Binder:
             return _named(self._resident(piece) if piece.resident else self._alone(piece), name)
 
     def _resident(self, piece: Piece) -> Launch:
-        kernel = self._kernels.device.load(self._pack.graphs[piece.graph])
+        kernel = self._kernels.device.load(self._program.pack.graphs[piece.graph])
         return kernel.attach(
             [self._memory.place(operand) for operand in piece.inputs],
             [self._memory.place(operand) for operand in piece.outputs],
         )
 
     def _alone(self, piece: Piece) -> Launch:
-        return self._kernels.of_pack.piece(self._placed(piece), self._scratch)
+        return self._kernels.of_program.piece(self._placed(piece), self._scratch)
 
     def _name(self, piece: Piece) -> str:
         return self._names.get(_made(piece), "a piece")
 
 
-def _layer_names(pack: Pack) -> dict[tuple[int, int], str]:
+def _layer_names(program: Program) -> dict[tuple[int, int], str]:
     """Return, for what each piece makes, the first layer in it: what users know it by."""
     names: dict[tuple[int, int], str] = {}
-    for layer in pack.manifest.layers:
-        for piece in pack.manifest.pieces[layer.first_piece : layer.end_piece]:
+    for layer in program.layers:
+        for piece in program.pieces[layer.first_piece : layer.end_piece]:
             names.setdefault(_made(piece), f"layer {layer.name!r} ({layer.operator})")
     return names
 

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from loader.readers.reader import Reader
-from models.packs.manifest import Manifest
 from pipeline.execution.interleaving.baton import FREE, Claim
 from pipeline.execution.lane_memory import LaneMemory
 from pipeline.execution.lanes import Lane, LaneRun
 from pipeline.execution.statistics import SweepStatistics, Tally
 from pipeline.execution.sweeps.sweep import Sweeper
 from pipeline.execution.weight_reads import WeightReads
+from pipeline.program.program import Program
 from pipeline.schedule.schedule import Stage
 from pipeline.schedule.trace import Recorder
 
@@ -27,7 +27,7 @@ class Carrier:
 
     def __init__(
         self,
-        manifest: Manifest,
+        manifest: Program,
         memories: Sequence[LaneMemory],
         reads: WeightReads,
         reader: Reader,

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from loader.cores import pinned
 from loader.pool.pool import ReadPool
 from loader.readers.reader import Reader
-from models.packs.pack import Pack
 from models.runtime.heap import heap_bytes
 from pipeline.devices.base import Device, DeviceLostError
 from pipeline.execution.binding import bind_steps
@@ -33,6 +32,7 @@ from pipeline.execution.statistics import EngineStatistics, SweepStatistics
 from pipeline.execution.sweeps.sweep import Sweeper
 from pipeline.execution.weight_reads import WeightReads
 from pipeline.planning.plan import Plan
+from pipeline.program.program import Program
 from pipeline.schedule.trace import Recorder
 
 T = TypeVar("T")
@@ -42,7 +42,7 @@ _NOTHING = nullcontext()
 
 
 class Engine:
-    """Runs ``pack`` as ``plan`` says. Reading goes through ``pool``, computing through ``device``.
+    """Runs ``program`` as ``plan`` says. Reading goes through ``pool``, computing through ``device``.
 
     ``verify``: check every span on every sweep; without it the first whole sweep (and the reading of
     resident spans) checks, later ones trust the disk. ``lease``: of an arena that engines use in turns,
@@ -51,7 +51,7 @@ class Engine:
 
     def __init__(
         self,
-        pack: Pack,
+        program: Program,
         plan: Plan,
         device: Device,
         pool: ReadPool,
@@ -60,24 +60,24 @@ class Engine:
         *,
         lease: Lease | None = None,
     ) -> None:
-        self.pack = pack
+        self.program = program
         self.plan = plan
         self._device = device
         self._reader = reader
         self._broken: DrainError | DeviceLostError | None = None
         self._session_bytes = 0
-        self._expected = Expected(pack.manifest.inputs)
+        self._expected = Expected(program.inputs)
         self._lock = threading.Lock()
         self._is_open = False
-        self._memory = EngineMemory(pack.manifest, plan, device, lease)
+        self._memory = EngineMemory(program, plan, device, lease)
         # Last: nobody takes a client back of an engine that could not be made.
         try:
-            self._reads = WeightReads(pack.manifest, plan, self._memory, device, pool, reader)
+            self._reads = WeightReads(program, plan, self._memory, device, pool, reader)
         except BaseException:
             self._memory.close()
             raise
         self._carrier = Carrier(
-            pack.manifest, self._memory.lanes, self._reads, reader, plan.read_bytes, verify
+            program, self._memory.lanes, self._reads, reader, plan.read_bytes, verify
         )
 
     def open(self) -> None:
@@ -89,7 +89,7 @@ class Engine:
         """
         try:
             load_residents(
-                self.pack.manifest, self.plan, self._memory, self._device, self._reads.read_span
+                self.program, self.plan, self._memory, self._device, self._reads.read_span
             )
         except DrainError as exc:
             self._broken = exc
@@ -98,7 +98,7 @@ class Engine:
         before = heap_bytes() or 0
         carrier = self._carrier
         kernels = bind_steps(
-            self.pack, self.plan, self._device, self._memory, lambda: carrier.running
+            self.program, self.plan, self._device, self._memory, lambda: carrier.running
         )
         starts = (self._reads.start_read, self._reads.start_copy)
         carrier.sweeper = Sweeper(
@@ -301,4 +301,4 @@ class Engine:
         if self._broken is not None:
             raise self._broken
         if not self._is_open:
-            raise EngineClosedError(f"{self.pack.name}: the engine is closed")
+            raise EngineClosedError(f"{self.program.name}: the engine is closed")

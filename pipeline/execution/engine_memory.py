@@ -5,13 +5,13 @@ Pointers stay the same from the first sweep to the last.
 
 from typing import Any
 
-from models.packs.manifest import Manifest
 from models.packs.records.pieces import Operand
 from pipeline.devices.base import Device
 from pipeline.devices.memory import Memory, Use
 from pipeline.execution.lane_memory import LaneMemory
 from pipeline.execution.leases import Lease, OwnArena
 from pipeline.planning.plan import Plan
+from pipeline.program.program import Program
 
 
 class EngineMemory:
@@ -25,7 +25,7 @@ class EngineMemory:
     """
 
     def __init__(
-        self, manifest: Manifest, plan: Plan, device: Device, lease: Lease | None = None
+        self, manifest: Program, plan: Plan, device: Device, lease: Lease | None = None
     ) -> None:
         self._plan = plan
         copies = plan.architecture.copies

@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models.packs.manifest import Manifest
 from models.packs.records.pieces import Operand
 from models.packs.records.ports import Port
 from pipeline.devices.cells import Cell, as_strings
@@ -15,6 +14,7 @@ from pipeline.execution.errors import InputError
 from pipeline.execution.given import Arrays, GivenRows, Tensor, Tensors
 from pipeline.planning.plan import Plan
 from pipeline.program.lives import taken_by_rows
+from pipeline.program.program import Program
 
 
 class LaneMemory:
@@ -22,7 +22,7 @@ class LaneMemory:
 
     def __init__(
         self,
-        manifest: Manifest,
+        manifest: Program,
         plan: Plan,
         arena: Memory,
         weights: Callable[[Operand], Any],

@@ -2,12 +2,10 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 
 from loader.pool.pool import ReadPool
 from loader.readers.files import open_reader
 from loader.readers.reader import Reader
-from models.packs.pack import Pack
 from pipeline.devices.base import Device
 from pipeline.execution.engine import Engine
 from pipeline.execution.leases import Lease
@@ -15,11 +13,12 @@ from pipeline.execution.partitions.pipeline import Pipeline
 from pipeline.planning.partitions.plan import PipelinePlan
 from pipeline.planning.plan import Plan
 from pipeline.program.partitions import Cuts
+from pipeline.program.program import Program
 
 
 @contextmanager
 def opened(
-    pack: Pack,
+    program: Program,
     plan: Plan,
     device: Device,
     pool: ReadPool | None = None,
@@ -37,13 +36,13 @@ def opened(
         if pool is None:
             pool = ReadPool()
             stack.callback(pool.close)
-        engine = open_engine(pack, plan, device, pool, reader, verify)
+        engine = open_engine(program, plan, device, pool, reader, verify)
         stack.callback(engine.close)
         yield engine
 
 
 def open_pipeline(
-    pack: Pack,
+    program: Program,
     plan: PipelinePlan,
     devices: Sequence[Device],
     pool: ReadPool,
@@ -52,7 +51,7 @@ def open_pipeline(
     verify: bool = False,
     cores: Sequence[int] = (),
 ) -> Pipeline:
-    """Return an open pipeline of ``pack``; whoever asks closes it.
+    """Return an open pipeline of ``program``; whoever asks closes it.
 
     ``devices``: of each partition. ``open_weights``: opens the weights, once for each; None: their file.
     ``cores``: as Pipeline. On an error nothing stays open.
@@ -62,19 +61,19 @@ def open_pipeline(
     """
     with ExitStack() as failed:
         engines = []
-        parts = Cuts(pack.manifest).parts(plan.cuts)
+        parts = Cuts(program).parts(plan.cuts)
         for part, own, device in zip(parts, plan.partitions, devices, strict=True):
             reader = None if open_weights is None else open_weights()
-            engine = open_engine(replace(pack, manifest=part), own, device, pool, reader, verify)
+            engine = open_engine(part, own, device, pool, reader, verify)
             failed.callback(engine.close)
             engines.append(engine)
-        pipeline = Pipeline(pack, plan, engines, cores)
+        pipeline = Pipeline(program, plan, engines, cores)
         failed.pop_all()
         return pipeline
 
 
 def open_engine(
-    pack: Pack,
+    program: Program,
     plan: Plan,
     device: Device,
     pool: ReadPool,
@@ -83,7 +82,7 @@ def open_engine(
     *,
     lease: Callable[[], Lease] | None = None,
 ) -> Engine:
-    """Return an open engine of ``pack`` as ``device`` runs it (``Device.fitted``); whoever asks closes it.
+    """Return an open engine of ``program``, prepared for ``device``; whoever asks closes it.
 
     ``reader``: of the weights, the engine's to close from now on; None: of their file. ``verify``: as
     ``Engine``. ``lease``: makes that of an arena that engines share. On an error nothing stays open.
@@ -93,10 +92,10 @@ def open_engine(
         DeviceError: a piece cannot be loaded, or there is no memory. MemoryError: the system has none.
     """
     with ExitStack() as failed:
-        reader = reader or open_reader(pack.weights_path)
+        reader = reader or open_reader(program.pack.weights_path)
         failed.callback(reader.close)
         arena = None if lease is None else lease()
-        engine = Engine(pack, plan, device, pool, reader, verify, lease=arena)
+        engine = Engine(program, plan, device, pool, reader, verify, lease=arena)
         failed.pop_all()
         failed.callback(engine.close)
         engine.open()

@@ -7,9 +7,9 @@ copies, kernels, and the stalls of the kernel stage.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from models.packs.manifest import Manifest
 from models.packs.records.pieces import Piece
 from pipeline.planning.plan import Plan
+from pipeline.program.program import Program
 from pipeline.program.steps import Phase, Step
 from pipeline.schedule.trace import TraceEvent
 from pipeline.timing.traced_durations import Service, services
@@ -21,7 +21,7 @@ _STALL_SECONDS = 50e-6
 
 
 def trace_document(
-    sweeps: Mapping[str, tuple[Plan, Iterable[TraceEvent]]], manifest: Manifest | None = None
+    sweeps: Mapping[str, tuple[Plan, Iterable[TraceEvent]]], manifest: Program | None = None
 ) -> dict[str, Any]:
     """Return the document of ``sweeps`` by title; with ``manifest``, kernels have their layers' names."""
     events: list[Event] = []
@@ -117,7 +117,7 @@ def _transfer_names(plan: Plan, stage: str, count: int) -> list[str]:
     ]
 
 
-def _kernel_names(plan: Plan, manifest: Manifest | None) -> list[str]:
+def _kernel_names(plan: Plan, manifest: Program | None) -> list[str]:
     """Return the layer of each kernel where that is known: pieces themselves have no names."""
     layers = {
         _made(piece): layer.name

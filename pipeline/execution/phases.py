@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models.packs.manifest import Manifest
 from models.packs.records.rows import RowValue
 from pipeline.devices.base import KernelError, Launch
 from pipeline.devices.pack_kernels import PackKernels, Part
 from pipeline.execution.lane_memory import LaneMemory
+from pipeline.program.program import Program
 from pipeline.program.regions import (
     Action,
     Area,
@@ -45,7 +45,7 @@ class PhaseBinder:
         kernels: PackKernels,
         name: Callable[[int], str],
     ) -> None:
-        self._manifest: Manifest = region.manifest  # as it was planned
+        self._manifest: Program = region.program  # as it was planned
         self._region = region
         self._memory = memory
         self._kernels = kernels
@@ -92,7 +92,7 @@ class PhaseBinder:
         inputs = [self._strip(area) for area in call.inputs]
         inputs += [self._memory.array(operand) for operand in operator.weights]
         output = self._strip(call.output)
-        launch = self._kernels.row_operator(operator, call.graph, inputs, output)
+        launch = self._kernels.row_operator(call.operator, call.graph, inputs, output)
         return _named(launch, self._name(operator.first_piece))
 
     def _compute(self, actions: Sequence[Compute]) -> Launch:

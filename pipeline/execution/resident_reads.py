@@ -3,7 +3,6 @@
 import queue
 from collections.abc import Callable
 
-from models.packs.manifest import Manifest
 from pipeline.devices.base import Device, Done
 from pipeline.devices.expansion import Expansion, expansion_of
 from pipeline.devices.memory import Memory
@@ -11,13 +10,14 @@ from pipeline.execution.engine_memory import EngineMemory
 from pipeline.execution.errors import DrainError
 from pipeline.execution.sweeps.sweep import DRAIN_SECONDS
 from pipeline.planning.plan import Plan
+from pipeline.program.program import Program
 
 #: Starts to read a span to some bytes, verified.
 ReadSpan = Callable[[int, memoryview, Done], None]
 
 
 def load_residents(
-    manifest: Manifest, plan: Plan, memory: EngineMemory, device: Device, read: ReadSpan
+    manifest: Program, plan: Plan, memory: EngineMemory, device: Device, read: ReadSpan
 ) -> None:
     """Read the resident spans of ``plan`` one after the other, expanded; wait for each.
 

@@ -10,12 +10,12 @@ from typing import NamedTuple
 from loader.pool.order import Urgency
 from loader.pool.pool import ReadJob, ReadPool
 from loader.readers.reader import Range, Reader
-from models.packs.manifest import Manifest
 from pipeline.devices.base import Device, Done
 from pipeline.devices.expansion import expansion_of
 from pipeline.devices.memory import Memory
 from pipeline.execution.engine_memory import EngineMemory
 from pipeline.planning.plan import Plan
+from pipeline.program.program import Program
 
 
 class _Read(NamedTuple):
@@ -38,7 +38,7 @@ class WeightReads:
 
     def __init__(
         self,
-        manifest: Manifest,
+        manifest: Program,
         plan: Plan,
         memory: EngineMemory,
         device: Device,

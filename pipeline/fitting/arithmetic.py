@@ -6,8 +6,8 @@ Only their proportions decide.
 import math
 from collections.abc import Iterator
 
-from models.packs.manifest import Manifest
 from models.packs.records.pieces import Piece
+from pipeline.program.program import Program
 
 MULTIPLICATIONS_A_SECOND = 30e9
 BYTES_A_SECOND = 6e9
@@ -25,7 +25,7 @@ READ_BYTES_A_SECOND = 1.5e9
 READ_SECONDS = 100e-6
 
 
-def piece_seconds(manifest: Manifest) -> Iterator[float]:
+def piece_seconds(manifest: Program) -> Iterator[float]:
     """Yield about how long each of the finest pieces takes."""
     for piece in manifest.pieces:
         operands = (*piece.inputs, *piece.outputs)

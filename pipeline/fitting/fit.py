@@ -6,8 +6,6 @@ Pure: what is found is kept in memory; who wants it on the disk saves it there. 
 from dataclasses import asdict, replace
 
 from loader.errors import LoaderError
-from models.packs.checksum import checksum
-from models.packs.manifest import Manifest
 from pipeline.fitting.joining import with_joined
 from pipeline.fitting.judge import check, judged
 from pipeline.fitting.wanted import LEAST, NOTHING, Fitted, Wanted
@@ -18,6 +16,7 @@ from pipeline.planning.make import make_plan, of_weights
 from pipeline.planning.plan import Choice, Plan, PlanError
 from pipeline.planning.thumb import SmallestPlans
 from pipeline.profiles.profile import Profile
+from pipeline.program.program import Program, program_checksum
 from pipeline.program.regions import RegionError
 from pipeline.program.steps import row_network
 from pipeline.schedule.architectures import Architecture
@@ -26,7 +25,7 @@ _BY_THUMB = "a first plan, by rules of thumb: the best one is searched for"
 
 
 def fit(
-    manifest: Manifest,
+    manifest: Program,
     architecture: Architecture,
     wanted: Wanted = NOTHING,
     profile: Profile | None = None,
@@ -65,7 +64,7 @@ def fit(
 
 
 def by_thumb(
-    manifest: Manifest,
+    manifest: Program,
     architecture: Architecture,
     wanted: Wanted,
     least: Plan,
@@ -85,7 +84,7 @@ def by_thumb(
 
 
 def _streaming(
-    manifest: Manifest, architecture: Architecture, wanted: Wanted, least: Plan
+    manifest: Program, architecture: Architecture, wanted: Wanted, least: Plan
 ) -> Plan | None:
     if architecture.tuned == "search":
         return None
@@ -98,7 +97,7 @@ def _streaming(
 
 
 def _searched(
-    manifest: Manifest, architecture: Architecture, wanted: Wanted, profile: Profile | None
+    manifest: Program, architecture: Architecture, wanted: Wanted, profile: Profile | None
 ) -> Fitted:
     fitted = replace(_found(manifest, architecture, wanted, profile), thorough=wanted.thorough)
     check(manifest, fitted, wanted)
@@ -106,7 +105,7 @@ def _searched(
 
 
 def _found(
-    manifest: Manifest, architecture: Architecture, wanted: Wanted, profile: Profile | None
+    manifest: Program, architecture: Architecture, wanted: Wanted, profile: Profile | None
 ) -> Fitted:
     if wanted.ring_bytes is not None:
         choice = Choice(wanted.ring_bytes, ahead=architecture.ahead)
@@ -124,7 +123,7 @@ def _found(
 
 
 def _again(
-    manifest: Manifest,
+    manifest: Program,
     architecture: Architecture,
     wanted: Wanted,
     profile: Profile | None,
@@ -141,7 +140,7 @@ def _again(
 
 
 def _check_profile(
-    manifest: Manifest, architecture: Architecture, wanted: Wanted, profile: Profile | None
+    manifest: Program, architecture: Architecture, wanted: Wanted, profile: Profile | None
 ) -> None:
     """Refuse what cannot be planned without a profile.
 
@@ -157,7 +156,7 @@ def _check_profile(
 
 
 def _question(
-    manifest: Manifest, architecture: Architecture, wanted: Wanted, profile: Profile | None
+    manifest: Program, architecture: Architecture, wanted: Wanted, profile: Profile | None
 ) -> str:
     """Return what a search depends on beside its effort, as canonical JSON."""
     asked = asdict(wanted)
@@ -167,13 +166,11 @@ def _question(
     return canonical({"planner": PLANNER_VERSION, "on": on, "architecture": shape, **asked})
 
 
-def _searched_on(manifest: Manifest, wanted: Wanted, profile: Profile | None) -> str:
+def _searched_on(manifest: Program, wanted: Wanted, profile: Profile | None) -> str:
     """Return the checksum of what decides: a profile, or the network as its device runs it.
 
     No times decide on the least plan, if the profile has all that may be in it.
     """
     if profile is not None and not (wanted.least and profile.has_row_times(row_network(manifest))):
         return profile.searched_on
-    decided = [(piece.native, piece.chain) for piece in manifest.pieces]
-    decided += [(None, item.chain) for item in manifest.row_operators]
-    return checksum(f"{manifest.model_dump_json()} {decided}".encode())
+    return manifest.made(program_checksum)

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-from models.packs.manifest import Manifest
 from pipeline.fitting.fit import fit
 from pipeline.fitting.judge import judged
 from pipeline.fitting.row_variants import estimated_seconds
@@ -11,6 +10,7 @@ from pipeline.fitting.within import Within
 from pipeline.planning.found_plans import FoundPlans
 from pipeline.planning.plan import Choice, Plan
 from pipeline.profiles.profile import Profile
+from pipeline.program.program import Program
 from pipeline.program.stopping import tell
 from pipeline.schedule.architectures import ARCHITECTURES, Architecture
 
@@ -40,7 +40,7 @@ class FrontierPoint:
 
 
 def frontier(
-    manifest: Manifest,
+    manifest: Program,
     architecture: Architecture,
     resident: Architecture = ARCHITECTURES["pre"],
     profile: Profile | None = None,
@@ -71,7 +71,7 @@ def frontier(
         count = _MOST_LIMITS
 
 
-def _point(manifest: Manifest, fitted: Fitted) -> FrontierPoint:
+def _point(manifest: Program, fitted: Fitted) -> FrontierPoint:
     if fitted.predicted_seconds is not None:
         return FrontierPoint(fitted, fitted.predicted_seconds, estimated=False)
     return FrontierPoint(fitted, estimated_seconds(manifest, fitted.plan), estimated=True)
@@ -99,7 +99,7 @@ class Cost:
 
 
 def costs_of_least(
-    manifest: Manifest,
+    manifest: Program,
     least: Plan,
     resident: Architecture = ARCHITECTURES["pre"],
     profile: Profile | None = None,

@@ -2,15 +2,15 @@
 
 from dataclasses import replace
 
-from models.packs.manifest import Manifest
 from pipeline.fitting.judge import judged
 from pipeline.fitting.wanted import Fitted
 from pipeline.planning.joining.joined import joined
 from pipeline.profiles.profile import Profile
+from pipeline.program.program import Program
 
 
 def with_joined(
-    manifest: Manifest, fitted: Fitted, profile: Profile | None, most_bytes: int | None = None
+    manifest: Program, fitted: Fitted, profile: Profile | None, most_bytes: int | None = None
 ) -> Fitted:
     """Return ``fitted`` with joined kernels that take at most ``most_bytes`` more; None: all there are.
 

@@ -1,12 +1,12 @@
 """What a profile says of plans, and whether they are what was wanted."""
 
-from models.packs.manifest import Manifest
 from pipeline.fitting.wanted import Fitted, Prediction, Wanted
 from pipeline.planning.advice import chunk_advice
 from pipeline.planning.found_plans import Point
 from pipeline.planning.plan import Plan, PlanError
 from pipeline.planning.words import milliseconds, sized
 from pipeline.profiles.profile import Profile
+from pipeline.program.program import Program
 from pipeline.timing.timeline import timeline
 
 
@@ -53,7 +53,7 @@ def reaches(fitted: Fitted, wanted: Wanted) -> bool:
     return wanted.delay_seconds is None or seconds_of(fitted, wanted) <= wanted.delay_seconds
 
 
-def check(manifest: Manifest, fitted: Fitted, wanted: Wanted) -> None:
+def check(manifest: Program, fitted: Fitted, wanted: Wanted) -> None:
     """Refuse a plan that is not what was wanted.
 
     Raises:
@@ -88,7 +88,7 @@ def fits_arena(plan: Plan, wanted: Wanted) -> bool:
     return wanted.arena_bytes is None or activation_bytes(plan) <= wanted.arena_bytes
 
 
-def check_fits(manifest: Manifest, plan: Plan, n_bytes: int | None) -> None:
+def check_fits(manifest: Program, plan: Plan, n_bytes: int | None) -> None:
     """Refuse a plan that takes more than ``n_bytes``.
 
     Raises:

@@ -6,7 +6,6 @@ for all of these take less time than weights of which a part is not read.
 
 from dataclasses import replace
 
-from models.packs.manifest import Manifest
 from pipeline.fitting.fit import fit
 from pipeline.fitting.judge import judged
 from pipeline.fitting.wanted import Fitted, Wanted
@@ -14,6 +13,7 @@ from pipeline.planning.found_plans import FoundPlans
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Plan
 from pipeline.profiles.profile import Profile
+from pipeline.program.program import Program
 from pipeline.schedule.architectures import Architecture
 
 # A plan that is too large with its lanes is made again for less memory so often.
@@ -21,7 +21,7 @@ _MOST_TRIES = 3
 
 
 def fit_lanes(
-    manifest: Manifest,
+    manifest: Program,
     architecture: Architecture,
     wanted: Wanted,
     profile: Profile | None,
@@ -57,9 +57,9 @@ def fit_lanes(
     return judged(plan, profile, (*fitted.reasons, reason), fitted.curve)
 
 
-def _takes(manifest: Manifest, fitted: Fitted, lanes: int) -> int:
+def _takes(manifest: Program, fitted: Fitted, lanes: int) -> int:
     return _with_lanes(manifest, fitted.plan, lanes).total_bytes
 
 
-def _with_lanes(manifest: Manifest, plan: Plan, lanes: int) -> Plan:
+def _with_lanes(manifest: Program, plan: Plan, lanes: int) -> Plan:
     return make_plan(manifest, plan.architecture, choice=replace(plan.choice, lanes=lanes))

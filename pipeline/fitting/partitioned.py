@@ -7,7 +7,6 @@ with the whole machine. It says where to cut, where it was measured with one thr
 from collections.abc import Sequence
 from itertools import pairwise
 
-from models.packs.manifest import Manifest
 from pipeline.fitting.arithmetic import piece_seconds
 from pipeline.fitting.fit import fit
 from pipeline.fitting.wanted import LEAST, Fitted, Wanted
@@ -18,11 +17,12 @@ from pipeline.planning.words import brief
 from pipeline.profiles.profile import Profile
 from pipeline.profiles.row_kernels import renumbered
 from pipeline.program.partitions import Cuts
+from pipeline.program.program import Program
 from pipeline.schedule.architectures import Architecture
 
 
 def fit_partitions(
-    manifest: Manifest,
+    manifest: Program,
     architecture: Architecture,
     partitions: int,
     total_bytes: int | None = None,
@@ -49,7 +49,7 @@ def fit_partitions(
 
 
 def balanced_cuts(
-    manifest: Manifest, partitions: int, profile: Profile | None = None
+    manifest: Program, partitions: int, profile: Profile | None = None
 ) -> tuple[int, ...]:
     """Return the pieces before which partitions begin that take about the same time.
 
@@ -60,7 +60,7 @@ def balanced_cuts(
 
 
 def partition_profiles(
-    manifest: Manifest, cuts: Sequence[int], profile: Profile | None
+    manifest: Program, cuts: Sequence[int], profile: Profile | None
 ) -> list[Profile | None]:
     """Return what ``profile``, of one thread, says of each partition; None where there is none.
 
@@ -79,14 +79,14 @@ def partition_profiles(
     return found
 
 
-def _piece_seconds(manifest: Manifest, profile: Profile | None) -> list[float]:
+def _piece_seconds(manifest: Program, profile: Profile | None) -> list[float]:
     if profile is None:
         return list(piece_seconds(manifest))
     return list(map(profile.piece_seconds(manifest), range(len(manifest.pieces))))
 
 
 def _balanced(
-    places: Cuts, manifest: Manifest, seconds: Sequence[float], partitions: int
+    places: Cuts, manifest: Program, seconds: Sequence[float], partitions: int
 ) -> tuple[int, ...]:
     crossing = [places.edge_bytes(place) for place in places.places]
     chosen = balanced(seconds, places.places, crossing, partitions)
@@ -101,7 +101,7 @@ def _balanced(
 
 
 def _within(
-    parts: Sequence[Manifest], architecture: Architecture, least: Sequence[Plan], n_bytes: int
+    parts: Sequence[Program], architecture: Architecture, least: Sequence[Plan], n_bytes: int
 ) -> list[Plan]:
     """Return the best plans that take ``n_bytes`` together; what one leaves is there for the next."""
     free = n_bytes - sum(plan.total_bytes for plan in least)

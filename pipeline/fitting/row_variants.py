@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
 
-from models.packs.choice import choose_pieces, finest_positions
-from models.packs.manifest import Manifest
 from models.packs.records.pieces import Piece
 from pipeline.fitting.arithmetic import (
     BYTES_A_SECOND,
@@ -27,6 +25,8 @@ from pipeline.planning.plan import Plan
 from pipeline.planning.rows.in_groups import in_groups
 from pipeline.planning.rows.variants import QUICK_STEPS, Variant, find_variants
 from pipeline.profiles.profile import Profile
+from pipeline.program.choice import choose_pieces, finest_positions
+from pipeline.program.program import Program
 from pipeline.program.regions import Action, Compute, RegionPlan
 from pipeline.program.row_network import RowNetwork
 from pipeline.program.row_times import phase_seconds
@@ -37,7 +37,7 @@ from pipeline.timing.timeline import timeline
 
 
 def row_variants(
-    manifest: Manifest,
+    manifest: Program,
     architecture: Architecture,
     profile: Profile | None,
     most_steps: int = QUICK_STEPS,
@@ -75,7 +75,7 @@ _CHANGING = threading.Lock()
 
 
 def _question(
-    manifest: Manifest, profile: Profile | None, most_steps: int, most_arena: int | None
+    manifest: Program, profile: Profile | None, most_steps: int, most_arena: int | None
 ) -> str:
     """Return what variants depend on, in short, the same whatever a device adds to a manifest."""
     question = sha256(f"{most_steps} {most_arena}".encode())
@@ -96,7 +96,7 @@ def _question(
 
 
 def _search(
-    manifest: Manifest, profile: Profile | None, most_steps: int, most_arena: int | None
+    manifest: Program, profile: Profile | None, most_steps: int, most_arena: int | None
 ) -> tuple[Variant, ...]:
     network = row_network(manifest)
     search = partial(find_variants, most_steps=most_steps, most_arena=most_arena)
@@ -172,7 +172,7 @@ class _Called(_Estimated):
         return LAUNCH_SECONDS + work / CORES + weights / CACHED_BYTES_A_SECOND
 
 
-def estimated_seconds(manifest: Manifest, plan: Plan) -> float:
+def estimated_seconds(manifest: Program, plan: Plan) -> float:
     """Return about what a sweep of ``plan`` takes, by arithmetic alone: its schedule with estimated times.
 
     Small steps count as they are: each launch, each copy, each read that kernels wait for in a small ring,
@@ -187,7 +187,7 @@ def estimated_seconds(manifest: Manifest, plan: Plan) -> float:
     return timeline(plan.stages, durations, plan.stages[0].ahead).delay_seconds
 
 
-def _step_seconds(manifest: Manifest, plan: Plan) -> Iterator[float]:
+def _step_seconds(manifest: Program, plan: Plan) -> Iterator[float]:
     """Yield about what each step takes; the first of a launch takes the launch."""
     network = row_network(manifest)
     times = _Called(network)

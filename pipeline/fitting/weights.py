@@ -2,7 +2,6 @@
 
 from functools import partial
 
-from models.packs.manifest import Manifest
 from pipeline.fitting.judge import judged
 from pipeline.fitting.wanted import Fitted, Wanted
 from pipeline.planning.auto import Goal, plan_auto
@@ -11,6 +10,7 @@ from pipeline.planning.search import search
 from pipeline.planning.streaming import PAGE_BYTES
 from pipeline.planning.thumb import USEFUL_RING_BYTES, SmallestPlans, rule_of_thumb
 from pipeline.profiles.profile import Profile
+from pipeline.program.program import Program
 from pipeline.program.regions import Region
 from pipeline.schedule.architectures import Architecture
 
@@ -60,7 +60,7 @@ def _goal(wanted: Wanted, profile: Profile) -> Goal | None:
 
 
 def _searched(
-    manifest: Manifest, architecture: Architecture, limit: int | None, profile: Profile
+    manifest: Program, architecture: Architecture, limit: int | None, profile: Profile
 ) -> Fitted:
     """Return the smallest ring of minimal delay, or that of the least delay within ``limit``."""
     step = max(_STEP_BYTES, manifest.weight_bytes // _STEPS // PAGE_BYTES * PAGE_BYTES)

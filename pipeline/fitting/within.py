@@ -9,7 +9,6 @@ from dataclasses import replace
 from functools import cached_property
 from itertools import chain
 
-from models.packs.manifest import Manifest
 from pipeline.fitting.arithmetic import READ_BYTES_A_SECOND
 from pipeline.fitting.joining import with_joined
 from pipeline.fitting.judge import (
@@ -28,6 +27,7 @@ from pipeline.planning.plan import Choice, Plan, PlanError
 from pipeline.planning.rows.variants import Variant
 from pipeline.planning.thumb import SmallestPlans, smaller_plans
 from pipeline.profiles.profile import Profile
+from pipeline.program.program import Program
 from pipeline.program.regions import RegionError
 from pipeline.program.steps import row_network
 from pipeline.program.stopping import tell
@@ -50,7 +50,7 @@ class Within:
 
     def __init__(
         self,
-        manifest: Manifest,
+        manifest: Program,
         architecture: Architecture,
         wanted: Wanted,
         profile: Profile | None,

@@ -1,11 +1,11 @@
 """Which sizes of chunks to run so that every kernel that a plan can choose has run."""
 
-from models.packs.choice import choose_pieces, chunk_sizes
-from models.packs.manifest import Manifest
 from pipeline.profiles.keys import piece_key
+from pipeline.program.choice import choose_pieces, chunk_sizes
+from pipeline.program.program import Program
 
 
-def chunk_levels(manifest: Manifest) -> list[int]:
+def chunk_levels(manifest: Program) -> list[int]:
     """Return limits for ``choose_pieces`` that together choose every piece there is, ascending.
 
     Few of them (greedily, the one with the most new pieces first); 0 means the finest chunks.

@@ -11,12 +11,12 @@ from statistics import median
 import numpy as np
 from numpy.typing import NDArray
 
-from models.packs.pack import Pack
 from models.packs.records.rows import RowOperator
 from pipeline.devices.base import Device, Launch
 from pipeline.devices.pack_kernels import PackKernels
 from pipeline.measuring.engines import cache_bytes
 from pipeline.profiles.row_kernels import first_key, measured_rows
+from pipeline.program.program import Program
 from pipeline.program.row_ranges import Rows
 
 _REPEATS = 3
@@ -25,33 +25,34 @@ _MOST_BYTES = 8 << 20
 
 
 class FirstCalls:
-    """Measures the row operators of ``pack`` on few rows; those that are alike once."""
+    """Measures the row operators of ``program`` on few rows; those that are alike once."""
 
-    def __init__(self, pack: Pack, device: Device) -> None:
-        self._pack = pack
-        self._kernels = PackKernels(pack, device)
+    def __init__(self, program: Program, device: Device) -> None:
+        self._program = program
+        self._kernels = PackKernels(program, device)
         self._others = np.zeros(min(cache_bytes(), _MOST_BYTES), np.uint8)
 
     def seconds(self) -> Iterator[tuple[str, float]]:
         """Yield times by key, one of each operator."""
         alike: dict[tuple[object, ...], float] = {}
-        for number, item in enumerate(self._pack.manifest.row_operators):
+        for number, item in enumerate(self._program.row_operators):
             weights = tuple(operand.shape for operand in item.weights)
             shapes = tuple(self._shape(taken.row_value, 1) for taken in item.inputs)
-            like = (item.elementwise if item.chain else None, item.graph, weights, shapes)
+            chain = item.elementwise if number in self._program.row_chains else None
+            like = (chain, item.graph, weights, shapes)
             if like not in alike:
-                alike[like] = self._measured(item)
+                alike[like] = self._measured(number, item)
             yield first_key(number), alike[like]
 
-    def _measured(self, item: RowOperator) -> float:
-        rows = measured_rows(self._pack.manifest.row_values[item.output], item)[0]
+    def _measured(self, number: int, item: RowOperator) -> float:
+        rows = measured_rows(self._program.row_values[item.output], item)[0]
         inputs = [
             self._ones(taken.row_value, len(Rows(0, rows).through(taken.window)))
             for taken in item.inputs
         ]
         weights = [np.ones(operand.shape, operand.dtype) for operand in item.weights]
         output = self._ones(item.output, rows)
-        launch = self._kernels.row_operator(item, item.graph, [*inputs, *weights], output)
+        launch = self._kernels.row_operator(number, item.graph, [*inputs, *weights], output)
         launch()
         near, far = [], []
         for _ in range(_REPEATS):
@@ -64,7 +65,7 @@ class FirstCalls:
         return np.ones(self._shape(row_value, rows), np.float32)
 
     def _shape(self, row_value: int, rows: int) -> tuple[int, ...]:
-        _, channels, _, width = self._pack.manifest.row_values[row_value].shape
+        _, channels, _, width = self._program.row_values[row_value].shape
         return (1, channels, rows, width)
 
 

@@ -4,7 +4,6 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 
 from loader.pool.pool import ReadPool
-from models.packs.pack import Pack
 from pipeline.devices.base import Device
 from pipeline.execution.opened import opened
 from pipeline.measuring.engines import measured_sweeps
@@ -13,6 +12,7 @@ from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice
 from pipeline.planning.rows.in_groups import group_regions
 from pipeline.profiles.row_kernels import group_key
+from pipeline.program.program import Program
 from pipeline.program.regions import Region, RegionError
 from pipeline.program.steps import Phase, planned_region
 from pipeline.schedule.architectures import ARCHITECTURES
@@ -21,18 +21,18 @@ from pipeline.timing.traced_durations import services
 _SWEEPS = 2
 
 
-def group_seconds(pack: Pack, device: Device, pool: ReadPool) -> Iterator[tuple[str, float]]:
+def group_seconds(program: Program, device: Device, pool: ReadPool) -> Iterator[tuple[str, float]]:
     """Yield times by key of all that plans may choose: a few of each.
 
     Raises:
         LoaderError: weights.bin cannot be read. DeviceError: a kernel cannot be loaded or fails.
     """
-    regions = [region for region in group_regions(pack.manifest) if _is_possible(pack, region)]
+    regions = [region for region in group_regions(program) if _is_possible(program, region)]
     for together in _apart(regions):
         choice = Choice(regions=tuple(sorted(together, key=lambda region: region.first_piece)))
-        plan = make_plan(pack.manifest, ARCHITECTURES["pre"], choice=choice)
-        with opened(pack, plan, device, pool) as engine:
-            runs = measured_sweeps(engine, random_inputs(pack.manifest))
+        plan = make_plan(program, ARCHITECTURES["pre"], choice=choice)
+        with opened(program, plan, device, pool) as engine:
+            runs = measured_sweeps(engine, random_inputs(program))
             next(runs)  # the first one touches all memory
             for sweep in islice(runs, _SWEEPS):
                 served = services(plan.stages, sweep.events, plan.choice.depth)[-1]
@@ -41,12 +41,12 @@ def group_seconds(pack: Pack, device: Device, pool: ReadPool) -> Iterator[tuple[
                     if isinstance(step, Phase) and service is not None:
                         seconds[step.region.plan.region] += service.seconds
                 for region, took in seconds.items():
-                    yield group_key(pack.manifest, region), took
+                    yield group_key(program, region), took
 
 
-def _is_possible(pack: Pack, region: Region) -> bool:
+def _is_possible(program: Program, region: Region) -> bool:
     try:
-        planned_region(pack.manifest, region)
+        planned_region(program, region)
     except RegionError:
         return False
     return True

@@ -11,7 +11,6 @@ from statistics import median
 from typing import TypeVar
 
 from loader.pool.pool import ReadPool
-from models.packs.pack import Pack
 from pipeline.devices.base import Device
 from pipeline.execution.opened import opened
 from pipeline.measuring.engines import Answered, Measured, answered_sweeps, measured_sweeps
@@ -20,6 +19,7 @@ from pipeline.planning.joining.joined import apart, joined
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Plan
 from pipeline.profiles.profile import Profile
+from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES
 from pipeline.timing.traced_durations import services
 
@@ -46,7 +46,7 @@ class Launches:
 
 
 def measure_launches(
-    pack: Pack, profile: Profile, device: Device, pool: ReadPool, rounds: int
+    program: Program, profile: Profile, device: Device, pool: ReadPool, rounds: int
 ) -> Launches:
     """Measure launches in the times of ``profile``, whose kernels were launched one by one.
 
@@ -55,17 +55,17 @@ def measure_launches(
     Raises:
         LoaderError: weights.bin cannot be read. DeviceError: a kernel cannot be loaded or fails.
     """
-    plan = joined(pack.manifest, make_plan(pack.manifest, ARCHITECTURES["pre"]))
+    plan = joined(program, make_plan(program, ARCHITECTURES["pre"]))
     single = apart(plan)
-    inputs = random_inputs(pack.manifest)
+    inputs = random_inputs(program)
     fewer = len(plan.steps) - plan.launches
     parts: list[float] = []
     wholes: list[float] = []
     outside: list[float] = []
     for _ in range(min(rounds, _MOST_ROUNDS)):
-        with opened(pack, plan, device, pool) as engine:
+        with opened(program, plan, device, pool) as engine:
             together = _some(answered_sweeps(engine, inputs))
-        with opened(pack, single, device, pool) as engine:
+        with opened(program, single, device, pool) as engine:
             alone = _some(measured_sweeps(engine, inputs))
         outside += (each.outside_seconds for each in together)
         delay = median(each.delay_seconds for each in alone)

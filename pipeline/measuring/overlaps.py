@@ -13,8 +13,6 @@ from statistics import median
 from loader.pool.pool import ReadPool
 from loader.readers.coreless import CHECKED
 from loader.readers.disk import REAL_DISK, Disk
-from models.packs.manifest import Manifest
-from models.packs.pack import Pack
 from pipeline.devices.base import Device
 from pipeline.execution.opened import opened
 from pipeline.measuring.engines import measured_sweeps
@@ -26,6 +24,7 @@ from pipeline.planning.streaming import READS_IN_RING
 from pipeline.planning.thumb import USEFUL_RING_BYTES
 from pipeline.profiles.profile import Profile
 from pipeline.profiles.times import Overlap
+from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES
 from pipeline.timing.traced_durations import Service, Services, services
 
@@ -38,7 +37,7 @@ _PART_OF_WEIGHTS = 4
 
 
 def measure_overlap(
-    pack: Pack,
+    program: Program,
     name: str,
     profile: Profile,
     device: Device,
@@ -48,10 +47,9 @@ def measure_overlap(
     disk: Disk = REAL_DISK,
 ) -> Overlap:
     """Return what ``sweeps`` in the order ``name`` change of the times that ``profile`` has of ``disk``."""
-    manifest = pack.manifest
-    plan = typical_plan(manifest, name, device)
-    choice = Choice(chunk_bytes=chunk_limit(manifest, plan.architecture, plan.choice))
-    quiet = make_plan(manifest, ARCHITECTURES["pre"], choice=choice)
+    plan = typical_plan(program, name, device)
+    choice = Choice(chunk_bytes=chunk_limit(program, plan.architecture, plan.choice))
+    quiet = make_plan(program, ARCHITECTURES["pre"], choice=choice)
     # Where reads and kernels take turns, the disturbance has all that they lose.
     slowdown = profile.slowdown if name == "auto" else 0.0
     *moves, _ = [sum(row) for row in profile.durations(plan).stages]
@@ -59,8 +57,8 @@ def measure_overlap(
     lost = []
     loop = recorded_loop_seconds(plan)
     with (
-        _sweeping(pack, quiet, device, pool, disk) as alone,
-        _sweeping(pack, plan, device, pool, disk) as beside,
+        _sweeping(program, quiet, device, pool, disk) as alone,
+        _sweeping(program, plan, device, pool, disk) as beside,
     ):
         for (quiet_kernels,), served in islice(zip(alone, beside, strict=False), sweeps):
             *moved, kernels = served
@@ -77,7 +75,7 @@ def measure_overlap(
     )
 
 
-def typical_plan(manifest: Manifest, name: str, device: Device) -> Plan:
+def typical_plan(manifest: Program, name: str, device: Device) -> Plan:
     """Return a plan whose operations meet in the order ``name``."""
     architecture = device.adapt(ARCHITECTURES[name])
     if name != "auto" or architecture.slots:
@@ -90,11 +88,11 @@ def typical_plan(manifest: Manifest, name: str, device: Device) -> Plan:
 
 @contextmanager
 def _sweeping(
-    pack: Pack, plan: Plan, device: Device, pool: ReadPool, disk: Disk
+    program: Program, plan: Plan, device: Device, pool: ReadPool, disk: Disk
 ) -> Iterator[Iterator[Services]]:
     """Open an engine; yield, for sweep after sweep, when the operations of each stage were served."""
-    with opened(pack, plan, device, pool, disk.open(pack.weights_path)) as engine:
-        runs = measured_sweeps(engine, random_inputs(pack.manifest))
+    with opened(program, plan, device, pool, disk.open(program.pack.weights_path)) as engine:
+        runs = measured_sweeps(engine, random_inputs(program))
         for _ in range(CHECKED if disk.bytes_per_second else 1):
             next(runs)  # the first one touches all memory, and verifies
         served = (services(plan.stages, run.events, plan.choice.depth) for run in runs)

@@ -9,7 +9,6 @@ from itertools import islice
 from statistics import median
 
 from loader.pool.pool import ReadPool
-from models.packs.pack import Pack
 from models.packs.records.pieces import Piece
 from pipeline.devices.base import Device
 from pipeline.execution.opened import opened
@@ -19,6 +18,7 @@ from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice
 from pipeline.planning.rows.variants import QUICK_STEPS, Variant, find_variants
 from pipeline.profiles.profile import Profile
+from pipeline.program.program import Program
 from pipeline.program.regions import Region
 from pipeline.program.steps import Phase, Step, row_network
 from pipeline.schedule.architectures import ARCHITECTURES
@@ -28,43 +28,43 @@ from pipeline.timing.traced_durations import services
 _SWEEPS = 5
 
 
-def phases_factor(pack: Pack, profile: Profile, device: Device, pool: ReadPool) -> float:
-    """Return the factor for ``pack``; 1 where nothing runs on rows.
+def phases_factor(program: Program, profile: Profile, device: Device, pool: ReadPool) -> float:
+    """Return the factor for ``program``; 1 where nothing runs on rows.
 
     Raises:
         LoaderError: weights.bin cannot be read. DeviceError: a kernel cannot be loaded or fails.
     """
-    variants = [variant for variant in _variants(pack, profile) if variant.regions]
+    variants = [variant for variant in _variants(program, profile) if variant.regions]
     if not variants:
         return 1.0
     chosen = [variants[0], variants[len(variants) // 2], variants[-1]]
-    whole = _Run(pack, (), profile)
+    whole = _Run(program, (), profile)
     speed = whole.ratio(Piece, device, pool)
-    runs = (_Run(pack, variant.regions, profile) for variant in chosen)
+    runs = (_Run(program, variant.regions, profile) for variant in chosen)
     return median(run.ratio(Phase, device, pool) for run in runs) / speed
 
 
-def _variants(pack: Pack, profile: Profile) -> list[Variant]:
-    manifest, network = pack.manifest, row_network(pack.manifest)
+def _variants(program: Program, profile: Profile) -> list[Variant]:
+    network = row_network(program)
     if not network.operators:
         return []
-    times, seconds = profile.row_times(network), profile.piece_seconds(manifest)
-    return find_variants(manifest, network, times, seconds, QUICK_STEPS)
+    times, seconds = profile.row_times(network), profile.piece_seconds(program)
+    return find_variants(program, network, times, seconds, QUICK_STEPS)
 
 
 class _Run:
-    """Sweeps of ``pack``, weights in memory and ``regions`` on rows, beside what ``profile`` says."""
+    """Sweeps of ``program``, weights in memory and ``regions`` on rows, beside what ``profile`` says."""
 
-    def __init__(self, pack: Pack, regions: tuple[Region, ...], profile: Profile) -> None:
-        self._pack = pack
+    def __init__(self, program: Program, regions: tuple[Region, ...], profile: Profile) -> None:
+        self._program = program
         choice = Choice(regions=regions)
-        self._plan = make_plan(pack.manifest, ARCHITECTURES["pre"], choice=choice)
+        self._plan = make_plan(program, ARCHITECTURES["pre"], choice=choice)
         self._said = profile.durations(self._plan).stages[-1]
 
     def ratio(self, kind: type[Step], device: Device, pool: ReadPool) -> float:
         """Return how long steps of one ``kind`` take over what the profile says."""
-        with opened(self._pack, self._plan, device, pool) as engine:
-            sweeps = measured_sweeps(engine, random_inputs(self._pack.manifest))
+        with opened(self._program, self._plan, device, pool) as engine:
+            sweeps = measured_sweeps(engine, random_inputs(self._program))
             next(sweeps)
             took = median(self._took(kind, sweep.events) for sweep in islice(sweeps, _SWEEPS))
         pairs = zip(self._plan.steps, self._said, strict=True)

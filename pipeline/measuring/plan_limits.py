@@ -2,13 +2,13 @@
 
 from collections.abc import Callable
 
-from models.packs.pack import Pack
 from pipeline.devices.base import Device
 from pipeline.execution.opened import opened
 from pipeline.measuring.engines import measured_sweeps
 from pipeline.measuring.sample_inputs import random_inputs
 from pipeline.planning.plan import Plan
 from pipeline.profiles.delay_limits import SweepLimits
+from pipeline.program.program import Program
 from pipeline.timing.traced_durations import services
 
 DEFAULT_RUNS = 200
@@ -18,7 +18,7 @@ Progress = Callable[[int, int], None]
 
 
 def measure_limits(
-    pack: Pack,
+    program: Program,
     plan: Plan,
     device: Device,
     runs: int = DEFAULT_RUNS,
@@ -30,8 +30,8 @@ def measure_limits(
         LoaderError: weights.bin cannot be read. DeviceError: a kernel cannot be loaded or fails.
     """
     seen = []
-    with opened(pack, plan, device) as engine:
-        sweeps = measured_sweeps(engine, random_inputs(pack.manifest))
+    with opened(program, plan, device) as engine:
+        sweeps = measured_sweeps(engine, random_inputs(program))
         next(sweeps)  # the first one touches all memory, and verifies
         for number in range(runs):
             sweep = next(sweeps)

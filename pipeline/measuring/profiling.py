@@ -44,6 +44,8 @@ from pipeline.profiles.machine import this_machine
 from pipeline.profiles.profile import Profile
 from pipeline.profiles.profile_file import manifest_checksum
 from pipeline.profiles.times import CopyTime, Distribution, ReadTime
+from pipeline.program.prepare import prepare
+from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES
 from pipeline.schedule.trace import TraceEvent
 from pipeline.timing.traced_durations import services
@@ -89,13 +91,13 @@ def profile_pack(
     before = ProcessorTimes.now()
     doing("how the device works best")
     tuning = choose_tuning(pack, device)
-    pack = device.fitted(pack)
-    samples = _Samples(spans=[[] for _ in pack.manifest.spans])
+    program = prepare(pack, device)
+    samples = _Samples(spans=[[] for _ in program.spans])
     with _transfers(pack, disk) as reads:
-        meter = _Meter(pack, device, reads, samples)
+        meter = _Meter(program, device, reads, samples)
         rounds = min(_ROUNDS, iterations)
         steps = [_share(iterations, rounds, turn) for turn in range(rounds)]
-        levels = chunk_levels(pack.manifest)
+        levels = chunk_levels(program)
         done, total = 0, rounds * (len(levels) + 1) + len(ORDERS)
         for turn, sweeps in enumerate(steps):
             doing(f"reads and copies, round {turn + 1} of {rounds}")
@@ -114,18 +116,18 @@ def profile_pack(
     overlaps = {}
     with closing(ReadPool()) as pool:
         doing("phases of regions")
-        factor = phases_factor(pack, profile, device, pool)
-        loop = Distribution.of(loop_seconds(typical_plan(pack.manifest, "auto", device)))
+        factor = phases_factor(program, profile, device, pool)
+        loop = Distribution.of(loop_seconds(typical_plan(program, "auto", device)))
         profile = profile.model_copy(update={"phases": factor, "loop": loop})
         doing("launches of several steps")
-        launches = measure_launches(pack, profile, device, pool, iterations)
+        launches = measure_launches(program, profile, device, pool, iterations)
         outside = Distribution.of(launches.outside)
         beside = {"launch": launches.seconds, "whole": launches.whole, "outside": outside}
         profile = profile.model_copy(update=beside)
         for name in ORDERS:
             doing(f"kernels beside reads, as {name}")
             overlaps[name] = measure_overlap(
-                pack, name, profile, device, pool, iterations, disk=disk
+                program, name, profile, device, pool, iterations, disk=disk
             )
             done += 1
             progress(done, total)
@@ -153,14 +155,16 @@ def _transfers(pack: Pack, disk: Disk) -> Iterator[FileReads]:
 
 
 class _Meter:
-    """Adds measurements of ``pack`` to ``samples``."""
+    """Adds measurements of ``program`` to ``samples``."""
 
-    def __init__(self, pack: Pack, device: Device, reads: FileReads, samples: _Samples) -> None:
-        self._pack = pack
+    def __init__(
+        self, program: Program, device: Device, reads: FileReads, samples: _Samples
+    ) -> None:
+        self._program = program
         self._device = device
         self._reads = reads
         self._samples = samples
-        self._inputs = random_inputs(pack.manifest)
+        self._inputs = random_inputs(program)
 
     def measure_transfers(self, turn: int) -> None:
         """Measure one round of all rows of the tables, and each span."""
@@ -168,22 +172,22 @@ class _Meter:
         for n_bytes in sizes(reads.n_bytes):
             for depth in DEPTHS:
                 samples.reads[n_bytes, depth] += reads.row(n_bytes, depth, turn)
-        spans = span_ranges(self._pack.manifest.spans)
+        spans = span_ranges(self._program.spans)
         for seconds, of_span in zip(reads.take(spans, 1), samples.spans, strict=True):
             of_span.append(seconds)
         with (
             closing(self._device.allocate("staging", reads.buffer.n_bytes)) as source,
             closing(self._device.allocate("own", reads.buffer.n_bytes)) as target,
         ):
-            copied = Copies(self._pack, self._device, source, target)
-            for n_bytes in sizes(sum(span.length for span in self._pack.manifest.spans)):
+            copied = Copies(self._program.pack, self._device, source, target)
+            for n_bytes in sizes(sum(span.length for span in self._program.spans)):
                 samples.copies[n_bytes] += copied.seconds(n_bytes)
 
     def measure_kernels(self, chunk_bytes: int, sweeps: int, beside: bool) -> None:
         """Measure every kernel in chunks of up to ``chunk_bytes``, weights in memory."""
         choice = Choice(chunk_bytes=chunk_bytes)
-        plan = make_plan(self._pack.manifest, ARCHITECTURES["pre"], choice=choice)
-        with opened(self._pack, plan, self._device, self._reads.pool) as engine:
+        plan = make_plan(self._program, ARCHITECTURES["pre"], choice=choice)
+        with opened(self._program, plan, self._device, self._reads.pool) as engine:
             runs = measured_sweeps(engine, self._inputs)
             next(runs)  # the first one touches all memory
             for _ in range(sweeps):
@@ -194,9 +198,9 @@ class _Meter:
 
     def measure_rows(self) -> None:
         """Measure every row operator once more."""
-        rows = RowKernels(self._pack, self._device).seconds()
-        first = FirstCalls(self._pack, self._device).seconds()
-        groups = group_seconds(self._pack, self._device, self._reads.pool)
+        rows = RowKernels(self._program, self._device).seconds()
+        first = FirstCalls(self._program, self._device).seconds()
+        groups = group_seconds(self._program, self._device, self._reads.pool)
         for key, seconds in chain(rows, first, groups):
             self._samples.kernels[key].append(seconds)
 

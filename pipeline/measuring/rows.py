@@ -12,8 +12,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models.packs.manifest import Manifest
-from models.packs.pack import Pack
 from models.packs.records.pieces import Operand
 from models.packs.records.rows import RowOperator
 from models.packs.storing import read_span
@@ -25,6 +23,7 @@ from pipeline.profiles.row_kernels import (
     measured_rows,
     row_key,
 )
+from pipeline.program.program import Program
 from pipeline.program.row_ranges import Rows
 
 _REPEATS = 7
@@ -37,12 +36,11 @@ _COPIED_PLANES = 16
 
 
 class RowKernels:
-    """Measures the row operators of ``pack``; those that are alike once."""
+    """Measures the row operators of ``program``; those that are alike once."""
 
-    def __init__(self, pack: Pack, device: Device) -> None:
-        self._pack = pack
-        self._manifest: Manifest = pack.manifest
-        self._kernels = PackKernels(pack, device)
+    def __init__(self, program: Program, device: Device) -> None:
+        self._program = program
+        self._kernels = PackKernels(program, device)
         # Drawing as many as kernels are given would take longer than these.
         self._numbers = np.random.default_rng(0).standard_normal(_DRAWN, np.float32)
         self._kept: list[Any] = []
@@ -50,23 +48,24 @@ class RowKernels:
     def seconds(self) -> Iterator[tuple[str, float]]:
         """Yield times by key: one round of all operators, and of copies."""
         alike: dict[tuple[object, ...], list[float]] = {}
-        for number, item in enumerate(self._manifest.row_operators):
-            for rows in measured_rows(self._manifest.row_values[item.output], item):
-                like = (item.elementwise if item.chain else None, *self._like(item, rows))
+        for number, item in enumerate(self._program.row_operators):
+            for rows in measured_rows(self._program.row_values[item.output], item):
+                chain = item.elementwise if number in self._program.row_chains else None
+                like = (chain, *self._like(item, rows))
                 if like not in alike:
-                    alike[like] = self._measured(item, rows)
+                    alike[like] = self._measured(number, item, rows)
                 yield from ((row_key(number, rows), each) for each in alike[like])
-        if self._manifest.row_operators:
+        if self._program.row_operators:
             for n_bytes in MEASURED_COPIES:
                 yield from ((copy_key(n_bytes), each) for each in _copies(n_bytes))
 
     def _like(self, item: RowOperator, rows: int) -> tuple[object, ...]:
-        shapes = (self._manifest.row_values[taken.row_value].shape for taken in item.inputs)
+        shapes = (self._program.row_values[taken.row_value].shape for taken in item.inputs)
         weights = (operand.shape for operand in item.weights)
-        output = self._manifest.row_values[item.output]
+        output = self._program.row_values[item.output]
         return (item.graph, rows, *shapes, *weights, output.shape)
 
-    def _measured(self, item: RowOperator, rows: int) -> list[float]:
+    def _measured(self, number: int, item: RowOperator, rows: int) -> list[float]:
         weights = [self._weights(operand) for operand in item.weights]
         launches: list[Launch] = []
         held = 0
@@ -76,7 +75,7 @@ class RowKernels:
                 for taken in item.inputs
             ]
             output = self._filled(item.output, rows)
-            kernel = self._kernels.row_operator(item, item.graph, [*inputs, *weights], output)
+            kernel = self._kernels.row_operator(number, item.graph, [*inputs, *weights], output)
             launches.append(kernel)
             held += sum(array.nbytes for array in (*inputs, output))
             self._kept.append((inputs, output))  # kernels have their addresses only
@@ -87,17 +86,17 @@ class RowKernels:
         return times
 
     def _filled(self, row_value: int, rows: int) -> NDArray[Any]:
-        _, channels, _, width = self._manifest.row_values[row_value].shape
+        _, channels, _, width = self._program.row_values[row_value].shape
         return np.resize(self._numbers, (1, channels, rows, width))
 
     def _weights(self, operand: Operand) -> NDArray[Any]:
         end = operand.offset + operand.n_bytes
-        spans = islice(self._manifest.spans, operand.index, None)
+        spans = islice(self._program.spans, operand.index, None)
         held, parts = 0, []
         for span in spans:  # weights of a layer in chunks go on in the next one
             if held >= end:
                 break
-            parts.append(read_span(self._pack.weights_path, span))
+            parts.append(read_span(self._program.pack.weights_path, span))
             held += span.length
         content = np.concatenate(parts)[operand.offset : end]
         return content.view(operand.dtype).reshape(operand.shape)

@@ -1,32 +1,41 @@
 """Inputs for measurements and checks: what a model takes, without a picture."""
 
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from models.network.fields import STRINGS
-from models.packs.manifest import Manifest
 from models.packs.records.ports import Port
 
 #: Standard normal numbers and small integers, or the same number everywhere.
 Kind = Literal["random", "ones", "zeros"]
 
 
-def random_inputs(manifest: Manifest) -> dict[str, NDArray[Any]]:
+class Taking(Protocol):
+    """A network, or the record of one, as far as it says what it takes."""
+
+    @property
+    def inputs(self) -> tuple[Port, ...]: ...
+
+    @property
+    def required_inputs(self) -> tuple[Port, ...]: ...
+
+
+def random_inputs(network: Taking) -> dict[str, NDArray[Any]]:
     """Return one input set from a fixed seed; inputs with a default are left out."""
-    return drawn_inputs(manifest)
+    return drawn_inputs(network)
 
 
 def drawn_inputs(
-    manifest: Manifest, seed: int = 0, kind: Kind = "random", required_only: bool = True
+    network: Taking, seed: int = 0, kind: Kind = "random", required_only: bool = True
 ) -> dict[str, NDArray[Any]]:
     """Return one input set: standard normal numbers, integers of 0 and 1, or all the same.
 
     So small an integer is an index of nearly everything. Dimensions that only a run gives are 1.
     """
     generator = np.random.default_rng(seed)
-    ports = manifest.required_inputs if required_only else manifest.inputs
+    ports = network.required_inputs if required_only else network.inputs
     return {port.name: _drawn(port, kind, generator) for port in ports}
 
 

@@ -12,6 +12,7 @@ from pipeline.execution.opened import opened
 from pipeline.measuring.engines import measured_sweeps
 from pipeline.measuring.overlaps import typical_plan
 from pipeline.measuring.sample_inputs import random_inputs
+from pipeline.program.prepare import prepare
 
 _SWEEPS = 5
 
@@ -36,9 +37,9 @@ def choose_tuning(pack: Pack, device: Device) -> Tuning:
 
 def _seconds(pack: Pack, device: Device, tuning: Tuning, pool: ReadPool) -> float:
     device.tune(tuning)
-    pack = device.fitted(pack)
-    plan = typical_plan(pack.manifest, "auto", device)
-    with opened(pack, plan, device, pool) as engine:
-        runs = measured_sweeps(engine, random_inputs(pack.manifest))
+    program = prepare(pack, device)
+    plan = typical_plan(program, "auto", device)
+    with opened(program, plan, device, pool) as engine:
+        runs = measured_sweeps(engine, random_inputs(program))
         next(runs)  # the first one touches all memory, and verifies
         return median(sweep.delay_seconds for sweep in islice(runs, _SWEEPS))

@@ -1,11 +1,11 @@
 """What a user can do about a plan that takes too much."""
 
-from models.packs.manifest import Manifest
 from pipeline.planning.words import sized
+from pipeline.program.program import Program
 from pipeline.schedule.architectures import Architecture
 
 
-def chunk_advice(manifest: Manifest, architecture: Architecture) -> str:
+def chunk_advice(manifest: Program, architecture: Architecture) -> str:
     """Return how much a smaller --chunk would help, to end a message with; empty where it changes nothing.
 
     It does nothing for weights that all stay in memory, and for layers that cannot be cut any finer.

@@ -5,12 +5,13 @@ do so alike: so the search for what the heuristic does not find ends after so ma
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 from pipeline.planning.offsets import Buffer, Problem, place
 from pipeline.program.lives import Lifetime
+from pipeline.program.program import Program
 
 # At most 0.2 s. Of the networks of the zoo, whole, none needs a search (docs/offsets.md).
 _NODES = 2000
@@ -28,11 +29,15 @@ class ArenaPlan:
     lower_bound_bytes: int = 0
 
 
-@lru_cache(maxsize=8)  # a planner asks for the same again soon, or not at all
 def plan_arena(values: tuple[Lifetime, ...]) -> ArenaPlan:
     """Return the smallest arrangement that is found; the same for the same values."""
     placed = place(arena_problem(values), seconds=math.inf, nodes=_NODES)
     return ArenaPlan(placed.offsets, placed.n_bytes, placed.lower_bound_bytes)
+
+
+def arenas(program: Program) -> Callable[[tuple[Lifetime, ...]], ArenaPlan]:
+    """Return ``plan_arena`` for values of ``program``: a planner asks for the same again soon, or never."""
+    return lru_cache(maxsize=8)(plan_arena)
 
 
 def arena_problem(values: Sequence[Lifetime]) -> Problem:

@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass, replace
 
-from models.packs.manifest import Manifest
 from pipeline.planning.draft import Draft, Drafts, DurationsOf, Judge, bounded_seconds, idle_seconds
 from pipeline.planning.explain import explain
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Plan
 from pipeline.planning.tune import Tuner, smallest_bytes
+from pipeline.program.program import Program
 from pipeline.program.regions import Region
 from pipeline.schedule.architectures import ARCHITECTURES, Architecture
 from pipeline.timing.timeline import Timeline, timeline
@@ -43,7 +43,7 @@ class AutoPlan:
 
 
 def plan_auto(
-    manifest: Manifest,
+    manifest: Program,
     weight_limit_bytes: int | None,
     goal: Goal | None,
     durations_of: DurationsOf,
@@ -74,7 +74,7 @@ def plan_auto(
     )
 
 
-def _least(manifest: Manifest, drafts: Drafts, fastest: Draft, goal: Goal) -> Draft:
+def _least(manifest: Program, drafts: Drafts, fastest: Draft, goal: Goal) -> Draft:
     """Return about the smallest draft that reaches ``goal``, or ``fastest``, the largest allowed."""
     if goal.judge(fastest) > goal.seconds:
         return fastest

@@ -11,9 +11,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from loader.ring import Group, Place
-from models.packs.choice import LaterChunks
-from models.packs.manifest import Manifest
-from models.packs.same_spans import SameSpans
 from pipeline.planning.advice import chunk_advice
 from pipeline.planning.level import Level, level_of, spliced
 from pipeline.planning.make import chunk_limit, make_plan, of_weights
@@ -27,7 +24,10 @@ from pipeline.planning.streaming import (
     streaming,
 )
 from pipeline.planning.units import Unit
+from pipeline.program.choice import LaterChunks
+from pipeline.program.program import Program
 from pipeline.program.regions import Region
+from pipeline.program.same_spans import SameSpans
 from pipeline.program.stopping import go_on
 from pipeline.schedule.architectures import ARCHITECTURES, Architecture
 from pipeline.schedule.constraints import Steps, stages
@@ -94,7 +94,7 @@ class Drafts:
 
     def __init__(
         self,
-        manifest: Manifest,
+        manifest: Program,
         durations_of: DurationsOf,
         architecture: Architecture = ARCHITECTURES["auto"],
         regions: tuple[Region, ...] = (),
@@ -104,7 +104,7 @@ class Drafts:
         self._architecture = of_weights(architecture, manifest)
         self._loading = loading_bytes(manifest, self._architecture)
         self._regions = regions
-        self.same = SameSpans(manifest)
+        self.same = manifest.made(SameSpans)
         self._levels: dict[int, Level] = {}
         self._spliced: dict[tuple[int, LaterChunks], Level] = {}
         self._moves: dict[tuple[_Length, int], tuple[float, ...]] = {}

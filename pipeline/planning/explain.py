@@ -3,10 +3,10 @@
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from models.packs.manifest import Manifest
 from pipeline.planning.draft import Draft
 from pipeline.planning.units import Unit
 from pipeline.planning.words import brief
+from pipeline.program.program import Program
 from pipeline.timing.timeline import timeline
 
 # Kernels that wait for less of the delay than this do not wait.
@@ -15,7 +15,7 @@ _STRETCHES = 4
 _SHORT = 0.01
 
 
-def explain(manifest: Manifest, draft: Draft) -> tuple[str, ...]:
+def explain(manifest: Program, draft: Draft) -> tuple[str, ...]:
     """Return one line a decision, the bottleneck first."""
     names = _layer_names(manifest)
     return tuple(
@@ -112,7 +112,7 @@ def _ahead(draft: Draft) -> Iterator[str]:
         )
 
 
-def _layer_names(manifest: Manifest) -> dict[int, str]:
+def _layer_names(manifest: Program) -> dict[int, str]:
     """Return the layer of each span."""
     return {
         span: layer.name

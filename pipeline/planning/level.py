@@ -7,10 +7,10 @@ from functools import cached_property
 from itertools import accumulate
 from math import inf
 
-from models.packs.manifest import Manifest
 from models.packs.records.pieces import Piece
 from pipeline.planning.plan import Plan
 from pipeline.planning.units import Unit, streamed_units
+from pipeline.program.program import Program
 from pipeline.program.steps import Phase, Step
 from pipeline.timing.durations import Durations
 
@@ -78,7 +78,7 @@ def spliced(levels: Sequence[Level], starts: Sequence[int]) -> Level:
     return replace(levels[0], units=tuple(units), until=until)
 
 
-def level_of(manifest: Manifest, plan: Plan, durations: Durations) -> Level:
+def level_of(manifest: Program, plan: Plan, durations: Durations) -> Level:
     """Return the level of ``plan``, which keeps no more resident than it must."""
     return Level(
         plan,

@@ -4,10 +4,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from loader.ring import Group
-from models.packs.manifest import Manifest
-from models.packs.same_spans import SameSpans
 from pipeline.planning.advice import chunk_advice
-from pipeline.planning.arena import plan_arena
+from pipeline.planning.arena import arenas
 from pipeline.planning.joining.joined import joined
 from pipeline.planning.plan import Choice, Plan, PlanError
 from pipeline.planning.streaming import (
@@ -20,7 +18,9 @@ from pipeline.planning.streaming import (
 from pipeline.planning.units import Unit, streamed_units
 from pipeline.planning.words import sized
 from pipeline.program.lives import lifetimes, never_whole, placed
+from pipeline.program.program import Program
 from pipeline.program.regions import Region
+from pipeline.program.same_spans import SameSpans
 from pipeline.program.sessions import session_bytes
 from pipeline.program.steps import (
     Step,
@@ -39,7 +39,7 @@ _CHUNKS_A_MODEL = 16
 
 
 def make_plan(
-    manifest: Manifest,
+    manifest: Program,
     architecture: Architecture,
     ring_bytes: int | None = None,
     choice: Choice | None = None,
@@ -64,10 +64,10 @@ def make_plan(
     _check_ring(manifest, architecture, choice, streamed)
     loading = loading_bytes(manifest, architecture)
     stream = streaming(architecture, choice, streamed, loading)
-    same = SameSpans(manifest)
+    same = manifest.made(SameSpans)
     resident_bytes = same.n_bytes(kept)
     apart = never_whole(manifest, steps) if choice.regions else frozenset()
-    arena = plan_arena(lifetimes(manifest, steps, apart, frozenset(kept)))
+    arena = manifest.made(arenas)(lifetimes(manifest, steps, apart, frozenset(kept)))
     behind_values = arena.offsets[len(manifest.values) :]
     strips = len(behind_values) - len(stream.in_arena)
     stream = stream.with_arena(behind_values[strips:])
@@ -109,7 +109,7 @@ def make_plan(
     return joined(manifest, plan, choice.joined_bytes) if choice.joined_bytes else plan
 
 
-def of_weights(architecture: Architecture, manifest: Manifest) -> Architecture:
+def of_weights(architecture: Architecture, manifest: Program) -> Architecture:
     """Return ``architecture`` as it runs a pack: copies expand what is stored otherwise."""
     return with_copies(architecture) if manifest.expands else architecture
 
@@ -128,7 +128,7 @@ def _arena_bytes(lane_bytes: int, lanes: int) -> int:
     return lane_bytes if lanes == 1 else lanes * (-(-lane_bytes // PAGE_BYTES) * PAGE_BYTES)
 
 
-def chunk_limit(manifest: Manifest, architecture: Architecture, choice: Choice) -> int | None:
+def chunk_limit(manifest: Program, architecture: Architecture, choice: Choice) -> int | None:
     """Return the most streamed weights of one piece; None: layers stay whole."""
     if choice.chunk_bytes is not None:
         return choice.chunk_bytes
@@ -141,7 +141,7 @@ def chunk_limit(manifest: Manifest, architecture: Architecture, choice: Choice) 
 
 
 def _resident_spans(
-    manifest: Manifest, architecture: Architecture, choice: Choice, steps: Sequence[Step]
+    manifest: Program, architecture: Architecture, choice: Choice, steps: Sequence[Step]
 ) -> list[int]:
     """Return the spans that stay in memory: those of whole pieces, and those that all chunks share."""
     spans = manifest.spans
@@ -155,7 +155,7 @@ def _resident_spans(
 
 
 def _check_ring(
-    manifest: Manifest, architecture: Architecture, choice: Choice, units: Sequence[Unit]
+    manifest: Program, architecture: Architecture, choice: Choice, units: Sequence[Unit]
 ) -> None:
     """Refuse a ring that is smaller than the largest chunk.
 
@@ -186,7 +186,7 @@ def _in_spans(groups: Sequence[Group], units: Sequence[Unit]) -> list[Group]:
 
 
 def _span_offsets(
-    manifest: Manifest,
+    manifest: Program,
     same: SameSpans,
     kept: Sequence[int],
     units: Sequence[Unit],

@@ -4,10 +4,10 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from models.packs.manifest import Manifest
 from pipeline.planning.draft import Drafts
 from pipeline.planning.found_plans import Point
 from pipeline.planning.plan import Choice, Plan, PlanError
+from pipeline.program.program import Program
 from pipeline.schedule.architectures import Architecture
 from pipeline.timing.durations import Durations
 
@@ -28,7 +28,7 @@ class SearchResult:
 
 
 def search(
-    manifest: Manifest,
+    manifest: Program,
     architecture: Architecture,
     durations_of: Callable[[Plan], Durations],
     delta_bytes: int,

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from loader.ring import Group, Place, group_spans, place, place_ahead, place_in_slots
-from models.packs.manifest import Manifest
 from pipeline.planning.plan import Choice
 from pipeline.planning.units import Unit
+from pipeline.program.program import Program
 from pipeline.schedule.architectures import Architecture
 
 PAGE_BYTES = 4096
@@ -57,7 +57,7 @@ def needed_bytes(architecture: Architecture, units: Sequence[Unit]) -> int:
     return (architecture.slots or 1) * max(through, default=0)
 
 
-def loading_bytes(manifest: Manifest, architecture: Architecture) -> int:
+def loading_bytes(manifest: Program, architecture: Architecture) -> int:
     """Return where the disk writes resident spans to that are copied, one after the other: the largest.
 
     Of all spans, resident or not, so that it does not depend on which are.

@@ -5,15 +5,15 @@ from dataclasses import replace
 from functools import lru_cache, partial
 from itertools import accumulate
 
-from models.packs.choice import chunk_sizes
-from models.packs.manifest import Manifest
-from models.packs.same_spans import SameSpans
 from pipeline.planning.joining.joined import joinable_bytes, joined
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice, Plan, PlanError
 from pipeline.planning.spaced_sizes import spaced
 from pipeline.planning.streaming import READ_BYTES, READS_IN_RING
+from pipeline.program.choice import chunk_sizes
+from pipeline.program.program import Program
 from pipeline.program.regions import Region
+from pipeline.program.same_spans import SameSpans
 from pipeline.schedule.architectures import Architecture
 
 # More ring than this gained nothing: three of the largest reads.
@@ -23,7 +23,7 @@ _RATIO = 1.5
 
 
 def smallest_plan(
-    manifest: Manifest,
+    manifest: Program,
     architecture: Architecture,
     regions: tuple[Region, ...] = (),
     chunk_bytes: int | None = None,
@@ -49,7 +49,7 @@ def smallest_plan(
 class SmallestPlans:
     """The smallest plans of a model; the last ones are kept, as a search asks for them again and again."""
 
-    def __init__(self, manifest: Manifest, architecture: Architecture) -> None:
+    def __init__(self, manifest: Program, architecture: Architecture) -> None:
         self.manifest = manifest
         self.architecture = architecture
         # With the chunks that were chosen, and with those that are best.
@@ -60,7 +60,7 @@ class SmallestPlans:
         return self._made(regions, chunk_bytes)
 
 
-def smaller_plans(manifest: Manifest, plan: Plan) -> Iterator[Plan]:
+def smaller_plans(manifest: Program, plan: Plan) -> Iterator[Plan]:
     """Yield ``plan`` as fewer launches take less, also with weights kept, or a ring, that allow these.
 
     Kernels of a launch share what a session takes, and a launch ends where weights are waited for. What
@@ -92,7 +92,7 @@ def smaller_plans(manifest: Manifest, plan: Plan) -> Iterator[Plan]:
 
 
 def _more_weights(
-    manifest: Manifest, plan: Plan, most: int
+    manifest: Program, plan: Plan, most: int
 ) -> Iterator[tuple[tuple[int, ...], int | None]]:
     """Yield the spans that stay, from the smallest on, or rings, that take up to ``most`` bytes more."""
     streamed = [number for number, span in enumerate(manifest.spans) if not span.resident]
@@ -125,7 +125,7 @@ def rule_of_thumb(
     if architecture.tuned != "auto":
         return _in_ring(manifest, architecture, min(room, USEFUL_RING_BYTES), smallest)
     streamed = [i for i, span in enumerate(manifest.spans) if not span.resident]
-    same = SameSpans(manifest)
+    same = manifest.made(SameSpans)
     if room >= same.n_bytes(streamed):
         choice = Choice(chunk_bytes=_WHOLE, resident=tuple(streamed), regions=regions)
         return make_plan(manifest, architecture, choice=choice)
@@ -134,7 +134,7 @@ def rule_of_thumb(
 
 
 def _in_ring(
-    manifest: Manifest,
+    manifest: Program,
     architecture: Architecture,
     ring_bytes: int,
     smallest: Plan,

@@ -11,8 +11,6 @@ from functools import cached_property
 from itertools import product
 
 from loader.errors import LoaderError
-from models.packs.choice import chunk_sizes
-from models.packs.manifest import Manifest
 from pipeline.planning.chunks.parts import PartChunks
 from pipeline.planning.draft import Draft, Drafts, Judge, idle_seconds
 from pipeline.planning.level import Level
@@ -23,6 +21,8 @@ from pipeline.planning.spaced_sizes import spaced
 from pipeline.planning.streaming import PAGE_BYTES, READ_BYTES
 from pipeline.planning.units import Unit
 from pipeline.planning.words import sized
+from pipeline.program.choice import chunk_sizes
+from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES
 
 # The delay of a request right after another one, on a slower disk, counts a tenth: plans that are equal
@@ -42,7 +42,7 @@ _FINALISTS = 3
 ROUNDS = 4
 
 
-def smallest_bytes(manifest: Manifest, drafts: Drafts) -> int:
+def smallest_bytes(manifest: Program, drafts: Drafts) -> int:
     """Return the least weight memory that can run the model: what always stays, and the largest chunk.
 
     Where weights pass two rings that may be more than all weights in memory.
@@ -58,7 +58,7 @@ class Tuner:
     """
 
     def __init__(
-        self, manifest: Manifest, drafts: Drafts, limit: int, judge: Judge = idle_seconds
+        self, manifest: Program, drafts: Drafts, limit: int, judge: Judge = idle_seconds
     ) -> None:
         self._seconds_of = judge
         self._manifest = manifest

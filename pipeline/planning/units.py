@@ -3,7 +3,7 @@
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from models.packs.manifest import Manifest
+from pipeline.program.program import Program
 from pipeline.program.steps import Step, in_arena, units
 
 
@@ -24,7 +24,7 @@ class Unit:
 
 
 def streamed_units(
-    manifest: Manifest, steps: Sequence[Step], kept: Collection[int]
+    manifest: Program, steps: Sequence[Step], kept: Collection[int]
 ) -> tuple[Unit, ...]:
     """Return the weights of ``steps`` that are streamed where the spans ``kept`` are resident."""
     spans = manifest.spans

@@ -4,13 +4,13 @@ import os
 import platform
 from collections.abc import Set
 from pathlib import Path
+from typing import Protocol
 
 from pydantic import BaseModel, ConfigDict, PositiveFloat, PositiveInt
 
 from loader.priority import Priority, reader_priority
 from loader.readers.disk import REAL_DISK, Disk
 from models.packs.target import host_target
-from pipeline.devices.base import Device
 
 _MOUNTS = Path("/proc/self/mountinfo")
 
@@ -68,7 +68,23 @@ class Machine(BaseModel):
         ]
 
 
-def this_machine(weights: Path, computing: Device, disk: Disk = REAL_DISK) -> Machine:
+class Computing(Protocol):
+    """A device, as far as times depend on it."""
+
+    @property
+    def threads(self) -> int: ...
+
+    @property
+    def gpu(self) -> str: ...
+
+    @property
+    def native_kernels(self) -> str: ...
+
+    @property
+    def quantised_kernels(self) -> str: ...
+
+
+def this_machine(weights: Path, computing: Computing, disk: Disk = REAL_DISK) -> Machine:
     """Return this machine, computing by ``computing`` and reading the file ``weights`` from ``disk``.
 
     Raises:

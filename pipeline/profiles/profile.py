@@ -13,8 +13,6 @@ from pydantic import BaseModel, Field, model_validator
 from models.errors import ModelError
 from models.network.fields import Checksum
 from models.packs.checksum import checksum
-from models.packs.choice import choose_pieces, finest_positions
-from models.packs.manifest import Manifest
 from pipeline.devices.tuning import Tuning
 from pipeline.planning.plan import Plan
 from pipeline.profiles.delay_limits import Seconds, SweepLimits
@@ -23,6 +21,8 @@ from pipeline.profiles.keys import order_of, piece_key, plan_key
 from pipeline.profiles.machine import Machine
 from pipeline.profiles.row_kernels import MeasuredRows, first_key, group_key, row_keys
 from pipeline.profiles.times import RECORD, CopyTime, Distribution, Overlap, Quantile, ReadTime
+from pipeline.program.choice import choose_pieces, finest_positions
+from pipeline.program.program import Program
 from pipeline.program.regions import Region
 from pipeline.program.row_network import RowNetwork
 from pipeline.program.row_times import phase_seconds
@@ -196,7 +196,7 @@ class Profile(BaseModel):
     def _phase_cache(self) -> dict[tuple[RowNetwork, Region, str], list[float]]:
         return {}
 
-    def piece_seconds(self, manifest: Manifest) -> Callable[[int], float]:
+    def piece_seconds(self, manifest: Program) -> Callable[[int], float]:
         """Return what tells the usual seconds of finest pieces: a joined kernel's at its first chunk.
 
         Raises:
@@ -227,7 +227,7 @@ class Profile(BaseModel):
         """Return whether all that regions of ``network`` do was measured."""
         return all(key in self.kernels for key in row_keys(network))
 
-    def knows_groups(self, region: Region, manifest: Manifest) -> bool:
+    def knows_groups(self, region: Region, manifest: Program) -> bool:
         """Return whether a bottleneck was measured in these groups of channels."""
         return group_key(manifest, region) in self.kernels
 

@@ -14,6 +14,7 @@ from models.packs.pack import Pack
 from models.whole_files import write_atomically
 from pipeline.profiles.machine import Machine
 from pipeline.profiles.profile import Profile, ProfileError, is_disturbed
+from pipeline.program.program import Program
 from pipeline.program.steps import row_network
 
 FILE = "profile.json"
@@ -101,7 +102,7 @@ def load_profile(pack: Pack, machine: Machine, level: int = logging.WARNING) -> 
         _log.log(
             level, "%s: %s; measure again on a quiet machine", path, disturbed_by(profile.others)
         )
-    if not profile.has_row_times(row_network(pack.manifest)):
+    if not profile.has_row_times(row_network(Program.as_compiled(pack))):
         _log.log(level, "%s: no times of operators on rows, so none are planned; %s", path, remedy)
     return profile
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeVar
 
-from models.packs.manifest import Manifest
 from models.packs.records.rows import RowOperator, RowValue
 from pipeline.profiles.interpolation import interpolated
 from pipeline.program.channels.groups import bottleneck_of
+from pipeline.program.program import Program
 from pipeline.program.regions import Region, RegionPlan
 from pipeline.program.row_network import RowNetwork
 
@@ -51,7 +51,7 @@ def copy_key(n_bytes: int) -> str:
     return f"rows copied:{n_bytes}"
 
 
-def group_key(manifest: Manifest, region: Region) -> str:
+def group_key(manifest: Program, region: Region) -> str:
     """Return the key of a bottleneck in groups of channels, the same in partitions, which count anew."""
     item = bottleneck_of(manifest, region)
     return f"channels into {item.output}:{region.channels}x{region.rows}"

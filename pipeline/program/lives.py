@@ -9,8 +9,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from models.packs.manifest import Manifest
 from models.packs.records.pieces import Piece
+from pipeline.program.decided import takes_rows
+from pipeline.program.program import Program
 from pipeline.program.steps import Phase, Step, in_arena, spans_of
 from pipeline.program.values.shared_memory import roots
 
@@ -28,7 +29,7 @@ class Lifetime:
     alignment: int = ALIGNMENT
 
 
-def never_whole(manifest: Manifest, steps: Sequence[Step]) -> frozenset[int]:
+def never_whole(manifest: Program, steps: Sequence[Step]) -> frozenset[int]:
     """Return the values that no step reads or writes but in parts: regions take rows from these.
 
     So parts may lie anywhere, each only as long as it is needed.
@@ -44,7 +45,7 @@ def never_whole(manifest: Manifest, steps: Sequence[Step]) -> frozenset[int]:
     return frozenset(value for value in joins(manifest) if value not in used)
 
 
-def joins(manifest: Manifest) -> dict[int, list[int]]:
+def joins(manifest: Program) -> dict[int, list[int]]:
     """Return the values that others lie in, with these, where no two of them overlap."""
     inside: dict[int, list[int]] = {}
     for index, value in enumerate(manifest.values):
@@ -53,7 +54,7 @@ def joins(manifest: Manifest) -> dict[int, list[int]]:
     return {whole: parts for whole, parts in inside.items() if _disjoint(manifest, parts)}
 
 
-def _disjoint(manifest: Manifest, parts: Sequence[int]) -> bool:
+def _disjoint(manifest: Program, parts: Sequence[int]) -> bool:
     places = sorted((manifest.values[part].offset, manifest.values[part].n_bytes) for part in parts)
     return all(
         start + n_bytes <= following for (start, n_bytes), (following, _) in pairwise(places)
@@ -61,7 +62,7 @@ def _disjoint(manifest: Manifest, parts: Sequence[int]) -> bool:
 
 
 def lifetimes(
-    manifest: Manifest,
+    manifest: Program,
     steps: Sequence[Step] | None = None,
     apart: frozenset[int] = frozenset(),
     kept: Collection[int] = (),
@@ -84,7 +85,7 @@ def lifetimes(
 
 
 def placed(
-    manifest: Manifest, steps: Sequence[Step], apart: frozenset[int] = frozenset()
+    manifest: Program, steps: Sequence[Step], apart: frozenset[int] = frozenset()
 ) -> list[tuple[int, int]]:
     """Return, for each value, the value whose memory it lies in where ``steps`` run, and its offset there.
 
@@ -101,7 +102,7 @@ def placed(
     return roots(manifest, over, apart, alone)
 
 
-def taken_by_rows(manifest: Manifest, steps: Sequence[Step]) -> frozenset[int]:
+def taken_by_rows(manifest: Program, steps: Sequence[Step]) -> frozenset[int]:
     """Return the inputs, as values, that only regions and pieces by rows read.
 
     They take rows from the request's own array.
@@ -112,7 +113,7 @@ def taken_by_rows(manifest: Manifest, steps: Sequence[Step]) -> frozenset[int]:
     regions = [step.region.plan for step in steps if isinstance(step, Phase) and not step.number]
     by_rows = {manifest.row_values[value].value for plan in regions for value in plan.read}
     pieces = [step for step in steps if isinstance(step, Piece)]
-    by_rows |= {piece.inputs[0].index for piece in pieces if piece.by_rows}
+    by_rows |= {piece.inputs[0].index for piece in pieces if takes_rows(piece)}
     by_tiles = {
         manifest.row_values[value].value
         for plan in regions
@@ -126,7 +127,7 @@ def taken_by_rows(manifest: Manifest, steps: Sequence[Step]) -> frozenset[int]:
     read = {
         operand.index
         for piece in pieces
-        for operand in piece.inputs[1 if piece.by_rows else 0 :]
+        for operand in piece.inputs[1 if takes_rows(piece) else 0 :]
         if operand.kind == "value"
     }
     read |= {port.value for port in manifest.outputs}
@@ -141,7 +142,7 @@ class _Lives:
 
     def __init__(
         self,
-        manifest: Manifest,
+        manifest: Program,
         steps: Sequence[Step],
         apart: frozenset[int],
         kept: Collection[int],

@@ -11,12 +11,12 @@ from functools import cached_property
 from itertools import pairwise
 from typing import TypeVar
 
-from models.packs.manifest import Manifest
 from models.packs.records.bottlenecks import Bottleneck
 from models.packs.records.pieces import Alternative, Layer
 from models.packs.records.ports import Port
 from models.packs.records.rows import RowOperator, RowValue
 from models.packs.records.spans import Span
+from pipeline.program.program import Program
 from pipeline.program.row_network import RowNetwork
 from pipeline.program.steps import row_network
 
@@ -34,7 +34,7 @@ class PartitionError(Exception):
 class Cuts:
     """The places where the network of ``manifest`` can be cut: pieces before which a partition begins."""
 
-    def __init__(self, manifest: Manifest) -> None:
+    def __init__(self, manifest: Program) -> None:
         self._manifest = manifest
         self._network: RowNetwork = row_network(manifest)
 
@@ -63,7 +63,7 @@ class Cuts:
         """Return what the values take that cross at ``place``, each on its own lines of a cache."""
         return sum(aligned(self._manifest.values[value].n_bytes) for value in self.crossing(place))
 
-    def parts(self, places: Sequence[int]) -> tuple[Manifest, ...]:
+    def parts(self, places: Sequence[int]) -> tuple[Program, ...]:
         """Return the partitions that begin at piece 0 and at ``places``, ascending; of none the network.
 
         Raises:
@@ -79,28 +79,30 @@ class Cuts:
             raise PartitionError(f"{self._manifest.name}: a partition without pieces")
         return tuple(map(self._part, bounds, bounds[1:]))
 
-    def _part(self, first: int, end: int) -> Manifest:
+    def _part(self, first: int, end: int) -> Program:
         whole = self._manifest
         inside = range(first, end)
         pieces = whole.pieces[first:end]
         operands = (operand for piece in pieces for operand in piece.inputs)
         used = {operand.index for operand in operands if operand.kind == "span"}
-        return whole.model_copy(
-            update={
-                "pieces": pieces,
-                "spans": tuple(_span(span, n in used) for n, span in enumerate(whole.spans)),
-                "alternatives": tuple(_moved(whole.alternatives, inside)),
-                "row_operators": tuple(_moved(whole.row_operators, inside)),
-                "bottlenecks": tuple(
-                    item
-                    for item in _moved(whole.bottlenecks, inside)
-                    if item.end_piece <= len(pieces)
-                ),
-                "row_values": tuple(_row_value(value, inside) for value in whole.row_values),
-                "layers": tuple(_moved(whole.layers, inside)),
-                "inputs": self._ports(first) if first else whole.inputs,
-                "outputs": self._ports(end) if end < len(whole.pieces) else whole.outputs,
-            }
+        operators = [
+            number for number, item in enumerate(whole.row_operators) if item.first_piece in inside
+        ]
+        chains = enumerate(map(whole.row_chains.get, operators))
+        return replace(
+            whole,
+            pieces=pieces,
+            spans=tuple(_span(span, n in used) for n, span in enumerate(whole.spans)),
+            alternatives=tuple(_moved(whole.alternatives, inside)),
+            row_operators=tuple(_moved(whole.row_operators, inside)),
+            row_chains={number: chain for number, chain in chains if chain is not None},
+            bottlenecks=tuple(
+                item for item in _moved(whole.bottlenecks, inside) if item.end_piece <= len(pieces)
+            ),
+            row_values=tuple(_row_value(value, inside) for value in whole.row_values),
+            layers=tuple(_moved(whole.layers, inside)),
+            inputs=self._ports(first) if first else whole.inputs,
+            outputs=self._ports(end) if end < len(whole.pieces) else whole.outputs,
         )
 
     def _ports(self, place: int) -> tuple[Port, ...]:

@@ -7,8 +7,8 @@ from functools import cached_property
 from operator import attrgetter
 from typing import NamedTuple
 
-from models.packs.manifest import Manifest
 from models.packs.records.rows import RowOperator, RowValue
+from pipeline.program.program import Program
 from pipeline.program.values.readers import Readers
 from pipeline.program.values.shared_memory import SharedMemory
 
@@ -37,7 +37,7 @@ class _Made(NamedTuple):
 class RowNetwork:
     """The row operators of ``manifest``, by the pieces that they replace."""
 
-    def __init__(self, manifest: Manifest) -> None:
+    def __init__(self, manifest: Program) -> None:
         self.manifest = manifest
         self.operators: tuple[RowOperator, ...] = manifest.row_operators
         self.values: tuple[RowValue, ...] = manifest.row_values

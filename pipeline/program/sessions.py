@@ -1,7 +1,7 @@
 """The sessions that steps open, and what these and their bindings take: what plans count.
 
-Invariant: a device that decided what ``Piece.native`` and the ``chain`` of pieces and row operators say
-(models/packs/records/decided.py) loads these sessions and no others, before the first request.
+Invariant: a device whose program says what runs its pieces and row operators (decided.py) loads these
+sessions and no others, before the first request.
 """
 
 import math
@@ -9,12 +9,12 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from models.packs.choice import BINDING_BYTES
-from models.packs.manifest import Manifest
-from models.packs.records.decided import Chain
 from models.packs.records.pieces import Operand, Piece
 from models.packs.records.programs import Elementwise
 from models.packs.records.rows import RowOperator
+from pipeline.program.choice import BINDING_BYTES
+from pipeline.program.decided import Chain, ChainPiece, NativePiece
+from pipeline.program.program import Program
 from pipeline.program.regions import Action, Area, Call, Compute, Fill, Gather, Move
 from pipeline.program.steps import MOVE_BYTES, Step, regions_of
 
@@ -45,7 +45,7 @@ class Opened:
     share, each as often as a piece or row operator asks for them; the most is there once for all.
     """
 
-    manifest: Manifest
+    manifest: Program
     sessions: Counter[Session] = field(default_factory=Counter)
     bindings: int = 0
     other_bytes: int = 0
@@ -78,7 +78,7 @@ class Opened:
         return shared + lanes * (BINDING_BYTES * self.bindings + self.other_bytes)
 
 
-def opened_by(manifest: Manifest, steps: Sequence[Step], runs: Sequence[range] = ()) -> Opened:
+def opened_by(manifest: Program, steps: Sequence[Step], runs: Sequence[range] = ()) -> Opened:
     """Return what ``steps`` need, where those of each of ``runs`` are one launch."""
     found = Opened(manifest)
     for step in steps:
@@ -88,12 +88,12 @@ def opened_by(manifest: Manifest, steps: Sequence[Step], runs: Sequence[range] =
         found.join([step for step in steps[run.start : run.stop] if isinstance(step, Piece)])
     for region in regions_of(steps):
         for launch in region.plan.launched:
-            _add_launch(found, region.manifest, launch)
+            _add_launch(found, region.program, launch)
     return found
 
 
 def session_bytes(
-    manifest: Manifest, steps: Sequence[Step], lanes: int = 1, runs: Sequence[range] = ()
+    manifest: Program, steps: Sequence[Step], lanes: int = 1, runs: Sequence[range] = ()
 ) -> int:
     """Return what sessions, bindings and copies of ``steps`` take at most, ``runs`` in one launch each.
 
@@ -102,7 +102,7 @@ def session_bytes(
     return opened_by(manifest, steps, runs).n_bytes(lanes)
 
 
-def _bytes_of(manifest: Manifest, session: Session) -> int:
+def _bytes_of(manifest: Program, session: Session) -> int:
     """Return what a session takes at most; of several graphs it has what it takes by itself once."""
     parts = (
         part.n_bytes if isinstance(part, ChainNode) else manifest.graphs[part].session_bytes
@@ -112,16 +112,16 @@ def _bytes_of(manifest: Manifest, session: Session) -> int:
 
 
 def _add_piece(found: Opened, piece: Piece, times: int = 1) -> None:
-    if piece.native is not None:
+    if isinstance(piece, NativePiece):
         found.other_bytes += times * piece.native.bound_bytes
         found.together[piece.native.together_bytes] += times
-    elif piece.chain is not None:
-        _add_chain(found, piece, _shapes(piece.outputs), times)
+    elif isinstance(piece, ChainPiece):
+        _add_chain(found, piece.chain, _program(piece), _shapes(piece.outputs), times)
     else:
         found.add((piece.graph,), times)
 
 
-def _add_launch(found: Opened, manifest: Manifest, launch: Sequence[Action]) -> None:
+def _add_launch(found: Opened, manifest: Program, launch: Sequence[Action]) -> None:
     """Take one more launch of a region: kernels of a bottleneck, a row operator, or a copy."""
     match launch[0]:
         case Compute():
@@ -132,18 +132,22 @@ def _add_launch(found: Opened, manifest: Manifest, launch: Sequence[Action]) -> 
             found.other_bytes += MOVE_BYTES
 
 
-def _add_call(found: Opened, manifest: Manifest, call: Call) -> None:
-    operator = manifest.row_operators[call.operator]
-    if operator.chain is None:
+def _add_call(found: Opened, manifest: Program, call: Call) -> None:
+    chain = manifest.row_chains.get(call.operator)
+    if chain is None:
         found.add((call.graph,))
         return
-    _add_chain(found, operator, [strip_shape(manifest, call.output)])
+    elementwise = _program(manifest.row_operators[call.operator])
+    _add_chain(found, chain, elementwise, [strip_shape(manifest, call.output)])
 
 
 def _add_chain(
-    found: Opened, item: Piece | RowOperator, outputs: Sequence[Shape], times: int = 1
+    found: Opened,
+    chain: Chain,
+    elementwise: Elementwise,
+    outputs: Sequence[Shape],
+    times: int = 1,
 ) -> None:
-    chain, elementwise = _chain(item)
     if not elementwise.makes:
         return
     found.other_bytes += times * chain.bound_bytes
@@ -154,22 +158,21 @@ def _add_chain(
 
 def _in_run(piece: Piece) -> int | ChainNode:
     """Return what ``piece`` is in a session with others."""
-    if piece.chain is None:
+    if not isinstance(piece, ChainPiece):
         return piece.graph
-    chain, item = _chain(piece)
+    chain, item = piece.chain, _program(piece)
     assert chain.node_bytes is not None, "planned as one of several"
     read, made = item.ports(piece.inputs, piece.outputs)
     return ChainNode(item.program, tuple(_shapes([*read, *made])), chain.node_bytes)
 
 
-def _chain(item: Piece | RowOperator) -> tuple[Chain, Elementwise]:
-    """Return what a device decided, and of which program."""
-    assert item.chain is not None, "asked for where there is one"
+def _program(item: Piece | RowOperator) -> Elementwise:
+    """Return what the chain of ``item`` computes."""
     assert item.elementwise is not None, "what a chain is of"
-    return item.chain, item.elementwise
+    return item.elementwise
 
 
-def strip_shape(manifest: Manifest, area: Area) -> Shape:
+def strip_shape(manifest: Program, area: Area) -> Shape:
     """Return the shape of a whole strip as kernels have it: [1, channels, rows, columns]."""
     _, channels, _, width = manifest.row_values[area.row_value].shape
     return (1, channels, area.rows, width if area.columns is None else area.columns.count)

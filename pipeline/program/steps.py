@@ -1,22 +1,21 @@
-"""The steps of a sweep: pieces of the manifest, in the chunks that were chosen, and phases of regions.
+"""The steps of a sweep: pieces of a program, in the chunks that were chosen, and phases of regions.
 
-This is what a plan is about and an engine runs. The manifest is a file format and nothing else: variants of
-a part of a network, chunks joined to one kernel or its layers on rows, become other steps here.
+This is what a plan is about and an engine runs: variants of a part of a network, chunks joined to one
+kernel or its layers on rows, become other steps here.
 """
 
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
 from itertools import groupby
 
-from models.packs.choice import (
+from models.packs.records.pieces import Piece
+from pipeline.program.choice import (
     LaterChunks,
     choose_pieces,
     finest_positions,
 )
-from models.packs.manifest import Manifest
-from models.packs.records.pieces import Piece
+from pipeline.program.program import Program
 from pipeline.program.regions import (
     Action,
     Region,
@@ -27,7 +26,7 @@ from pipeline.program.row_network import RowNetwork
 
 # What a copy of rows takes in Python: two views, and what holds them. Measured 450 bytes.
 MOVE_BYTES = 512
-# What Python's objects take beside these: of a manifest for each piece and value, of plan and engine for
+# What Python's objects take beside these: of a program for each piece and value, of plan and engine for
 # each step (docs/measurements.md).
 _RECORD_BYTES = 700
 STEP_BYTES = 2800
@@ -38,12 +37,12 @@ _MOST_PLANS = 24
 
 @dataclass(frozen=True, eq=False, slots=True)
 class RegionSteps:
-    """A region of ``manifest`` in a program: its plan, its weights, where its strips are numbered from.
+    """A region of ``program``: its plan, its weights, where its strips are numbered from.
 
     ``span`` and ``n_spans``: weights that are there for all of its phases.
     """
 
-    manifest: Manifest
+    program: Program
     plan: RegionPlan
     span: int | None
     n_spans: int
@@ -52,7 +51,7 @@ class RegionSteps:
     @property
     def network(self) -> RowNetwork:
         """The network that the plan is of; only planners need it."""
-        return row_network(self.manifest)
+        return row_network(self.program)
 
     @property
     def distinct(self) -> frozenset[Action]:
@@ -85,7 +84,7 @@ Step = Piece | Phase
 
 
 def choose_steps(
-    manifest: Manifest,
+    program: Program,
     chunk_bytes: int | None,
     regions: Sequence[Region] = (),
     later: LaterChunks = (),
@@ -95,10 +94,10 @@ def choose_steps(
     Raises:
         RegionError: pieces of a region do not run on rows.
     """
-    pieces = choose_pieces(manifest, chunk_bytes, later)
+    pieces = choose_pieces(program, chunk_bytes, later)
     if not regions:
         return pieces
-    _kept(manifest).room_for(len(regions))
+    program.made(_RegionPlans).room_for(len(regions))
     inside = {piece: region for region in regions for piece in region.pieces}
     steps: list[Step] = []
     strips = 0
@@ -108,47 +107,42 @@ def choose_steps(
             steps.extend(piece for piece, _ in run)
             continue
         held = [piece for piece, _ in run]
-        phases = _phases(manifest, region, held, strips)
+        phases = _phases(program, region, held, strips)
         strips += len(phases[0].region.plan.strips)
         steps.extend(phases)
     return tuple(steps)
 
 
 def _phases(
-    manifest: Manifest, region: Region, pieces: Sequence[Piece], first_strip: int
+    program: Program, region: Region, pieces: Sequence[Piece], first_strip: int
 ) -> list[Phase]:
-    plan = planned_region(manifest, region)
+    plan = planned_region(program, region)
     spans = [piece for piece in pieces if piece.span is not None]
     first = spans[0].span if spans else None
     count = sum(piece.n_spans for piece in spans) or 1
-    held = RegionSteps(manifest, plan, first, count, first_strip)
+    held = RegionSteps(program, plan, first, count, first_strip)
     return [Phase(held, number) for number in range(len(plan.phases))]
 
 
-def row_network(manifest: Manifest) -> RowNetwork:
-    """Return the part of ``manifest`` that runs on rows; made once."""
-    return _kept(manifest).network
+def row_network(program: Program) -> RowNetwork:
+    """Return the part of ``program`` that runs on rows; made once."""
+    return program.made(RowNetwork)
 
 
-def planned_region(manifest: Manifest, region: Region) -> RegionPlan:
+def planned_region(program: Program, region: Region) -> RegionPlan:
     """Return the plan of ``region``; made once."""
-    kept = _kept(manifest)
-    plan = kept.plans.get(region)
-    if plan is None:
-        plan = plan_region(kept.network, region)
-        kept.keep(region, plan)
-    return plan
+    return program.made(_RegionPlans).plan(region)
 
 
-class _Kept:
-    """A manifest and what was planned of it; equal to any other of the same object.
+class _RegionPlans:
+    """Plans of regions of ``program``: the last ones that planners asked for.
 
-    Thread-safe: planning that was cancelled runs on beside the next.
+    Thread-safe, as ``Program.made`` is.
     """
 
-    def __init__(self, manifest: Manifest) -> None:
-        self.manifest = manifest
-        self.plans: dict[Region, RegionPlan] = {}
+    def __init__(self, program: Program) -> None:
+        self._network = row_network(program)
+        self._plans: dict[Region, RegionPlan] = {}
         self._most = _MOST_PLANS
         self._changing = threading.Lock()
 
@@ -157,36 +151,16 @@ class _Kept:
         with self._changing:
             self._most = max(self._most, regions)
 
-    def keep(self, region: Region, plan: RegionPlan) -> None:
-        """Keep ``plan``, and let go of the oldest that are too many."""
-        with self._changing:
-            while len(self.plans) >= self._most:
-                del self.plans[next(iter(self.plans))]
-            self.plans[region] = plan
-
-    @cached_property
-    def network(self) -> RowNetwork:
-        return RowNetwork(self.manifest)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Kept) and other.manifest is self.manifest
-
-    def __hash__(self) -> int:
-        return id(self.manifest)
-
-
-def _kept(manifest: Manifest) -> _Kept:
-    return _network(id(manifest), _Kept(manifest))
-
-
-@lru_cache(maxsize=2)
-def _network(_key: int, kept: _Kept) -> _Kept:
-    return kept
-
-
-def forget_networks() -> None:
-    """Let go of the manifests that were planned last, and of what was planned of them."""
-    _network.cache_clear()
+    def plan(self, region: Region) -> RegionPlan:
+        """Return the plan of ``region``, and let go of the oldest ones that are too many."""
+        plan = self._plans.get(region)
+        if plan is None:
+            plan = plan_region(self._network, region)
+            with self._changing:
+                while len(self._plans) >= self._most:
+                    del self._plans[next(iter(self._plans))]
+                self._plans[region] = plan
+        return plan
 
 
 def spans_of(step: Step) -> range:
@@ -222,7 +196,7 @@ def scratch_bytes(steps: Sequence[Step]) -> int:
     return max((step.scratch_bytes for step in steps), default=0)
 
 
-def object_bytes(manifest: Manifest, steps: Sequence[Step], lanes: int = 1) -> int:
+def object_bytes(program: Program, steps: Sequence[Step], lanes: int = 1) -> int:
     """Return about what Python's objects take of a model that runs ``steps``, beside its sessions."""
-    records = len(manifest.pieces) + len(manifest.values)
+    records = len(program.pieces) + len(program.values)
     return _RECORD_BYTES * records + lanes * STEP_BYTES * len(steps)

@@ -14,6 +14,7 @@ from pipeline.measuring.sample_inputs import random_inputs
 from pipeline.peers.serve import anonymous_bytes
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice, Plan
+from pipeline.program.prepare import prepare
 from pipeline.program.regions import Region, RegionError
 from pipeline.schedule.architectures import ARCHITECTURES
 from pipeline.tiles.configuration import Configuration
@@ -44,8 +45,8 @@ class FusedPack:
 
     def __init__(self, pack: Pack, device: Device) -> None:
         self._device = device
-        self._pack = device.fitted(tiled_pack(pack))
-        self.layers = pack_layers(self._pack.manifest)
+        self._program = prepare(tiled_pack(pack), device)
+        self.layers = pack_layers(self._program)
         whole = self._planned(())
         self.bias_bytes = whole.session_bytes + whole.scratch_bytes + whole.resident_bytes
 
@@ -67,7 +68,7 @@ class FusedPack:
         found = WideSearch(self.layers).find(limit_bytes, self.bias_bytes)
         if found is None:
             raise TileError(
-                f"{self._pack.name}: no configuration takes less than {limit_bytes:,} bytes"
+                f"{self._program.name}: no configuration takes less than {limit_bytes:,} bytes"
             )
         return found
 
@@ -77,17 +78,17 @@ class FusedPack:
         Raises:
             TileError: it has other layers than the pack, or a group of it cannot run.
         """
-        regions = regions_of(self._pack.manifest, self.layers, configuration)
+        regions = regions_of(self._program, self.layers, configuration)
         try:
             return self._planned(regions)
         except RegionError as exc:
-            raise TileError(f"{self._pack.name}: {configuration}: {exc}") from exc
+            raise TileError(f"{self._program.name}: {configuration}: {exc}") from exc
 
     def run(self, plan: Plan) -> Ran:
         """Run sweeps on drawn inputs."""
-        inputs, base, most, seconds = random_inputs(self._pack.manifest), anonymous_bytes(), 0, []
+        inputs, base, most, seconds = random_inputs(self._program), anonymous_bytes(), 0, []
         answers = set[str]()
-        with opened(self._pack, plan, self._device) as engine:
+        with opened(self._program, plan, self._device) as engine:
             for _ in range(_SWEEPS):
                 answered, statistics = engine.answer(inputs, _checksums)
                 answers.add(answered)
@@ -101,7 +102,7 @@ class FusedPack:
 
     def _planned(self, regions: tuple[Region, ...]) -> Plan:
         choice = Choice(regions=regions)
-        return make_plan(self._pack.manifest, ARCHITECTURES["auto"], choice=choice)
+        return make_plan(self._program, ARCHITECTURES["auto"], choice=choice)
 
 
 def _checksums(outputs: Arrays) -> str:

@@ -7,7 +7,7 @@ from models.darknet.layers.layer import Network
 from models.darknet.layers.parameters import Convolution, MaxPool
 from models.errors import ModelError
 from models.network.windows import SAME, Window
-from models.packs.manifest import Manifest
+from pipeline.program.program import Program
 from pipeline.program.tiling.operators import TiledOperator
 
 
@@ -67,7 +67,7 @@ def darknet_layers(network: Network, count: int) -> tuple[FusedLayer, ...]:
     return tuple(found)
 
 
-def pack_layers(manifest: Manifest) -> tuple[FusedLayer, ...]:
+def pack_layers(manifest: Program) -> tuple[FusedLayer, ...]:
     """Return the layers of a tiled pack that can run on tiles, from its first to the first that cannot.
 
     Raises:
@@ -93,7 +93,7 @@ def pack_layers(manifest: Manifest) -> tuple[FusedLayer, ...]:
     return tuple(found)
 
 
-def _of_pack(manifest: Manifest, operator: TiledOperator) -> FusedLayer:
+def _of_pack(manifest: Program, operator: TiledOperator) -> FusedLayer:
     taken = operator.inputs[0]
     source, output = manifest.row_values[taken.row_value], manifest.row_values[operator.output]
     weights = max((prod(operand.shape) for operand in operator.weights), default=0)

@@ -1,13 +1,13 @@
 """A configuration as regions of a pack: what the engine executes."""
 
-from models.packs.manifest import Manifest
+from pipeline.program.program import Program
 from pipeline.program.regions import Region
 from pipeline.tiles.configuration import Configuration
 from pipeline.tiles.layers import FusedLayer, TileError
 
 
 def regions_of(
-    manifest: Manifest, layers: tuple[FusedLayer, ...], configuration: Configuration
+    manifest: Program, layers: tuple[FusedLayer, ...], configuration: Configuration
 ) -> tuple[Region, ...]:
     """Return the regions of ``configuration``, whose layers are those of the pack.
 

@@ -17,6 +17,8 @@ from pipeline.execution.errors import InputError
 from pipeline.execution.perfetto import trace_document
 from pipeline.peers import PEERS
 from pipeline.profiles.profile import Profile
+from pipeline.program.prepare import prepare
+from pipeline.program.program import Program
 from server.cli.arguments.architectures import configurations, profile_for
 from server.cli.arguments.options import (
     DeviceName,
@@ -107,10 +109,10 @@ def pipeline(
         check_text(trace)
     disk = disk_of(pace)
     profile = _profile(opened, chosen, device, warn, disk)
-    opened = device.fitted(opened)
+    program = prepare(opened, device)
     wanted = PEERS if with_peers else ()
     options = Options(iterations, ring_bytes, device, source, wanted, profile, disk)
-    result = {**_measure(opened, chosen, options, trace), "budget_bytes": total}
+    result = {**_measure(program, chosen, options, trace), "budget_bytes": total}
     if plot is not None:
         plot_pipeline(result, plot)
     if as_json:
@@ -150,7 +152,7 @@ def resolutions(
             # No word of what is missing: the pack was made just now, and goes again.
             profile = _profile(opened, chosen, device, lambda line: None)
             options = Options(iterations, None, device, source, wanted, profile)
-            runs.append(_measure(opened, chosen, options, None))
+            runs.append(_measure(prepare(opened, device), chosen, options, None))
     result = {"model": name, "machine": runs[0]["machine"], "runs": runs}
     if plot is not None:
         plot_resolutions(result, plot)
@@ -161,12 +163,12 @@ def resolutions(
 
 
 def _measure(
-    pack: Pack, chosen: list[Configuration], options: Options, trace: Path | None
+    program: Program, chosen: list[Configuration], options: Options, trace: Path | None
 ) -> dict[str, Any]:
     sweeps: dict[str, Any] = {}
-    with bar(f"measuring {pack.name}") as shown:
+    with bar(f"measuring {program.name}") as shown:
         result = bench_pipeline(
-            pack,
+            program,
             chosen,
             options,
             progress=lambda done: shown.step(done, options.iterations),
@@ -178,7 +180,7 @@ def _measure(
             ),
         )
     if trace is not None:
-        write_text(trace, json.dumps(trace_document(sweeps, pack.manifest)) + "\n")
+        write_text(trace, json.dumps(trace_document(sweeps, program)) + "\n")
     return result
 
 

@@ -11,13 +11,11 @@ import typer
 from models.datasets.folders import read_folder
 from models.detection.recipe import Detection, read_detection
 from models.images.preprocess import read_labels, read_preprocess
-from models.packs.choice import choose_pieces, largest_unit_bytes, scratch_bytes
 from models.packs.designed import DesignedMemory
 from models.packs.manifest import Manifest
 from models.packs.pack import Pack, read_pack
 from models.packs.records.ports import Port
 from models.packs.records.spans import Store, loses_bits
-from models.packs.same_spans import shared_bytes
 from models.packs.target import CPU, named_target
 from pipeline.checking.accepting import checker
 from pipeline.devices.base import Device
@@ -29,6 +27,10 @@ from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Plan
 from pipeline.profiles.found_plans_file import plans_of
 from pipeline.profiles.profile import ProfileError
+from pipeline.program.choice import choose_pieces, largest_unit_bytes, scratch_bytes
+from pipeline.program.prepare import prepare
+from pipeline.program.program import Program
+from pipeline.program.same_spans import shared_bytes
 from pipeline.program.sessions import session_bytes
 from pipeline.schedule.architectures import ARCHITECTURES
 from server.cli.arguments.options import Json, open_named, size
@@ -211,9 +213,10 @@ def summary_of(pack: Pack, cpu: Device) -> dict[str, Any]:
     What kernels take is that of ``cpu``, as ``plan`` and ``serve`` have it; of a GPU's pack it is as
     compiled, since only its device could say more.
     """
-    manifest = (pack if pack.manifest.target.capability else cpu.fitted(pack)).manifest
+    manifest = pack.manifest
+    program = Program.as_compiled(pack) if manifest.target.capability else prepare(pack, cpu)
     known = plans_of(pack)
-    least = fit(manifest, ARCHITECTURES["auto"], LEAST, None, known).plan
+    least = fit(program, ARCHITECTURES["auto"], LEAST, None, known).plan
     known.save()
     needs = [Need.of(manifest)]
     budgets = smallest_budgets(least.total_bytes, needs)
@@ -229,20 +232,20 @@ def summary_of(pack: Pack, cpu: Device) -> dict[str, Any]:
         "expands": manifest.expands,
         "file_bytes": manifest.files["weights.bin"].n_bytes,
         "expanded_bytes": sum(span.length for span in manifest.spans),
-        "shared_bytes": shared_bytes(manifest),
+        "shared_bytes": shared_bytes(program),
         "largest_layer_bytes": manifest.largest_layer_bytes,
         "largest_chunk_bytes": manifest.largest_chunk_bytes,
-        "largest_joined_bytes": largest_unit_bytes(manifest, choose_pieces(manifest, None)),
+        "largest_joined_bytes": largest_unit_bytes(program, choose_pieces(program, None)),
         "spans": len(manifest.spans),
         "pieces": len(manifest.pieces),
         "sessions": len(manifest.graphs),
         "smallest_budget_bytes": budgets.full_bytes,
         "pictures_budget_bytes": budgets.bare_bytes,
-        "costs": [] if manifest.target.capability else _costs(pack, manifest, least, cpu, needs),
-        "arena_bytes": make_plan(manifest, ARCHITECTURES["2s"]).arena_bytes,
-        "scratch_bytes": scratch_bytes(manifest.pieces),
-        "unrolled": _unrolled(manifest, least),
-        "session_bytes": session_bytes(manifest, manifest.pieces),
+        "costs": [] if manifest.target.capability else _costs(program, least, cpu, needs),
+        "arena_bytes": make_plan(program, ARCHITECTURES["2s"]).arena_bytes,
+        "scratch_bytes": scratch_bytes(program.pieces),
+        "unrolled": _unrolled(program, least),
+        "session_bytes": session_bytes(program, program.pieces),
         "inputs": [
             {**_port(port), "optional": port.default is not None} for port in manifest.inputs
         ],
@@ -259,12 +262,12 @@ def summary_of(pack: Pack, cpu: Device) -> dict[str, Any]:
     }
 
 
-def _unrolled(manifest: Manifest, least: Plan) -> dict[str, Any] | None:
+def _unrolled(program: Program, least: Plan) -> dict[str, Any] | None:
     """Return the layer that unrolls most in the ``least`` plan, where that is a large part of it."""
     found = (
         {"layer": layer.name, "operator": layer.operator, "bytes": piece.unrolled.whole_bytes}
-        for layer in manifest.layers
-        for piece in manifest.pieces[layer.first_piece : layer.end_piece]
+        for layer in program.layers
+        for piece in program.pieces[layer.first_piece : layer.end_piece]
         if piece.unrolled is not None
         and piece.scratch_bytes == least.scratch_bytes
         and piece.unrolled.whole_bytes * _LARGE >= least.total_bytes
@@ -272,15 +275,13 @@ def _unrolled(manifest: Manifest, least: Plan) -> dict[str, Any] | None:
     return next(found, None)
 
 
-def _costs(
-    pack: Pack, manifest: Manifest, least: Plan, cpu: Device, needs: list[Need]
-) -> list[dict[str, Any]]:
+def _costs(program: Program, least: Plan, cpu: Device, needs: list[Need]) -> list[dict[str, Any]]:
     """Return how many times as long as with all memory requests take: in the smallest budget, in more."""
-    profile = find_profile(pack, cpu, logging.DEBUG)
+    profile = find_profile(program.pack, cpu, logging.DEBUG)
     try:
-        found = costs_of_least(manifest, least, profile=profile)
+        found = costs_of_least(program, least, profile=profile)
     except ProfileError:  # it was measured before there were rows, or on other kernels
-        found = costs_of_least(manifest, least)
+        found = costs_of_least(program, least)
     return [
         {
             "budget_bytes": smallest_budgets(cost.total_bytes, needs).full_bytes,

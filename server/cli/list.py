@@ -86,7 +86,7 @@ def _row(model: Found, verdict: Verdict | None) -> dict[str, Any]:
     row = {
         "model": model.name,
         "versions": list(model.versions),
-        "weight_bytes": model.pack and model.pack.manifest.weight_bytes,
+        "weight_bytes": model.program and model.program.weight_bytes,
         "smallest_budget_bytes": model.smallest_budget_bytes,
         "profile": model.profile is not None,
         "profile_exact": model.profile is not None and model.profile.exact,

@@ -11,6 +11,8 @@ from pipeline.fitting.fit import fit
 from pipeline.fitting.frontier import frontier
 from pipeline.fitting.wanted import Wanted
 from pipeline.profiles.profile import Profile, ProfileError
+from pipeline.program.prepare import prepare
+from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES, Architecture
 from server.cli.arguments import options
 from server.cli.arguments.options import (
@@ -136,8 +138,8 @@ def plan(
         for candidate, item, hint in zip(candidates, plans, hints, strict=True)
     ]
     if picture is not None:
-        first = candidates[0].pack
-        write_text(picture, arena_picture(first.name, first.manifest, plans[0].plan))
+        first = candidates[0].program
+        write_text(picture, arena_picture(first.name, first, plans[0].plan))
     document = document_of(budget_bytes, request_bytes, in_turns, rows)
     if as_json:
         print_json(document)
@@ -151,7 +153,7 @@ def _warn_of_requests(candidates: list[Candidate], shared: Budget) -> None:
     """Say what a service could not answer within what is set aside: it may be what `run` has."""
     for each in candidates:
         try:
-            check_requests(each.pack.name, each.pack.manifest, shared)
+            check_requests(each.program.name, each.program.pack.manifest, shared)
         except RefusedError as exc:
             warn(f"not served so: {exc}")
 
@@ -175,11 +177,11 @@ def _check_pictures(packs: list[Path], show_frontier: bool, picture: Path | None
 def _frontier(
     candidate: Candidate, resident: Architecture, picture: Path | None, as_json: bool
 ) -> None:
-    pack, asked = candidate.pack, candidate.architecture
+    program, asked = candidate.program, candidate.architecture
     thorough = candidate.wanted.thorough
     with planning():
         points = frontier(
-            *(pack.manifest, asked, resident, candidate.profile, candidate.known),
+            *(program, asked, resident, candidate.profile, candidate.known),
             thorough=thorough,
         )
         candidate.known.save()
@@ -187,16 +189,18 @@ def _frontier(
     if picture is not None:
         curve = [(row["total_bytes"], row["delay_ms"]) for row in rows]
         estimated = any(row["estimated"] for row in rows)
-        write_text(picture, frontier_picture(pack.name, curve, estimated))
+        write_text(picture, frontier_picture(program.name, curve, estimated))
     if as_json:
-        print_json({"model": pack.name, "frontier": rows})
+        print_json({"model": program.name, "frontier": rows})
         return
-    print_frontier(pack.name, rows)
+    print_frontier(program.name, rows)
     if picture is not None:
         say(f"{picture}: written")
 
 
-def _profiled_or_hint(pack: Pack, device: Device, needed: bool) -> tuple[Pack, Profile | None, str]:
+def _profiled_or_hint(
+    pack: Pack, device: Device, needed: bool
+) -> tuple[Program, Profile | None, str]:
     """Return ``pack`` as ``device`` runs it and its profile, or None and what to do.
 
     Raises:
@@ -207,4 +211,4 @@ def _profiled_or_hint(pack: Pack, device: Device, needed: bool) -> tuple[Pack, P
     except ProfileError as exc:
         if needed:
             raise
-        return device.fitted(pack), None, str(exc)
+        return prepare(pack, device), None, str(exc)

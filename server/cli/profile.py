@@ -14,6 +14,7 @@ from pipeline.planning.plan import Plan
 from pipeline.profiles.keys import plan_key
 from pipeline.profiles.profile import Profile, ProfileError
 from pipeline.profiles.profile_file import save_profile
+from pipeline.program.program import Program
 from server.cli.arguments.options import (
     DeviceName,
     Json,
@@ -91,11 +92,11 @@ def profile(
         wanted = Wanted(
             ring_bytes=size(ring, "--ring"), weight_bytes=weight_bytes(weights, opened.manifest)
         )
-        opened, known = profiled(opened, device)
+        program, known = profiled(opened, device)
         if not known.exact:
             raise ProfileError(f"{pack}: a bound needs a profile of exactly here; profile it first")
         asked = device.adapt(architecture(architecture_name))
-        candidate = Candidate(opened, asked, wanted, known)
+        candidate = Candidate(program, asked, wanted, known)
         total = size(budget, "--budget")
         if total is None and (ring or weights):
             plan = fit(*candidate.question).plan
@@ -103,7 +104,7 @@ def profile(
             room = Budget(total or UNLIMITED_BYTES)
             plan = share_budget([candidate], room).plans()[0].plan
         candidate.known.save()
-        _bound(opened, plan, known, device, runs, as_json)
+        _bound(program, plan, known, device, runs, as_json)
         return
     with bar(f"profiling {opened.name}") as shown:
         measured = profiling.profile_pack(opened, device, iterations, shown.step, shown.doing, disk)
@@ -151,14 +152,14 @@ def _check_writable(pack: Pack) -> None:
 
 
 def _bound(
-    pack: Pack, plan: Plan, known: Profile, device: Device, runs: int, as_json: bool
+    program: Program, plan: Plan, known: Profile, device: Device, runs: int, as_json: bool
 ) -> None:
     """Measure the limits of ``plan`` and add them to the profile."""
-    with bar(f"measuring {plan.architecture.name} of {pack.name}") as shown:
-        limits = plan_limits.measure_limits(pack, plan, device, runs, shown.step)
-    save_profile(known.with_limits(plan, limits), pack)
+    with bar(f"measuring {plan.architecture.name} of {program.name}") as shown:
+        limits = plan_limits.measure_limits(program, plan, device, runs, shown.step)
+    save_profile(known.with_limits(plan, limits), program.pack)
     document = {
-        "model": pack.name,
+        "model": program.name,
         "architecture": plan.architecture.name,
         "plan": plan_key(plan),
         "weight_bytes": plan.weight_bytes,
@@ -169,6 +170,6 @@ def _bound(
         print_json(document)
         return
     say(
-        f"{pack.name}: {plan.architecture.name} with {format_size(plan.weight_bytes)} for weights "
+        f"{program.name}: {plan.architecture.name} with {format_size(plan.weight_bytes)} for weights "
         f"answers within {document['bound_ms']:.1f} ms, by {runs} sweeps"
     )

@@ -133,11 +133,11 @@ def run(
         weight_bytes=weight_bytes(weights, opened.manifest),
         arena_bytes=size(arena, "--arena"),
     )
-    opened, profile = prepared(opened, device)
+    program, profile = prepared(opened, device)
     wish = Wish(top_k or LABELS, limits, output is not None)
     held = _held_bytes(opened.manifest, inputs, wish.tensors, repeat > 0)
     with planning():  # seconds, where a profile is new
-        candidate = Candidate(opened, device.adapt(chosen), wanted, profile)
+        candidate = Candidate(program, device.adapt(chosen), wanted, profile)
         plan = _plan(candidate, total, held)
         candidate.known.save()
 
@@ -147,7 +147,7 @@ def run(
         return found_in(opened, pixels, wish, outputs)
 
     meter = find_meter()
-    with opened_engine(opened, plan, device, verify=verify == "always") as engine:
+    with opened_engine(program, plan, device, verify=verify == "always") as engine:
         with meter.measure() as energy:
             found, statistics = engine.answer(inputs, taken)
         repeats = repeated(engine, plan, inputs, repeat, meter) if repeat else None
@@ -177,7 +177,7 @@ def _plan(candidate: Candidate, total: int | None, held: int) -> Plan:
         return fit(*candidate.question).plan
     if held >= total:
         raise PlanError(
-            f"{candidate.pack.name}: the tensors of the request take {sized(held)}, the budget is "
+            f"{candidate.program.name}: the tensors of the request take {sized(held)}, the budget is "
             f"{sized(total)}"
         )
     budget = Budget(total)

@@ -7,13 +7,13 @@ from typing import Annotated, Any
 
 import typer
 
-from models.packs.manifest import Manifest
 from models.packs.pack import open_pack
 from pipeline.execution.perfetto import trace_document
 from pipeline.fitting.fit import fit
 from pipeline.fitting.wanted import LEAST, Fitted, Wanted
 from pipeline.profiles.found_plans_file import plans_of
 from pipeline.profiles.profile import Profile
+from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES, Architecture
 from pipeline.timing.simulator import simulate as simulate_sweep
 from server.cli.arguments.options import (
@@ -65,31 +65,30 @@ def simulate(
         raise typer.BadParameter("give --weights or --budget")
     named = [architecture(name.strip(), "--architectures") for name in architectures.split(",")]
     device = open_named(context, device_name, threads)
-    opened = open_pack(pack, device.target, recompile)
-    opened, profile = profiled(opened, device)
+    program, profile = profiled(open_pack(pack, device.target, recompile), device)
     chosen = [device.adapt(item) for item in named]
     ring_bytes = size(ring, "--ring")
     total = size(budget, "--budget")
-    limit = weight_bytes(weights, opened.manifest)
+    limit = weight_bytes(weights, program.pack.manifest)
     if limit is None and total is None:
-        limit = _usual_limit(opened.manifest, device.adapt(ARCHITECTURES["2s"]))
+        limit = _usual_limit(program, device.adapt(ARCHITECTURES["2s"]))
     fitted: dict[str, Fitted] = {}
-    known = plans_of(opened)
-    with working(f"simulating {opened.name}") as line:
+    known = plans_of(program.pack)
+    with working(f"simulating {program.name}") as line:
         for item in chosen:
-            line.show(f"simulating {opened.name}: {item.name}")
+            line.show(f"simulating {program.name}: {item.name}")
             wanted = _wanted(item, ring_bytes, limit, total)
-            fitted[item.name] = fit(opened.manifest, item, wanted, profile, known)
+            fitted[item.name] = fit(program, item, wanted, profile, known)
     known.save()
     if trace is not None:
-        _write_trace(trace, fitted, opened.manifest, profile)
+        _write_trace(trace, fitted, program, profile)
     rows = [_row(name, each) for name, each in fitted.items()]
     if as_json:
-        print_json({"model": opened.name, "machine": profile.machine.model_dump(), "rows": rows})
+        print_json({"model": program.name, "machine": profile.machine.model_dump(), "rows": rows})
         return
     unit = unit_of_rows(rows, *_SIZES)
     print_table(
-        f"{opened.name}: predicted, with weights and arena in memory, and what a sweep reads",
+        f"{program.name}: predicted, with weights and arena in memory, and what a sweep reads",
         (
             "architecture",
             *map(unit.head, ("weights", "arena", "read")),
@@ -106,10 +105,10 @@ def simulate(
     )
 
 
-def _usual_limit(manifest: Manifest, streaming: Architecture) -> int:
+def _usual_limit(program: Program, streaming: Architecture) -> int:
     """Return 5 % of the weights, or what streaming needs at least."""
-    least = fit(manifest, streaming, LEAST).plan.weight_bytes
-    return max(int(manifest.weight_bytes * _USUAL_PART), least)
+    least = fit(program, streaming, LEAST).plan.weight_bytes
+    return max(int(program.weight_bytes * _USUAL_PART), least)
 
 
 def _wanted(
@@ -124,15 +123,13 @@ def _wanted(
     return Wanted(ring_bytes=ring_bytes) if ring_bytes is not None else Wanted(weight_bytes=limit)
 
 
-def _write_trace(
-    path: Path, fitted: dict[str, Fitted], manifest: Manifest, profile: Profile
-) -> None:
+def _write_trace(path: Path, fitted: dict[str, Fitted], program: Program, profile: Profile) -> None:
     sweeps = {}
     for name, each in fitted.items():
         plan = each.plan
         swept = simulate_sweep(plan.stages, profile.durations(plan), plan.stages[0].ahead)
         sweeps[name] = plan, swept.events
-    write_text(path, json.dumps(trace_document(sweeps, manifest)))
+    write_text(path, json.dumps(trace_document(sweeps, program)))
 
 
 def _row(name: str, fitted: Fitted) -> dict[str, Any]:

@@ -4,12 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from models.packs.manifest import Manifest
-from models.packs.pack import Pack
 from pipeline.fitting.wanted import Wanted
 from pipeline.planning.found_plans import FoundPlans
 from pipeline.profiles.found_plans_file import plans_of
 from pipeline.profiles.profile import Profile
+from pipeline.program.program import Program
 from pipeline.schedule.architectures import Architecture
 from server.memory.budget import Budget
 from server.memory.minima import Minimum, least_together
@@ -24,7 +23,7 @@ class Candidate:
     ``workers``: partitions that compute at once; where there are several, nothing else is wanted.
     """
 
-    pack: Pack
+    program: Program
     architecture: Architecture
     wanted: Wanted
     profile: Profile | None = None
@@ -33,12 +32,12 @@ class Candidate:
     @cached_property
     def known(self) -> FoundPlans:
         """What was found for it before, beside the pack."""
-        return plans_of(self.pack)
+        return plans_of(self.program.pack)
 
     @property
-    def question(self) -> tuple[Manifest, Architecture, Wanted, Profile | None, FoundPlans]:
+    def question(self) -> tuple[Program, Architecture, Wanted, Profile | None, FoundPlans]:
         """What ``fit`` is asked."""
-        return self.pack.manifest, self.architecture, self.wanted, self.profile, self.known
+        return self.program, self.architecture, self.wanted, self.profile, self.known
 
 
 def share_budget(
@@ -65,7 +64,7 @@ def share_served(
     ``share_budget``.
     """
     sharers = _sharers(candidates)
-    needs = [Need.of(each.pack.manifest) for each in candidates]
+    needs = [Need.of(each.program.pack.manifest) for each in candidates]
     minima = [
         Minimum(each.least, need, each.alone) for each, need in zip(sharers, needs, strict=True)
     ]
@@ -78,10 +77,14 @@ def _sharers(candidates: Sequence[Candidate]) -> list[Sharer]:
 
 
 def _sharer(each: Candidate) -> Sharer:
-    name, manifest = each.pack.name, each.pack.manifest
+    program = each.program
     if each.workers > 1:
-        return partitioned_sharer(name, manifest, each.architecture, each.workers, each.profile)
-    return sharer(name, manifest, each.architecture, each.profile, each.wanted, known=each.known)
+        return partitioned_sharer(
+            program.name, program, each.architecture, each.workers, each.profile
+        )
+    return sharer(
+        program.name, program, each.architecture, each.profile, each.wanted, known=each.known
+    )
 
 
 def _shared(sharers: Sequence[Sharer], budget: Budget, activations: Activations) -> Shares:

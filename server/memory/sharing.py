@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from models.errors import ModelError
-from models.packs.manifest import Manifest
 from pipeline.execution.leases import SHARED_KINDS
 from pipeline.fitting.fit import by_thumb, fit
 from pipeline.fitting.laned import fit_lanes
@@ -18,6 +17,7 @@ from pipeline.fitting.wanted import NOTHING, Fitted, Wanted
 from pipeline.planning.found_plans import FoundPlans
 from pipeline.planning.plan import PlanError
 from pipeline.profiles.profile import Profile
+from pipeline.program.program import Program, letting_go
 from pipeline.schedule.architectures import Architecture
 from server.errors import RefusedError
 from server.memory.budget import Budget, refusal
@@ -100,7 +100,7 @@ class Shares:
 
 def sharer(
     name: str,
-    manifest: Manifest,
+    program: Program,
     architecture: Architecture,
     profile: Profile | None = None,
     wanted: Wanted = NOTHING,
@@ -109,7 +109,7 @@ def sharer(
     search: Search = HERE,
     known: FoundPlans | None = None,
 ) -> Sharer:
-    """Return the model of ``manifest`` as one of a set, with what is ``wanted`` of it beside its share.
+    """Return the model of ``program`` as one of a set, with what is ``wanted`` of it beside its share.
 
     ``lanes``: requests that a sweep shall carry, as far as the share has room; its least has one, as has
     what is planned at once. With a profile slowly. ``search``: where.
@@ -120,30 +120,33 @@ def sharer(
             profile lacks a kernel.
     """
     smallest = Wanted(ring_bytes=wanted.ring_bytes, arena_bytes=wanted.arena_bytes, least=True)
-    least = search.now(fit, manifest, architecture, smallest, profile, known).plan
+    with letting_go(program):
+        least = search.now(fit, program, architecture, smallest, profile, known).plan
 
     def asked(n_bytes: int) -> Wanted:
         return replace(wanted, total_bytes=max(n_bytes, least.total_bytes))
 
     def find(n_bytes: int, searched: Searched[Fitted]) -> Fitted | None:
-        question = manifest, architecture, asked(n_bytes), profile, lanes, known
-        return searched(fit_lanes, *question)
+        question = program, architecture, asked(n_bytes), profile, lanes, known
+        with letting_go(program):
+            return searched(fit_lanes, *question)
 
     def thumb(n_bytes: int) -> Fitted:
-        return by_thumb(manifest, architecture, asked(n_bytes), least, profile)
+        with letting_go(program):
+            return by_thumb(program, architecture, asked(n_bytes), least, profile)
 
     return Sharer(name, least.memory, *_remembering(search, find, thumb))
 
 
 def partitioned_sharer(
     name: str,
-    manifest: Manifest,
+    program: Program,
     architecture: Architecture,
     partitions: int,
     profile: Profile | None = None,
     search: Search = HERE,
 ) -> Sharer:
-    """Return the model of ``manifest`` in partitions that compute at once, as one of a set.
+    """Return the model of ``program`` in partitions that compute at once, as one of a set.
 
     ``search``: where its plans are searched for.
 
@@ -151,11 +154,13 @@ def partitioned_sharer(
         PlanError: it cannot be cut into so many, or not be planned by rules of thumb. ProfileError: the
             profile lacks a kernel.
     """
-    question = manifest, architecture, partitions
-    least = search.now(fit_partitions, *question, None, profile)
+    question = program, architecture, partitions
+    with letting_go(program):
+        least = search.now(fit_partitions, *question, None, profile)
 
     def find(n_bytes: int, searched: Searched[Fitted]) -> Fitted | None:
-        return searched(fit_partitions, *question, n_bytes, profile)
+        with letting_go(program):
+            return searched(fit_partitions, *question, n_bytes, profile)
 
     def thumb(n_bytes: int) -> Fitted:
         return replace(least, by_thumb=True)

@@ -58,12 +58,13 @@ class Looks:
 
     def arena(self, name: str, version: str | None = None) -> dict[str, Any]:
         """Return the arena of a loaded model as boxes; raises as Repository.get."""
-        entry, pack = self._repository.get(name, version)
+        entry, _ = self._repository.get(name, version)
+        assert entry.prepared is not None
         assert entry.fitted is not None
         plan = entry.fitted.plan
         return {
             "arena_bytes": plan.arena_bytes,
-            "boxes": [asdict(box) for box in arena_boxes(pack.manifest, plan)],
+            "boxes": [asdict(box) for box in arena_boxes(entry.prepared.program, plan)],
         }
 
     async def frontier(self, name: str) -> AsyncGenerator[Step | Rows]:

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from models.packs.manifest import Manifest
 from pipeline.planning.plan import Plan
 from pipeline.program.lives import lifetimes, never_whole
+from pipeline.program.program import Program
 from pipeline.program.steps import regions_of
 
 Kind = Literal["value", "strip", "weights"]
@@ -27,12 +27,12 @@ class Box:
     n_bytes: int
 
 
-def arena_boxes(manifest: Manifest, plan: Plan) -> list[Box]:
+def arena_boxes(program: Program, plan: Plan) -> list[Box]:
     """Return all that lies in the arena of ``plan``; nothing where partitions have their own."""
     if not plan.values:
         return []
-    lives = lifetimes(manifest, plan.steps, never_whole(manifest, plan.steps), plan.resident)
-    named: list[tuple[str, Kind]] = [(value.name, "value") for value in manifest.values]
+    lives = lifetimes(program, plan.steps, never_whole(program, plan.steps), plan.resident)
+    named: list[tuple[str, Kind]] = [(value.name, "value") for value in program.values]
     for region in regions_of(plan.steps):
         first, end = region.plan.region.first_piece, region.plan.region.end_piece
         named += [(f"strip, pieces {first} to {end - 1}", "strip")] * len(region.plan.strips)

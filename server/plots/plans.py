@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from models.packs.manifest import Manifest
 from pipeline.planning.plan import Plan
 from pipeline.planning.words import brief
+from pipeline.program.program import Program
 from server.plots.boxes import arena_boxes
 from server.plots.svg import Svg
 
@@ -16,12 +16,12 @@ _COLOURS = {"value": _VALUES, "strip": _STRIPS, "weights": _WEIGHTS}
 _TICKS = 5
 
 
-def arena_picture(name: str, manifest: Manifest, plan: Plan) -> str:
+def arena_picture(name: str, program: Program, plan: Plan) -> str:
     """Return SVG: moments from left to right, the arena's offsets upwards.
 
     Values are blue, strips of regions orange, weights of regions green.
     """
-    boxes = arena_boxes(manifest, plan)
+    boxes = arena_boxes(program, plan)
     moments = max((box.end for box in boxes), default=1)
     svg = Svg(_WIDTH, _HEIGHT)
     across, up = _scales(moments, max(plan.arena_bytes, 1))

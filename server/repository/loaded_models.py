@@ -10,10 +10,11 @@ from functools import partial
 from typing import Any
 
 from models.errors import ModelError
+from models.runtime.heap import give_back
 from pipeline.devices.base import DeviceError
-from pipeline.fitting.remembered import forget
 from pipeline.fitting.wanted import Fitted
 from pipeline.planning.plan import PlanError
+from pipeline.program.program import letting_go
 from pipeline.program.stopping import Tell, telling
 from server.errors import NotServingError, RefusedError
 from server.memory.budget import Budget
@@ -148,10 +149,10 @@ class LoadedModels:
 
         def planned() -> list[dict[str, Any]]:
             try:
-                with telling(heard):
+                with telling(heard), letting_go(model.program):
                     return self._preparer.frontier(model)
             finally:
-                forget()
+                give_back()
 
         return await self.planning.run(planned)
 
@@ -207,7 +208,7 @@ class LoadedModels:
                     model.known.save()
             return shares
         finally:  # before anybody takes what was planned
-            forget()
+            give_back()
 
     async def _reopen(self, entry: Entry, place: Place) -> None:
         """Have a loaded model served with another plan; runs to its end even when cancelled.

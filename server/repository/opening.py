@@ -9,7 +9,6 @@ from loader.pool.pool import ReadPool
 from loader.readers.files import open_reader
 from loader.readers.reader import Reader
 from loader.readers.replaceable import ReplaceableReader
-from models.packs.pack import Pack
 from models.runtime.heap import trim_heap
 from pipeline.devices.base import Device
 from pipeline.execution.errors import DrainError
@@ -21,6 +20,7 @@ from pipeline.planning.plan import Plan
 from pipeline.profiles.delay_watch import BoundWatch
 from pipeline.profiles.profile import Profile
 from pipeline.profiles.profile_file import FILE
+from pipeline.program.program import Program
 from server.memory.budget import Budget
 from server.memory.shared_space import shared_space
 from server.memory.sharing import Activations
@@ -118,38 +118,40 @@ class Opener:
 
     def _running(self, model: Prepared, place: Place) -> Running:
         """Open an engine as it is planned."""
-        pack, plan = model.pack, place.fitted.plan
+        program, plan = model.program, place.fitted.plan
         if model.profile is not None:  # other models may have been prepared since
             self._device.tune(model.profile.tuning)
         if isinstance(plan, PipelinePlan):
-            return self._pipeline(pack, plan)
-        reader = ReplaceableReader(open_reader(pack.weights_path))
+            return self._pipeline(program, plan)
+        reader = ReplaceableReader(open_reader(program.pack.weights_path))
         verify = self._settings.verify == "always"
         lease = partial(self._lease, plan) if place.in_turns else None
-        engine = open_engine(pack, plan, self._device, self._pool, reader, verify, lease=lease)
+        engine = open_engine(program, plan, self._device, self._pool, reader, verify, lease=lease)
         watch, fitted = _watch(place.fitted, model.profile), place.fitted
         return Running(engine, reader, watch, fitted.predicted_seconds, fitted.bound_seconds)
 
-    def _pipeline(self, pack: Pack, plan: PipelinePlan) -> Running:
+    def _pipeline(self, program: Program, plan: PipelinePlan) -> Running:
         """Open an engine for each partition, each with a core, as far as there are so many."""
         workers = len(plan.partitions)
         cores = cores_for(workers, self._next_core)
         if not cores:
             _log.warning(
-                "model %s: %d workers share fewer cores: it answers no faster", pack.name, workers
+                "model %s: %d workers share fewer cores: it answers no faster",
+                program.name,
+                workers,
             )
         else:
             on = ", ".join(map(str, cores))
-            _log.info("model %s: %d workers, on cores %s", pack.name, workers, on)
+            _log.info("model %s: %d workers, on cores %s", program.name, workers, on)
         readers: list[Reader] = []
 
         def open_weights() -> Reader:
-            readers.append(ReplaceableReader(open_reader(pack.weights_path)))
+            readers.append(ReplaceableReader(open_reader(program.pack.weights_path)))
             return readers[-1]
 
         verify = self._settings.verify == "always"
         pipeline = open_pipeline(
-            *(pack, plan, [self._device] * workers, self._pool, open_weights),
+            *(program, plan, [self._device] * workers, self._pool, open_weights),
             verify=verify,
             cores=cores,
         )

@@ -80,7 +80,7 @@ class ServedEngine:
         self._fault = ""
         #: What a sweep takes when nothing holds it up, of late.
         self.usual_seconds = math.inf
-        self._has_resident_pieces = bool(self.engine.pack.manifest.resident_pieces)
+        self._has_resident_pieces = bool(self.engine.program.pack.manifest.resident_pieces)
 
     @property
     def engine(self) -> Answering:
@@ -96,7 +96,7 @@ class ServedEngine:
 
     @property
     def name(self) -> str:
-        return self.engine.pack.name
+        return self.engine.program.name
 
     @property
     def fault(self) -> str:

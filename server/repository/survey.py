@@ -19,6 +19,8 @@ from pipeline.profiles.found_plans_file import plans_of
 from pipeline.profiles.machine import this_machine
 from pipeline.profiles.profile import Profile, ProfileError
 from pipeline.profiles.profile_file import FILE, load_profile
+from pipeline.program.prepare import prepare
+from pipeline.program.program import Program
 from pipeline.program.stopping import tell
 from pipeline.schedule.architectures import ARCHITECTURES
 from server.errors import NotFoundError, RefusedError, shown
@@ -42,7 +44,7 @@ class Found:
     name: str
     versions: tuple[str, ...]
     fault: str = ""
-    pack: Pack | None = None
+    program: Program | None = None
     least: Mapping[str, int] = field(default_factory=dict)
     profile: Profile | None = None
     profile_fault: str = ""
@@ -50,7 +52,7 @@ class Found:
 
     @property
     def need(self) -> Need | None:
-        return None if self.pack is None else Need.of(self.pack.manifest)
+        return None if self.program is None else Need.of(self.program.pack.manifest)
 
     @property
     def least_bytes(self) -> int:
@@ -149,14 +151,15 @@ def _found(folder: Path, device: Device) -> Found:
         profile, profile_fault = _profile(pack, device)
         if profile is not None:
             device.tune(profile.tuning)
-        pack = device.fitted(pack)
+        program = prepare(pack, device)
         known = plans_of(pack)
-        least = fit(pack.manifest, device.adapt(_ARCHITECTURE), LEAST, profile, known).plan.memory
+        least = fit(program, device.adapt(_ARCHITECTURE), LEAST, profile, known).plan.memory
+        program.let_go()
     except (ModelError, LoaderError, DeviceError, PlanError) as exc:
         return Found(folder.name, numbers, str(exc))
     except OSError as exc:
         return Found(folder.name, numbers, f"{exc.filename or folder}: {exc.strerror or exc}")
-    return Found(folder.name, numbers, "", pack, least, profile, profile_fault, known)
+    return Found(folder.name, numbers, "", program, least, profile, profile_fault, known)
 
 
 def _profile(pack: Pack, device: Device) -> tuple[Profile | None, str]:
@@ -169,16 +172,16 @@ def _profile(pack: Pack, device: Device) -> tuple[Profile | None, str]:
 
 def _unservable(model: Found, budget: Budget) -> Verdict | None:
     """Return why ``model`` is served in no budget as large as this one; None: it may be."""
-    if model.pack is None:
+    if model.program is None:
         return Verdict(reason=model.fault)
     try:
-        check_requests(model.name, model.pack.manifest, budget)
+        check_requests(model.name, model.program.pack.manifest, budget)
     except RefusedError as exc:
         return Verdict(reason=str(exc))
     return None
 
 
 def _sharer(model: Found, device: Device) -> Sharer:
-    assert model.pack is not None
-    manifest, architecture = model.pack.manifest, device.adapt(_ARCHITECTURE)
-    return sharer(model.name, manifest, architecture, model.profile, known=model.known)
+    assert model.program is not None
+    architecture = device.adapt(_ARCHITECTURE)
+    return sharer(model.name, model.program, architecture, model.profile, known=model.known)

@@ -20,12 +20,13 @@ from typing import Any
 from models.compiler import CompileOptions, compile_onnx
 from models.errors import PackError
 from models.packs.checksum import checksum
-from models.packs.choice import choose_pieces, chunk_sizes, streamed_bytes
-from models.packs.manifest import Manifest, with_checksum, without_checksum
+from models.packs.manifest import with_checksum, without_checksum
 from models.packs.pack import open_pack
 from models.packs.records.pieces import Piece
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import PlanError
+from pipeline.program.choice import choose_pieces, chunk_sizes, streamed_bytes
+from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES
 from tests.fuzz.rows import check_regions
 from tests.models.compiler.test_resident import selection
@@ -78,31 +79,32 @@ def attempt(folder: Path) -> bool:
         if not str(exc).isprintable() or str(folder) not in str(exc):
             raise AssertionError(f"not one line that names the file: {str(exc)!r}") from exc
         return False
-    for limit in (0, *chunk_sizes(pack.manifest)[:4], None):
-        check_joined(pack.manifest, choose_pieces(pack.manifest, limit))
-    check_regions(pack.manifest)
+    program = Program.as_compiled(pack)
+    for limit in (0, *chunk_sizes(program)[:4], None):
+        check_joined(program, choose_pieces(program, limit))
+    check_regions(program)
     for architecture in ARCHITECTURES.values():
-        for ring_bytes in (None, 0, pack.manifest.largest_chunk_bytes, 1 << 60):
+        for ring_bytes in (None, 0, program.largest_chunk_bytes, 1 << 60):
             try:
-                make_plan(pack.manifest, architecture, ring_bytes)
+                make_plan(program, architecture, ring_bytes)
             except PlanError as exc:
                 if not str(exc):
                     raise
     return True
 
 
-def check_joined(manifest: Manifest, pieces: Sequence[Piece]) -> None:
+def check_joined(program: Program, pieces: Sequence[Piece]) -> None:
     """Check that joined pieces touch no byte outside of values and their own spans."""
     for piece in pieces:
         if piece.n_spans == 1:
             continue
         for operand in (*piece.inputs, *piece.outputs):
             if operand.kind == "value":
-                room = manifest.values[operand.index].n_bytes
+                room = program.values[operand.index].n_bytes
             elif operand.index == piece.span:
-                room = streamed_bytes(manifest, piece)
+                room = streamed_bytes(program, piece)
             else:
-                room = manifest.spans[operand.index].length
+                room = program.spans[operand.index].length
             assert operand.offset + operand.n_bytes <= room, operand
 
 

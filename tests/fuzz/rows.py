@@ -1,11 +1,11 @@
-"""Regions of a manifest that was damaged: refused, or every byte that they touch is one of theirs.
+"""Regions of a program that was damaged: refused, or every byte that they touch is one of theirs.
 
 Sketches refuse the same ones, and are right of the others.
 """
 
-from models.packs.manifest import Manifest
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice
+from pipeline.program.program import Program
 from pipeline.program.regions import Area, Call, Fill, Move, Region, RegionError
 from pipeline.program.steps import Phase, RegionSteps, row_network
 from pipeline.schedule.architectures import ARCHITECTURES
@@ -14,12 +14,12 @@ from tests.pipeline.program.promises import check_sketches
 _MOST_PHASES = 8
 
 
-def check_regions(manifest: Manifest) -> None:
+def check_regions(program: Program) -> None:
     """Plan regions of ``manifest``, one at a time: all that is covered, and each operator alone."""
-    network = row_network(manifest)
+    network = row_network(program)
     runs = {(run.start, run.stop) for run in network.runs}
-    alone = {(item.first_piece, item.end_piece) for item in manifest.row_operators}
-    check_sketches(manifest)
+    alone = {(item.first_piece, item.end_piece) for item in program.row_operators}
+    check_sketches(program)
     for first, end in sorted(runs | alone):
         operators = network.within(range(first, end))
         if operators is None:
@@ -27,21 +27,21 @@ def check_regions(manifest: Manifest) -> None:
         height = network.values[network.operators[operators[-1]].output].height
         region = Region(first, end, -(-height // _MOST_PHASES))
         try:
-            plan = make_plan(manifest, ARCHITECTURES["pre"], choice=Choice(regions=(region,)))
+            plan = make_plan(program, ARCHITECTURES["pre"], choice=Choice(regions=(region,)))
         except RegionError:
             continue
         for step in plan.steps:
             if isinstance(step, Phase):
-                _check_phase(manifest, step)
+                _check_phase(program, step)
 
 
-def _check_phase(manifest: Manifest, phase: Phase) -> None:
+def _check_phase(program: Program, phase: Phase) -> None:
     for action in phase.region.plan.phases[phase.number]:
         areas: list[Area] = []
         match action:
             case Move(source, target):
                 sizes = [
-                    area.planes * area.rows * manifest.row_values[area.row_value].row_bytes
+                    area.planes * area.rows * program.row_values[area.row_value].row_bytes
                     for area in (source, target)
                 ]
                 assert sizes[0] == sizes[1], action
@@ -51,13 +51,13 @@ def _check_phase(manifest: Manifest, phase: Phase) -> None:
             case Call(inputs=inputs, output=output):
                 areas = [*inputs, output]
         for area in areas:
-            _check_area(manifest, phase.region, area)
+            _check_area(program, phase.region, area)
 
 
-def _check_area(manifest: Manifest, region: RegionSteps, area: Area) -> None:
-    held = manifest.row_values[area.row_value]
+def _check_area(program: Program, region: RegionSteps, area: Area) -> None:
+    held = program.row_values[area.row_value]
     if area.strip is None:
-        room = manifest.values[held.value].n_bytes
+        room = program.values[held.value].n_bytes
     else:
         room = region.plan.strips[area.strip].n_bytes
     planes = area.first_plane + area.planes

@@ -11,6 +11,7 @@ from models.packs.pack import Pack
 from models.packs.records.pieces import Operand, Piece
 from models.packs.storing import read_span
 from pipeline.devices.cpu import CpuDevice
+from pipeline.program.program import Program
 from pipeline.program.values.shared_memory import roots
 
 
@@ -33,7 +34,7 @@ class WholeMemory:
         for span in spans:
             data = read_span(pack.weights_path, span)
             self._weights.bytes[span.offset : span.offset + span.length] = data
-        self._places = roots(pack.manifest)
+        self._places = roots(Program.as_compiled(pack))
         self.values = {
             root: Buffer(max(pack.manifest.values[root].n_bytes, 1)) for root, _ in self._places
         }

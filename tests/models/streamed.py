@@ -15,6 +15,7 @@ from pipeline.devices.base import Device
 from pipeline.devices.cpu import CpuDevice
 from pipeline.execution.engine import Engine
 from pipeline.planning.thumb import smallest_plan
+from pipeline.program.prepare import prepare
 from pipeline.schedule.architectures import ARCHITECTURES
 
 Arrays = Mapping[str, NDArray[Any]]
@@ -31,10 +32,10 @@ def streamed(
     chosen = ARCHITECTURES[architecture]
     pool = ReadPool()
     device: Device = CpuDevice()
-    pack = device.fitted(pack)
-    plan = smallest_plan(pack.manifest, chosen)
+    program = prepare(pack, device)
+    plan = smallest_plan(program, chosen)
     reader = MemoryReader(pack.weights_path.read_bytes())
-    engine = Engine(pack, plan, device, pool, reader, verify=True)
+    engine = Engine(program, plan, device, pool, reader, verify=True)
     try:
         engine.open()
         for _ in range(times - 1):

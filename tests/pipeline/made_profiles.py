@@ -1,12 +1,12 @@
-"""Profiles made of numbers alone, for manifests made of numbers alone."""
+"""Profiles made of numbers alone, for programs made of numbers alone."""
 
-from models.packs.choice import choose_pieces, chunk_sizes
-from models.packs.manifest import Manifest
 from pipeline.profiles.keys import piece_key
 from pipeline.profiles.machine import Machine
 from pipeline.profiles.profile import Profile
 from pipeline.profiles.row_kernels import row_keys
 from pipeline.profiles.times import CopyTime, Distribution, ReadTime
+from pipeline.program.choice import choose_pieces, chunk_sizes
+from pipeline.program.program import Program
 from pipeline.program.steps import row_network
 
 MACHINE = Machine(
@@ -30,21 +30,21 @@ def always(seconds: float) -> Distribution:
 
 
 def profile(
-    manifest: Manifest,
+    program: Program,
     kernel_seconds: float = 1e-3,
     bytes_a_second: float = 1e9,
     slowdown: float = 0.0,
 ) -> Profile:
     """Return a profile in which every kernel takes as long, and bytes move at one speed."""
     sizes = (64 << 10, 128 << 10, 8 << 20)
-    limits = (0, *chunk_sizes(manifest))
-    kernels = {piece_key(piece) for limit in limits for piece in choose_pieces(manifest, limit)}
-    kernels |= set(row_keys(row_network(manifest)))
+    limits = (0, *chunk_sizes(program))
+    kernels = {piece_key(piece) for limit in limits for piece in choose_pieces(program, limit)}
+    kernels |= set(row_keys(row_network(program)))
     return Profile(
         manifest="0" * 16,
         machine=MACHINE,
         date="2026-01-01T00:00:00+00:00",
-        spans=tuple(always(span.length / bytes_a_second) for span in manifest.spans),
+        spans=tuple(always(span.length / bytes_a_second) for span in program.spans),
         reads=tuple(
             ReadTime(n_bytes=n_bytes, depth=depth, seconds=always(depth * n_bytes / bytes_a_second))
             for n_bytes in sizes

@@ -5,18 +5,18 @@ from dataclasses import dataclass, replace
 
 from hypothesis import strategies as st
 
-from models.packs.manifest import Manifest
 from models.packs.records.pieces import Alternative, Joined, Piece
 from pipeline.planning.plan import Plan
+from pipeline.program.program import Program
 from pipeline.timing.durations import Durations
-from tests.pipeline.synthetic import PAGE, manifest
+from tests.pipeline.synthetic import PAGE, program
 
 
 @dataclass(frozen=True)
 class Network:
     """``seconds_a_page[n]``: of the kernels of layer n, beside ``launch_seconds`` each."""
 
-    manifest: Manifest
+    program: Program
     layer_of: tuple[int, ...]
     seconds_a_page: tuple[float, ...]
     page_seconds: float
@@ -40,16 +40,16 @@ class Network:
 
     @property
     def streamable_bytes(self) -> int:
-        return sum(span.length for span in self.manifest.spans if not span.resident)
+        return sum(span.length for span in self.program.spans if not span.resident)
 
     @property
     def all_bytes(self) -> int:
-        return sum(span.length for span in self.manifest.spans)
+        return sum(span.length for span in self.program.spans)
 
     def _kernel(self, piece: Piece) -> float:
         if piece.span is None:
             return 10 * self.launch_seconds
-        own = self.manifest.spans[piece.span : piece.span + piece.n_spans]
+        own = self.program.spans[piece.span : piece.span + piece.n_spans]
         pages = sum(span.length for span in own) / PAGE
         return self.launch_seconds + pages * self.seconds_a_page[self.layer_of[piece.span]]
 
@@ -74,7 +74,7 @@ def network(
     for number, layer in enumerate(chunks):
         uses += [True] * len(layer) + [False]
         layer_of += [number] * len(layer)
-    made = manifest([pages for layer in chunks for pages in layer], uses, resident_pages=1)
+    made = program([pages for layer in chunks for pages in layer], uses, resident_pages=1)
     found: list[Alternative] = []
     first = 0
     for layer in chunks:
@@ -88,7 +88,7 @@ def network(
                 found.append(Alternative(first_piece=first, end_piece=first + count, joined=parts))
         first += count + 1
     return Network(
-        made.model_copy(update={"alternatives": tuple(found)}),
+        replace(made, alternatives=tuple(found)),
         tuple(layer_of),
         tuple(seconds_a_page),
         page_seconds,

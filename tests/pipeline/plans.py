@@ -4,18 +4,18 @@ from typing import get_args
 
 from hypothesis import strategies as st
 
-from models.packs.manifest import Manifest
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Ahead, Choice, Plan
+from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES
 from pipeline.timing.durations import Durations
-from tests.pipeline.synthetic import PAGE, manifests
+from tests.pipeline.synthetic import PAGE, programs
 
 
 @st.composite
-def plans(draw: st.DrawFn, max_pieces: int = 16) -> tuple[Manifest, Plan]:
-    """Draw a manifest and a plan of it under any architecture."""
-    source = draw(manifests(max_pieces))
+def plans(draw: st.DrawFn, max_pieces: int = 16) -> tuple[Program, Plan]:
+    """Draw a program and a plan of it under any architecture."""
+    source = draw(programs(max_pieces))
     architecture = ARCHITECTURES[draw(st.sampled_from(sorted(ARCHITECTURES)))]
     slots = architecture.slots or 1
     kept = draw(st.sets(st.integers(0, max(len(source.spans) - 1, 0)), max_size=4))

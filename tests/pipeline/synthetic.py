@@ -1,21 +1,36 @@
-"""Manifests made of numbers alone: spans of given lengths and pieces that use them."""
+"""Networks made of numbers alone: spans of given lengths and pieces that use them."""
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from hypothesis import strategies as st
 
 from models.packs.manifest import Manifest
+from models.packs.pack import Pack
 from models.packs.records.pieces import GraphRange, Operand, Piece, Value
 from models.packs.records.ports import Source
 from models.packs.records.spans import Span, Stored, StoredPart
 from models.packs.target import host_target
+from pipeline.program.program import Program
 
 PAGE = 4096
 
 
-def manifest(pages: Sequence[int], uses_span: Sequence[bool], resident_pages: int = 0) -> Manifest:
-    """Return a manifest with one span a ``True`` of ``uses_span``; lengths in pages."""
+def program_of(manifest: Manifest) -> Program:
+    """Return the network of ``manifest``, whose graphs are in no file and join each other."""
+    numbers = range(len(manifest.graphs))
+    pack = Pack(Path(), manifest, tuple(b"" for _ in numbers))
+    return replace(Program.as_compiled(pack), joins=frozenset(numbers))
+
+
+def program(pages: Sequence[int], uses_span: Sequence[bool], resident_pages: int = 0) -> Program:
+    """Return a network with one span a ``True`` of ``uses_span``; lengths in pages."""
+    return program_of(record(pages, uses_span, resident_pages))
+
+
+def record(pages: Sequence[int], uses_span: Sequence[bool], resident_pages: int = 0) -> Manifest:
+    """Return the manifest of such a network."""
     spans: list[Span] = []
     offset = 0
     lengths = iter(pages)
@@ -37,7 +52,7 @@ def manifest(pages: Sequence[int], uses_span: Sequence[bool], resident_pages: in
         source=Source(file="none", n_bytes=0, sha256=""),
         files={},
         spans=tuple(spans),
-        graphs=(GraphRange(offset=0, length=1, session_bytes=0, joins=True),),
+        graphs=(GraphRange(offset=0, length=1, session_bytes=0),),
         values=(),
         pieces=tuple(pieces),
         layers=(),
@@ -51,7 +66,7 @@ def _span(offset: int, length: int, *, resident: bool = False) -> Span:
     return Span(offset=offset, length=length, checksum="0" * 16, resident=resident)
 
 
-def stored(source: Manifest, pages: Sequence[int]) -> Manifest:
+def stored(source: Program, pages: Sequence[int]) -> Program:
     """Return ``source`` with spans that take up to so many ``pages`` in the file, each at least one."""
     spans, offset = [], 0
     for span, most in zip(source.spans, pages, strict=True):
@@ -59,16 +74,16 @@ def stored(source: Manifest, pages: Sequence[int]) -> Manifest:
         part = StoredPart(encoding="int8", offset=0, length=span.length, channels=1)
         spans.append(replace(span, stored=Stored(offset=offset, length=length, parts=(part,))))
         offset += length
-    return source.model_copy(update={"spans": tuple(spans), "store": "int8"})
+    return replace(source, spans=tuple(spans))
 
 
 @st.composite
-def manifests(draw: st.DrawFn, max_pieces: int = 24) -> Manifest:
-    """Draw a manifest with random span lengths and pieces without weights in between."""
+def programs(draw: st.DrawFn, max_pieces: int = 24) -> Program:
+    """Draw a program with random span lengths and pieces without weights in between."""
     uses = draw(st.lists(st.booleans(), min_size=1, max_size=max_pieces))
     count = sum(uses)
     pages = draw(st.lists(st.integers(1, 9), min_size=count, max_size=count))
-    made = manifest(pages, uses, draw(st.integers(0, 3)))
+    made = program(pages, uses, draw(st.integers(0, 3)))
     if draw(st.booleans()):
         return made
     return stored(
@@ -76,8 +91,8 @@ def manifests(draw: st.DrawFn, max_pieces: int = 24) -> Manifest:
     )
 
 
-def chain(sizes: Sequence[int], reads: Sequence[Sequence[int]]) -> Manifest:
-    """Return a manifest of values alone: piece i reads values ``reads[i]`` and writes value i + 1."""
+def chain(sizes: Sequence[int], reads: Sequence[Sequence[int]]) -> Program:
+    """Return a program of values alone: piece i reads values ``reads[i]`` and writes value i + 1."""
     values = tuple(
         Value(name=f"v{number}", dtype="uint8", shape=(size,)) for number, size in enumerate(sizes)
     )
@@ -94,4 +109,4 @@ def chain(sizes: Sequence[int], reads: Sequence[Sequence[int]]) -> Manifest:
         )
         for step, inputs in enumerate(reads)
     )
-    return manifest([], []).model_copy(update={"values": values, "pieces": pieces})
+    return program_of(record([], []).model_copy(update={"values": values, "pieces": pieces}))

@@ -29,6 +29,7 @@ from pipeline.devices.base import Kernel, Launch
 from pipeline.devices.cpu import CpuDevice
 from pipeline.devices.memory import Memory
 from pipeline.planning.thumb import smallest_plan
+from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES
 from server.app import create_app
 from server.codec.datatypes import datatype
@@ -81,7 +82,7 @@ def _source(path: str) -> onnxruntime.InferenceSession:
 @functools.cache
 def _least(folder: Path) -> Mapping[str, int]:
     """Nearly every service of the tests is told it."""
-    return smallest_plan(open_pack(folder).manifest, ARCHITECTURES["2s"]).memory
+    return smallest_plan(Program.as_compiled(open_pack(folder)), ARCHITECTURES["2s"]).memory
 
 
 @dataclass(frozen=True)

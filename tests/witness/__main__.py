@@ -32,24 +32,25 @@ import onnx
 from models.compiler import compile_onnx
 from models.compiler.quantising.int8 import saturates
 from models.geometry.of_pack import cnn_of_pack
-from models.packs.manifest import Manifest
 from models.packs.pack import Pack, open_pack
 from models.packs.records.pieces import Joined, Piece
 from models.packs.target import host_target
 from models.runtime.sessions import claim_process, use_threads
 from pipeline.devices.base import Device
 from pipeline.devices.cpu import CpuDevice
-from pipeline.devices.cuda.call import Program
+from pipeline.devices.cuda import call
 from pipeline.devices.cuda.lowering import NotCoveredError, Settings, lower
 from pipeline.execution.opened import opened
 from pipeline.export_c.errors import ExportError
 from pipeline.export_c.export import Options, export_c, write_export
 from pipeline.fitting.fit import fit
-from pipeline.fitting.remembered import forget
 from pipeline.fitting.wanted import LEAST, NOTHING, Wanted
 from pipeline.measuring.sample_inputs import drawn_inputs
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Plan, PlanError
+from pipeline.program.decided import ChainJoined, ChainPiece, NativePiece
+from pipeline.program.prepare import prepare
+from pipeline.program.program import Program
 from pipeline.program.regions import Region
 from pipeline.schedule.architectures import ARCHITECTURES
 from server.memory.request_needs import Need, smallest_budgets
@@ -85,9 +86,9 @@ def facts_of(subject: Subject, device: Device, folder: Path) -> Facts:
         yield from of_emulation(pack, inputs) if subject.emulated else ()
         return
     yield from of_c(pack, inputs, folder / "c", subject.runs_c)
-    fitted = device.fitted(pack)
-    yield from of_decisions(fitted.manifest)
-    yield from of_plans(fitted, device, inputs)
+    program = prepare(pack, device)
+    yield from of_decisions(program)
+    yield from of_plans(program, device, inputs)
 
 
 def of_pack(pack: Pack) -> Facts:
@@ -107,36 +108,38 @@ def of_pack(pack: Pack) -> Facts:
     yield "ports", " ".join(f"{p.name}:{p.dtype}{list(p.shape)}" for p in ports).replace(", ", ",")
 
 
-def of_decisions(manifest: Manifest) -> Facts:
+def of_decisions(program: Program) -> Facts:
     """Yield what runs each piece: how many of a kind, and which ones."""
-    kinds = [kind(manifest, piece) for piece in manifest.pieces]
+    kinds = [kind(program, piece) for piece in program.pieces]
     runs = (f"{name}{len(list(run))}" for name, run in itertools.groupby(kinds))
     counts = " ".join(f"{name} {count}" for name, count in sorted(Counter(kinds).items()))
     yield "kinds", f"{counts}; {digest(' '.join(runs).encode())}"
-    joined = [kind(manifest, part) for way in manifest.alternatives for part in way.joined]
-    rows = [str(operator.chain is not None) for operator in manifest.row_operators]
+    joined = [kind(program, part) for way in program.alternatives for part in way.joined]
+    rows = [str(number in program.row_chains) for number in range(len(program.row_operators))]
     yield "kinds joined and on rows", digest(" ".join([*joined, *rows]).encode())
-    reasons = [reason for piece in manifest.resident_pieces for reason in piece.reasons]
+    reasons = [
+        reason for piece in program.pack.manifest.resident_pieces for reason in piece.reasons
+    ]
     if reasons:
         yield "resident because", "; ".join(reasons)
 
 
-def kind(manifest: Manifest, piece: Piece | Joined) -> str:
+def kind(program: Program, piece: Piece | Joined) -> str:
     if isinstance(piece, Piece) and piece.resident is not None:
         return "resident"
-    if isinstance(piece, Piece) and piece.native is not None:
+    if isinstance(piece, NativePiece):
         return "integers"
-    if piece.chain is not None:
+    if isinstance(piece, ChainPiece | ChainJoined):
         return "elements"
-    return "joins" if manifest.graphs[piece.graph].joins else "onnxruntime"
+    return "joins" if piece.graph in program.joins else "onnxruntime"
 
 
-def of_plans(pack: Pack, device: Device, inputs: Inputs) -> Facts:
+def of_plans(program: Program, device: Device, inputs: Inputs) -> Facts:
     """Yield plans of three architectures in several budgets, and the bits that they give."""
     bits: dict[str, list[str]] = {}
     for name, words in BUDGETS.items():
         architecture = ARCHITECTURES[name]
-        least = fit(pack.manifest, architecture, LEAST).plan
+        least = fit(program, architecture, LEAST).plan
         activations = least.arena_bytes + least.scratch_bytes + least.io_bytes
         wanted = {
             "least": LEAST,
@@ -146,16 +149,16 @@ def of_plans(pack: Pack, device: Device, inputs: Inputs) -> Facts:
         }
         for word in words:
             try:
-                plan = fit(pack.manifest, architecture, wanted[word]).plan
+                plan = fit(program, architecture, wanted[word]).plan
             except PlanError as exc:
                 yield f"plan {name} {word}", str(exc)
                 continue
             yield f"plan {name} {word}", planned(plan)
-            with opened(pack, plan, device, verify=True) as engine:
+            with opened(program, plan, device, verify=True) as engine:
                 for _ in range(2):
                     bits.setdefault(answer(engine.run(inputs)[0]), []).append(f"{name} {word}")
         if name == "auto":
-            smallest = smallest_budgets(least.total_bytes, [Need.of(pack.manifest)])
+            smallest = smallest_budgets(least.total_bytes, [Need.of(program.pack.manifest)])
             yield "smallest budget", f"full {smallest.full_bytes} bare {smallest.bare_bytes}"
     same = len(bits) == 1
     said = {each: "all" if same else ", ".join(dict.fromkeys(of)) for each, of in bits.items()}
@@ -205,7 +208,7 @@ def of_launches(pack: Pack) -> Facts:
         try:
             lowered[number] = lower(graph, Settings())
         except NotCoveredError as exc:
-            lowered[number] = Program((), 0)
+            lowered[number] = call.Program((), 0)
             yield f"graph {number} on the CPU", str(exc)
     programs = [lowered[piece.graph] for piece in pack.manifest.pieces]
     calls = [repr(astuple(call)) for program in programs for call in program.calls]
@@ -214,12 +217,12 @@ def of_launches(pack: Pack) -> Facts:
     yield "constants", f"{len(tables)}; {digest(b' '.join(tables))}"
     inner = [program.inner_bytes for program in programs]
     yield "inner", f"most {max(inner)} sum {sum(inner)}"
-    yield "plan async", sizes(make_plan(pack.manifest, ARCHITECTURES["async"]))
+    yield "plan async", sizes(make_plan(Program.as_compiled(pack), ARCHITECTURES["async"]))
 
 
 def of_emulation(pack: Pack, inputs: Inputs) -> Facts:
     for name in ("pre", "async"):
-        plan = make_plan(pack.manifest, ARCHITECTURES[name])
+        plan = make_plan(Program.as_compiled(pack), ARCHITECTURES[name])
         driver = driver_of(some_kernels())
         with device_on(driver) as device, engine_of(pack, plan, device) as (engine, _):
             said = answer(engine.run(inputs)[0])
@@ -268,7 +271,6 @@ def witnessed(name: str, subject: Subject, device: Device) -> dict[str, Any]:
                 found[f"{name}/{fact}"] = value if isinstance(value, int) else steady(value)
         except Exception as exc:  # noqa: BLE001  the others are worth recording
             found[f"{name}/fails"] = f"{type(exc).__name__}: {exc}".replace(folder, "FOLDER")
-    forget()
     print(f"{name}: {sum(os.times()[:4]) - before:.1f} CPU s", file=sys.stderr, flush=True)
     return found
 

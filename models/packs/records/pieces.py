@@ -3,10 +3,9 @@
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, PositiveInt
+from pydantic import PositiveInt
 
 from models.network.fields import Array, Count, Name, Record, Shared
-from models.packs.records.decided import IsChain, IsNative, not_of_a_file
 from models.packs.records.programs import Elementwise
 
 TENSOR_ALIGNMENT = 64
@@ -14,17 +13,11 @@ TENSOR_ALIGNMENT = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphRange(Record):
-    """One serialised piece in pieces.bin; ``session_bytes`` bounds the heap of its session.
-
-    ``joins``: it may be one of several in a session; ``is_one``: it is one kernel, and keeps nothing when
-    that ends. The device says so that runs it, never a file.
-    """
+    """One serialised piece in pieces.bin; ``session_bytes`` bounds the heap of its session."""
 
     offset: Count
     length: PositiveInt
     session_bytes: Count
-    joins: Annotated[bool, Field(exclude=True), AfterValidator(not_of_a_file)] = False
-    is_one: Annotated[bool, Field(exclude=True), AfterValidator(not_of_a_file)] = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,13 +72,11 @@ class Piece(Record):
     """One step: graph ``graph`` on ``inputs`` (x0, x1, ...) giving ``outputs`` (y0, y1, ...).
 
     Its weights are the ``n_spans`` spans from ``span`` on: one in a manifest, several in a piece that
-    models/packs/choice.py joined; their operand reaches from the first into the last. ``scratch_bytes``
+    models/packs/joining.py joined; their operand reaches from the first into the last. ``scratch_bytes``
     bounds what the kernel allocates while it runs, with as many threads as the compiler's machine has;
     with others, ``unrolled`` does. ``elementwise``: all that it computes, where that is operators on
     elements that are worth one pass over them. ``quantised``: the number of the task of quantised layers
     that it is.
-
-    ``native``, ``chain``: what a device says that runs it by kernels of its own, never a file.
     """
 
     graph: Count
@@ -98,13 +89,6 @@ class Piece(Record):
     unrolled: Annotated[Unrolled, Shared] | None = None
     elementwise: Annotated[Elementwise, Shared] | None = None
     quantised: Count | None = None
-    native: IsNative = None
-    chain: IsChain = None
-
-    @property
-    def by_rows(self) -> bool:
-        """Whether the first input may stay with the request."""
-        return self.native is not None and self.native.by_rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +96,7 @@ class Joined(Record):
     """``n_chunks`` consecutive pieces as one kernel: graph ``graph`` on their operands joined.
 
     ``scratch_bytes``: of the kernel, where it allocates more than any of its chunks; else 0.
-    ``elementwise``, ``chain``: as of a piece.
+    ``elementwise``: as of a piece.
     """
 
     graph: Count
@@ -120,7 +104,6 @@ class Joined(Record):
     scratch_bytes: Count = 0
     unrolled: Annotated[Unrolled, Shared] | None = None
     elementwise: Annotated[Elementwise, Shared] | None = None
-    chain: IsChain = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,6 @@ from pydantic import PositiveInt
 
 from models.network.fields import Array, Count, Name, Record, Shared
 from models.network.windows import SAME, Window
-from models.packs.records.decided import IsChain
 from models.packs.records.pieces import Operands
 from models.packs.records.programs import Elementwise
 
@@ -71,7 +70,7 @@ class RowOperator(Record):
     ``graph`` takes them in this order. It belongs to the pieces [first_piece, end_piece), which make the
     whole with the same bits. ``in_place``: an input whose memory the output may be.
     ``elementwise``: what it computes of inputs, then weights, in all of the pieces and row operators that
-    make the same, or in none; ``chain``: what a device says that runs it by kernels of its own.
+    make the same, or in none.
     """
 
     graph: Count
@@ -82,7 +81,6 @@ class RowOperator(Record):
     output: Count
     in_place: Count | None = None
     elementwise: Annotated[Elementwise, Shared] | None = None
-    chain: IsChain = None
 
     @property
     def unit(self) -> int:

@@ -6,13 +6,13 @@ partition has the smallest plan that keeps it. Between them lie edges with two b
 
 from collections.abc import Iterable, Sequence
 
-from models.packs.manifest import Manifest
 from pipeline.applications.ours.members import Member, Planned, unbeaten
 from pipeline.fitting.arithmetic import READ_BYTES_A_SECOND
 from pipeline.planning.partitions.plan import pipeline_plan
 from pipeline.planning.plan import Plan
 from pipeline.profiles.profile import Profile
 from pipeline.program.partitions import Cuts
+from pipeline.program.program import Program
 
 
 def at_once(member: Member, curves: Sequence[Sequence[Planned]]) -> list[Planned]:
@@ -28,7 +28,7 @@ def _paced(curves: Sequence[Sequence[Planned]]) -> Iterable[list[Planned]]:
             yield [min(each, key=lambda item: item.memory_bytes) for each in fast]
 
 
-def joined(manifest: Manifest, cuts: Sequence[int], plans: Sequence[Plan]) -> Plan:
+def joined(manifest: Program, cuts: Sequence[int], plans: Sequence[Plan]) -> Plan:
     """Return the plan of partitions that begin at ``cuts``, of a plan of each; of one it is its own."""
     if not cuts:
         return plans[0]

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from models.geometry.of_pack import PackCnn
-from models.packs.manifest import Manifest
 from pipeline.applications.application import Application, ApplicationError
 from pipeline.program.partitions import Cuts
+from pipeline.program.program import Program
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Cut:
 
 
 def cuts_of(
-    application: Application, number: int, manifest: Manifest, model: PackCnn
+    application: Application, number: int, manifest: Program, model: PackCnn
 ) -> tuple[Cut, ...]:
     """Return where model ``number`` is cut; () where its partitions do not run at once.
 

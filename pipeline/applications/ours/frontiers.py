@@ -60,7 +60,7 @@ def preloaded(member: Member, steps: int = ALL_STEPS) -> list[Planned]:
     """
     # All weights are there anyway: a region that needs many of them at once costs no ring.
     spans = tuple(replace(span, length=1, stored=None) for span in member.manifest.spans)
-    weightless = member.manifest.model_copy(update={"spans": spans})
+    weightless = replace(member.manifest, spans=spans)
     variants = row_variants(weightless, member.architecture, member.profile, steps)
     found = unbeaten(_resident(member, item.regions) for item in variants)
     for factor in _BETWEEN:

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeVar
 
-from models.packs.manifest import Manifest
 from pipeline.applications.application import Application
 from pipeline.execution.leases import SHARED_KINDS
 from pipeline.fitting.partitioned import partition_profiles
 from pipeline.planning.plan import Plan
 from pipeline.profiles.profile import Profile
 from pipeline.program.partitions import Cuts
+from pipeline.program.program import Program
 from pipeline.schedule.architectures import Architecture
 
 #: What the papers count: weights, activations, and what kernels take beside them.
@@ -26,7 +26,7 @@ class Member:
     core then, and ``profile`` is of one thread.
     """
 
-    manifest: Manifest
+    manifest: Program
     profile: Profile | None
     architecture: Architecture
     cuts: tuple[int, ...] = ()

@@ -5,7 +5,6 @@ from dataclasses import replace
 from itertools import pairwise
 
 from models.geometry.of_pack import PackCnn
-from models.packs.manifest import Manifest
 from pipeline.applications.ours.at_once import joined
 from pipeline.applications.parts import Parts
 from pipeline.applications.placements import PLACEMENTS
@@ -13,6 +12,7 @@ from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice, Plan
 from pipeline.program.lives import lifetimes, placed
 from pipeline.program.partitions import Cuts
+from pipeline.program.program import Program
 from pipeline.program.regions import Region, RegionError
 from pipeline.program.row_network import RowNetwork
 from pipeline.program.steps import row_network
@@ -21,12 +21,12 @@ from pipeline.schedule.architectures import ARCHITECTURES
 _PRE = ARCHITECTURES["pre"]
 
 
-def whole(manifest: Manifest) -> Plan:
+def whole(manifest: Program) -> Plan:
     """Return the plan of whole tensors, placed as our planner does."""
     return make_plan(manifest, _PRE)
 
 
-def placed_plan(manifest: Manifest, way: str) -> Plan:
+def placed_plan(manifest: Program, way: str) -> Plan:
     """Return the whole network's plan, its activations placed as ``way`` of PLACEMENTS does."""
     plan = whole(manifest)
     offsets, n_bytes = PLACEMENTS[way](lifetimes(manifest, plan.steps))
@@ -35,19 +35,19 @@ def placed_plan(manifest: Manifest, way: str) -> Plan:
     return replace(plan, values=values, arena_bytes=n_bytes)
 
 
-def by_one_row(manifest: Manifest) -> Plan:
+def by_one_row(manifest: Program) -> Plan:
     """Return the plan in which whatever can be made by one row is (seed 001, the [17] of seed 000)."""
     network = row_network(manifest)
     return _with(manifest, [Region(run.start, run.stop, 1) for run in network.runs])
 
 
-def of_parts(manifest: Manifest, cuts: Sequence[int], plan_of: Callable[[Manifest], Plan]) -> Plan:
+def of_parts(manifest: Program, cuts: Sequence[int], plan_of: Callable[[Program], Plan]) -> Plan:
     """Return the plan of partitions that begin at ``cuts`` and run at once, each as ``plan_of`` has it."""
     return joined(manifest, cuts, [plan_of(part) for part in Cuts(manifest).parts(cuts)])
 
 
 def of_chromosome(
-    manifest: Manifest,
+    manifest: Program,
     model: PackCnn,
     genes: Sequence[int],
     partitions: Sequence[Sequence[int]],
@@ -65,7 +65,7 @@ def of_chromosome(
 
 
 def _runs(
-    manifest: Manifest, model: PackCnn, genes: Sequence[int], layers: Sequence[int]
+    manifest: Program, model: PackCnn, genes: Sequence[int], layers: Sequence[int]
 ) -> list[Region]:
     """Return the runs of a partition of ``layers``, with the rows of their last ones."""
     regions = []
@@ -81,7 +81,7 @@ def _runs(
     return regions
 
 
-def _with(manifest: Manifest, wanted: Sequence[Region]) -> Plan:
+def _with(manifest: Program, wanted: Sequence[Region]) -> Plan:
     """Return the plan with as much of each region as can be one; what cannot runs whole."""
     network = row_network(manifest)
     regions: list[Region] = []

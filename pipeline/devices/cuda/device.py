@@ -8,10 +8,8 @@ import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import cast
 
-from models.packs.pack import Pack
-from models.packs.records.pieces import Joined, Piece
 from models.packs.target import Target, cuda_target
 from pipeline.devices.base import (
     CachingDevice,
@@ -19,6 +17,7 @@ from pipeline.devices.base import (
     DeviceError,
     DeviceLostError,
     Done,
+    Expands,
     Kernel,
 )
 from pipeline.devices.cuda.choices import Kind, Precision
@@ -30,12 +29,10 @@ from pipeline.devices.cuda.memory_kinds import DeviceMemory, ManagedMemory, Pinn
 from pipeline.devices.cuda.probe import probe_kinds
 from pipeline.devices.cuda.tuner import fastest_algorithms
 from pipeline.devices.cuda.waiter import Waiter
-from pipeline.devices.expansion import Expansion
 from pipeline.devices.memory import Memory, Use, address
 from pipeline.devices.tuning import Tuning
+from pipeline.program.prepare import Abilities
 from pipeline.schedule.architectures import COPIED_AUTO, Architecture
-
-Sized = TypeVar("Sized", Piece, Joined)
 
 _MANAGED_SLOTS = 2
 
@@ -86,21 +83,8 @@ class CudaDevice(CachingDevice):
             for kind in kinds or [self.kind]
         ]
 
-    def fitted(self, pack: Pack) -> Pack:
-        pack = self._cpu.fitted(pack)
-        needed = [self._scratch_bytes(graph) for graph in pack.graphs]
-
-        def fit(item: Sized) -> Sized:
-            found = needed[item.graph]
-            return item if found is None else replace(item, scratch_bytes=found)
-
-        manifest = pack.manifest
-        alternatives = tuple(
-            replace(each, joined=tuple(map(fit, each.joined))) for each in manifest.alternatives
-        )
-        pieces = tuple(map(fit, manifest.pieces))
-        changed = manifest.model_copy(update={"pieces": pieces, "alternatives": alternatives})
-        return replace(pack, manifest=changed)
+    def abilities(self) -> Abilities:
+        return replace(self._cpu.abilities(), scratch_bytes=self._scratch_bytes)
 
     def _scratch_bytes(self, graph: bytes) -> int | None:
         """Return the scratch of a piece; None: it runs on the CPU."""
@@ -180,7 +164,7 @@ class CudaDevice(CachingDevice):
         target: Memory,
         offset: int,
         done: Done,
-        expansion: Expansion | None = None,
+        expansion: Expands | None = None,
     ) -> None:
         if expansion is not None:
             raise DeviceError("a GPU's copies expand nothing: it runs weights stored as they are")

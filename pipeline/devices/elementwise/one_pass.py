@@ -8,10 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from models.packs.records.programs import Program
+from pipeline.devices.elementwise.deciding import decided
 from pipeline.devices.elementwise.job_session import Bind, JobSession
 from pipeline.devices.elementwise.library import Library, Placed
-from pipeline.devices.elementwise.operator_node import chain_model, strides_of
+from pipeline.devices.elementwise.operator_node import Shape, chain_model, strides_of
 from pipeline.devices.elementwise.programs import WORTH_SHARING, NativeProgram
+from pipeline.program.decided import Chain
 
 
 class OnePass:
@@ -57,10 +60,12 @@ class OnePass:
         run = partial(jobs.run, self._library.hand_over_chain)
         return self._library.bind(program, placed, size, 1, run)
 
-    @property
-    def has_nodes(self) -> bool:
-        """Whether ONNX Runtime's threads compute long programs, and those in one launch with others."""
-        return self._bind_model is not None
+    def chain(self, program: Program, shapes: tuple[Shape, ...]) -> Chain | None:
+        """Return what ``program`` takes on arrays of ``shapes``: what it reads, then what it makes.
+
+        None: it is not run here.
+        """
+        return decided(program, shapes, self._bind_model is not None)
 
     def of_model(self) -> JobSession | None:
         """Return what runs the long programs of a model; None: threads of the library do."""

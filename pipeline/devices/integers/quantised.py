@@ -1,14 +1,11 @@
 """Quantised layers of packs on the native library: what a device has for them."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from models.network.operators.quantised import Quantised, QuantisedAverage
-from models.packs.pack import Pack
-from models.packs.records.decided import Native
 from pipeline.devices.elementwise.job_session import Bind, JobSession
 from pipeline.devices.elementwise.library import Library
 from pipeline.devices.integers.binding import BoundTask, bind_average, bind_task
@@ -16,6 +13,7 @@ from pipeline.devices.integers.deciding import Decision
 from pipeline.devices.integers.structures import Task
 from pipeline.devices.integers.tasks import constants_in
 from pipeline.devices.integers.workspace import fitted
+from pipeline.program.decided import Native
 
 #: Grows when the same layers take another time: profiles of before hold no longer.
 KERNELS_VERSION = 3
@@ -34,15 +32,12 @@ class QuantisedLayers:
         """What tells these kernels from others that take another time."""
         return f"{self._library.processor} {KERNELS_VERSION}"
 
-    def fitted(self, pack: Pack) -> Pack:
-        """Return ``pack`` with ``native`` of the pieces that are computed here, and what they take."""
-        if not pack.manifest.quantised:
-            return pack
-        decision = Decision(pack, self._library, self._threads, self._bind is not None)
-        return replace(pack, manifest=decision.manifest())
+    def natives(self, found: Sequence[Quantised]) -> Decision:
+        """Return what decides what the layers ``found`` of a network take here."""
+        return Decision(found, self._library, self._threads, self._bind is not None)
 
     def of_model(self) -> "NativePieces":
-        """Return what binds the pieces of a model that ``fitted`` said are native."""
+        """Return what binds the native pieces of a model."""
         jobs = None if self._bind is None else JobSession(self._bind)
         return NativePieces(self._library, self._threads, jobs)
 

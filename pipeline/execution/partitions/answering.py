@@ -6,12 +6,12 @@ from typing import Any, Protocol, TypeVar
 
 from numpy.typing import NDArray
 
-from models.packs.pack import Pack
 from pipeline.execution.given import Take, Tensors
 from pipeline.execution.interleaving.baton import FREE, Claim
 from pipeline.execution.lanes import Lane
 from pipeline.execution.statistics import EngineStatistics, SweepStatistics
 from pipeline.planning.plan import Plan
+from pipeline.program.program import Program
 from pipeline.schedule.trace import Recorder
 
 T = TypeVar("T")
@@ -21,7 +21,7 @@ class Answering(Protocol):
     """As Engine (pipeline/execution/engine.py); up to ``callers`` threads may call ``answer`` at a time."""
 
     @property
-    def pack(self) -> Pack: ...
+    def program(self) -> Program: ...
 
     @property
     def plan(self) -> Plan: ...

@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models.packs.manifest import Manifest
 from models.packs.records.ports import Port
 from pipeline.devices.memory import HostMemory
 from pipeline.execution.given import Arrays
 from pipeline.planning.partitions.plan import BUFFERS
 from pipeline.program.partitions import aligned
+from pipeline.program.program import Program
 
 #: The arrays of one buffer by the names of their ports.
 Buffer = dict[str, NDArray[Any]]
@@ -20,7 +20,7 @@ Buffer = dict[str, NDArray[Any]]
 class Edges:
     """Buffers for what each of ``parts`` makes for the next one."""
 
-    def __init__(self, parts: Sequence[Manifest]) -> None:
+    def __init__(self, parts: Sequence[Program]) -> None:
         self._ports = [part.outputs for part in parts[:-1]]
         buffer_bytes = [sum(aligned(port.n_bytes) for port in ports) for ports in self._ports]
         self._memory = HostMemory(BUFFERS * sum(buffer_bytes))

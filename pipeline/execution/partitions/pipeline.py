@@ -15,7 +15,6 @@ from typing import Any, TypeVar
 from numpy.typing import NDArray
 
 from loader.cores import pinned
-from models.packs.pack import Pack
 from pipeline.execution.engine import Engine
 from pipeline.execution.errors import EngineClosedError
 from pipeline.execution.given import Arrays, Take, Tensors, copies
@@ -26,30 +25,31 @@ from pipeline.execution.partitions.frame import Frame
 from pipeline.execution.partitions.handover import Handover, Turn
 from pipeline.execution.statistics import EngineStatistics, SweepStatistics, together
 from pipeline.planning.partitions.plan import PipelinePlan
+from pipeline.program.program import Program
 from pipeline.schedule.trace import Recorder
 
 T = TypeVar("T")
 
 
 class Pipeline:
-    """Runs ``pack`` as ``plan`` says, with an open engine for each partition; closes them.
+    """Runs ``program`` as ``plan`` says, with an open engine for each partition; closes them.
 
     ``cores``: of each partition; () leaves threads where the system puts them.
     """
 
     def __init__(
         self,
-        pack: Pack,
+        program: Program,
         plan: PipelinePlan,
         engines: Sequence[Engine],
         cores: Sequence[int] = (),
     ) -> None:
-        self.pack = pack
+        self.program = program
         self.plan = plan
         self._engines = tuple(engines)
         self._cores: list[tuple[int, ...]] = [(core,) for core in cores]
         self._cores += [()] * (len(self._engines) - len(cores))
-        self._edges = Edges([engine.pack.manifest for engine in engines])
+        self._edges = Edges([engine.program for engine in engines])
         self._handover = Handover(len(self._engines))
         self._changed = threading.Condition()
         self._frames: dict[int, Frame] = {}
@@ -58,7 +58,7 @@ class Pipeline:
             threading.Thread(
                 target=self._work,
                 args=(number, cores),
-                name=f"engine-{pack.name}-{number}",
+                name=f"engine-{program.name}-{number}",
                 daemon=True,
             )
             for number, cores in enumerate(self._cores)
@@ -214,7 +214,7 @@ class Pipeline:
     def _enter(self, frame: Frame) -> int:
         """Return the number of ``frame``, which waits for the first partition; the lock is held."""
         if self._closed:
-            raise EngineClosedError(f"{self.pack.name}: the engine is closed")
+            raise EngineClosedError(f"{self.program.name}: the engine is closed")
         number = self._handover.enter()
         self._frames[number] = frame
         self._changed.notify_all()

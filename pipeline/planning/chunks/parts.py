@@ -5,8 +5,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
-from models.packs.manifest import Manifest
 from pipeline.planning.plan import Choice
+from pipeline.program.program import Program
 
 # Parts of about as many bytes of weights each.
 _PARTS = 8
@@ -15,7 +15,7 @@ _PARTS = 8
 class PartChunks:
     """Changes the chunks of parts of ``manifest`` among ``sizes``, ascending."""
 
-    def __init__(self, manifest: Manifest, sizes: Sequence[int]) -> None:
+    def __init__(self, manifest: Program, sizes: Sequence[int]) -> None:
         self._sizes = sizes
         self._starts = part_starts(manifest)
 
@@ -42,7 +42,7 @@ class PartChunks:
         return replace(choice, chunk_bytes=limits[0], later_chunks=later)
 
 
-def part_starts(manifest: Manifest) -> list[int]:
+def part_starts(manifest: Program) -> list[int]:
     """Return the first piece of each part; none begins within a layer."""
     inside = {
         piece

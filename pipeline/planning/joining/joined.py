@@ -9,12 +9,12 @@ schedule is the same, and what it promises, too.
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from models.packs.choice import choose_pieces
-from models.packs.manifest import Manifest
 from models.packs.records.pieces import Piece
 from models.runtime.joined_graphs import JOINED_TYPES
 from pipeline.planning.plan import Plan
+from pipeline.program.choice import choose_pieces
 from pipeline.program.macs import macs_of_piece
+from pipeline.program.program import Program
 from pipeline.program.sessions import SESSION_BYTES, opened_by, session_bytes
 from pipeline.program.steps import Step
 from pipeline.schedule.schedule import Stage, awaited
@@ -30,7 +30,7 @@ _MOST_SCRATCH_BYTES = 64 << 10
 _RESERVED = 16
 
 
-def joined(manifest: Manifest, plan: Plan, most_bytes: int | None = None) -> Plan:
+def joined(manifest: Program, plan: Plan, most_bytes: int | None = None) -> Plan:
     """Return ``plan`` with launches of several steps that take at most ``most_bytes`` more; None: all.
 
     Its choice says how many bytes that were, and makes the same plan again. On a GPU a launch costs little.
@@ -47,7 +47,7 @@ def joined(manifest: Manifest, plan: Plan, most_bytes: int | None = None) -> Pla
 
 
 def _affordable(
-    manifest: Manifest, plan: Plan, runs: Sequence[range], most_bytes: int
+    manifest: Program, plan: Plan, runs: Sequence[range], most_bytes: int
 ) -> Iterator[range]:
     """Yield those of ``runs`` that together take at most ``most_bytes`` more, the first ones first."""
     opened, lanes, scratch = opened_by(manifest, plan.steps), plan.choice.lanes, plan.scratch_bytes
@@ -67,7 +67,7 @@ def _added(longer: Plan, plan: Plan) -> int:
     return longer.total_bytes - plan.total_bytes
 
 
-def _with(manifest: Manifest, plan: Plan, runs: tuple[range, ...]) -> Plan:
+def _with(manifest: Program, plan: Plan, runs: tuple[range, ...]) -> Plan:
     held = [_pieces(plan.steps[run.start : run.stop]) for run in runs]
     return replace(
         plan,
@@ -82,7 +82,7 @@ def apart(plan: Plan) -> Plan:
     return replace(plan, runs=())
 
 
-def reserved_bytes(manifest: Manifest, weight_bytes: int) -> int:
+def reserved_bytes(manifest: Program, weight_bytes: int) -> int:
     """Return what to leave for joined kernels of what could hold ``weight_bytes``: a small part of these.
 
     More memory leaves more for weights, too.
@@ -95,18 +95,18 @@ def reserved_bytes(manifest: Manifest, weight_bytes: int) -> int:
     return max(0, min(together - least, weight_bytes // _RESERVED))
 
 
-def joinable_bytes(manifest: Manifest, steps: Sequence[Step]) -> int:
+def joinable_bytes(manifest: Program, steps: Sequence[Step]) -> int:
     """Return the most bytes of sessions that fewer launches of ``steps`` could save."""
     kinds = {step.graph for step in steps if isinstance(step, Piece) and _joins(manifest, step)}
     return SESSION_BYTES * max(len(kinds) - 1, 0)
 
 
-def _together(manifest: Manifest) -> list[Piece]:
+def _together(manifest: Program) -> list[Piece]:
     """Return the pieces that could run with others, in the coarsest chunks."""
     return [piece for piece in choose_pieces(manifest, None) if _joins(manifest, piece)]
 
 
-def _runs(manifest: Manifest, steps: Sequence[Step], stages: Sequence[Stage]) -> Iterator[range]:
+def _runs(manifest: Program, steps: Sequence[Step], stages: Sequence[Stage]) -> Iterator[range]:
     ended = awaited(stages)
     first, seconds = 0, 0.0
     for position, step in enumerate(steps):
@@ -134,15 +134,14 @@ def _waits(kernels: Stage, position: int) -> bool:
     return any(now > then for then, now in zip(before, after, strict=True))
 
 
-def _joins(manifest: Manifest, step: Step) -> bool:
+def _joins(manifest: Program, step: Step) -> bool:
     """Return whether ``step`` may be one of several."""
     if not isinstance(step, Piece):
         return False
-    graph = manifest.graphs[step.graph]
     return (
         step.resident is None
-        and graph.joins
-        and (graph.is_one or step.scratch_bytes <= _MOST_SCRATCH_BYTES)
+        and step.graph in manifest.joins
+        and (step.graph in manifest.one_kernel or step.scratch_bytes <= _MOST_SCRATCH_BYTES)
         and all(operand.dtype in JOINED_TYPES for operand in (*step.inputs, *step.outputs))
     )
 
@@ -156,11 +155,11 @@ def _seconds(step: Step) -> float:
     return macs_of_piece(step) / _MACS_A_SECOND + n_bytes / _BYTES_A_SECOND
 
 
-def _scratch_bytes(manifest: Manifest, run: Sequence[Piece]) -> int:
+def _scratch_bytes(manifest: Program, run: Sequence[Piece]) -> int:
     """Return what pieces of a launch allocate: ONNX Runtime may keep values of one until all have run."""
     kept, own = 0, 0
     for piece in run:
-        if manifest.graphs[piece.graph].is_one:
+        if piece.graph in manifest.one_kernel:
             own = max(own, piece.scratch_bytes)
         else:
             kept += piece.scratch_bytes

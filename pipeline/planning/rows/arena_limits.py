@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from models.packs.manifest import Manifest
 from pipeline.planning.spaced_sizes import spaced
+from pipeline.program.program import Program
 from pipeline.program.row_network import RowNetwork
 
 # Sizes of scratch that differ by less are one.
@@ -20,7 +20,7 @@ class ArenaLimit:
     never_whole: frozenset[int]
 
 
-def arena_limits(manifest: Manifest, network: RowNetwork, most: int) -> list[ArenaLimit]:
+def arena_limits(manifest: Program, network: RowNetwork, most: int) -> list[ArenaLimit]:
     """Return ways to divide ``most`` bytes of activations, first that in which every piece may run whole.
 
     Pieces that run whole may need scratch (those of several nodes keep in it what is between them), in a

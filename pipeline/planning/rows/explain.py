@@ -3,15 +3,15 @@
 import math
 from collections.abc import Iterator, Sequence
 
-from models.packs.manifest import Manifest
 from pipeline.planning.plan import Plan
 from pipeline.planning.words import brief
 from pipeline.program.channels.groups import bottleneck_of, height
+from pipeline.program.program import Program
 from pipeline.program.steps import Phase, RegionSteps, Step, regions_of
 
 
 def explain_regions(
-    manifest: Manifest, plan: Plan, seconds: Sequence[float] | None = None
+    manifest: Program, plan: Plan, seconds: Sequence[float] | None = None
 ) -> Iterator[str]:
     """Yield a line for each region; ``seconds``: of each step, where a profile knows them."""
     for region in regions_of(plan.steps):
@@ -19,7 +19,7 @@ def explain_regions(
         yield _line(manifest, region, took)
 
 
-def _line(manifest: Manifest, region: RegionSteps, seconds: float | None) -> str:
+def _line(manifest: Program, region: RegionSteps, seconds: float | None) -> str:
     held = region.plan.region
     phases = len(region.plan.phases)
     weights = sum(
@@ -44,7 +44,7 @@ def _line(manifest: Manifest, region: RegionSteps, seconds: float | None) -> str
     )
 
 
-def _inner_bytes(manifest: Manifest, region: RegionSteps) -> int:
+def _inner_bytes(manifest: Program, region: RegionSteps) -> int:
     """Return the bytes of the values that exist as rows, or as groups of channels, only."""
     if region.plan.region.channels is not None:
         operators = bottleneck_of(manifest, region.plan.region).operators
@@ -54,7 +54,7 @@ def _inner_bytes(manifest: Manifest, region: RegionSteps) -> int:
     return sum(manifest.values[value].n_bytes for value in inner)
 
 
-def _layers(manifest: Manifest, pieces: range) -> str:
+def _layers(manifest: Program, pieces: range) -> str:
     names = [
         layer.name
         for layer in manifest.layers

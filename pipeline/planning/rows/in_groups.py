@@ -3,10 +3,10 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from models.packs.choice import BINDING_BYTES
-from models.packs.manifest import Manifest
 from models.packs.records.bottlenecks import Bottleneck
 from pipeline.program.channels.groups import height
+from pipeline.program.choice import BINDING_BYTES
+from pipeline.program.program import Program
 from pipeline.program.regions import Compute, Region, RegionError, RegionPlan, plan_region
 from pipeline.program.row_network import RowNetwork
 from pipeline.program.row_times import RowTimes, phase_seconds
@@ -51,7 +51,7 @@ class RegionInGroups:
         )
 
 
-def group_regions(manifest: Manifest) -> Iterator[Region]:
+def group_regions(manifest: Program) -> Iterator[Region]:
     """Yield the bottlenecks of ``manifest`` in all groups and bands that plans may choose."""
     for item in manifest.bottlenecks:
         for channels in item.sizes:

@@ -5,8 +5,8 @@ may come much later. Where all who read it are in regions, which take rows of th
 anywhere, each only while it is needed. But then all of them must be in regions.
 """
 
-from models.packs.manifest import Manifest
 from pipeline.program.lives import joins, lifetimes
+from pipeline.program.program import Program
 from pipeline.program.row_network import RowNetwork
 
 # Joins that wait for their parts with this part of all bytes that live, over time, are tried together;
@@ -14,7 +14,7 @@ from pipeline.program.row_network import RowNetwork
 _WORTH = (0.02, 0.0)
 
 
-def worth_apart(manifest: Manifest, network: RowNetwork) -> list[frozenset[int]]:
+def worth_apart(manifest: Program, network: RowNetwork) -> list[frozenset[int]]:
     """Return sets of joined values to try apart: first those that keep most for nothing, last all."""
     possible = _read_in_parts(manifest, network)
     together = _byte_moments(manifest, frozenset())
@@ -27,7 +27,7 @@ def worth_apart(manifest: Manifest, network: RowNetwork) -> list[frozenset[int]]
     return [found for found in dict.fromkeys(sets) if found]
 
 
-def _read_in_parts(manifest: Manifest, network: RowNetwork) -> frozenset[int]:
+def _read_in_parts(manifest: Program, network: RowNetwork) -> frozenset[int]:
     """Return the joined values that nobody needs whole if all who read them are in regions."""
     users = _users(manifest)
     made = {operand.index for piece in manifest.pieces for operand in piece.outputs}
@@ -39,7 +39,7 @@ def _read_in_parts(manifest: Manifest, network: RowNetwork) -> frozenset[int]:
     )
 
 
-def inputs_in_parts(manifest: Manifest, network: RowNetwork) -> frozenset[int]:
+def inputs_in_parts(manifest: Program, network: RowNetwork) -> frozenset[int]:
     """Return the inputs that several pieces read, far from each other, and all of them could be in regions.
 
     Then the request may keep them (patches of an image: each region takes its rows), if all are.
@@ -51,7 +51,7 @@ def inputs_in_parts(manifest: Manifest, network: RowNetwork) -> frozenset[int]:
     )
 
 
-def _users(manifest: Manifest) -> dict[int, set[int]]:
+def _users(manifest: Program) -> dict[int, set[int]]:
     """Return the pieces that read each value."""
     users: dict[int, set[int]] = {}
     for number, piece in enumerate(manifest.pieces):
@@ -61,6 +61,6 @@ def _users(manifest: Manifest) -> dict[int, set[int]]:
     return users
 
 
-def _byte_moments(manifest: Manifest, apart: frozenset[int]) -> int:
+def _byte_moments(manifest: Program, apart: frozenset[int]) -> int:
     """Return the bytes of all values times the pieces for which they live."""
     return sum(life.n_bytes * (life.end - life.start) for life in lifetimes(manifest, apart=apart))

@@ -7,8 +7,8 @@ from itertools import accumulate
 
 import numpy as np
 
-from models.packs.manifest import Manifest
 from pipeline.program.lives import lifetimes
+from pipeline.program.program import Program
 from pipeline.program.row_network import RowNetwork
 from pipeline.program.values.shared_memory import roots
 
@@ -21,7 +21,7 @@ class LiveValues:
 
     def __init__(
         self,
-        manifest: Manifest,
+        manifest: Program,
         network: RowNetwork,
         apart: frozenset[int] = frozenset(),
         given: frozenset[int] = frozenset(),

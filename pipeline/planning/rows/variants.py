@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from models.packs.manifest import Manifest
 from pipeline.planning.rows.arena_limits import ArenaLimit, arena_limits, arenas
 from pipeline.planning.rows.in_groups import RegionInGroups
 from pipeline.planning.rows.joins_apart import inputs_in_parts, worth_apart
@@ -18,6 +17,7 @@ from pipeline.planning.rows.live_values import LiveValues
 from pipeline.planning.rows.region_edges import RegionEdges
 from pipeline.planning.rows.ways import Numbers, Way, Ways
 from pipeline.planning.rows.whole_pieces import WholePieces
+from pipeline.program.program import Program
 from pipeline.program.regions import Region
 from pipeline.program.row_network import RowNetwork
 from pipeline.program.row_times import RowTimes
@@ -52,7 +52,7 @@ class Variant:
 
 
 def find_variants(
-    manifest: Manifest,
+    manifest: Program,
     network: RowNetwork,
     times: RowTimes,
     piece_seconds: Callable[[int], float],
@@ -107,7 +107,7 @@ class _Search:
 
     def __init__(
         self,
-        manifest: Manifest,
+        manifest: Program,
         network: RowNetwork,
         piece_seconds: Callable[[int], float],
         apart: frozenset[int] = frozenset(),
@@ -203,7 +203,7 @@ class _Search:
         return {item.graph for item in items}
 
 
-def _places(manifest: Manifest, network: RowNetwork) -> list[int]:
+def _places(manifest: Program, network: RowNetwork) -> list[int]:
     """Return the pieces before which a region may begin or end, or that run whole."""
     outside = set(range(len(manifest.pieces))) - network.covered
     ends = {0, len(manifest.pieces)}

@@ -8,19 +8,19 @@ from typing import Self
 
 import numpy as np
 
-from models.packs.choice import (
+from models.packs.records.pieces import Piece
+from pipeline.planning.rows.arena_limits import ArenaLimit
+from pipeline.planning.rows.live_values import LiveValues
+from pipeline.planning.rows.ways import Numbers, Whole
+from pipeline.planning.spaced_sizes import spaced
+from pipeline.program.choice import (
     BINDING_BYTES,
     choose_pieces,
     chunk_sizes,
     finest_positions,
     streamed_bytes,
 )
-from models.packs.manifest import Manifest
-from models.packs.records.pieces import Piece
-from pipeline.planning.rows.arena_limits import ArenaLimit
-from pipeline.planning.rows.live_values import LiveValues
-from pipeline.planning.rows.ways import Numbers, Whole
-from pipeline.planning.spaced_sizes import spaced
+from pipeline.program.program import Program
 from pipeline.program.steps import STEP_BYTES
 
 _RINGS = 8
@@ -38,7 +38,7 @@ class WholePieces:
 
     def __init__(
         self,
-        manifest: Manifest,
+        manifest: Program,
         live: LiveValues,
         places: Sequence[int],
         apart: frozenset[int],
@@ -120,7 +120,7 @@ class _Pieces:
     streamed: Numbers
 
     @classmethod
-    def of(cls, manifest: Manifest, chunk_bytes: int) -> Self:
+    def of(cls, manifest: Program, chunk_bytes: int) -> Self:
         """Return the pieces that run where chunks have up to so many bytes."""
         pieces = choose_pieces(manifest, chunk_bytes)
         rows = [
@@ -130,6 +130,6 @@ class _Pieces:
         return cls(*np.array(rows, np.int64).reshape(-1, 4).T)
 
 
-def _ring_bytes(manifest: Manifest, piece: Piece) -> int:
+def _ring_bytes(manifest: Program, piece: Piece) -> int:
     stays = piece.span is None or manifest.spans[piece.span].resident
     return 0 if stays else streamed_bytes(manifest, piece)

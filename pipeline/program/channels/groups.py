@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
-from models.packs.manifest import Manifest
 from models.packs.records.bottlenecks import Bottleneck, GroupOperator
+from pipeline.program.program import Program
 from pipeline.program.region_plan import Region, RegionError
 from pipeline.program.row_ranges import Rows
 
@@ -17,7 +17,7 @@ class Group:
     count: int
 
 
-def bottleneck_of(manifest: Manifest, region: Region) -> Bottleneck:
+def bottleneck_of(manifest: Program, region: Region) -> Bottleneck:
     """Return the bottleneck that ``region`` is.
 
     Raises:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from models.packs.choice import BINDING_BYTES
+from pipeline.program.choice import BINDING_BYTES
 from pipeline.program.loading import Loading
 from pipeline.program.many_rows import Made, Numbers, Times, Wanted, Which, kept_rows, kept_sizes
 from pipeline.program.row_network import RowNetwork

@@ -2,13 +2,13 @@
 
 from functools import cached_property
 
-from models.packs.manifest import Manifest
+from pipeline.program.program import Program
 
 
 class Readers:
     """The readers of the values of ``manifest``, where its pieces run one after the other."""
 
-    def __init__(self, manifest: Manifest) -> None:
+    def __init__(self, manifest: Program) -> None:
         self._manifest = manifest
         self._after: dict[int, frozenset[int]] = {}
 

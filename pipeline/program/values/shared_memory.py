@@ -9,12 +9,12 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from types import MappingProxyType
 
-from models.packs.manifest import Manifest
 from models.packs.records.pieces import Value
+from pipeline.program.program import Program
 
 
 def roots(
-    manifest: Manifest,
+    manifest: Program,
     over: Mapping[int, int] = MappingProxyType({}),
     apart: Collection[int] = (),
     alone: Collection[int] = (),
@@ -61,7 +61,7 @@ def _last(over: Mapping[int, int], root: int) -> int:
 class SharedMemory:
     """Tells which row values of ``manifest`` lie in the same bytes."""
 
-    def __init__(self, manifest: Manifest) -> None:
+    def __init__(self, manifest: Program) -> None:
         self._manifest = manifest
         self._roots = roots(manifest)
 

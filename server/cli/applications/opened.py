@@ -6,7 +6,7 @@ from pathlib import Path
 
 from models.geometry.cnn import Cnn
 from models.geometry.of_pack import PackCnn
-from models.packs.pack import Pack, open_pack
+from models.packs.pack import open_pack
 from pipeline.applications.application import Application
 from pipeline.applications.evaluate import Evaluator
 from pipeline.applications.files.reading import read_application, runs_at_once
@@ -16,6 +16,8 @@ from pipeline.applications.ours.members import Member
 from pipeline.devices.base import Device
 from pipeline.fitting.partitioned import balanced_cuts
 from pipeline.profiles.profile import Profile, ProfileError
+from pipeline.program.prepare import prepare
+from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES
 from server.cli.arguments.predicted import profiled
 
@@ -24,7 +26,7 @@ from server.cli.arguments.predicted import profiled
 class OpenedPack:
     """A model that is a pack, its profile, and why it has none."""
 
-    pack: Pack
+    program: Program
     profile: Profile | None
     model: PackCnn
     hint: str
@@ -54,9 +56,7 @@ class OpenedApplication:
     def evaluator(self) -> Evaluator:
         """Return what evaluates chromosomes, with the times of profiles."""
         times = [
-            PackTimes(item.pack.manifest, item.model, item.profile)
-            if item and item.profile
-            else None
+            PackTimes(item.program, item.model, item.profile) if item and item.profile else None
             for item in self.packs
         ]
         return Evaluator(self.application, AllTimes(self.application, times))
@@ -65,7 +65,7 @@ class OpenedApplication:
         """Return its models as our planner knows them; None: some are no packs."""
         auto = device.adapt(ARCHITECTURES["auto"])
         found = [
-            Member(item.pack.manifest, item.profile, auto, tuple(cut.piece for cut in cuts))
+            Member(item.program, item.profile, auto, tuple(cut.piece for cut in cuts))
             for item, cuts in zip(self.packs, self.cuts, strict=True)
             if item is not None
         ]
@@ -82,20 +82,21 @@ class _Packs:
 
     def cnn(self, pack: Path, name: str) -> Cnn:
         found = open_pack(pack, self._device.target)
-        profile, hint = None, ""
+        profile: Profile | None = None
+        hint = ""
         try:
-            found, profile = profiled(found, self._device)
+            program, profile = profiled(found, self._device)
         except ProfileError as exc:
-            found, hint = self._device.fitted(found), str(exc)
+            program, hint = prepare(found, self._device), str(exc)
             if self._at_once:
                 hint += " with --threads 1: partitions at once compute on a core each"
-        model = cnn_with_parameters(found.manifest, name)
-        self.opened[name] = OpenedPack(found, profile, model, hint)
+        model = cnn_with_parameters(found, name)
+        self.opened[name] = OpenedPack(program, profile, model, hint)
         return model.cnn
 
     def starts(self, name: str, workers: int) -> Sequence[int]:
         item = self.opened[name]
-        return layers_at(item.model, balanced_cuts(item.pack.manifest, workers, item.profile))
+        return layers_at(item.model, balanced_cuts(item.program, workers, item.profile))
 
 
 def open_application(
@@ -114,7 +115,7 @@ def open_application(
     application = read_application(path, packs).application
     found = tuple(packs.opened.get(cnn.name) for cnn in application.cnns)
     cuts = tuple(
-        cuts_of(application, number, item.pack.manifest, item.model) if item else ()
+        cuts_of(application, number, item.program, item.model) if item else ()
         for number, item in enumerate(found)
     )
     return OpenedApplication(application, found, cuts), device

@@ -6,6 +6,8 @@ from pipeline.planning.plan import Plan
 from pipeline.profiles.machine import this_machine
 from pipeline.profiles.profile import Profile
 from pipeline.profiles.profile_file import load_profile
+from pipeline.program.prepare import prepare
+from pipeline.program.program import Program
 
 #: The parts of a plan's memory; they add up to ``total_bytes``.
 PARTS = (
@@ -20,7 +22,7 @@ PARTS = (
 UNLIMITED_BYTES = 1 << 62
 
 
-def profiled(pack: Pack, device: Device) -> tuple[Pack, Profile]:
+def profiled(pack: Pack, device: Device) -> tuple[Program, Profile]:
     """Return ``pack`` as ``device`` runs it, and its profile, as which the device works from now on.
 
     Raises:
@@ -28,7 +30,7 @@ def profiled(pack: Pack, device: Device) -> tuple[Pack, Profile]:
     """
     profile = load_profile(pack, this_machine(pack.weights_path, device))
     device.tune(profile.tuning)
-    return device.fitted(pack), profile
+    return prepare(pack, device), profile
 
 
 def memory_of(plan: Plan) -> dict[str, int]:

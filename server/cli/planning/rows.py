@@ -28,7 +28,7 @@ def planned(candidate: Candidate, fitted: Fitted, hint: str, kept: bool) -> dict
         and candidate.workers == 1
     )
     return {
-        "model": candidate.pack.name,
+        "model": candidate.program.name,
         "architecture": candidate.architecture.name,
         **memory_of(fitted.plan),
         "ring_bytes": fitted.plan.ring_bytes,
@@ -62,7 +62,7 @@ def _on_rows(candidate: Candidate, fitted: Fitted) -> list[str]:
     if isinstance(plan, PipelinePlan):
         return []
     seconds = None if profile is None else profile.durations(plan).stages[-1]
-    return list(explain_regions(candidate.pack.manifest, plan, seconds))
+    return list(explain_regions(candidate.program, plan, seconds))
 
 
 def document_of(

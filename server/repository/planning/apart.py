@@ -16,11 +16,11 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from models.packs.manifest import Manifest
 from pipeline.fitting.wanted import Fitted
 from pipeline.planning.found_plans import FoundPlans
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice, Plan, PlanError
+from pipeline.program.program import Program
 from pipeline.program.stopping import go_on, tell
 from pipeline.schedule.architectures import Architecture
 from server.memory.search import Search
@@ -142,8 +142,8 @@ def _slim(found: Any) -> Any:
 def _whole(found: Any, arguments: Sequence[Any]) -> Any:
     if not isinstance(found, _Slim):
         return found
-    manifest = next(each for each in arguments if isinstance(each, Manifest))
-    plan = make_plan(manifest, found.architecture, choice=found.choice)
+    program = next(each for each in arguments if isinstance(each, Program))
+    plan = make_plan(program, found.architecture, choice=found.choice)
     return replace(found.fitted, plan=plan)
 
 

@@ -7,13 +7,15 @@ from pipeline.devices.base import Device
 from pipeline.profiles.machine import this_machine
 from pipeline.profiles.profile import Profile, ProfileError
 from pipeline.profiles.profile_file import FILE, load_profile
+from pipeline.program.prepare import prepare
+from pipeline.program.program import Program
 
 _log = logging.getLogger(__name__)
 
 
 def prepared(
     pack: Pack, device: Device, level: int = logging.WARNING
-) -> tuple[Pack, Profile | None]:
+) -> tuple[Program, Profile | None]:
     """Return ``pack`` as ``device`` runs it, and its profile, as which the device works from now on.
 
     ``level``: of what is said of a profile that does not hold here.
@@ -24,7 +26,7 @@ def prepared(
     profile = find_profile(pack, device, level)
     if profile is not None:
         device.tune(profile.tuning)
-    return device.fitted(pack), profile
+    return prepare(pack, device), profile
 
 
 def find_profile(pack: Pack, device: Device, level: int = logging.WARNING) -> Profile | None:

@@ -14,6 +14,7 @@ from pipeline.planning.found_plans import FoundPlans
 from pipeline.planning.plan import PlanError
 from pipeline.profiles.found_plans_file import plans_of
 from pipeline.profiles.profile import Profile
+from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES, Architecture
 from server.errors import NotServingError, RefusedError
 from server.memory.budget import Budget, check_requests
@@ -34,10 +35,14 @@ class Prepared:
     """What is in a slot: a pack as the device runs it, and the model as one that shares the budget."""
 
     slot: Slot
-    pack: Pack
+    program: Program
     profile: Profile | None
     sharer: Sharer
     known: FoundPlans
+
+    @property
+    def pack(self) -> Pack:
+        return self.program.pack
 
 
 def figures(*asked: Any) -> list[dict[str, Any]]:
@@ -75,10 +80,11 @@ class Preparer:
             OSError: no access.
         """
         # What is wrong with a profile is said when the pack is opened.
-        pack, profile = prepared(self._checked(folder), self._device, logging.DEBUG)
+        pack = self._checked(folder)
+        program, profile = prepared(pack, self._device, logging.DEBUG)
         model = folder.parent if folder.name.isdecimal() else folder
         known = self._known(pack)
-        least = self._sharer(model.name, pack, profile, known)
+        least = self._sharer(model.name, program, profile, known)
         if not known.save():
             self._unsaved[pack.folder] = known
         return Minimum(least.least, Need.of(pack.manifest), least.alone)
@@ -91,12 +97,13 @@ class Preparer:
             NotServingError: the system refuses its files. RefusedError: no request could be answered.
         """
         with naming(slot.name):
-            pack, profile = prepared(self._checked(slot.folder), self._device)
+            pack = labelled(self._checked(slot.folder), slot)
+            program, profile = prepared(pack, self._device)
             check_requests(slot.name, pack.manifest, self._budget)
             lanes = batching_of(self._settings, slot).lanes
             known = self._known(pack)
-            shared = replace(self._sharer(slot.model, pack, profile, known, lanes), name=slot.name)
-            return Prepared(slot, labelled(pack, slot), profile, shared, known)
+            shared = self._sharer(slot.model, program, profile, known, lanes)
+            return Prepared(slot, program, profile, replace(shared, name=slot.name), known)
 
     def frontier(self, model: Prepared) -> list[dict[str, Any]]:
         """Return the plans that ``model`` may have, as ``figures`` of a frontier; blocks.
@@ -105,7 +112,7 @@ class Preparer:
             PlanError, ProfileError: it has none.
         """
         resident = self._device.adapt(ARCHITECTURES["pre"])
-        asked = model.pack.manifest, self._architecture(), resident, model.profile, model.known
+        asked = model.program, self._architecture(), resident, model.profile, model.known
         return self._search.fully(figures, *asked)
 
     def _known(self, pack: Pack) -> FoundPlans:
@@ -115,7 +122,12 @@ class Preparer:
         return known
 
     def _sharer(
-        self, name: str, pack: Pack, profile: Profile | None, known: FoundPlans, lanes: int = 1
+        self,
+        name: str,
+        program: Program,
+        profile: Profile | None,
+        known: FoundPlans,
+        lanes: int = 1,
     ) -> Sharer:
         """Return the model as one of a set, in partitions where the settings say so.
 
@@ -124,14 +136,14 @@ class Preparer:
         """
         workers = workers_of(self._settings.workers, name)
         if workers == 1:
-            of = name, pack.manifest, self._architecture(), profile
+            of = name, program, self._architecture(), profile
             return sharer(*of, lanes=lanes, search=self._search, known=known)
         if not self._device.computes_on_caller:
             raise PlanError(
                 f"{name}: {workers} workers: each computes on a core, not on {self._device.name}"
             )
         return partitioned_sharer(
-            name, pack.manifest, self._architecture(), workers, profile, self._search
+            name, program, self._architecture(), workers, profile, self._search
         )
 
     def _architecture(self) -> Architecture:

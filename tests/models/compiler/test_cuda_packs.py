@@ -14,11 +14,12 @@ from onnx import numpy_helper
 
 from models.compiler import CompileOptions, compile_onnx
 from models.compiler.cutting.scratch import LAUNCHES_BYTES, PROGRAM_BYTES, runs_on_cpu
-from models.packs.choice import choose_pieces, chunk_sizes
 from models.packs.pack import Pack, open_pack
 from models.packs.records.pieces import Layer, Operand
 from models.packs.target import cuda_target
 from models.zoo import build
+from pipeline.program.choice import choose_pieces, chunk_sizes
+from pipeline.program.program import Program
 from tests.examples import examples
 from tests.models.chosen import WholeMemory
 from tests.models.nets import NETS, answers, inputs_for, parsed, written
@@ -39,7 +40,7 @@ def compiled(model: onnx.ModelProto | Path, folder: Path, chunk_bytes: int | Non
 def in_pieces(pack: Pack, inputs: Arrays, chunk_bytes: int | None) -> Arrays:
     """Run the pieces for ``chunk_bytes``, every value in memory of its own."""
     memory = WholeMemory(pack)
-    memory.run(choose_pieces(pack.manifest, chunk_bytes), inputs)
+    memory.run(choose_pieces(Program.as_compiled(pack), chunk_bytes), inputs)
     outputs = {
         port.name: memory.array(
             Operand(kind="value", index=port.value, dtype=port.dtype, shape=port.shape)
@@ -57,7 +58,7 @@ def assert_computes_the_same(pack: Pack, source: Path) -> None:
     largest = max(float(np.abs(array).max()) for array in expected.values())
     atol = 1e-5 * max(largest, 1.0)
     same(answers(pack.model_path, inputs), expected, atol=atol)
-    for limit in (0, *chunk_sizes(pack.manifest)):
+    for limit in (0, *chunk_sizes(Program.as_compiled(pack))):
         same(in_pieces(pack, inputs, limit), expected, atol=atol)
     # The second sweep starts on what the first one left in the arena.
     for architecture in ("pre", "2s", "2s-md"):
@@ -310,8 +311,8 @@ def test_scratch_is_what_the_device_says(tmp_path: Path) -> None:
     pack = open_pack(compile_onnx(source, tmp_path / "m", options), TARGET)
     assert sorted(measured) == sorted(pack.graphs)  # each of them once
     rows = {piece.inputs[1].shape[0]: piece.scratch_bytes for piece in pack.manifest.pieces}
-    for limit in chunk_sizes(pack.manifest):
-        joined = choose_pieces(pack.manifest, limit)
+    for limit in chunk_sizes(Program.as_compiled(pack)):
+        joined = choose_pieces(Program.as_compiled(pack), limit)
         rows |= {piece.inputs[1].shape[0]: piece.scratch_bytes for piece in joined}
     assert rows == {count: count << 10 for count in (16, 32, 64)}
     for record, graph in zip(pack.manifest.graphs, pack.graphs, strict=True):
@@ -439,7 +440,9 @@ def test_a_residual_network_is_about_one_piece_a_convolution(zoo: Zoo) -> None:
     assert found.count("Conv+Relu") == 9
     assert found.count("Conv+Add+Relu") == 8
     assert found.count("Conv") == 3  # the shortcuts that change the shape
-    assert len(choose_pieces(pack.manifest, None)) <= 20 + 3  # and the pools and the classifier
+    assert (
+        len(choose_pieces(Program.as_compiled(pack), None)) <= 20 + 3
+    )  # and the pools and the classifier
     # Every sum is written over what it adds.
     values = pack.manifest.values
     for item in pack.manifest.layers:

@@ -15,6 +15,7 @@ from models.errors import CompileError
 from models.network.fields import STRINGS, UNKNOWN
 from pipeline.devices.base import DeviceError
 from pipeline.planning.make import make_plan
+from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES
 from tests.models.nets import answers, inputs_for, parsed, written
 from tests.models.refusal import refuses
@@ -201,7 +202,7 @@ def test_only_what_must_is_resident(tmp_path: Path) -> None:
 def test_weights_of_resident_pieces_are_counted_twice(tmp_path: Path) -> None:
     pack = compiled(written(branches()[0], tmp_path / "m.onnx"), tmp_path)
     (piece,) = pack.manifest.resident_pieces
-    plan = make_plan(pack.manifest, ARCHITECTURES["2s"])
+    plan = make_plan(Program.as_compiled(pack), ARCHITECTURES["2s"])
     assert plan.session_bytes > 2 * piece.weight_bytes
 
 

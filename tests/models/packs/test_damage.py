@@ -18,6 +18,7 @@ from pipeline.devices.base import Device
 from pipeline.devices.cpu import CpuDevice
 from pipeline.execution.engine import Engine
 from pipeline.planning.make import make_plan
+from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES
 from tests.models.nets import answers, inputs_for
 
@@ -33,10 +34,11 @@ def pool() -> Iterator[ReadPool]:
 
 def sweep(pack: Pack, reader: Reader, pool: ReadPool, architecture: str = "2s") -> np.ndarray:
     """Open an engine, run it once, close it; return the scores."""
+    program = Program.as_compiled(pack)
     chosen = ARCHITECTURES[architecture]
-    plan = make_plan(pack.manifest, chosen, 3 * 36_864)
+    plan = make_plan(program, chosen, 3 * 36_864)
     device: Device = CpuDevice()
-    engine = Engine(pack, plan, device, pool, reader)
+    engine = Engine(program, plan, device, pool, reader)
     try:
         engine.open()
         outputs, _ = engine.run(INPUTS)

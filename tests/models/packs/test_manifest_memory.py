@@ -19,7 +19,8 @@ COUNT = 400
 
 def written_chain(folder: Path) -> bytes:
     """Return the text of a manifest of ``COUNT`` pieces that do the same to values of one shape."""
-    write_manifest(chain([1 << 20] * (COUNT + 1), [[0, 0]] * COUNT), folder / "manifest.json")
+    manifest = chain([1 << 20] * (COUNT + 1), [[0, 0]] * COUNT).pack.manifest
+    write_manifest(manifest, folder / "manifest.json")
     return without_checksum((folder / "manifest.json").read_bytes())[0]
 
 

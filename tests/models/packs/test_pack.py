@@ -13,6 +13,7 @@ from models.errors import PackError
 from models.packs.manifest import FORMAT_VERSION, write_manifest
 from models.packs.pack import FILES, Pack, find_pack, open_pack, versions
 from models.packs.target import host_target
+from pipeline.program.program import Program
 from pipeline.program.row_network import RowNetwork
 from tests.models.packs.documents import Document, read_document, write_document
 from tests.models.refusal import refuses
@@ -240,12 +241,6 @@ def test_fields_of_the_wrong_kind_are_named(
 ) -> None:
     path = edit(pack_folder, put(*way, value))
     with refuses(PackError, path, ".".join(map(str, way))):
-        open_pack(pack_folder)
-
-
-def test_what_a_device_says_no_manifest_does(pack_folder: Path) -> None:
-    path = edit(pack_folder, put("graphs", 0, "joins", True))
-    with refuses(PackError, path, "graphs.0.joins", "a device says so"):
         open_pack(pack_folder)
 
 
@@ -497,8 +492,8 @@ def test_values_may_lie_as_deep_in_others_as_a_file_says(pack_folder: Path) -> N
         document["values"].append({"name": "v", "dtype": "float32", "shape": [1]})
 
     edit(pack_folder, change)
-    manifest = open_pack(pack_folder).manifest
-    assert RowNetwork(manifest).readers.after(len(manifest.pieces))
+    program = Program.as_compiled(open_pack(pack_folder))
+    assert RowNetwork(program).readers.after(len(program.pieces))
 
 
 def test_piece_that_makes_nothing_is_refused(pack_folder: Path) -> None:

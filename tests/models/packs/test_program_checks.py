@@ -1,6 +1,7 @@
 """Operators on elements that a manifest cannot mean, one fault at a time."""
 
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,9 @@ from models.compiler import CompileOptions, compile_onnx
 from models.errors import PackError
 from models.packs.pack import Pack, open_pack
 from models.packs.target import host_target
-from pipeline.devices.elementwise.deciding import with_chains
+from pipeline.devices.elementwise.deciding import decided
+from pipeline.program.preparing.chains import with_chains
+from pipeline.program.program import Program
 from tests.examples import examples
 from tests.fuzz.pack import attempt
 from tests.models.nets import CHUNK_BYTES, parsed
@@ -180,4 +183,5 @@ def test_mutated_programs_are_refused_or_a_device_decides_about_them(
     edit(folder, change)
     if attempt(folder):
         for are_sessions in (False, True):
-            with_chains(open_pack(folder), are_sessions)
+            decide = partial(decided, are_sessions=are_sessions)
+            with_chains(Program.as_compiled(open_pack(folder)), decide)

@@ -17,6 +17,7 @@ from models.images.preprocess import Preprocess
 from models.network.operators.quantised import QuantisedAverage, QuantisedTask
 from models.packs.pack import Pack, open_pack, read_pack
 from pipeline.devices.cpu import CpuDevice
+from pipeline.program.prepare import prepare
 from tests.examples import examples
 from tests.fuzz.pack import attempt
 from tests.models.nets import parsed, written
@@ -263,4 +264,4 @@ def test_mutated_tasks_are_refused_or_bound(
     write_document(folder, document)
     if attempt(folder):
         with closing(CpuDevice(1)) as device:
-            device.fitted(open_pack(folder))
+            prepare(open_pack(folder), device)

@@ -9,6 +9,7 @@ from models.compiler import compile_onnx
 from models.errors import PackError
 from models.packs.pack import Pack, open_pack, read_pack
 from models.packs.target import host_target
+from pipeline.program.program import Program
 from pipeline.program.regions import Region, RegionError, plan_region
 from pipeline.program.row_network import RowNetwork
 from tests.models.nets import NETS, written
@@ -166,7 +167,7 @@ def smaller(document: Document) -> None:
 
 def test_a_value_that_is_nowhere_whole_is_not_read_there(pack_folder: Path) -> None:
     edit(pack_folder, smaller)
-    network = RowNetwork(open_pack(pack_folder).manifest)
+    network = RowNetwork(Program.as_compiled(open_pack(pack_folder)))
     with pytest.raises(RegionError, match="nowhere whole"):
         plan_region(network, Region(5, 9, 2))
     assert plan_region(network, Region(0, 9, 2)).strips

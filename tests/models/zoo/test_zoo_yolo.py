@@ -15,6 +15,7 @@ from models.photographs import photographs
 from models.zoo import ENTRIES, build
 from pipeline.fitting.fit import fit
 from pipeline.fitting.wanted import Wanted
+from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES
 from tests.models.nets import answers
 from tests.models.streamed import compiled, same, streamed
@@ -72,4 +73,4 @@ def test_detectors_stream(name: str, width: float, tmp_path: Path) -> None:
     assert np.abs(got - right).max() <= 1e-5 * np.abs(right).max()
     weights = Wanted(weight_bytes=pack.manifest.weight_bytes // 20)
     if width == 1:
-        assert fit(pack.manifest, ARCHITECTURES["auto"], weights).plan.ring_bytes > 0
+        assert fit(Program.as_compiled(pack), ARCHITECTURES["auto"], weights).plan.ring_bytes > 0

@@ -15,6 +15,7 @@ from pipeline.applications.ours.members import Member, Planned, turns
 from pipeline.applications.ours.rivals import by_one_row, of_parts
 from pipeline.planning.partitions.plan import PipelinePlan
 from pipeline.program.partitions import Cuts
+from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES
 from tests.pipeline.made_profiles import profile
 from tests.pipeline.small import small_pack
@@ -28,9 +29,10 @@ def pack(tmp_path_factory: pytest.TempPathFactory) -> Pack:
 
 
 def member(pack: Pack, measured: bool) -> Member:
-    places = Cuts(pack.manifest).places
-    known = profile(pack.manifest) if measured else None
-    return Member(pack.manifest, known, AUTO, (places[len(places) // 2],))
+    program = Program.as_compiled(pack)
+    places = Cuts(program).places
+    known = profile(program) if measured else None
+    return Member(program, known, AUTO, (places[len(places) // 2],))
 
 
 @pytest.mark.parametrize("measured", [False, True])
@@ -38,7 +40,7 @@ def test_no_choice_of_plans_is_smaller_and_as_fast(pack: Pack, measured: bool) -
     """Of all choices of one plan a partition; edges are counted twice."""
     model = member(pack, measured)
     curves = [preloaded(part) for part in model.parts]
-    (edge,) = (Cuts(pack.manifest).edge_bytes(cut) for cut in model.cuts)
+    (edge,) = (Cuts(Program.as_compiled(pack)).edge_bytes(cut) for cut in model.cuts)
     found = at_once(model, curves)
     for point in found:
         assert isinstance(point.plan, PipelinePlan)
@@ -54,7 +56,7 @@ def test_what_all_partitions_read_takes_its_time(pack: Pack) -> None:
     """The disk is one: a frame takes at least what it reads for all of them."""
     model = member(pack, measured=True)
     least = [[min(streamed(part, 2), key=_memory)] for part in model.parts]
-    slow = profile(pack.manifest, bytes_a_second=1e6)
+    slow = profile(Program.as_compiled(pack), bytes_a_second=1e6)
     (point,) = at_once(Member(model.manifest, slow, AUTO, model.cuts), least)
     assert point.plan.read_bytes > 0
     assert point.seconds >= point.plan.read_bytes / 1e6 > max(item.seconds for (item,) in least)
@@ -65,25 +67,27 @@ def _memory(item: Planned) -> int:
 
 
 def test_cuts_are_where_the_file_says_or_at_the_nearest_place(pack: Pack) -> None:
-    model = cnn_with_parameters(pack.manifest, "m")
-    places, count = Cuts(pack.manifest).places, len(model.cnn.layers)
+    program = Program.as_compiled(pack)
+    model = cnn_with_parameters(program.pack, "m")
+    places, count = Cuts(program).places, len(model.cnn.layers)
     assert layers_at(model, places) == tuple(first_layer(model, place) for place in places)
     for first in range(1, count):
         parts = (one_by_one(0, range(first)), one_by_one(0, range(first, count)))
         application = Application("a", (model.cnn,), parts, (frozenset({0, 1}),))
-        (cut,) = cuts_of(application, 0, pack.manifest, model)
+        (cut,) = cuts_of(application, 0, program, model)
         wanted = model.first_pieces[first]
         assert abs(cut.piece - wanted) == min(abs(place - wanted) for place in places)
         assert cut.asked == model.cnn.layers[first].name
         assert cut.moved == (first not in layers_at(model, places))
         assert turns(application) == ((0,),)
         alone = Application("a", (model.cnn,), parts)
-        assert cuts_of(alone, 0, pack.manifest, model) == ()
+        assert cuts_of(alone, 0, program, model) == ()
 
 
 def test_rivals_have_partitions_too(pack: Pack) -> None:
+    program = Program.as_compiled(pack)
     model = member(pack, measured=False)
-    plan = of_parts(pack.manifest, model.cuts, by_one_row)
+    plan = of_parts(program, model.cuts, by_one_row)
     assert isinstance(plan, PipelinePlan)
     assert plan.cuts == model.cuts
-    assert not isinstance(of_parts(pack.manifest, (), by_one_row), PipelinePlan)
+    assert not isinstance(of_parts(program, (), by_one_row), PipelinePlan)

@@ -23,7 +23,7 @@ from pipeline.peers import ONNXRUNTIME, OPENVINO, PEERS
 from pipeline.peers.peer import Peer, PeerError, peer_command
 from pipeline.planning.plan import PlanError
 from pipeline.schedule.architectures import ARCHITECTURES
-from tests.pipeline.synthetic import PAGE, manifest
+from tests.pipeline.synthetic import PAGE, program
 
 _numbers = st.lists(st.floats(-100, 100, width=32), min_size=1, max_size=8)
 
@@ -91,14 +91,12 @@ def test_equal_means_every_bit(values: list[float], position: int) -> None:
 @pytest.mark.parametrize("name", ["2s-md", "async-md", "auto"])
 def test_tuned_architectures_need_a_profile(name: str) -> None:
     with pytest.raises(PlanError, match="profile"):
-        plan_configuration(
-            manifest([1, 2, 3], [True] * 3), Configuration(name, ARCHITECTURES[name])
-        )
+        plan_configuration(program([1, 2, 3], [True] * 3), Configuration(name, ARCHITECTURES[name]))
 
 
 @given(st.integers(1, 40))
 def test_a_limit_is_kept_or_refused(pages: int) -> None:
-    network = manifest([4, 1, 3, 2, 4], [True] * 5, resident_pages=2)
+    network = program([4, 1, 3, 2, 4], [True] * 5, resident_pages=2)
     configuration = Configuration("2s", ARCHITECTURES["2s"], pages * PAGE)
     if pages < 6:
         with pytest.raises(PlanError, match=str(pages * PAGE)):

@@ -11,7 +11,6 @@ import pytest
 from loader.pool.pool import ReadPool
 from loader.readers.in_memory import MemoryReader
 from models.geometry.of_pack import cnn_of_pack
-from models.packs.manifest import Manifest
 from models.packs.pack import Pack
 from models.packs.target import host_target
 from pipeline.dataflow.conversion import Overlap, convert
@@ -23,6 +22,7 @@ from pipeline.devices.cpu import CpuDevice
 from pipeline.execution.engine import Engine
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice
+from pipeline.program.program import Program
 from pipeline.program.regions import Region
 from pipeline.program.steps import row_network
 from pipeline.schedule.architectures import ARCHITECTURES
@@ -32,10 +32,10 @@ from tests.pipeline.program.regions import random_regions
 from tests.pipeline.program.row_programs import random_network
 
 
-def check(manifest: Manifest, regions: tuple[Region, ...]) -> int:
+def check(program: Program, regions: tuple[Region, ...]) -> int:
     """Check that each region is an admissible schedule; return the firings."""
-    found = cnn_of_pack(manifest)
-    schedules = [region_schedule(manifest, found, region) for region in regions]
+    found = cnn_of_pack(program.pack.manifest)
+    schedules = [region_schedule(program, found, region) for region in regions]
     return sum(len(list(schedule.moments())) for schedule in schedules)
 
 
@@ -43,8 +43,8 @@ def test_what_the_engine_does_is_an_admissible_schedule() -> None:
     count = 0
     for number in range(50):
         random = Random(number)
-        manifest = random_network(random, random.randint(2, 14))
-        count += check(manifest, random_regions(random, row_network(manifest)))
+        program = random_network(random, random.randint(2, 14))
+        count += check(program, random_regions(random, row_network(program)))
     assert count > 300
 
 
@@ -53,18 +53,18 @@ def test_what_the_engine_does_is_an_admissible_schedule() -> None:
 def test_what_the_engine_does_in_many_programs(block: int) -> None:
     for number in range(1000 + 200 * block, 1000 + 200 * (block + 1)):
         random = Random(number)
-        manifest = random_network(random, random.randint(2, 14))
-        check(manifest, random_regions(random, row_network(manifest)))
+        program = random_network(random, random.randint(2, 14))
+        check(program, random_regions(random, row_network(program)))
 
 
 def test_the_check_notices_another_order_and_smaller_strips() -> None:
     noticed = tried = 0
     for number in range(20):
         random = Random(number)
-        manifest = random_network(random, 8)
-        found = cnn_of_pack(manifest)
-        for region in random_regions(random, row_network(manifest)):
-            made = region_schedule(manifest, found, region)
+        program = random_network(random, 8)
+        found = cnn_of_pack(program.pack.manifest)
+        for region in random_regions(random, row_network(program)):
+            made = region_schedule(program, found, region)
             wrong = [replace(made, order=made.order[::-1])] * (len(made.order) > 1)
             least = small_buffers(made.graph, made.counts).capacities
             wrong += [
@@ -94,25 +94,26 @@ def test_a_csdf_graph_runs_with_the_bits_of_whole_tensors(
     name: str, rows: int, tmp_path: Path
 ) -> None:
     pack = compiled(CASES[name], tmp_path)
-    graph = convert(cnn_of_pack(pack.manifest).cnn, Overlap.CHANNEL, rows)
+    graph = convert(cnn_of_pack(Program.as_compiled(pack).pack.manifest).cnn, Overlap.CHANNEL, rows)
     assert small_buffers(graph, firings(graph)).proven
-    regions = row_regions(pack.manifest, rows)
+    regions = row_regions(Program.as_compiled(pack), rows)
     assert {piece for region in regions for piece in region.pieces} == row_network(
-        pack.manifest
+        Program.as_compiled(pack)
     ).covered
-    assert check(pack.manifest, regions)
+    assert check(Program.as_compiled(pack), regions)
     assert answer(pack, regions) == answer(pack, ())
 
 
 def answer(pack: Pack, regions: tuple[Region, ...]) -> dict[str, bytes]:
     """Return the bytes of each output."""
-    plan = make_plan(pack.manifest, ARCHITECTURES["pre"], choice=Choice(regions=regions))
+    program = Program.as_compiled(pack)
+    plan = make_plan(program, ARCHITECTURES["pre"], choice=Choice(regions=regions))
     reader = MemoryReader(pack.weights_path.read_bytes())
-    inputs = inputs_for({port.name: port.shape for port in pack.manifest.inputs})
+    inputs = inputs_for({port.name: port.shape for port in program.inputs})
     with (
         closing(ReadPool()) as pool,
         closing(CpuDevice()) as device,
-        closing(Engine(pack, plan, device, pool, reader)) as engine,
+        closing(Engine(program, plan, device, pool, reader)) as engine,
     ):
         engine.open()
         outputs, _ = engine.run(inputs)

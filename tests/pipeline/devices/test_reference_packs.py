@@ -28,6 +28,7 @@ from pipeline.devices.cpu import CpuDevice
 from pipeline.execution.opened import opened
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice, Plan
+from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES
 from tests.examples import examples
 from tests.oracle.device import ReferenceDevice
@@ -137,13 +138,13 @@ def random_inputs(manifest: Manifest, seed: int) -> Tensors:
 
 def plans(pack: Pack) -> Iterator[Plan]:
     """Yield plans of all kinds of architectures, with the finest chunks or with whole layers."""
-    manifest = pack.manifest
+    program = Program.as_compiled(pack)
     fine, whole = Choice(chunk_bytes=0), Choice(chunk_bytes=1 << 30)
     for name, choice in (("pre", whole), ("seq", fine), ("sync", fine), ("async", whole)):
-        yield make_plan(manifest, ARCHITECTURES[name], choice=choice)
-    least = manifest.largest_chunk_bytes
+        yield make_plan(program, ARCHITECTURES[name], choice=choice)
+    least = program.largest_chunk_bytes
     for choice in (fine, whole, Choice(2 * least + 4096, least, ahead="tail")):
-        yield make_plan(manifest, ARCHITECTURES["2s"], choice=choice)
+        yield make_plan(program, ARCHITECTURES["2s"], choice=choice)
 
 
 def assert_agree(pack: Pack, pool: ReadPool, devices: Sequence[Device]) -> None:
@@ -153,7 +154,7 @@ def assert_agree(pack: Pack, pool: ReadPool, devices: Sequence[Device]) -> None:
     images = [random_inputs(pack.manifest, seed) for seed in range(2)]
     expected = [session.run(None, image)[0] for image in images]
     for device, plan in itertools.product(devices, plans(pack)):
-        with opened(pack, plan, device, pool) as engine:
+        with opened(Program.as_compiled(pack), plan, device, pool) as engine:
             for image, wanted in zip(images, expected, strict=True):
                 (result,) = engine.run(image)[0].values()
                 error = np.abs(result - wanted).max() / np.abs(wanted).max()

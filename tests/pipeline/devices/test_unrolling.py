@@ -16,6 +16,7 @@ from models.compiler import CompileOptions, compile_onnx
 from models.packs.pack import Pack, open_pack
 from models.runtime.heap import heap_bytes
 from pipeline.devices.cpu import CpuDevice
+from pipeline.program.prepare import prepare
 from tests.models.nets import parsed
 
 THREADS = (1, 2, 5, 16, 40)
@@ -115,7 +116,7 @@ def test_pieces_allocate_what_was_bounded(pack: Pack) -> None:
     assert max(map(max, peaks.values())) > 10 * PAGE_BYTES  # or nothing was measured
     for threads in THREADS:
         device.threads = threads
-        pieces = device.fitted(pack).manifest.pieces
+        pieces = prepare(pack, device).pieces
         for piece, peak, compiled in zip(
             pieces, peaks[str(threads)], pack.manifest.pieces, strict=True
         ):

@@ -14,6 +14,7 @@ from pipeline.benchmark import Configuration, Options, bench_pipeline
 from pipeline.devices.cpu import CpuDevice
 from pipeline.energy.meter import EnergyMeter, NoMeter, find_meter, integrate
 from pipeline.energy.power import Package, find_rails
+from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES
 
 NEVER = threading.TIMEOUT_MAX
@@ -252,8 +253,9 @@ def test_parts_add_up(
 
 
 def test_a_benchmark_has_the_energy_of_each_row(tiny_pack: Pack, tmp_path: Path) -> None:
+    program = Program.as_compiled(tiny_pack)
     rail = chip(tmp_path, ["GPU"]) / "curr1_input"
-    document = bench_pipeline(tiny_pack, [SEQ], Options(3, peers=()), meter=meter(tmp_path))
+    document = bench_pipeline(program, [SEQ], Options(3, peers=()), meter=meter(tmp_path))
     assert document["energy"] == "ina3221: GPU"
     for row in document["rows"]:
         assert row["energy_joules"] == pytest.approx({"median": 5, "p95": 5, "max": 5})
@@ -263,7 +265,7 @@ def test_a_benchmark_has_the_energy_of_each_row(tiny_pack: Pack, tmp_path: Path)
             rail.unlink()
 
     document = bench_pipeline(
-        tiny_pack,
+        program,
         [SEQ],
         Options(3, device=CpuDevice(1), peers=()),
         progress=vanish,
@@ -274,6 +276,8 @@ def test_a_benchmark_has_the_energy_of_each_row(tiny_pack: Pack, tmp_path: Path)
 
 
 def test_a_benchmark_without_a_meter_says_so(tiny_pack: Pack, tmp_path: Path) -> None:
-    document = bench_pipeline(tiny_pack, [], Options(1, peers=()), meter=find_meter(tmp_path))
+    document = bench_pipeline(
+        Program.as_compiled(tiny_pack), [], Options(1, peers=()), meter=find_meter(tmp_path)
+    )
     assert document["energy"] == NOTHING
     assert {row["energy_joules"] for row in document["rows"]} == {None}

@@ -14,7 +14,6 @@ from loader.pool.pool import ReadPool
 from loader.readers.in_memory import MemoryReader
 from models.compiler import compile_onnx
 from models.initial import filled
-from models.packs.manifest import Manifest
 from models.packs.pack import Pack, open_pack
 from models.packs.target import host_target
 from models.zoo.builder import Builder
@@ -31,6 +30,7 @@ from pipeline.planning.rows.explain import explain_regions
 from pipeline.planning.rows.in_groups import group_regions
 from pipeline.program.channels.groups import bottleneck_of, groups, height
 from pipeline.program.partitions import Cuts
+from pipeline.program.program import Program
 from pipeline.program.regions import Region, RegionError
 from pipeline.program.steps import planned_region
 from pipeline.schedule.architectures import ARCHITECTURES
@@ -112,31 +112,32 @@ def answer(
     architecture: str = "auto",
     device: Device | None = None,
 ) -> np.ndarray:
-    plan = make_plan(pack.manifest, ARCHITECTURES[architecture], choice=Choice(regions=regions))
+    program = Program.as_compiled(pack)
+    plan = make_plan(program, ARCHITECTURES[architecture], choice=Choice(regions=regions))
     reader = MemoryReader(pack.weights_path.read_bytes())
-    inputs = inputs_for({port.name: port.shape for port in pack.manifest.inputs})
-    with closing(Engine(pack, plan, device or CpuDevice(2), pool, reader)) as engine:
+    inputs = inputs_for({port.name: port.shape for port in program.inputs})
+    with closing(Engine(program, plan, device or CpuDevice(2), pool, reader)) as engine:
         engine.open()
         first, second = (engine.run(inputs)[0]["logits"] for _ in range(2))
     assert first.tobytes() == second.tobytes()
     return first
 
 
-def possible(manifest: Manifest) -> list[Region]:
+def possible(program: Program) -> list[Region]:
     found = []
-    for region in group_regions(manifest):
+    for region in group_regions(program):
         try:
-            planned_region(manifest, region)
+            planned_region(program, region)
         except RegionError:
             continue
         found.append(region)
     return found
 
 
-def together(manifest: Manifest, channels: int, rows: int) -> tuple[Region, ...]:
+def together(program: Program, channels: int, rows: int) -> tuple[Region, ...]:
     """Return all bottlenecks in groups of up to so many channels, and on as many rows as are given."""
     found = []
-    for item in manifest.bottlenecks:
+    for item in program.bottlenecks:
         size = max((each for each in item.sizes if each <= channels), default=item.sizes[0])
         found.append(Region(item.first_piece, item.end_piece, rows, channels=size))
     return tuple(found)
@@ -145,12 +146,12 @@ def together(manifest: Manifest, channels: int, rows: int) -> tuple[Region, ...]
 @pytest.mark.parametrize("name", CASES)
 def test_groups_give_what_the_whole_gives(name: str, pool: ReadPool, tmp_path: Path) -> None:
     pack = compiled(CASES[name], tmp_path)
-    manifest, block = pack.manifest, pack.manifest.target.block
-    assert manifest.bottlenecks
+    program, block = Program.as_compiled(pack), pack.manifest.target.block
+    assert program.bottlenecks
     whole = answer(pack, pool)
     most = np.abs(whole).max()
     for channels, rows in ((block, _SIDE), (2 * block, 9), (block, 4)):
-        regions = together(manifest, channels, _SIDE if CASES[name].gate else rows)
+        regions = together(program, channels, _SIDE if CASES[name].gate else rows)
         found = answer(pack, pool, regions)
         assert np.abs(found - whole).max() <= 1e-5 * most, regions
         assert found.tobytes() == answer(pack, pool, regions, "pre").tobytes()
@@ -161,7 +162,7 @@ def test_groups_give_what_the_whole_gives(name: str, pool: ReadPool, tmp_path: P
 @pytest.mark.parametrize("name", ["added", "gate"])
 def test_groups_on_other_devices(name: str, pool: ReadPool, tmp_path: Path) -> None:
     pack = compiled(CASES[name], tmp_path)
-    regions = together(pack.manifest, pack.manifest.target.block, _SIDE)
+    regions = together(Program.as_compiled(pack), pack.manifest.target.block, _SIDE)
     expected = answer(pack, pool, regions)
     with closing(CpuDevice(2)) as device:
         copied = answer(pack, pool, regions, "async", device)
@@ -176,18 +177,18 @@ def test_the_peak_does_not_move_with_the_expansion(tmp_path: Path) -> None:
     for expansion in (2, 4, 6, 8):
         folder = tmp_path / str(expansion)
         folder.mkdir()
-        manifest = compiled(Case(expansion=expansion, narrow=32), folder).manifest
+        program = Program.as_compiled(compiled(Case(expansion=expansion, narrow=32), folder))
         for rows in (_SIDE, 7):
-            regions = together(manifest, manifest.target.block, rows)
-            plan = make_plan(manifest, ARCHITECTURES["auto"], choice=Choice(regions=regions))
+            regions = together(program, program.target.block, rows)
+            plan = make_plan(program, ARCHITECTURES["auto"], choice=Choice(regions=regions))
             taken.setdefault(rows, []).append(plan.arena_bytes)
     assert all(len(set(arenas)) == 1 for arenas in taken.values()), taken
     assert taken[7][0] < taken[_SIDE][0]
 
 
 def test_every_channel_is_made_once(tmp_path: Path) -> None:
-    manifest = compiled(Case(narrow=24, expansion=6), tmp_path).manifest
-    for item in manifest.bottlenecks:
+    program = Program.as_compiled(compiled(Case(narrow=24, expansion=6), tmp_path))
+    for item in program.bottlenecks:
         for size in item.sizes:
             found = groups(item, size)
             assert [group.first for group in found] == [
@@ -199,23 +200,23 @@ def test_every_channel_is_made_once(tmp_path: Path) -> None:
 
 def test_the_smallest_plan_of_a_gated_network_runs_in_groups(tmp_path: Path) -> None:
     """A gate needs all rows: on rows alone its inner tensors would be whole."""
-    manifest = compiled(CASES["gate"], tmp_path).manifest
+    program = Program.as_compiled(compiled(CASES["gate"], tmp_path))
     auto = ARCHITECTURES["auto"]
-    least = fit(manifest, auto, LEAST).plan
+    least = fit(program, auto, LEAST).plan
     assert any(region.channels is not None for region in least.choice.regions)
-    without = manifest.model_copy(update={"bottlenecks": ()})
+    without = replace(program, bottlenecks=())
     assert least.total_bytes < fit(without, auto, LEAST).plan.total_bytes
-    (line, *_) = explain_regions(manifest, least)
-    inner = manifest.bottlenecks[0].channels
+    (line, *_) = explain_regions(program, least)
+    inner = program.bottlenecks[0].channels
     assert "on groups of channels" in line
     assert f" of {inner}" in line
-    roomy = fit(manifest, auto, Wanted(total_bytes=4 * least.total_bytes)).plan
+    roomy = fit(program, auto, Wanted(total_bytes=4 * least.total_bytes)).plan
     assert not any(region.channels is not None for region in roomy.choice.regions)
 
 
 def test_what_cannot_be_a_group_is_refused(tmp_path: Path) -> None:
-    manifest = compiled(CASES["gate"], tmp_path).manifest
-    item = manifest.bottlenecks[0]
+    program = Program.as_compiled(compiled(CASES["gate"], tmp_path))
+    item = program.bottlenecks[0]
     first, end, size = item.first_piece, item.end_piece, item.sizes[0]
     for region, reason in (
         (Region(first, end, _SIDE, channels=size + 1), "channels, not of"),
@@ -225,15 +226,15 @@ def test_what_cannot_be_a_group_is_refused(tmp_path: Path) -> None:
         (Region(first, end, 8, columns=8, channels=size), "8 columns"),
     ):
         with pytest.raises(RegionError, match=reason):
-            planned_region(manifest, region)
+            planned_region(program, region)
 
 
 def test_strips_hold_what_a_group_makes(tmp_path: Path) -> None:
     """Eq. 3: beside input and result a group of the expansion and one of the depthwise convolution."""
-    manifest = compiled(Case(stride=2), tmp_path).manifest
-    region = together(manifest, manifest.target.block, _SIDE)[0]
-    plan = planned_region(manifest, region)
-    item = bottleneck_of(manifest, region)
+    program = Program.as_compiled(compiled(Case(stride=2), tmp_path))
+    region = together(program, program.target.block, _SIDE)[0]
+    plan = planned_region(program, region)
+    item = bottleneck_of(program, region)
     made = [
         4 * region.channels * math.prod(operator.shape[2:])
         for operator in item.operators[:2]
@@ -243,9 +244,9 @@ def test_strips_hold_what_a_group_makes(tmp_path: Path) -> None:
 
 
 def test_partitions_keep_the_bottlenecks_that_they_have_whole(tmp_path: Path) -> None:
-    manifest = compiled(CASES["added"], tmp_path).manifest
-    first, second = manifest.bottlenecks
-    cuts = Cuts(manifest)
+    program = Program.as_compiled(compiled(CASES["added"], tmp_path))
+    first, second = program.bottlenecks
+    cuts = Cuts(program)
     for place in cuts.places:
         parts = cuts.parts([place])
         held = [len(part.bottlenecks) for part in parts]
@@ -263,12 +264,12 @@ def test_mobilenet_takes_a_third_of_its_expansion(pool: ReadPool, tmp_path: Path
     source = tmp_path / "m.onnx"
     onnx.save(filled(mobilenet_v2(224), seed=2), source)
     pack = open_pack(compile_onnx(source, tmp_path / "m"))
-    manifest = pack.manifest
+    program = Program.as_compiled(pack)
     regions = tuple(
-        replace(region, rows=-(-height(bottleneck_of(manifest, region).operators[-1]) // 8))
-        for region in together(manifest, manifest.target.block, 1)
+        replace(region, rows=-(-height(bottleneck_of(program, region).operators[-1]) // 8))
+        for region in together(program, program.target.block, 1)
     )
-    plan = make_plan(manifest, ARCHITECTURES["auto"], choice=Choice(regions=regions))
+    plan = make_plan(program, ARCHITECTURES["auto"], choice=Choice(regions=regions))
     assert plan.arena_bytes <= 5_619_712 / 3
     whole = answer(pack, pool)
     assert np.abs(answer(pack, pool, regions) - whole).max() <= 1e-5 * np.abs(whole).max()

@@ -18,6 +18,7 @@ from models.packs.pack import Pack, open_pack
 from pipeline.devices.cpu import CpuDevice
 from pipeline.execution.engine import Engine
 from pipeline.planning.make import make_plan
+from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES
 from tests.models.darknet.cfgs import (
     SMALL,
@@ -62,9 +63,10 @@ def answer(
     pack: Pack, image: NDArray[np.float32], architecture: str, ring: int | None, opened: Open
 ) -> list[NDArray[Any]]:
     """Return the outputs in the order of the manifest, of a second sweep in the same memory."""
-    plan = make_plan(pack.manifest, ARCHITECTURES[architecture], ring)
+    program = Program.as_compiled(pack)
+    plan = make_plan(program, ARCHITECTURES[architecture], ring)
     pool = ReadPool()
-    engine = Engine(pack, plan, CpuDevice(), pool, opened(pack.weights_path))
+    engine = Engine(program, plan, CpuDevice(), pool, opened(pack.weights_path))
     try:
         engine.open()
         name = pack.manifest.inputs[0].name

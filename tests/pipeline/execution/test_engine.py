@@ -19,7 +19,6 @@ from loader.pool.pool import ReadPool
 from loader.readers.in_memory import MemoryReader
 from models.compiler import CompileOptions, compile_onnx
 from models.initial import filled
-from models.packs.choice import streamed_bytes
 from models.packs.pack import Pack, open_pack
 from models.packs.records.pieces import Piece
 from models.zoo.builder import Builder
@@ -30,6 +29,8 @@ from pipeline.execution.engine import Engine
 from pipeline.execution.errors import CancelledError, DeadlineError, EngineClosedError, InputError
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice
+from pipeline.program.choice import streamed_bytes
+from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES
 from pipeline.schedule.trace import TraceEvent
 from pipeline.schedule.validator import violations
@@ -83,6 +84,7 @@ OpenEngine = Callable[..., tuple[Engine, MemoryReader]]
 @pytest.fixture
 def open_engine(pack: Pack) -> Iterator[OpenEngine]:
     """Return a function that opens an engine over an in-memory weights.bin; all are closed."""
+    program = Program.as_compiled(pack)
     pool, device = ReadPool(), CpuDevice()
     opened: list[tuple[Engine, MemoryReader]] = []
 
@@ -93,8 +95,8 @@ def open_engine(pack: Pack) -> Iterator[OpenEngine]:
         **options: Any,
     ) -> tuple[Engine, MemoryReader]:
         reader = MemoryReader(pack.weights_path.read_bytes())
-        plan = make_plan(pack.manifest, ARCHITECTURES[architecture], ring, choice)
-        engine = Engine(pack, plan, device, pool, reader, **options)
+        plan = make_plan(program, ARCHITECTURES[architecture], ring, choice)
+        engine = Engine(program, plan, device, pool, reader, **options)
         opened.append((engine, reader))
         engine.open()
         return engine, reader
@@ -108,8 +110,9 @@ def open_engine(pack: Pack) -> Iterator[OpenEngine]:
 
 
 def rings(pack: Pack) -> list[int]:
-    layer = pack.manifest.largest_layer_bytes
-    return [pack.manifest.largest_chunk_bytes, layer // 2, layer, 3 * layer]
+    program = Program.as_compiled(pack)
+    layer = program.largest_layer_bytes
+    return [program.largest_chunk_bytes, layer // 2, layer, 3 * layer]
 
 
 class FailingDevice(Device):
@@ -132,11 +135,12 @@ class FailingKernel(Kernel):
 
 
 def test_a_kernel_that_fails_is_named(pack: Pack, image: Tensor) -> None:
+    program = Program.as_compiled(pack)
     pool, reader = ReadPool(), MemoryReader(pack.weights_path.read_bytes())
-    plan = make_plan(pack.manifest, ARCHITECTURES["2s"])
-    engine = Engine(pack, plan, FailingDevice(), pool, reader)
+    plan = make_plan(program, ARCHITECTURES["2s"])
+    engine = Engine(program, plan, FailingDevice(), pool, reader)
     engine.open()
-    first = pack.manifest.layers[0]
+    first = program.layers[0]
     with pytest.raises(KernelError) as caught:
         engine.run({"image": image})
     assert str(caught.value) == f"layer {first.name!r} ({first.operator}): no such instruction"
@@ -159,21 +163,22 @@ class FullDevice(CpuDevice):
 
 @pytest.mark.parametrize("full", ["staging", "shared", "own", "scratch"])
 def test_an_engine_without_memory_leaves_no_client_behind(pack: Pack, full: Use) -> None:
+    program = Program.as_compiled(pack)
     pool, reader = ReadPool(), MemoryReader(pack.weights_path.read_bytes())
-    plan = make_plan(pack.manifest, ARCHITECTURES["2s"])
+    plan = make_plan(program, ARCHITECTURES["2s"])
     before = pool.statistics().clients
     with pytest.raises(OSError, match="allocate"):
-        Engine(pack, plan, FullDevice(full), pool, reader)
+        Engine(program, plan, FullDevice(full), pool, reader)
     assert pool.statistics().clients == before
     pool.close()
 
 
 def test_the_pack_is_a_hard_case(pack: Pack) -> None:
-    manifest = pack.manifest
-    assert manifest.largest_chunk_bytes < manifest.largest_layer_bytes // 4
-    assert any(layer.end_piece - layer.first_piece > 2 for layer in manifest.layers)
-    assert any(value.parent is not None for value in manifest.values)
-    assert any(span.resident for span in manifest.spans)
+    program = Program.as_compiled(pack)
+    assert program.largest_chunk_bytes < program.largest_layer_bytes // 4
+    assert any(layer.end_piece - layer.first_piece > 2 for layer in program.layers)
+    assert any(value.parent is not None for value in program.values)
+    assert any(span.resident for span in program.spans)
 
 
 CHOICES = {
@@ -218,26 +223,26 @@ def test_memory_is_that_of_the_equations(
 
     Beside them are the biases of layers that are cut, which all their chunks need.
     """
-    manifest = pack.manifest
-    shared = sum(span.length for span in manifest.spans if span.resident)
+    program = Program.as_compiled(pack)
+    shared = sum(span.length for span in program.spans if span.resident)
     engine, _ = open_engine(name, choice=Choice(chunk_bytes=chunk))
     engine.run({"image": image})
     memory, plan = engine.statistics().memory, engine.plan
     held = memory["staging"] + memory["ring"] + memory["resident"]
     largest = max(
-        streamed_bytes(manifest, step)
+        streamed_bytes(program, step)
         for step in plan.steps
         if isinstance(step, Piece)
-        if step.span is not None and not manifest.spans[step.span].resident
+        if step.span is not None and not program.spans[step.span].resident
     )
     if name == "pre":
-        assert held == sum(span.length for span in manifest.spans)
+        assert held == sum(span.length for span in program.spans)
     else:
         factor = {"seq": 2, "sync": 4, "async": 2, "2s": 1}[name]
         assert held == factor * largest + shared
         assert plan.equation_bytes == factor * largest
         if chunk == 1 << 30:
-            assert abs(largest - manifest.largest_layer_bytes) < 4096  # without its bias
+            assert abs(largest - program.largest_layer_bytes) < 4096  # without its bias
 
 
 def test_what_is_allocated_is_what_was_planned(open_engine: OpenEngine, image: Tensor) -> None:
@@ -273,7 +278,7 @@ def test_a_flipped_bit_in_any_span_is_found_before_an_answer(
     engine, reader = open_engine()
     good = reader.content
     for number in engine.plan.streamed:
-        span = pack.manifest.spans[number]
+        span = Program.as_compiled(pack).spans[number]
         damaged = bytearray(good)
         damaged[span.offset + span.length // 2] ^= 1
         reader.content = bytes(damaged)
@@ -285,11 +290,12 @@ def test_a_flipped_bit_in_any_span_is_found_before_an_answer(
 
 
 def test_a_flipped_bit_in_a_resident_span_is_found_at_load(pack: Pack) -> None:
+    program = Program.as_compiled(pack)
     content = bytearray(pack.weights_path.read_bytes())
-    content[pack.manifest.spans[0].offset + 1] ^= 1
+    content[program.spans[0].offset + 1] ^= 1
     pool = ReadPool()
-    plan = make_plan(pack.manifest, ARCHITECTURES["2s"])
-    engine = Engine(pack, plan, CpuDevice(), pool, MemoryReader(bytes(content)))
+    plan = make_plan(program, ARCHITECTURES["2s"])
+    engine = Engine(program, plan, CpuDevice(), pool, MemoryReader(bytes(content)))
     with pytest.raises(ChecksumError):
         engine.open()
     engine.close()
@@ -299,7 +305,7 @@ def test_a_flipped_bit_in_a_resident_span_is_found_at_load(pack: Pack) -> None:
 def test_a_failed_read_costs_one_request(
     pack: Pack, open_engine: OpenEngine, image: Tensor, expected: Tensor
 ) -> None:
-    engine, reader = open_engine(ring=pack.manifest.largest_chunk_bytes)
+    engine, reader = open_engine(ring=Program.as_compiled(pack).largest_chunk_bytes)
     for turn in range(len(engine.plan.groups)):
         seen = 0
 
@@ -409,6 +415,7 @@ def test_two_engines_share_a_pool_and_a_device(
 
 
 def test_buffers_of_a_closed_engine_are_gone(pack: Pack, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = Program.as_compiled(pack)
     closed: list[int] = []
     original = Buffer.close
 
@@ -418,8 +425,14 @@ def test_buffers_of_a_closed_engine_are_gone(pack: Pack, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(Buffer, "close", close)
     pool = ReadPool()
-    plan = make_plan(pack.manifest, ARCHITECTURES["2s"])
-    engine = Engine(pack, plan, CpuDevice(), pool, MemoryReader(pack.weights_path.read_bytes()))
+    plan = make_plan(program, ARCHITECTURES["2s"])
+    engine = Engine(
+        program,
+        plan,
+        CpuDevice(),
+        pool,
+        MemoryReader(pack.weights_path.read_bytes()),
+    )
     engine.open()
     engine.close()
     pool.close()

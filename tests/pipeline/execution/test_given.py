@@ -26,6 +26,7 @@ from pipeline.execution.given import Arrays, copies
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice, Plan
 from pipeline.program.lives import taken_by_rows
+from pipeline.program.program import Program
 from pipeline.program.regions import Region
 from pipeline.program.row_network import RowNetwork
 from pipeline.schedule.architectures import ARCHITECTURES
@@ -45,13 +46,13 @@ def pack(tmp_path_factory: pytest.TempPathFactory) -> Pack:
 
 def plans(pack: Pack) -> dict[str, Plan]:
     """A sweep that reads its input whole, and ones whose region takes it by rows."""
-    manifest, auto = pack.manifest, ARCHITECTURES["auto"]
-    network = RowNetwork(manifest)
-    end = max(n for n in range(1, len(manifest.pieces)) if network.within(range(n)) is not None)
-    found = {"whole": make_plan(manifest, auto)}
+    program, auto = Program.as_compiled(pack), ARCHITECTURES["auto"]
+    network = RowNetwork(program)
+    end = max(n for n in range(1, len(program.pieces)) if network.within(range(n)) is not None)
+    found = {"whole": make_plan(program, auto)}
     for rows in (1, 3, 8):
         regions = (Region(0, end, rows),)
-        found[f"{rows} rows"] = make_plan(manifest, auto, choice=Choice(regions=regions))
+        found[f"{rows} rows"] = make_plan(program, auto, choice=Choice(regions=regions))
     return found
 
 
@@ -59,7 +60,7 @@ def plans(pack: Pack) -> dict[str, Plan]:
 def opened(pack: Pack, plan: Plan) -> Iterator[Engine]:
     pool = ReadPool()
     reader = MemoryReader(pack.weights_path.read_bytes())
-    engine = Engine(pack, plan, CpuDevice(), pool, reader)
+    engine = Engine(Program.as_compiled(pack), plan, CpuDevice(), pool, reader)
     try:
         engine.open()
         yield engine
@@ -79,7 +80,7 @@ KINDS = ("whole", "1 rows", "3 rows", "8 rows")
 @pytest.mark.parametrize("kind", KINDS)
 def test_pictures_and_their_tensors_give_the_same_bits(pack: Pack, kind: str) -> None:
     plan = plans(pack)[kind]
-    assert bool(taken_by_rows(pack.manifest, plan.steps)) == (kind != "whole")
+    assert bool(taken_by_rows(Program.as_compiled(pack), plan.steps)) == (kind != "whole")
     with opened(pack, plan) as engine, opened(pack, plans(pack)["whole"]) as other:
         for seed in range(3):
             expected = other.run({"image": RECIPE.apply(picture(seed))})[0]["logits"]

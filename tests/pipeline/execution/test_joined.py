@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from loader.pool.pool import ReadPool
 from loader.readers.in_memory import MemoryReader
-from models.packs.pack import Pack, open_pack
+from models.packs.pack import open_pack
 from models.packs.records.pieces import Piece
 from pipeline.devices.cpu import CpuDevice
 from pipeline.execution.engine import Engine
@@ -18,6 +18,8 @@ from pipeline.execution.opened import opened
 from pipeline.planning.joining.joined import apart, joined
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice, Plan
+from pipeline.program.prepare import prepare
+from pipeline.program.program import Program
 from pipeline.program.regions import Region
 from pipeline.schedule.architectures import ARCHITECTURES
 from pipeline.schedule.trace import TraceEvent
@@ -45,15 +47,15 @@ PLANS = {
 
 
 @pytest.fixture(scope="module")
-def pack(tmp_path_factory: pytest.TempPathFactory) -> Pack:
+def program(tmp_path_factory: pytest.TempPathFactory) -> Program:
     folder = Path(tmp_path_factory.mktemp("repository"))
-    return CpuDevice(1, native=False).fitted(open_pack(small_pack(folder)))
+    return prepare(open_pack(small_pack(folder)), CpuDevice(1, native=False))
 
 
-def planned(pack: Pack, name: str) -> Plan:
+def planned(program: Program, name: str) -> Plan:
     architecture, choice = PLANS[name]
-    plan = make_plan(pack.manifest, ARCHITECTURES[architecture], choice=choice)
-    return joined(pack.manifest, plan)
+    plan = make_plan(program, ARCHITECTURES[architecture], choice=choice)
+    return joined(program, plan)
 
 
 def images(count: int) -> list[Tensor]:
@@ -75,13 +77,13 @@ def answers(engine: Engine) -> list[bytes]:
 
 @pytest.mark.parametrize("native", [False, True])
 @pytest.mark.parametrize("name", PLANS)
-def test_joined_is_the_same_as_apart(pack: Pack, name: str, native: bool) -> None:
-    plan, device, pool = planned(pack, name), CpuDevice(1, native=native), ReadPool()
-    content = pack.weights_path.read_bytes()
+def test_joined_is_the_same_as_apart(program: Program, name: str, native: bool) -> None:
+    plan, device, pool = planned(program, name), CpuDevice(1, native=native), ReadPool()
+    content = program.pack.weights_path.read_bytes()
     found = []
     for each in (plan, apart(plan)):
         reader = MemoryReader(content)
-        with opened(pack, each, device, pool, reader) as engine:
+        with opened(program, each, device, pool, reader) as engine:
             found.append(answers(engine))
     pool.close()
     assert found[0] == found[1]
@@ -89,19 +91,16 @@ def test_joined_is_the_same_as_apart(pack: Pack, name: str, native: bool) -> Non
 
 def test_quantised_kernels_join_and_their_scratch_is_that_of_the_largest(tmp_path: Path) -> None:
     device = CpuDevice(1, native=False)  # native kernels have a piece each
-    quantised = device.fitted(compiled(written(qdq(), tmp_path / "m.onnx"), tmp_path))
-    plan = joined(quantised.manifest, make_plan(quantised.manifest, ARCHITECTURES["pre"]))
+    quantised = prepare(compiled(written(qdq(), tmp_path / "m.onnx"), tmp_path), device)
+    plan = joined(quantised, make_plan(quantised, ARCHITECTURES["pre"]))
     assert plan.launches < len(plan.steps) - 1
     alone = apart(plan)
     kept = sum(
         step.scratch_bytes
         for step in plan.steps
-        if isinstance(step, Piece) and not quantised.manifest.graphs[step.graph].is_one
+        if isinstance(step, Piece) and step.graph not in quantised.one_kernel
     )
-    assert (
-        plan.scratch_bytes
-        <= make_plan(quantised.manifest, ARCHITECTURES["pre"]).scratch_bytes + kept
-    )
+    assert plan.scratch_bytes <= make_plan(quantised, ARCHITECTURES["pre"]).scratch_bytes + kept
     given = {"x": np.random.default_rng(2).standard_normal((1, 64, 8, 8)).astype(np.float32)}
     with opened(quantised, plan, device) as one, opened(quantised, alone, device) as other:
         for _ in range(2):
@@ -109,23 +108,26 @@ def test_quantised_kernels_join_and_their_scratch_is_that_of_the_largest(tmp_pat
 
 
 @pytest.mark.parametrize("name", ["pre", "several in one read", "residents", "lanes"])
-def test_there_is_something_to_join(pack: Pack, name: str) -> None:
-    plan = planned(pack, name)
+def test_there_is_something_to_join(program: Program, name: str) -> None:
+    plan = planned(program, name)
     assert plan.launches < len(plan.steps)
 
 
-def test_a_device_that_joins_nothing_runs_them_one_by_one(pack: Pack) -> None:
-    plan = planned(pack, "pre")
-    with opened(pack, plan, ReferenceDevice()) as engine, opened(pack, plan, CpuDevice(1)) as other:
+def test_a_device_that_joins_nothing_runs_them_one_by_one(program: Program) -> None:
+    plan = planned(program, "pre")
+    with (
+        opened(program, plan, ReferenceDevice()) as engine,
+        opened(program, plan, CpuDevice(1)) as other,
+    ):
         (image,) = images(1)
         found, expected = (each.run({"image": image})[0]["logits"] for each in (engine, other))
     assert np.abs(found - expected).max() <= 1e-5 * np.abs(expected).max()
 
 
 @pytest.mark.parametrize("name", ["pre", "several in one read"])
-def test_a_trace_of_joined_steps_is_one_of_the_schedule(pack: Pack, name: str) -> None:
-    plan, events = planned(pack, name), list[TraceEvent]()
-    with opened(pack, plan, CpuDevice(1)) as engine:
+def test_a_trace_of_joined_steps_is_one_of_the_schedule(program: Program, name: str) -> None:
+    plan, events = planned(program, name), list[TraceEvent]()
+    with opened(program, plan, CpuDevice(1)) as engine:
         engine.run({"image": images(1)[0]}, record=events.append)
     kernels = len(plan.steps)
     assert not violations(events, writes(plan), kernels)
@@ -133,8 +135,8 @@ def test_a_trace_of_joined_steps_is_one_of_the_schedule(pack: Pack, name: str) -
     assert len(ends) == len(plan.steps)
 
 
-def test_who_cancels_is_heard_before_each_launch(pack: Pack) -> None:
-    plan = planned(pack, "several in one read")
+def test_who_cancels_is_heard_before_each_launch(program: Program) -> None:
+    plan = planned(program, "several in one read")
     asked = 0
 
     def cancelled() -> bool:
@@ -142,7 +144,7 @@ def test_who_cancels_is_heard_before_each_launch(pack: Pack) -> None:
         asked += 1
         return asked == 3
 
-    with opened(pack, plan, CpuDevice(1)) as engine:
+    with opened(program, plan, CpuDevice(1)) as engine:
         (image,) = images(1)
         expected = engine.run({"image": image})[0]["logits"]
         with pytest.raises(CancelledError):

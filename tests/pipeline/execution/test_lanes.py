@@ -29,6 +29,7 @@ from pipeline.execution.lanes import Lane, LaneRun
 from pipeline.execution.leases import SharedArena
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice
+from pipeline.program.program import Program
 from pipeline.program.regions import Region
 from pipeline.schedule.architectures import ARCHITECTURES
 from tests.pipeline.execution.hooked import HookedDevice
@@ -65,13 +66,14 @@ class Opened:
         choice: Choice | None = None,
         copied: bool = False,
     ) -> None:
+        program = Program.as_compiled(pack)
         self.device, self.pool = HookedDevice(lanes), ReadPool()
         self.reader = MemoryReader(pack.weights_path.read_bytes())
         chosen = replace(choice or Choice(64 << 10), lanes=lanes)
         architecture = ARCHITECTURES["async-md" if copied else "2s"]
-        self.plan = make_plan(pack.manifest, architecture, choice=chosen)
+        self.plan = make_plan(program, architecture, choice=chosen)
         lease = None if arena is None else arena.join(self.plan.arena_bytes)
-        self.engine = Engine(pack, self.plan, self.device, self.pool, self.reader, lease=lease)
+        self.engine = Engine(program, self.plan, self.device, self.pool, self.reader, lease=lease)
         self.engine.open()
 
     def close(self) -> None:
@@ -107,7 +109,9 @@ def answer(found: Any) -> Tensor:
 
 def test_the_plan_counts_lanes(pack: Pack) -> None:
     plans = [
-        make_plan(pack.manifest, ARCHITECTURES["2s"], choice=Choice(64 << 10, lanes=lanes))
+        make_plan(
+            Program.as_compiled(pack), ARCHITECTURES["2s"], choice=Choice(64 << 10, lanes=lanes)
+        )
         for lanes in (1, LANES)
     ]
     one, many = plans
@@ -140,7 +144,7 @@ def test_lanes_on_rows_give_the_same_bits(
 ) -> None:
     """Strips of a region lie in each lane's own arena; phases run for all lanes before the next one."""
     opened = Opened(pack, 3, choice=Choice(regions=(Region(0, 2, 2, in_arena=in_arena),)))
-    assert len(opened.plan.steps) > len(pack.manifest.pieces)
+    assert len(opened.plan.steps) > len(Program.as_compiled(pack).pieces)
     assert bool(opened.plan.arena_weights) == in_arena
     found = opened.engine.run_lanes([Lane({"image": image(seed)}) for seed in range(3)])
     for seed, each in enumerate(found):
@@ -379,7 +383,7 @@ def test_only_a_read_into_the_arena_that_never_ends_loses_it(
     arena, goes_on = SharedArena(Space(1 << 20)), threading.Event()
     choice = Choice(regions=(Region(0, 2, 2, in_arena=in_arena),))
     opened = Opened(pack, 1, arena, choice)
-    last = pack.manifest.spans[opened.plan.streamed[opened.plan.groups[0].end_span - 1]]
+    last = Program.as_compiled(pack).spans[opened.plan.streamed[opened.plan.groups[0].end_span - 1]]
     end = last.offset + last.length
 
     def hang(offset: int, length: int) -> None:

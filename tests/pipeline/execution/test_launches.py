@@ -22,6 +22,8 @@ from pipeline.execution.opened import opened
 from pipeline.planning.joining.joined import joined
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice, Plan
+from pipeline.program.prepare import prepare
+from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES
 from tests.models.nets import CHUNK_BYTES, inputs_for, parsed
 from tests.pipeline.devices.elementwise.chains import library, needs_library
@@ -114,13 +116,12 @@ def pool() -> Iterator[ReadPool]:
 
 
 @st.composite
-def plans(draw: st.DrawFn, pack: Pack) -> Plan:
-    manifest = pack.manifest
+def plans(draw: st.DrawFn, program: Program) -> Plan:
     architecture = ARCHITECTURES[draw(st.sampled_from(("pre", "2s", "auto", "seq")))]
     chunk = draw(st.sampled_from((None, CHUNK_BYTES)))
-    spans = range(len(manifest.spans))
+    spans = range(len(program.spans))
     plan = make_plan(
-        manifest,
+        program,
         architecture,
         choice=Choice(
             ring_bytes=None if architecture.resident else 64 << 10,
@@ -128,7 +129,7 @@ def plans(draw: st.DrawFn, pack: Pack) -> Plan:
             resident=tuple(sorted(draw(st.sets(st.sampled_from(spans))))),
         ),
     )
-    return joined(manifest, plan, draw(st.none() | st.integers(0, 150_000)))
+    return joined(program, plan, draw(st.none() | st.integers(0, 150_000)))
 
 
 def _chains() -> list[Any]:
@@ -139,8 +140,8 @@ def _chains() -> list[Any]:
 @pytest.mark.parametrize("chains", _chains())
 def test_as_many_launches_as_the_plan_says(pack: Pack, pool: ReadPool, chains: str) -> None:
     with closing(_Device(chains)) as device:
-        fitted = device.fitted(pack)
-        inputs = inputs_for({port.name: port.shape for port in pack.manifest.inputs})
+        fitted = prepare(pack, device)
+        inputs = inputs_for({port.name: port.shape for port in Program.as_compiled(pack).inputs})
         expected: list[np.ndarray[Any, Any]] = []
 
         @settings(max_examples=12, deadline=None)
@@ -160,12 +161,13 @@ def test_what_joins_depends_on_who_computes_chains(pack: Pack) -> None:
     launches = {}
     for chains in ("onnxruntime", "nodes", "library"):
         with closing(_Device(chains)) as device:
-            manifest = device.fitted(pack).manifest
-            plan = joined(manifest, make_plan(manifest, ARCHITECTURES["pre"]))
+            program = prepare(pack, device)
+            plan = joined(program, make_plan(program, ARCHITECTURES["pre"]))
             launches[chains] = plan.launches
     assert launches["nodes"] == launches["onnxruntime"] < launches["library"]
 
 
 def test_what_no_device_was_asked_of_is_not_joined(pack: Pack) -> None:
-    plan = make_plan(pack.manifest, ARCHITECTURES["pre"])
-    assert joined(pack.manifest, plan) == plan
+    program = Program.as_compiled(pack)
+    plan = make_plan(program, ARCHITECTURES["pre"])
+    assert joined(program, plan) == plan

@@ -14,6 +14,7 @@ from models.packs.pack import open_pack
 from pipeline.devices.cpu import CpuDevice
 from pipeline.execution.engine import Engine
 from pipeline.planning.make import make_plan
+from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES
 
 
@@ -30,8 +31,10 @@ def test_streamed_networks_equal_preloaded_ones(name: str, tmp_path: Path) -> No
     def answer(
         architecture: str, ring: int | None
     ) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
-        plan = make_plan(pack.manifest, ARCHITECTURES[architecture], ring)
-        engine = Engine(pack, plan, device, pool, open_reader(pack.weights_path))
+        plan = make_plan(Program.as_compiled(pack), ARCHITECTURES[architecture], ring)
+        engine = Engine(
+            Program.as_compiled(pack), plan, device, pool, open_reader(pack.weights_path)
+        )
         try:
             engine.open()
             return engine.run({"image": image})[0]["logits"]

@@ -18,6 +18,7 @@ from pipeline.execution.leases import Lease, OwnArena
 from pipeline.execution.opened import open_engine, opened
 from pipeline.measuring.sample_inputs import random_inputs
 from pipeline.planning.make import make_plan
+from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES
 
 
@@ -59,14 +60,18 @@ def lease_of(device: Device, step: str) -> Callable[[], Lease]:
 
 @pytest.mark.parametrize("name", ["pre", "2s", "async"])
 def test_an_engine_answers_inside_and_is_closed_outside(tiny_pack: Pack, name: str) -> None:
-    plan = make_plan(tiny_pack.manifest, ARCHITECTURES[name])
-    inputs, device = random_inputs(tiny_pack.manifest), Failing("none")
-    with opened(tiny_pack, plan, device) as engine:
+    program = Program.as_compiled(tiny_pack)
+    plan = make_plan(program, ARCHITECTURES[name])
+    inputs, device = random_inputs(program), Failing("none")
+    with opened(program, plan, device) as engine:
         assert engine.run(inputs)[0]
     with pytest.raises(EngineClosedError):
         engine.run(inputs)
     reader = MemoryReader(tiny_pack.weights_path.read_bytes())
-    with pytest.raises(KeyError), opened(tiny_pack, plan, device, reader=reader):
+    with (
+        pytest.raises(KeyError),
+        opened(program, plan, device, reader=reader),
+    ):
         raise KeyError
     assert reader.closed
     assert device.held == 0
@@ -82,13 +87,14 @@ def test_an_engine_answers_inside_and_is_closed_outside(tiny_pack: Pack, name: s
     ],
 )
 def test_what_fails_leaves_nothing_open(tiny_pack: Pack, step: str, error: type[Exception]) -> None:
-    plan = make_plan(tiny_pack.manifest, ARCHITECTURES["pre"])
+    program = Program.as_compiled(tiny_pack)
+    plan = make_plan(program, ARCHITECTURES["pre"])
     device, pool = Failing(step), ReadPool()
     before = pool.statistics().clients
     content = tiny_pack.weights_path.read_bytes()
     reader = MemoryReader(content[:4096] if step == "residents" else content)
     with pytest.raises(error):
-        open_engine(tiny_pack, plan, device, pool, reader, lease=lease_of(device, step))
+        open_engine(program, plan, device, pool, reader, lease=lease_of(device, step))
     assert reader.closed
     assert device.held == 0
     assert pool.statistics().clients == before

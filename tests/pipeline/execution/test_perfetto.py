@@ -8,16 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.packs.manifest import Manifest
 from pipeline.execution.perfetto import trace_document
 from pipeline.planning.joining.joined import joined
 from pipeline.planning.plan import Plan
+from pipeline.program.program import Program
 from pipeline.timing.simulator import simulate
 from tests.pipeline.plans import durations, plans
 
 
 @given(plans(), st.data())
-def test_steps_in_one_launch_are_one_bar(drawn: tuple[Manifest, Plan], data: st.DataObject) -> None:
+def test_steps_in_one_launch_are_one_bar(drawn: tuple[Program, Plan], data: st.DataObject) -> None:
     source, plan = drawn
     longer = joined(source, plan)
     events = simulate(plan.stages, data.draw(durations(plan))).events

@@ -27,6 +27,7 @@ from pipeline.planning.make import make_plan
 from pipeline.planning.partitions.plan import pipeline_plan
 from pipeline.planning.plan import Choice
 from pipeline.program.partitions import Cuts
+from pipeline.program.program import Program
 from pipeline.program.regions import Action, Move, Region
 from pipeline.program.steps import planned_region, row_network
 from pipeline.schedule.architectures import ARCHITECTURES
@@ -364,12 +365,13 @@ def answers(
     requests: Sequence[Outputs] | None = None,
 ) -> list[Outputs]:
     """Return what ``requests`` get, None: two."""
-    plan = make_plan(pack.manifest, ARCHITECTURES[architecture], choice=Choice(regions=regions))
+    program = Program.as_compiled(pack)
+    plan = make_plan(program, ARCHITECTURES[architecture], choice=Choice(regions=regions))
     reader = MemoryReader(pack.weights_path.read_bytes())
-    ports = {port.name: port.shape for port in pack.manifest.inputs}
+    ports = {port.name: port.shape for port in program.inputs}
     one = inputs_for(ports)
     asked = requests or [one, {n: -a for n, a in one.items()}]
-    with closing(Engine(pack, plan, *machine, reader)) as engine:
+    with closing(Engine(program, plan, *machine, reader)) as engine:
         engine.open()
         return [engine.run(inputs)[0] for inputs in asked]
 
@@ -384,8 +386,8 @@ def same_bits(found: list[Outputs], expected: list[Outputs]) -> bool:
 @pytest.mark.parametrize("name", CASES)
 def test_rows_have_the_bits_of_whole_tensors(name: str, machine: Machine, tmp_path: Path) -> None:
     pack = compiled(CASES[name], tmp_path)
-    network = row_network(pack.manifest)
-    assert len(pack.manifest.pieces) - len(network.covered) == CASES[name].whole
+    network = row_network(Program.as_compiled(pack))
+    assert len(Program.as_compiled(pack).pieces) - len(network.covered) == CASES[name].whole
     expected = answers(pack, machine)
     for rows in _ROWS:
         regions = largest_regions(network, rows)
@@ -439,9 +441,9 @@ def test_what_is_no_number_stays_where_it_was(name: str, machine: Machine, tmp_p
     Outside of the blocked layout it does so in vectors along the width, so no tiles are made there.
     """
     pack = tiled_pack(compiled(_MAXIMA[name], tmp_path))
-    network = row_network(pack.manifest)
+    network = row_network(Program.as_compiled(pack))
     drawn = np.random.default_rng(3)
-    (port,) = pack.manifest.inputs
+    (port,) = Program.as_compiled(pack).inputs
     requests: list[Outputs] = [{"x": np.full(port.shape, np.nan, np.float32)}]
     for share in (0.02, 0.3):
         x = drawn.standard_normal(port.shape, np.float32)
@@ -461,7 +463,7 @@ def test_what_is_no_number_stays_where_it_was(name: str, machine: Machine, tmp_p
 @pytest.mark.parametrize("architecture", sorted(n for n, a in ARCHITECTURES.items() if a.copies))
 def test_rows_on_copied_weights(architecture: str, machine: Machine, tmp_path: Path) -> None:
     pack = compiled(CASES["residual"], tmp_path)
-    regions = largest_regions(row_network(pack.manifest), 2)
+    regions = largest_regions(row_network(Program.as_compiled(pack)), 2)
     found = answers(pack, machine, regions, architecture)
     assert same_bits(found, answers(pack, machine))
 
@@ -469,7 +471,7 @@ def test_rows_on_copied_weights(architecture: str, machine: Machine, tmp_path: P
 @pytest.mark.parametrize("name", ["groups", "pools", "splits", "enlarged", "activations"])
 def test_rows_on_the_reference_device(name: str, machine: Machine, tmp_path: Path) -> None:
     pack = compiled(CASES[name], tmp_path)
-    regions = largest_regions(row_network(pack.manifest), 2)
+    regions = largest_regions(row_network(Program.as_compiled(pack)), 2)
     found = answers(pack, (ReferenceDevice(), machine[1]), regions)
     for one, other in zip(found, answers(pack, machine), strict=True):
         np.testing.assert_allclose(one["y"], other["y"], atol=1e-5)
@@ -477,10 +479,10 @@ def test_rows_on_the_reference_device(name: str, machine: Machine, tmp_path: Pat
 
 def test_a_batch_runs_whole(machine: Machine, tmp_path: Path) -> None:
     pack = compiled(replace(CASES["residual"], source="2,32,13,9"), tmp_path)
-    manifest = pack.manifest
-    assert not manifest.row_operators
+    program = Program.as_compiled(pack)
+    assert not program.row_operators
     auto = ARCHITECTURES["auto"]
-    assert [variant.regions for variant in row_variants(manifest, auto, None)] == [()]
+    assert [variant.regions for variant in row_variants(program, auto, None)] == [()]
     assert same_bits(answers(pack, machine, architecture="auto"), answers(pack, machine))
 
 
@@ -507,9 +509,9 @@ def test_rows_are_loaded_before_a_sum_takes_their_place(machine: Machine, tmp_pa
     """A region that begins after what it adds: windows reach back to rows that the sum has written."""
     pack = compiled(CASES["a sum over what windows read later"], tmp_path)
     region = Region(1, 3, 2)  # from after a to d
-    plan = planned_region(pack.manifest, region)
+    plan = planned_region(Program.as_compiled(pack), region)
     (added,) = plan.read
-    height = row_network(pack.manifest).values[added].height
+    height = row_network(Program.as_compiled(pack)).values[added].height
     assert sum(_copied(phase, added) for phase in plan.phases) == height  # each row once
     assert same_bits(answers(pack, machine, (region,)), answers(pack, machine))
 
@@ -523,7 +525,7 @@ def _copied(phase: Sequence[Action], value: int) -> int:
 def test_rows_up_to_a_cut_where_another_name_crosses(machine: Machine, tmp_path: Path) -> None:
     """Channels that are shuffled in five dimensions cross; rows know them in four."""
     pack = compiled(CASES["shuffled channels"], tmp_path)
-    cuts, expected = Cuts(pack.manifest), answers(pack, machine)
+    cuts, expected = Cuts(Program.as_compiled(pack)), answers(pack, machine)
     checked = 0
     for cut in cuts.places:
         front, _ = cuts.parts([cut])
@@ -535,8 +537,10 @@ def test_rows_up_to_a_cut_where_another_name_crosses(machine: Machine, tmp_path:
             for part, regions in zip(cuts.parts([cut]), ((region,), ()), strict=True):
                 found.append(make_plan(part, ARCHITECTURES["pre"], choice=Choice(regions=regions)))
             plan = pipeline_plan(found, [cut], [cuts.edge_bytes(cut)])
-            ports = {port.name: port.shape for port in pack.manifest.inputs}
-            with closing(open_pipeline(pack, plan, [machine[0]] * 2, machine[1])) as pipeline:
+            ports = {port.name: port.shape for port in Program.as_compiled(pack).inputs}
+            with closing(
+                open_pipeline(Program.as_compiled(pack), plan, [machine[0]] * 2, machine[1])
+            ) as pipeline:
                 assert same_bits([pipeline.run(inputs_for(ports))[0]], expected[:1]), (cut, first)
             checked += 1
     assert checked

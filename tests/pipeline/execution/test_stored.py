@@ -15,7 +15,7 @@ from loader.pool.pool import ReadPool
 from loader.readers.in_memory import MemoryReader
 from models.compiler import CompileOptions, compile_onnx
 from models.packs.checksum import checksum
-from models.packs.manifest import Manifest, write_manifest
+from models.packs.manifest import write_manifest
 from models.packs.pack import Pack, open_pack
 from models.packs.records.spans import FileRecord, Span, Store
 from models.packs.storing import read_span
@@ -25,6 +25,7 @@ from pipeline.devices.memory import Memory, Use
 from pipeline.execution.opened import opened
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice, Plan
+from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES
 from pipeline.schedule.trace import TraceEvent
 from pipeline.schedule.validator import violations
@@ -75,16 +76,16 @@ def expanded(pack: Pack, folder: Path) -> Pack:
     return open_pack(folder)
 
 
-def plan_of(manifest: Manifest, architecture: str, choice: Choice) -> Plan:
+def plan_of(program: Program, architecture: str, choice: Choice) -> Plan:
     slots = ARCHITECTURES[architecture].slots or 1
-    ring = slots * max(manifest.largest_chunk_bytes, choice.chunk_bytes or 0)
-    return make_plan(manifest, ARCHITECTURES[architecture], choice=replace(choice, ring_bytes=ring))
+    ring = slots * max(program.largest_chunk_bytes, choice.chunk_bytes or 0)
+    return make_plan(program, ARCHITECTURES[architecture], choice=replace(choice, ring_bytes=ring))
 
 
 def answer(pack: Pack, plan: Plan, device: Device) -> Floats:
     """Return what the second sweep answers, whose head was perhaps read in the first."""
     events: list[TraceEvent] = []
-    with opened(pack, plan, device) as engine:
+    with opened(Program.as_compiled(pack), plan, device) as engine:
         engine.run(INPUTS)
         outputs, _ = engine.run(INPUTS, record=events.append)
     if plan.groups:
@@ -98,15 +99,15 @@ def test_every_architecture_gives_the_bits_of_the_expanded_weights(
 ) -> None:
     pack = packs[store]
     plain = expanded(pack, tmp_path / "plain" / "1")
-    expected = answer(plain, make_plan(plain.manifest, ARCHITECTURES["pre"]), device)
-    streamed = [n for n, span in enumerate(pack.manifest.spans) if not span.resident]
+    expected = answer(plain, make_plan(Program.as_compiled(plain), ARCHITECTURES["pre"]), device)
+    streamed = [n for n, span in enumerate(Program.as_compiled(pack).spans) if not span.resident]
     for architecture in ARCHITECTURES:
         for choice in (
             Choice(chunk_bytes=0),
             Choice(chunk_bytes=1 << 20, ahead="tail", depth=1),
             Choice(chunk_bytes=100_000, ahead="idle", resident=tuple(streamed[::2])),
         ):
-            plan = plan_of(pack.manifest, architecture, choice)
+            plan = plan_of(Program.as_compiled(pack), architecture, choice)
             found = answer(pack, plan, device)
             assert np.array_equal(found, expected), (architecture, choice)
 
@@ -114,7 +115,7 @@ def test_every_architecture_gives_the_bits_of_the_expanded_weights(
 def test_without_a_library_the_bits_are_the_same(
     packs: dict[str, Pack], device: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan = make_plan(packs["int8"].manifest, ARCHITECTURES["2s"])
+    plan = make_plan(Program.as_compiled(packs["int8"]), ARCHITECTURES["2s"])
     expected = answer(packs["int8"], plan, device)
     monkeypatch.setattr("pipeline.devices.expansion.find_library", lambda: None)
     assert np.array_equal(answer(packs["int8"], plan, device), expected)
@@ -123,18 +124,19 @@ def test_without_a_library_the_bits_are_the_same(
 def test_lossless_weights_are_those_of_the_source(
     packs: dict[str, Pack], tiny_pack: Pack, device: Device
 ) -> None:
-    for span, plain in zip(packs["lossless"].manifest.spans, tiny_pack.manifest.spans, strict=True):
+    program = Program.as_compiled(tiny_pack)
+    for span, plain in zip(packs["lossless"].manifest.spans, program.spans, strict=True):
         found = read_span(packs["lossless"].weights_path, span)
         assert np.array_equal(found, read_span(tiny_pack.weights_path, plain))
-    plan = make_plan(packs["lossless"].manifest, ARCHITECTURES["auto"])
-    pre = make_plan(tiny_pack.manifest, ARCHITECTURES["pre"])
+    plan = make_plan(Program.as_compiled(packs["lossless"]), ARCHITECTURES["auto"])
+    pre = make_plan(program, ARCHITECTURES["pre"])
     assert np.array_equal(answer(packs["lossless"], plan, device), answer(tiny_pack, pre, device))
 
 
 @pytest.mark.parametrize("store", STORES)
 def test_the_reference_device_expands_too(store: Store, packs: dict[str, Pack]) -> None:
     pack = packs[store]
-    plan = make_plan(pack.manifest, ARCHITECTURES["2s"])
+    plan = make_plan(Program.as_compiled(pack), ARCHITECTURES["2s"])
     reference, cpu = ReferenceDevice(), CpuDevice(1)
     try:
         one, other = answer(pack, plan, reference), answer(pack, plan, cpu)
@@ -146,9 +148,9 @@ def test_the_reference_device_expands_too(store: Store, packs: dict[str, Pack]) 
 
 @pytest.mark.parametrize("store", STORES)
 def test_a_sweep_reads_what_lies_in_the_file(store: Store, packs: dict[str, Pack]) -> None:
-    manifest = packs[store].manifest
-    plan = make_plan(manifest, ARCHITECTURES["2s"])
-    streamed = [span for span in manifest.spans if not span.resident]
+    program = Program.as_compiled(packs[store])
+    plan = make_plan(program, ARCHITECTURES["2s"])
+    streamed = [span for span in program.spans if not span.resident]
     assert plan.read_bytes == sum(span.file_length for span in streamed)
     assert plan.read_bytes < sum(span.length for span in streamed)
     assert plan.staging_bytes <= plan.ring_bytes
@@ -169,10 +171,10 @@ class Counting(CpuDevice):
 def test_loading_takes_no_memory_beside_the_plan(
     store: Store, architecture: str, packs: dict[str, Pack]
 ) -> None:
-    plan = make_plan(packs[store].manifest, ARCHITECTURES[architecture])
+    plan = make_plan(Program.as_compiled(packs[store]), ARCHITECTURES[architecture])
     device = Counting(1)
     try:
-        with opened(packs[store], plan, device):
+        with opened(Program.as_compiled(packs[store]), plan, device):
             assert device.asked_bytes <= plan.weight_bytes + plan.arena_bytes + plan.scratch_bytes
     finally:
         device.close()
@@ -183,12 +185,14 @@ def test_a_flipped_bit_is_found_before_it_is_expanded(
 ) -> None:
     pack = packs["int8"]
     weights = bytearray(pack.weights_path.read_bytes())
-    last: Span = pack.manifest.spans[-1]
+    last: Span = Program.as_compiled(pack).spans[-1]
     weights[last.file_offset + 5] ^= 4
-    plan = make_plan(pack.manifest, ARCHITECTURES["2s"])
+    plan = make_plan(Program.as_compiled(pack), ARCHITECTURES["2s"])
     with (
         closing(ReadPool()) as pool,
-        opened(pack, plan, device, pool, MemoryReader(bytes(weights))) as engine,
+        opened(
+            Program.as_compiled(pack), plan, device, pool, MemoryReader(bytes(weights))
+        ) as engine,
         pytest.raises(LoaderError, match=r"checksum"),
     ):
         engine.run(INPUTS)

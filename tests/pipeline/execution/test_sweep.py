@@ -17,10 +17,10 @@ from pipeline.schedule.architectures import ARCHITECTURES
 from pipeline.schedule.schedule import Action, Schedule
 from pipeline.schedule.trace import TraceEvent
 from pipeline.schedule.validator import violations
-from tests.pipeline.synthetic import PAGE, manifest
+from tests.pipeline.synthetic import PAGE, program
 from tests.pipeline.writes import writes
 
-SOURCE = manifest([2, 3, 1, 4, 2], [True, True, False, True, True, True])
+SOURCE = program([2, 3, 1, 4, 2], [True, True, False, True, True, True])
 PLAN = make_plan(SOURCE, ARCHITECTURES["2s"], 6 * PAGE)
 AHEAD = make_plan(
     SOURCE, ARCHITECTURES["2s"], choice=Choice(6 * PAGE, read_bytes=PAGE, ahead="tail")

@@ -15,6 +15,7 @@ from models.packs.target import host_target
 from pipeline.devices.cpu import CpuDevice
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice
+from pipeline.program.program import Program
 from pipeline.program.regions import Region, RegionError, Reuse, plan_region
 from pipeline.program.steps import planned_region, row_network
 from pipeline.schedule.architectures import ARCHITECTURES
@@ -69,7 +70,7 @@ def check(
     pack = tiled_pack(compiled(case, folder))
     expected = answers(pack, machine)
     for rows, columns, reuse in kinds:
-        regions = largest_regions(row_network(pack.manifest), rows, columns, reuse)
+        regions = largest_regions(row_network(Program.as_compiled(pack)), rows, columns, reuse)
         assert regions
         for architecture in ("pre", "auto"):
             assert same_bits(answers(pack, machine, regions, architecture), expected), regions
@@ -91,14 +92,15 @@ def test_all_tiles_have_the_bits_of_whole_tensors(
 
 @pytest.mark.parametrize("name", ["3x4/1/2x2", "2x2/NoCut raster", "5x3/2/1x2 checkerboard"])
 def test_configurations_run_in_what_was_predicted(name: str, chain: Pack, machine: Machine) -> None:
-    layers = pack_layers(chain.manifest)
+    program = Program.as_compiled(chain)
+    layers = pack_layers(program)
     configuration = parse(name, len(layers))
-    regions = regions_of(chain.manifest, layers, configuration)
+    regions = regions_of(program, layers, configuration)
     tiled = [group for group in configuration.groups if not group.tiling.is_whole]
     for group, region in zip(tiled, regions, strict=True):
         first, last = layers[group.first], layers[group.end - 1]
         whole = sum(4 * c * h * w for c, h, w in (first.source, last.output))
-        live = planned_region(chain.manifest, region).live_bytes()
+        live = planned_region(program, region).live_bytes()
         assert 0 < live <= group_bytes(layers, group) - whole
     assert same_bits(answers(chain, machine, regions), answers(chain, machine))
 
@@ -113,7 +115,9 @@ def test_plans_state_what_is_computed_again(chain: Pack) -> None:
         Region(0, end, 4, 4),
         Region(0, end, 2, 2),
     ):
-        plan = make_plan(chain.manifest, ARCHITECTURES["auto"], choice=Choice(regions=(region,)))
+        plan = make_plan(
+            Program.as_compiled(chain), ARCHITECTURES["auto"], choice=Choice(regions=(region,))
+        )
         ratios[region] = plan.as_dict()["macs_ratio"]
     *once, large, small = ratios.values()
     assert once == [1.0, 1.0, 1.0]
@@ -123,13 +127,13 @@ def test_plans_state_what_is_computed_again(chain: Pack) -> None:
 def test_a_cut_inside_a_residual_block_is_refused_by_name(tmp_path: Path) -> None:
     """The sum lies over what the windows of later tiles read; on rows that is loaded first."""
     pack = tiled_pack(compiled(CASES["a sum over what windows read later"], tmp_path))
-    network = row_network(pack.manifest)
+    network = row_network(Program.as_compiled(pack))
     names = [value.name for value in network.values]
     with pytest.raises(RegionError, match=r"lies over .*, which later tiles read") as refusal:
         plan_region(network, Region(1, 3, 2, 2))
     assert sum(name in str(refusal.value) for name in names) >= 2
     with pytest.raises(TileError, match="does not read the layer before it, and that alone"):
-        pack_layers(pack.manifest)
+        pack_layers(Program.as_compiled(pack))
 
 
 def test_cuts_anywhere_give_the_bits_of_the_whole_or_are_refused(
@@ -137,8 +141,8 @@ def test_cuts_anywhere_give_the_bits_of_the_whole_or_are_refused(
 ) -> None:
     """Two residual blocks: where a sum would lie over what later tiles read there is no such region."""
     pack = tiled_pack(compiled(CASES["residual"], tmp_path))
-    network, expected = row_network(pack.manifest), answers(pack, machine)
-    count = len(pack.manifest.pieces)
+    network, expected = row_network(Program.as_compiled(pack)), answers(pack, machine)
+    count = len(Program.as_compiled(pack).pieces)
     refused = 0
     for cut in range(1, count):
         regions = (Region(0, cut, 4, 3, "raster"), Region(cut, count, 5, 2))
@@ -150,10 +154,10 @@ def test_cuts_anywhere_give_the_bits_of_the_whole_or_are_refused(
 
 def test_a_pack_makes_no_tiles_until_it_is_tiled(tmp_path: Path) -> None:
     pack = compiled(CASES[_CHAIN], tmp_path)
-    region = Region(0, len(pack.manifest.pieces), 2, 2)
+    region = Region(0, len(Program.as_compiled(pack).pieces), 2, 2)
     with pytest.raises(RegionError, match="is not made by tiles, only by whole rows"):
-        planned_region(pack.manifest, region)
-    assert planned_region(tiled_pack(pack).manifest, region).phases
+        planned_region(Program.as_compiled(pack), region)
+    assert planned_region(Program.as_compiled(tiled_pack(pack)), region).phases
     for graph, said in ((b"\xff", "is not ONNX"), (b"", "is not one node")):
         damaged = replace(pack, graphs=(graph,) * len(pack.graphs))
         with pytest.raises(TileError, match=said):
@@ -163,8 +167,8 @@ def test_a_pack_makes_no_tiles_until_it_is_tiled(tmp_path: Path) -> None:
 def test_what_needs_whole_rows_is_refused_by_name(tmp_path: Path) -> None:
     """Pools outside of the blocked layout go along the width in vectors."""
     pack = tiled_pack(compiled(CASES["plain pools"], tmp_path))
-    network = row_network(pack.manifest)
+    network = row_network(Program.as_compiled(pack))
     with pytest.raises(RegionError, match="a is not made by tiles, only by whole rows"):
-        plan_region(network, Region(0, len(pack.manifest.pieces), 2, 2))
+        plan_region(network, Region(0, len(Program.as_compiled(pack).pieces), 2, 2))
     with pytest.raises(RegionError, match="do not run on rows"):
         plan_region(network, Region(0, 2, 2, 0))

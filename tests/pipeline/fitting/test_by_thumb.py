@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from models.packs.manifest import Manifest
 from models.packs.pack import open_pack
 from pipeline.fitting import within
 from pipeline.fitting.fit import by_thumb, fit
@@ -13,15 +12,16 @@ from pipeline.fitting.wanted import LEAST, NOTHING, Wanted
 from pipeline.fitting.within import Within
 from pipeline.planning import thumb
 from pipeline.planning.plan import Choice, Plan
+from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES
 from tests.pipeline.made_profiles import profile
 from tests.pipeline.small import small_pack
 
 
 @pytest.fixture(scope="module")
-def network(tmp_path_factory: pytest.TempPathFactory) -> Manifest:
+def network(tmp_path_factory: pytest.TempPathFactory) -> Program:
     folder: Path = tmp_path_factory.mktemp("small")
-    return open_pack(small_pack(folder)).manifest
+    return Program.as_compiled(open_pack(small_pack(folder)))
 
 
 def never(*_: object) -> None:
@@ -31,7 +31,7 @@ def never(*_: object) -> None:
 @pytest.mark.parametrize("measured", [False, True])
 @pytest.mark.parametrize("name", ["auto", "2s", "pre", "2s-md"])
 def test_it_fits_and_nothing_is_searched_for(
-    network: Manifest, monkeypatch: pytest.MonkeyPatch, name: str, measured: bool
+    network: Program, monkeypatch: pytest.MonkeyPatch, name: str, measured: bool
 ) -> None:
     architecture = ARCHITECTURES[name]
     known = profile(network) if measured or name == "2s-md" else None
@@ -49,7 +49,7 @@ def test_it_fits_and_nothing_is_searched_for(
 
 
 def test_smallest_plans_are_made_once_for_all_budgets(
-    network: Manifest, monkeypatch: pytest.MonkeyPatch
+    network: Program, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     smallest = thumb.smallest_plan
     made: list[Plan] = []

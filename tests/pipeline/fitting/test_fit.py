@@ -12,7 +12,6 @@ import pytest
 from pydantic import TypeAdapter
 
 from models.compiler import CompileOptions, compile_onnx
-from models.packs.manifest import Manifest
 from models.packs.pack import Pack, open_pack
 from pipeline.fitting.fit import fit
 from pipeline.fitting.frontier import frontier
@@ -23,20 +22,21 @@ from pipeline.planning.residents import critical_reads
 from pipeline.profiles.delay_limits import MOST_SECONDS, SweepLimits
 from pipeline.profiles.profile import Profile
 from pipeline.profiles.times import Distribution
+from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES
 from pipeline.timing.simulator import simulate
 from pipeline.timing.traced_durations import services
 from tests.models import nets
 from tests.pipeline.made_profiles import profile
-from tests.pipeline.synthetic import manifest
+from tests.pipeline.synthetic import program
 
 AUTO = ARCHITECTURES["auto"]
 #: Thirty layers, whose weights take a fifteenth of their kernels' time to read.
-LAYERS = manifest([16] * 30, [True] * 30)
+LAYERS = program([16] * 30, [True] * 30)
 _MS = re.compile(r"([0-9.]+) ms; give")
 
 
-def with_slow_reads(network: Manifest, factor: float) -> Profile:
+def with_slow_reads(network: Program, factor: float) -> Profile:
     """Return a profile whose reads have once taken ``factor`` times as long as they usually do."""
     usual = profile(network)
     return usual.model_copy(
@@ -118,7 +118,7 @@ def test_a_time_is_that_of_a_request_and_not_of_its_sweep_alone() -> None:
 @pytest.mark.parametrize("name", ARCHITECTURES)
 @pytest.mark.parametrize("has_profile", [False, True])
 def test_what_is_wanted_is_kept_or_refused(name: str, has_profile: bool, tiny_pack: Pack) -> None:
-    network, architecture = tiny_pack.manifest, ARCHITECTURES[name]
+    network, architecture = Program.as_compiled(tiny_pack), ARCHITECTURES[name]
     known = profile(network) if has_profile else None
     for limit in (1 << 12, 1 << 18, 1 << 19, 1 << 20):
         for wanted in (
@@ -137,7 +137,7 @@ def test_what_is_wanted_is_kept_or_refused(name: str, has_profile: bool, tiny_pa
 
 
 def test_nothing_is_smaller_than_the_least(tiny_pack: Pack) -> None:
-    network = tiny_pack.manifest
+    network = Program.as_compiled(tiny_pack)
     least = fit(network, AUTO, LEAST).plan.total_bytes
     assert fit(network, AUTO, Wanted(total_bytes=least)).plan.total_bytes == least
     with pytest.raises(PlanError, match=f"required .* available .*{least - 1} bytes.* excess 1 b"):
@@ -153,7 +153,7 @@ def test_no_rule_finds_a_smaller_plan_than_the_least(
     """Fewer launches with more weights in memory may take less than streaming as little as possible."""
     source = nets.written(net(), tmp_path / "net.onnx")
     options = CompileOptions(chunk_bytes=nets.CHUNK_BYTES)
-    network = open_pack(compile_onnx(source, tmp_path / "net", options)).manifest
+    network = Program.as_compiled(open_pack(compile_onnx(source, tmp_path / "net", options)))
     architecture = ARCHITECTURES[name]
     least = fit(network, architecture, LEAST).plan.total_bytes
     for factor in (1, 1.01, 1.1, 1.5, 3):

@@ -8,6 +8,7 @@ from models.packs.pack import Pack, open_pack
 from pipeline.fitting.fit import fit
 from pipeline.fitting.laned import fit_lanes
 from pipeline.fitting.wanted import LEAST, Wanted
+from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES
 from tests.pipeline.small import small_pack
 
@@ -20,10 +21,11 @@ def pack(tmp_path_factory: pytest.TempPathFactory) -> Pack:
 
 
 def test_as_many_lanes_as_there_is_room_for(pack: Pack) -> None:
-    least = fit(pack.manifest, AUTO, LEAST).plan
+    program = Program.as_compiled(pack)
+    least = fit(program, AUTO, LEAST).plan
     found = []
     for room in (least.total_bytes, 2 * least.total_bytes, 4 * least.total_bytes, 1 << 40):
-        plan = fit_lanes(pack.manifest, AUTO, Wanted(total_bytes=room), None, 4).plan
+        plan = fit_lanes(program, AUTO, Wanted(total_bytes=room), None, 4).plan
         assert plan.total_bytes <= room
         assert plan.choice.lanes * plan.lane_bytes == plan.arena_bytes
         found.append(plan.choice.lanes)
@@ -32,10 +34,11 @@ def test_as_many_lanes_as_there_is_room_for(pack: Pack) -> None:
 
 
 def test_one_lane_is_what_fit_says(pack: Pack) -> None:
+    program = Program.as_compiled(pack)
     wanted = Wanted(total_bytes=1 << 30)
-    assert fit_lanes(pack.manifest, AUTO, wanted, None, 1) == fit(pack.manifest, AUTO, wanted)
+    assert fit_lanes(program, AUTO, wanted, None, 1) == fit(program, AUTO, wanted)
 
 
 def test_it_says_how_many_and_what_one_takes(pack: Pack) -> None:
-    fitted = fit_lanes(pack.manifest, AUTO, Wanted(total_bytes=1 << 30), None, 4)
+    fitted = fit_lanes(Program.as_compiled(pack), AUTO, Wanted(total_bytes=1 << 30), None, 4)
     assert any("4 lanes of 4" in reason for reason in fitted.reasons)

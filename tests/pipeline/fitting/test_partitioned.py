@@ -12,6 +12,7 @@ from pipeline.planning.partitions.plan import PipelinePlan
 from pipeline.planning.plan import PlanError
 from pipeline.profiles.row_kernels import row_keys
 from pipeline.program.partitions import Cuts
+from pipeline.program.program import Program
 from pipeline.program.steps import row_network
 from pipeline.schedule.architectures import ARCHITECTURES
 from tests.pipeline.made_profiles import always, profile
@@ -27,13 +28,14 @@ def pack(tmp_path_factory: pytest.TempPathFactory) -> Pack:
 
 def test_plans_fit_in_what_there_is(pack: Pack) -> None:
     """The smallest one where there is less; all that is there counts, edges twice."""
-    least = fit_partitions(pack.manifest, AUTO, 2).plan
+    program = Program.as_compiled(pack)
+    least = fit_partitions(program, AUTO, 2).plan
     plan, totals = least, []
     for room in (0, least.total_bytes, least.total_bytes + (64 << 10), 1 << 40):
-        plan = fit_partitions(pack.manifest, AUTO, 2, room).plan
+        plan = fit_partitions(program, AUTO, 2, room).plan
         assert isinstance(plan, PipelinePlan)
         assert plan.total_bytes <= max(room, least.total_bytes)
-        edges = [Cuts(pack.manifest).edge_bytes(cut) for cut in plan.cuts]
+        edges = [Cuts(program).edge_bytes(cut) for cut in plan.cuts]
         assert plan.edge_bytes == 2 * sum(edges)
         parts = sum(part.total_bytes for part in plan.partitions)
         assert plan.total_bytes == parts + plan.edge_bytes == sum(plan.memory.values())
@@ -43,7 +45,7 @@ def test_plans_fit_in_what_there_is(pack: Pack) -> None:
 
 
 def test_reasons_say_where_and_how_much(pack: Pack) -> None:
-    fitted = fit_partitions(pack.manifest, AUTO, 2)
+    fitted = fit_partitions(Program.as_compiled(pack), AUTO, 2)
     (reason,) = fitted.reasons
     assert isinstance(fitted.plan, PipelinePlan)
     assert f"cut before piece {fitted.plan.cuts[0]}" in reason
@@ -55,23 +57,24 @@ def test_reasons_say_where_and_how_much(pack: Pack) -> None:
 
 
 def test_too_many_partitions_are_refused_with_how_many_there_may_be(pack: Pack) -> None:
-    most = len(Cuts(pack.manifest).places) + 1
-    fit_partitions(pack.manifest, AUTO, most)
+    program = Program.as_compiled(pack)
+    most = len(Cuts(program).places) + 1
+    fit_partitions(program, AUTO, most)
     with pytest.raises(PlanError, match=f"into {most + 1} partitions: .* {most} may begin one"):
-        fit_partitions(pack.manifest, AUTO, most + 1)
+        fit_partitions(program, AUTO, most + 1)
 
 
 def test_a_profile_of_the_whole_says_the_same_of_each_partition(pack: Pack) -> None:
     """Row operators are counted anew in each; every one keeps its times."""
-    manifest = pack.manifest
-    whole = row_network(manifest)
+    program = Program.as_compiled(pack)
+    whole = row_network(program)
     keys = list(row_keys(whole))
     times = {key: always(1.0 + number) for number, key in enumerate(keys)}
-    known = profile(manifest)
+    known = profile(program)
     known = known.model_copy(update={"kernels": known.kernels | times, "phases": 1.0})
-    for cut in Cuts(manifest).places:
-        (first, second) = partition_profiles(manifest, [cut], known)
-        parts = Cuts(manifest).parts([cut])
+    for cut in Cuts(program).places:
+        (first, second) = partition_profiles(program, [cut], known)
+        parts = Cuts(program).parts([cut])
         found: list[float] = []
         for part, own in zip(parts, (first, second), strict=True):
             assert own is not None

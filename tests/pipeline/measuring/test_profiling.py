@@ -19,6 +19,7 @@ from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice
 from pipeline.profiles.machine import this_machine
 from pipeline.profiles.profile import Profile
+from pipeline.program.program import Program
 from pipeline.program.steps import row_network
 from pipeline.schedule.architectures import ARCHITECTURES
 from tests.models.nets import no_weights, written
@@ -30,20 +31,22 @@ def measured(tiny_pack: Pack) -> Profile:
 
 
 def test_every_part_has_been_measured(tiny_pack: Pack, measured: Profile) -> None:
-    assert len(measured.spans) == len(tiny_pack.manifest.spans)
+    program = Program.as_compiled(tiny_pack)
+    assert len(measured.spans) == len(program.spans)
     assert {item.depth for item in measured.reads} == {1, 2, 4}
     assert measured.copies
     assert all(item.count >= 2 and item.median > 0 for item in measured.kernels.values())
     assert measured.machine == this_machine(tiny_pack.weights_path, CpuDevice())
-    assert measured.has_row_times(row_network(tiny_pack.manifest))
+    assert measured.has_row_times(row_network(program))
 
 
 @pytest.mark.parametrize("name", sorted(ARCHITECTURES))
 def test_every_architecture_can_be_predicted(tiny_pack: Pack, measured: Profile, name: str) -> None:
+    program = Program.as_compiled(tiny_pack)
     architecture = ARCHITECTURES[name]
-    half = None if architecture.resident else tiny_pack.manifest.weight_bytes // 2
+    half = None if architecture.resident else program.weight_bytes // 2
     for limit in (None, half):
-        found = fit(tiny_pack.manifest, architecture, Wanted(weight_bytes=limit), measured)
+        found = fit(program, architecture, Wanted(weight_bytes=limit), measured)
         prediction = found.prediction
         assert prediction is not None
         assert prediction.bound_seconds is not None
@@ -59,15 +62,16 @@ def test_a_network_without_weights_is_profiled(tmp_path: Path) -> None:
     assert (measured.reads, measured.copies, measured.spans) == ((), (), ())
     assert Profile.model_validate_json(measured.model_dump_json()) == measured
     for architecture in ARCHITECTURES.values():
-        expected = fit(pack.manifest, architecture, Wanted(), measured).prediction
+        expected = fit(Program.as_compiled(pack), architecture, Wanted(), measured).prediction
         assert expected is not None
         assert expected.delay_seconds > 0
         assert expected.stall_seconds == 0
 
 
 def test_every_chunk_size_can_be_predicted(tiny_pack: Pack, measured: Profile) -> None:
-    for level in chunk_levels(tiny_pack.manifest):
-        plan = make_plan(tiny_pack.manifest, ARCHITECTURES["pre"], choice=Choice(chunk_bytes=level))
+    program = Program.as_compiled(tiny_pack)
+    for level in chunk_levels(program):
+        plan = make_plan(program, ARCHITECTURES["pre"], choice=Choice(chunk_bytes=level))
         delay = predict(plan, measured).sweep_seconds
         assert delay == pytest.approx(sum(measured.durations(plan).stages[-1]))
 
@@ -76,12 +80,17 @@ def test_every_chunk_size_can_be_predicted(tiny_pack: Pack, measured: Profile) -
 def test_limits_bound_the_plan_that_they_are_of(
     tiny_pack: Pack, measured: Profile, name: str
 ) -> None:
-    half = tiny_pack.manifest.weight_bytes // 2
+    program = Program.as_compiled(tiny_pack)
+    half = program.weight_bytes // 2
     wanted = Wanted(weight_bytes=None if name == "pre" else half)
-    plan = fit(tiny_pack.manifest, ARCHITECTURES[name], wanted, measured).plan
+    plan = fit(program, ARCHITECTURES[name], wanted, measured).plan
     steps: list[tuple[int, int]] = []
     limits = measure_limits(
-        tiny_pack, plan, CpuDevice(), 5, lambda done, total: steps.append((done, total))
+        program,
+        plan,
+        CpuDevice(),
+        5,
+        lambda done, total: steps.append((done, total)),
     )
     assert steps == [(number, 5) for number in range(1, 6)]
     known = measured.with_limits(plan, limits)

@@ -13,6 +13,7 @@ from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice
 from pipeline.profiles.profile import Profile
 from pipeline.profiles.row_kernels import first_key
+from pipeline.program.program import Program
 from pipeline.program.regions import Region
 from pipeline.program.steps import row_network
 from pipeline.schedule.architectures import ARCHITECTURES
@@ -27,14 +28,15 @@ def pack(tmp_path_factory: pytest.TempPathFactory) -> Pack:
 
 def known(pack: Pack, **others: float) -> Profile:
     """Return a made profile whose ``others`` take so long."""
-    found = profile(pack.manifest)
+    found = profile(Program.as_compiled(pack))
     kernels = found.kernels | {key: always(seconds) for key, seconds in others.items()}
     return found.model_copy(update={"kernels": kernels})
 
 
 def test_the_loop_takes_time_in_sweeps_that_read_alone(pack: Pack) -> None:
-    reads, pre = (make_plan(pack.manifest, ARCHITECTURES[name]) for name in ("2s", "pre"))
-    without = profile(pack.manifest)
+    program = Program.as_compiled(pack)
+    reads, pre = (make_plan(program, ARCHITECTURES[name]) for name in ("2s", "pre"))
+    without = profile(program)
     with_loop = without.model_copy(update={"loop": always(1.0)})
     assert with_loop.durations(pre) == without.durations(pre)
     more = [
@@ -49,24 +51,26 @@ def test_the_loop_takes_time_in_sweeps_that_read_alone(pack: Pack) -> None:
 def test_every_sweep_of_nothing_ends(pack: Pack) -> None:
     """Also with reads for the next sweep, whichever the plan has."""
     for name in ("seq", "2s", "auto"):
-        plan = typical_plan(pack.manifest, name, CpuDevice(1))
+        plan = typical_plan(Program.as_compiled(pack), name, CpuDevice(1))
         for recorded in (False, True):
             assert min(loop_seconds(plan, recorded)) > 0
 
 
 def test_every_operator_has_a_first_call(pack: Pack) -> None:
-    found = dict(FirstCalls(pack, CpuDevice(1)).seconds())
-    assert list(found) == [first_key(number) for number in range(len(pack.manifest.row_operators))]
+    program = Program.as_compiled(pack)
+    found = dict(FirstCalls(program, CpuDevice(1)).seconds())
+    assert list(found) == [first_key(number) for number in range(len(program.row_operators))]
     assert min(found.values()) >= 0
 
 
 def test_a_region_has_the_first_call_of_each_operator_once(pack: Pack) -> None:
-    network = row_network(pack.manifest)
+    program = Program.as_compiled(pack)
+    network = row_network(program)
     run = network.runs[0]
     operators = network.within(run)
     assert operators is not None
     choice = Choice(regions=(Region(run.start, run.stop, 2),))
-    plan = make_plan(pack.manifest, ARCHITECTURES["pre"], choice=choice)
+    plan = make_plan(program, ARCHITECTURES["pre"], choice=choice)
     before = known(pack).durations(plan).stages[-1]
     firsts = {first_key(number): 10.0**number for number in operators}
     after = known(pack, **firsts).durations(plan).stages[-1]

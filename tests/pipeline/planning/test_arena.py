@@ -43,22 +43,22 @@ def test_the_arena_is_between_the_peak_and_the_sum(values: list[Lifetime]) -> No
 
 
 def test_a_chain_needs_its_two_largest_neighbours() -> None:
-    manifest = chain([64, 640, 1280, 64], [[0], [1], [2]])
-    assert plan_arena(lifetimes(manifest)).n_bytes == 640 + 1280
+    program = chain([64, 640, 1280, 64], [[0], [1], [2]])
+    assert plan_arena(lifetimes(program)).n_bytes == 640 + 1280
 
 
 def test_inputs_live_from_the_start_and_outputs_to_the_end() -> None:
-    manifest = chain([64, 64, 64, 64], [[0], [1], [0, 2]])
+    program = chain([64, 64, 64, 64], [[0], [1], [0, 2]])
     ports = [Port(name=f"p{i}", dtype="uint8", shape=(64,), value=i) for i in (0, 1)]
-    found = lifetimes(manifest.model_copy(update={"inputs": (ports[0],), "outputs": (ports[1],)}))
+    found = lifetimes(replace(program, inputs=(ports[0],), outputs=(ports[1],)))
     assert (found[0].start, found[0].end) == (0, 3)
     assert (found[1].start, found[1].end) == (0, 4)
 
 
 def test_a_value_inside_another_keeps_it_alive() -> None:
-    manifest = chain([64, 64, 128, 64], [[0], [1], [1]])
-    inner = replace(manifest.values[1], parent=2, offset=64)
-    values = (manifest.values[0], inner, *manifest.values[2:])
-    found = lifetimes(manifest.model_copy(update={"values": values}))
+    program = chain([64, 64, 128, 64], [[0], [1], [1]])
+    inner = replace(program.values[1], parent=2, offset=64)
+    values = (program.values[0], inner, *program.values[2:])
+    found = lifetimes(replace(program, values=values))
     assert found[1].n_bytes == 0 or found[1].start == found[1].end
     assert (found[2].start, found[2].end) == (0, 3)

@@ -20,7 +20,7 @@ from pipeline.timing.simulator import simulate
 from pipeline.timing.timeline import back_to_back, timeline
 from tests.examples import examples
 from tests.pipeline.networks import Network, heavy_tail, network, networks
-from tests.pipeline.synthetic import PAGE, manifest, stored
+from tests.pipeline.synthetic import PAGE, program, stored
 
 drawn = examples(8, many=150)
 # What the search may miss.
@@ -29,11 +29,11 @@ NEARLY = 1.02
 
 def planned(net: Network, limit: int | None, target: float | None = None) -> AutoPlan:
     goal = None if target is None else Goal(target)
-    return plan_auto(net.manifest, limit, goal, net.durations)
+    return plan_auto(net.program, limit, goal, net.durations)
 
 
 def smallest(net: Network) -> int:
-    return PAGE + net.manifest.largest_chunk_bytes
+    return PAGE + net.program.largest_chunk_bytes
 
 
 def kernel_seconds(net: Network, plan: AutoPlan) -> float:
@@ -49,7 +49,7 @@ def test_within_the_limit_and_no_slower_than_two_stages_with_as_much(
     plan = planned(net, limit)
     assert plan.plan.weight_bytes <= limit
     ring = (limit - PAGE) // PAGE * PAGE
-    other = make_plan(net.manifest, ARCHITECTURES["2s"], ring)
+    other = make_plan(net.program, ARCHITECTURES["2s"], ring)
     assert other.weight_bytes <= limit
     simple = simulate(other.stages, net.durations(other)).delay_seconds
     assert plan.predicted.delay_seconds <= simple * NEARLY
@@ -61,17 +61,17 @@ def test_weights_that_expand_stay_within_the_limit_with_their_staging(
     net: Network, part: float, data: st.DataObject
 ) -> None:
     """From the smallest plan there is on; and as much memory is never slower than as little."""
-    count = len(net.manifest.spans)
+    count = len(net.program.spans)
     pages = data.draw(st.lists(st.integers(1, 64), min_size=count, max_size=count))
-    net = replace(net, manifest=stored(net.manifest, pages))
-    least = smallest_bytes(net.manifest, Drafts(net.manifest, net.durations))
+    net = replace(net, program=stored(net.program, pages))
+    least = smallest_bytes(net.program, Drafts(net.program, net.durations))
     tight = planned(net, least)
     assert tight.plan.weight_bytes <= least
     limit = least + int(part * (net.all_bytes - min(least, net.all_bytes)))
     plan = planned(net, limit)
     assert plan.plan.weight_bytes <= limit
     assert plan.predicted.delay_seconds <= tight.predicted.delay_seconds * NEARLY
-    assert plan.plan.read_bytes <= sum(span.file_length for span in net.manifest.spans)
+    assert plan.plan.read_bytes <= sum(span.file_length for span in net.program.spans)
 
 
 @drawn
@@ -85,10 +85,10 @@ def test_a_few_pages_above_the_smallest_there_is_a_plan(
 ) -> None:
     """Also where what is stored of a read is more than its share of a ring of all that is left."""
     net = network(chunks, [1e-5] * len(chunks), 1e-5)
-    count = len(net.manifest.spans)
+    count = len(net.program.spans)
     pages = data.draw(st.lists(st.integers(1, 8), min_size=count, max_size=count))
-    net = replace(net, manifest=stored(net.manifest, pages))
-    limit = smallest_bytes(net.manifest, Drafts(net.manifest, net.durations)) + more * PAGE
+    net = replace(net, program=stored(net.program, pages))
+    limit = smallest_bytes(net.program, Drafts(net.program, net.durations)) + more * PAGE
     assert planned(net, limit).plan.weight_bytes <= limit
 
 
@@ -97,7 +97,7 @@ def test_a_few_pages_above_the_smallest_there_is_a_plan(
 def test_reading_ahead_delays_no_request_right_after_another(net: Network, part: float) -> None:
     plan = planned(net, smallest(net) + int(part * net.streamable_bytes))
     choice = plan.plan.choice
-    cold = Drafts(net.manifest, net.durations).draft(replace(choice, ahead="never"))
+    cold = Drafts(net.program, net.durations).draft(replace(choice, ahead="never"))
     assert plan.back_to_back_seconds <= cold.idle.delay_seconds * NEARLY
     assert plan.predicted.delay_seconds <= plan.back_to_back_seconds * NEARLY
 
@@ -118,7 +118,7 @@ def test_more_memory_is_never_much_slower(net: Network) -> None:
 def test_with_everything_resident_the_delay_is_that_of_the_kernels(net: Network) -> None:
     plan = planned(net, None)
     assert plan.predicted.delay_seconds <= kernel_seconds(net, plan) * 1.001
-    pre = make_plan(net.manifest, ARCHITECTURES["pre"])
+    pre = make_plan(net.program, ARCHITECTURES["pre"])
     assert plan.predicted.delay_seconds <= sum(net.durations(pre).stages[-1]) * NEARLY
 
 
@@ -203,7 +203,7 @@ def test_the_critical_path_by_hand() -> None:
         reads = tuple(group.length / PAGE for group in plan.groups)
         return Durations((reads, (4.0, 1.0, 1.0, 1.0)), 1)
 
-    drafts = Drafts(manifest([2, 2, 3, 1], [True] * 4), durations_of)
+    drafts = Drafts(program([2, 2, 3, 1], [True] * 4), durations_of)
     draft = drafts.draft(Choice(4 * PAGE, PAGE, PAGE, 1))
     assert draft.idle.delay_seconds == 12
     assert critical_reads(draft, draft.idle) == [2, 0]
@@ -215,7 +215,7 @@ def test_the_critical_path_by_hand() -> None:
 @drawn
 @given(net=networks(), data=st.data())
 def test_drafts_have_the_delays_of_their_plans(net: Network, data: st.DataObject) -> None:
-    count = len(net.manifest.spans)
+    count = len(net.program.spans)
     chunk = data.draw(st.sampled_from([64, 128, 384])) * PAGE
     choice = Choice(
         ring_bytes=chunk + data.draw(st.integers(0, 40)) * PAGE,
@@ -226,12 +226,12 @@ def test_drafts_have_the_delays_of_their_plans(net: Network, data: st.DataObject
         ahead=data.draw(st.sampled_from(get_args(Ahead))),
         later_chunks=tuple(
             (start, min(data.draw(st.sampled_from([0, 128, 384])) * PAGE, chunk))
-            for start in part_starts(net.manifest)[1:]
+            for start in part_starts(net.program)[1:]
             if data.draw(st.booleans())
         ),
     )
-    draft = Drafts(net.manifest, net.durations).draft(choice)
-    plan = make_plan(net.manifest, ARCHITECTURES["auto"], choice=choice)
+    draft = Drafts(net.program, net.durations).draft(choice)
+    plan = make_plan(net.program, ARCHITECTURES["auto"], choice=choice)
     durations = net.durations(plan)
     warm = timeline(plan.stages, durations, plan.stages[0].ahead).delay_seconds
     assert draft.weight_bytes == plan.weight_bytes
@@ -245,11 +245,11 @@ def test_drafts_have_the_delays_of_their_plans(net: Network, data: st.DataObject
 @given(net=networks(), limit=st.sampled_from([0, 128, 384]))
 def test_each_part_gets_every_other_size(net: Network, limit: int) -> None:
     sizes = [64 * PAGE, 128 * PAGE, 384 * PAGE]
-    starts = part_starts(net.manifest)
+    starts = part_starts(net.program)
     assert starts[0] == 0
     assert starts == sorted(set(starts))
     choice = Choice(chunk_bytes=limit * PAGE)
-    found = list(PartChunks(net.manifest, sizes).changed(choice))
+    found = list(PartChunks(net.program, sizes).changed(choice))
     others = [size for size in sizes if size != limit * PAGE]
     assert len(set(found)) == len(starts) * len(others)
     for each in found:

@@ -6,22 +6,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.packs.manifest import Manifest
 from models.packs.records.pieces import Operand, Value
 from models.packs.target import named_target
 from pipeline.planning.joining import joined as joining
 from pipeline.planning.joining.joined import apart, joined
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Plan
+from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES
 from pipeline.schedule.schedule import awaited
 from tests.pipeline.plans import plans
-from tests.pipeline.synthetic import manifest
+from tests.pipeline.synthetic import program
 
 
 @settings(max_examples=60, deadline=None)
 @given(plans())
-def test_nothing_waits_inside_a_launch(drawn: tuple[Manifest, Plan]) -> None:
+def test_nothing_waits_inside_a_launch(drawn: tuple[Program, Plan]) -> None:
     source, plan = drawn
     longer = joined(source, plan)
     kernels, ended = plan.stages[-1].after, awaited(plan.stages)
@@ -41,7 +41,7 @@ def test_nothing_waits_inside_a_launch(drawn: tuple[Manifest, Plan]) -> None:
 @settings(max_examples=60, deadline=None)
 @given(plans(), st.integers(0, 200_000))
 def test_launches_take_what_is_allowed_and_are_found_again(
-    drawn: tuple[Manifest, Plan], most_bytes: int
+    drawn: tuple[Program, Plan], most_bytes: int
 ) -> None:
     source, plan = drawn
     found = joined(source, plan, most_bytes)
@@ -62,17 +62,18 @@ def test_a_launch_takes_no_longer_than_the_limit(monkeypatch: pytest.MonkeyPatch
 
 def test_packs_of_a_gpu_stay_as_they_are() -> None:
     source, plan = _resident()
-    update = {"target": named_target("cuda-sm72")}
-    assert joined(source.model_copy(update=update), plan) == plan
+    target = {"target": named_target("cuda-sm72")}
+    pack = replace(source.pack, manifest=source.pack.manifest.model_copy(update=target))
+    assert joined(replace(source, pack=pack), plan) == plan
 
 
-def _resident() -> tuple[Manifest, Plan]:
+def _resident() -> tuple[Program, Plan]:
     """Return eight kernels whose weights stay, the later ones longer, and their plan."""
-    source = manifest([1] * 8, [True] * 8)
+    source = program([1] * 8, [True] * 8)
     pieces = (
         replace(piece, outputs=(Operand(kind="value", index=0, dtype="float32", shape=(size,)),))
         for size, piece in enumerate(source.pieces, 1000)
     )
     value = Value(name="all", dtype="float32", shape=(2000,))
-    found = source.model_copy(update={"pieces": tuple(pieces), "values": (value,)})
+    found = replace(source, pieces=tuple(pieces), values=(value,))
     return found, make_plan(found, ARCHITECTURES["pre"])

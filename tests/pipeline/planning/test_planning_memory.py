@@ -1,5 +1,6 @@
 """What planning takes while it lasts, and what is left of it."""
 
+import gc
 import weakref
 from pathlib import Path
 
@@ -9,12 +10,13 @@ from models.compiler import compile_onnx
 from models.default import FOLDER
 from models.packs.pack import Pack, open_pack
 from pipeline.fitting.fit import fit
-from pipeline.fitting.remembered import forget
 from pipeline.fitting.row_variants import row_variants
 from pipeline.fitting.wanted import LEAST, Wanted
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice
 from pipeline.planning.rows import ways
+from pipeline.program.program import Program
+from pipeline.program.steps import row_network
 from pipeline.schedule.architectures import ARCHITECTURES
 
 AUTO = ARCHITECTURES["auto"]
@@ -26,13 +28,17 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_nothing_of_a_model_is_left_when_its_plan_goes(folder: Path) -> None:
-    manifest = open_pack(folder).manifest
-    least = fit(manifest, AUTO, LEAST).plan.total_bytes
-    plan = fit(manifest, AUTO, Wanted(total_bytes=least)).plan
+    program = Program.as_compiled(open_pack(folder))
+    least = fit(program, AUTO, LEAST).plan.total_bytes
+    plan = fit(program, AUTO, Wanted(total_bytes=least)).plan
     assert plan.choice.regions
-    left = weakref.ref(manifest)
-    del manifest, plan
-    forget()
+    network = weakref.ref(row_network(program))
+    program.let_go()
+    gc.collect()
+    assert network() is None
+    left = weakref.ref(program)
+    del program, plan
+    gc.collect()
     assert left() is None
 
 
@@ -40,24 +46,24 @@ def test_nothing_of_a_model_is_left_when_its_plan_goes(folder: Path) -> None:
 def test_limits_may_be_tried_in_any_number_at_once(
     folder: Path, at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    manifest = open_pack(folder).manifest
+    program = Program.as_compiled(open_pack(folder))
     known = row_variants.__globals__["_FOUND"]
     known.clear()
-    usual = row_variants(manifest, AUTO, None)
+    usual = row_variants(program, AUTO, None)
     known.clear()
     monkeypatch.setattr(ways, "_LIMITS_AT_ONCE", at_once)
-    assert row_variants(manifest, AUTO, None) == usual
+    assert row_variants(program, AUTO, None) == usual
     known.clear()
 
 
 def test_objects_are_counted(tiny_pack: Pack) -> None:
-    """More steps and more lanes take more; the manifest is there once."""
+    """More steps and more lanes take more; the program is there once."""
+    program = Program.as_compiled(tiny_pack)
     fine, coarse = (
-        make_plan(tiny_pack.manifest, AUTO, choice=Choice(chunk_bytes=size))
-        for size in (1, 1 << 30)
+        make_plan(program, AUTO, choice=Choice(chunk_bytes=size)) for size in (1, 1 << 30)
     )
     assert len(fine.steps) > len(coarse.steps)
     assert fine.object_bytes > coarse.object_bytes > 0
-    lanes = make_plan(tiny_pack.manifest, AUTO, choice=Choice(chunk_bytes=1, lanes=3))
+    lanes = make_plan(program, AUTO, choice=Choice(chunk_bytes=1, lanes=3))
     assert fine.object_bytes < lanes.object_bytes < 3 * fine.object_bytes
     assert lanes.memory["objects"] == lanes.object_bytes

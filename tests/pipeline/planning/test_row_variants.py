@@ -12,7 +12,6 @@ import pytest
 from models.compiler import compile_onnx
 from models.default import FOLDER
 from models.initial import filled
-from models.packs.manifest import Manifest
 from models.packs.pack import open_pack
 from models.zoo.builder import Builder
 from models.zoo.patchnet import patchnet
@@ -23,6 +22,7 @@ from pipeline.fitting.wanted import LEAST, Fitted, Wanted
 from pipeline.planning.plan import PlanError
 from pipeline.planning.thumb import smallest_plan
 from pipeline.program.lives import taken_by_rows
+from pipeline.program.program import Program
 from pipeline.program.steps import STEP_BYTES
 from pipeline.program.stopping import PlanningStoppedError, stopping_when, telling
 from pipeline.schedule.architectures import ARCHITECTURES
@@ -34,50 +34,50 @@ AUTO = ARCHITECTURES["auto"]
 
 
 @pytest.fixture(scope="module")
-def manifest(tmp_path_factory: pytest.TempPathFactory) -> Manifest:
+def program(tmp_path_factory: pytest.TempPathFactory) -> Program:
     """Of a network whose first maps take more than its largest weights."""
     folder = tmp_path_factory.mktemp("repository") / "cifar10"
-    return open_pack(compile_onnx(FOLDER / "cifar10.onnx", folder)).manifest
+    return Program.as_compiled(open_pack(compile_onnx(FOLDER / "cifar10.onnx", folder)))
 
 
-def test_sketches_have_the_memory_of_the_regions(manifest: Manifest) -> None:
-    assert check_sketches(manifest) > 20
+def test_sketches_have_the_memory_of_the_regions(program: Program) -> None:
+    assert check_sketches(program) > 20
 
 
-def test_each_variant_is_smaller_than_all_faster_ones(manifest: Manifest) -> None:
-    variants = row_variants(manifest, AUTO, None)
+def test_each_variant_is_smaller_than_all_faster_ones(program: Program) -> None:
+    variants = row_variants(program, AUTO, None)
     assert len(variants) > 1
     for faster, slower in itertools.pairwise(variants):
         assert faster.seconds <= slower.seconds
         assert faster.n_bytes > slower.n_bytes
 
 
-def test_plans_take_what_variants_promise(manifest: Manifest) -> None:
-    for variant in row_variants(manifest, AUTO, None):
-        plan = smallest_plan(manifest, AUTO, variant.regions, variant.chunk_bytes)
+def test_plans_take_what_variants_promise(program: Program) -> None:
+    for variant in row_variants(program, AUTO, None):
+        plan = smallest_plan(program, AUTO, variant.regions, variant.chunk_bytes)
         taken = plan.arena_bytes + plan.ring_bytes + plan.scratch_bytes + plan.session_bytes
         taken += STEP_BYTES * len(plan.steps)
         assert taken == pytest.approx(variant.n_bytes, rel=0.1)
-        assert estimated_seconds(manifest, plan) > 0
+        assert estimated_seconds(program, plan) > 0
 
 
-def test_few_rows_at_a_time_are_said_to_cost_more_than_many(manifest: Manifest) -> None:
+def test_few_rows_at_a_time_are_said_to_cost_more_than_many(program: Program) -> None:
     """The same regions, whose kernels do the same in all, in more and more launches."""
-    least = fit(manifest, AUTO, LEAST).plan
+    least = fit(program, AUTO, LEAST).plan
     assert least.choice.regions
     taken = []
     for rows in (1, 2, 4, 8):
         regions = tuple(replace(each, rows=rows) for each in least.choice.regions)
-        plan = smallest_plan(manifest, AUTO, regions, least.choice.chunk_bytes)
-        taken.append(estimated_seconds(manifest, plan))
+        plan = smallest_plan(program, AUTO, regions, least.choice.chunk_bytes)
+        taken.append(estimated_seconds(program, plan))
     assert taken == sorted(set(taken), reverse=True)
 
 
 def test_the_smallest_plan_has_a_cost_and_a_quicker_one_takes_more_memory(
-    manifest: Manifest,
+    program: Program,
 ) -> None:
-    least = fit(manifest, AUTO, LEAST).plan
-    costs = costs_of_least(manifest, least)
+    least = fit(program, AUTO, LEAST).plan
+    costs = costs_of_least(program, least)
     assert costs[0].total_bytes == least.total_bytes
     assert costs[0].times > 1
     assert len(costs) == 2
@@ -86,21 +86,21 @@ def test_the_smallest_plan_has_a_cost_and_a_quicker_one_takes_more_memory(
         assert cost.total_bytes > least.total_bytes
         assert cost.times < costs[0].times
         room = Wanted(total_bytes=cost.total_bytes)
-        assert fit(manifest, AUTO, room).plan.total_bytes <= cost.total_bytes
-    measured = costs_of_least(manifest, least, profile=profile(manifest))
+        assert fit(program, AUTO, room).plan.total_bytes <= cost.total_bytes
+    measured = costs_of_least(program, least, profile=profile(program))
     assert not any(cost.estimated for cost in measured)
 
 
-def test_the_search_is_deterministic(manifest: Manifest) -> None:
+def test_the_search_is_deterministic(program: Program) -> None:
     row_variants.__globals__["_FOUND"].clear()
-    first = row_variants(manifest, AUTO, None)
+    first = row_variants(program, AUTO, None)
     row_variants.__globals__["_FOUND"].clear()
-    assert row_variants(manifest, AUTO, None) == first
+    assert row_variants(program, AUTO, None) == first
 
 
-def test_a_limit_of_activations_is_kept(manifest: Manifest) -> None:
+def test_a_limit_of_activations_is_kept(program: Program) -> None:
     def taken(wanted: Wanted) -> int:
-        plan = fit(manifest, AUTO, wanted).plan
+        plan = fit(program, AUTO, wanted).plan
         return plan.arena_bytes + plan.scratch_bytes + plan.io_bytes
 
     whole = taken(Wanted())
@@ -109,7 +109,7 @@ def test_a_limit_of_activations_is_kept(manifest: Manifest) -> None:
         assert taken(Wanted(arena_bytes=limit)) <= limit
         assert taken(Wanted(arena_bytes=limit, least=True)) <= limit
     with pytest.raises(PlanError, match="1000 bytes of activations are too few") as caught:
-        fit(manifest, AUTO, Wanted(arena_bytes=1000))
+        fit(program, AUTO, Wanted(arena_bytes=1000))
     least = named_bytes(caught.value)
     assert taken(Wanted(arena_bytes=least)) == least < 0.7 * whole
 
@@ -120,7 +120,7 @@ def test_scratch_counts_among_activations(tmp_path: Path) -> None:
     source = written(
         filled(patchnet(64, budget=24 << 10, classes=4, **options)), tmp_path / "p.onnx"
     )
-    found = open_pack(compile_onnx(source, tmp_path / "p")).manifest
+    found = Program.as_compiled(open_pack(compile_onnx(source, tmp_path / "p")))
     scratch = max(piece.scratch_bytes for piece in found.pieces)
     with pytest.raises(PlanError) as caught:
         fit(found, AUTO, Wanted(arena_bytes=1))
@@ -131,14 +131,14 @@ def test_scratch_counts_among_activations(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", [4, 5])
-def test_what_is_least_before_a_profile_is_enough_with_one(manifest: Manifest, seed: int) -> None:
+def test_what_is_least_before_a_profile_is_enough_with_one(program: Program, seed: int) -> None:
     """Whatever it measured, and however long is searched: budgets are named when nothing is measured."""
-    draw, even = random.Random(seed), profile(manifest)
+    draw, even = random.Random(seed), profile(program)
     drawn = {key: always(10 ** draw.uniform(-5, -1)) for key in sorted(even.kernels)}
     measured = even.model_copy(update={"kernels": drawn})
-    least = fit(manifest, AUTO, LEAST).plan.total_bytes
+    least = fit(program, AUTO, LEAST).plan.total_bytes
     for wanted in (LEAST, Wanted(least=True, thorough=True), Wanted(total_bytes=least)):
-        assert fit(manifest, AUTO, wanted, measured).plan.total_bytes <= least
+        assert fit(program, AUTO, wanted, measured).plan.total_bytes <= least
 
 
 def named_bytes(fault: PlanError) -> int:
@@ -148,7 +148,7 @@ def named_bytes(fault: PlanError) -> int:
 
 def test_an_image_whose_patches_are_read_by_rows_takes_no_memory(tmp_path: Path) -> None:
     made = compile_onnx(written(patches(), tmp_path / "patches.onnx"), tmp_path / "patches")
-    found = open_pack(made).manifest
+    found = Program.as_compiled(open_pack(made))
     (image,) = found.inputs
     plans = [fit(found, AUTO, wanted).plan for wanted in (Wanted(), Wanted(arena_bytes=190_000))]
     assert [image.value in taken_by_rows(found, plan.steps) for plan in plans] == [False, True]
@@ -165,7 +165,7 @@ def patches() -> onnx.ModelProto:
     return filled(net.model(net.linear(net.flatten(net.add(*means)), 4)))
 
 
-def found_anew(manifest: Manifest, most_asks: int) -> tuple[Fitted | None, int]:
+def found_anew(program: Program, most_asks: int) -> tuple[Fitted | None, int]:
     """Plan within twice the least, until it was asked so often; return the plan, and how often it was."""
     row_variants.__globals__["_FOUND"].clear()
     asks = itertools.count(1)
@@ -177,28 +177,28 @@ def found_anew(manifest: Manifest, most_asks: int) -> tuple[Fitted | None, int]:
 
     try:
         with stopping_when(is_unwanted):
-            room = 2 * fit(manifest, AUTO, LEAST).plan.total_bytes
-            return fit(manifest, AUTO, Wanted(total_bytes=room), profile(manifest)), asked[0]
+            room = 2 * fit(program, AUTO, LEAST).plan.total_bytes
+            return fit(program, AUTO, Wanted(total_bytes=room), profile(program)), asked[0]
     except PlanningStoppedError:
         return None, asked[0]
 
 
 def test_a_search_ends_wherever_it_is_stopped_and_the_next_one_finds_the_same(
-    manifest: Manifest,
+    program: Program,
 ) -> None:
-    whole, count = found_anew(manifest, 1 << 30)
+    whole, count = found_anew(program, 1 << 30)
     assert whole is not None
     assert count > 200
     for stopped in range(0, count, count // 12):
-        assert found_anew(manifest, stopped) == (None, stopped + 1)
-    again, _ = found_anew(manifest, count)
+        assert found_anew(program, stopped) == (None, stopped + 1)
+    again, _ = found_anew(program, count)
     assert again is not None
     assert again.plan.choice == whole.plan.choice
 
 
-def test_a_search_says_how_far_it_is(manifest: Manifest) -> None:
+def test_a_search_says_how_far_it_is(program: Program) -> None:
     said: list[tuple[str, int, int]] = []
     with telling(lambda *how_far: said.append(how_far)):
-        fit(manifest, AUTO, Wanted(total_bytes=1 << 30), profile(manifest))
+        fit(program, AUTO, Wanted(total_bytes=1 << 30), profile(program))
     assert said
     assert all(0 <= done <= of for _, done, of in said)

@@ -25,9 +25,9 @@ def test_every_point_is_what_its_plan_gives_and_the_first_minimum_is_chosen(
     name: str, net: Network
 ) -> None:
     architecture = ARCHITECTURES[name]
-    result = search(net.manifest, architecture, net.durations, STEP)
+    result = search(net.program, architecture, net.durations, STEP)
     for point in (*result.curve[:2], result.chosen, result.curve[-1]):
-        plan = make_plan(net.manifest, architecture, point.ring_bytes)
+        plan = make_plan(net.program, architecture, point.ring_bytes)
         delay = simulate(plan.stages, net.durations(plan)).delay_seconds
         assert point.delay_seconds == pytest.approx(delay)
         assert point.weight_bytes == plan.weight_bytes
@@ -39,8 +39,8 @@ def test_every_point_is_what_its_plan_gives_and_the_first_minimum_is_chosen(
 
 def test_the_ring_grows_by_steps_from_the_smallest_to_the_model() -> None:
     net = heavy_tail(3e-5)
-    curve = search(net.manifest, ARCHITECTURES["2s-md"], net.durations, STEP).curve
-    plan = make_plan(net.manifest, ARCHITECTURES["2s-md"])
+    curve = search(net.program, ARCHITECTURES["2s-md"], net.durations, STEP).curve
+    plan = make_plan(net.program, ARCHITECTURES["2s-md"])
     assert curve[0].ring_bytes == plan.ring_bytes
     assert all(other.ring_bytes - one.ring_bytes == STEP for one, other in pairwise(curve))
     assert curve[-1].ring_bytes - STEP < net.streamable_bytes <= curve[-1].ring_bytes
@@ -49,8 +49,8 @@ def test_the_ring_grows_by_steps_from_the_smallest_to_the_model() -> None:
 def test_a_wider_tolerance_takes_a_smaller_ring() -> None:
     net = heavy_tail(3e-5)
     architecture = ARCHITECTURES["2s-md"]
-    exact = search(net.manifest, architecture, net.durations, STEP, tolerance=0.0)
-    wide = search(net.manifest, architecture, net.durations, STEP, tolerance=0.05)
+    exact = search(net.program, architecture, net.durations, STEP, tolerance=0.0)
+    wide = search(net.program, architecture, net.durations, STEP, tolerance=0.05)
     assert exact.curve == wide.curve
     assert wide.chosen.ring_bytes <= exact.chosen.ring_bytes
     assert (
@@ -62,10 +62,10 @@ def test_a_wider_tolerance_takes_a_smaller_ring() -> None:
 def test_architectures_without_a_ring_are_refused(name: str) -> None:
     net = heavy_tail(3e-5)
     with pytest.raises(PlanError, match=f"{name} has no ring"):
-        search(net.manifest, ARCHITECTURES[name], net.durations, STEP)
+        search(net.program, ARCHITECTURES[name], net.durations, STEP)
 
 
 def test_steps_of_nothing_are_refused() -> None:
     net = heavy_tail(3e-5)
     with pytest.raises(PlanError, match="cannot grow by 0 bytes"):
-        search(net.manifest, ARCHITECTURES["2s-md"], net.durations, 0)
+        search(net.program, ARCHITECTURES["2s-md"], net.durations, 0)

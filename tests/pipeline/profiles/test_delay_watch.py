@@ -14,7 +14,7 @@ from pipeline.timing.durations import Durations
 from pipeline.timing.simulator import simulate
 from pipeline.timing.traced_durations import services
 from tests.pipeline.plans import durations, plans
-from tests.pipeline.synthetic import PAGE, manifest
+from tests.pipeline.synthetic import PAGE, program
 
 
 def limits_of(plan: Plan, runs: list[Durations]) -> SweepLimits:
@@ -46,7 +46,7 @@ def test_sweeps_within_the_limits_keep_to_the_bound(data: st.DataObject) -> None
 
 
 def test_a_delay_above_the_bound_counts_only_within_the_limits() -> None:
-    plan = make_plan(manifest([2, 2], [True, True]), ARCHITECTURES["2s"])
+    plan = make_plan(program([2, 2], [True, True]), ARCHITECTURES["2s"])
     usual = Durations(((1.0, 1.0), (2.0, 2.0)), 2)
     slow = Durations(((1.0, 1.0), (2.0, 9.0)), 2)
     watch = BoundWatch(plan, limits_of(plan, [usual]))
@@ -63,7 +63,7 @@ def test_a_delay_above_the_bound_counts_only_within_the_limits() -> None:
 
 
 def test_the_rounding_of_a_difference_exceeds_no_limit() -> None:
-    plan = make_plan(manifest([2], [True]), ARCHITECTURES["2s"], choice=Choice(ring_bytes=2 * PAGE))
+    plan = make_plan(program([2], [True]), ARCHITECTURES["2s"], choice=Choice(ring_bytes=2 * PAGE))
     times = Durations(((0.2,), (0.4,)), 1)
     limits = SweepLimits(architecture="2s", runs=1, usual=times.stages, excess_seconds=0.0)
     sweep = simulate(plan.stages, times)
@@ -72,7 +72,7 @@ def test_the_rounding_of_a_difference_exceeds_no_limit() -> None:
 
 
 def test_a_sweep_that_did_not_end_is_no_sweep() -> None:
-    plan = make_plan(manifest([2], [True]), ARCHITECTURES["2s"])
+    plan = make_plan(program([2], [True]), ARCHITECTURES["2s"])
     times = Durations(((1.0,), (2.0,)), 2)
     watch = BoundWatch(plan, limits_of(plan, [times]))
     with pytest.raises(ValueError, match="1 kernel operations are not complete"):
@@ -81,7 +81,7 @@ def test_a_sweep_that_did_not_end_is_no_sweep() -> None:
 
 
 def test_one_accident_does_not_widen_the_limits() -> None:
-    plan = make_plan(manifest([2, 2], [True, True]), ARCHITECTURES["2s"])
+    plan = make_plan(program([2, 2], [True, True]), ARCHITECTURES["2s"])
     usual = Durations(((1.0, 1.0), (2.0, 2.0)), 2)
     slow = Durations(((1.0, 1.0), (2.0, 9.0)), 2)
     calm, shaken = limits_of(plan, [usual] * 100), limits_of(plan, [*[usual] * 99, slow])

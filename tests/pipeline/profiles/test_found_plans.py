@@ -17,6 +17,7 @@ from pipeline.profiles import found_plans_file
 from pipeline.profiles.delay_limits import SweepLimits
 from pipeline.profiles.found_plans_file import KnownFile, plans_of
 from pipeline.profiles.profile_file import load_profile, manifest_checksum, save_profile
+from pipeline.program.program import Program
 from pipeline.program.regions import Region
 from pipeline.schedule.architectures import ARCHITECTURES
 from pipeline.timing.simulator import simulate
@@ -48,7 +49,9 @@ def opened(path: Path) -> FoundPlans:
 def pack(pack_folder: Path) -> Pack:
     """A pack with a profile, of its own for the test."""
     pack = open_pack(pack_folder)
-    made = profile(pack.manifest).model_copy(update={"manifest": manifest_checksum(pack)})
+    made = profile(Program.as_compiled(pack)).model_copy(
+        update={"manifest": manifest_checksum(pack)}
+    )
     save_profile(made, pack)
     return pack
 
@@ -153,7 +156,7 @@ def asked(pack: Pack, wanted: Wanted, name: str = "auto", profiled: bool = True)
     """Return what a process of its own answers; it saves what it finds."""
     known = plans_of(pack)
     profile = load_profile(pack, MACHINE) if profiled else None
-    found = fit(pack.manifest, ARCHITECTURES[name], wanted, profile, known)
+    found = fit(Program.as_compiled(pack), ARCHITECTURES[name], wanted, profile, known)
     assert known.save()
     return found
 
@@ -164,7 +167,7 @@ def no_search(*_: object) -> NoReturn:
 
 @pytest.mark.parametrize("name", ["auto", "2s-md"])
 def test_a_plan_is_searched_once(name: str, pack: Pack, monkeypatch: pytest.MonkeyPatch) -> None:
-    wanted = Wanted(weight_bytes=pack.manifest.weight_bytes // 2)
+    wanted = Wanted(weight_bytes=Program.as_compiled(pack).weight_bytes // 2)
     first = asked(pack, wanted, name)
     for search in ("plan_auto", "search"):
         monkeypatch.setattr(f"pipeline.fitting.weights.{search}", no_search)
@@ -184,21 +187,29 @@ def test_what_is_found_without_a_profile_is_kept_too(
 
 
 def test_another_profile_is_another_question(pack: Pack) -> None:
+    program = Program.as_compiled(pack)
     wanted = Wanted(total_bytes=1 << 20)
     known = plans_of(pack)
     for seconds in (1e-3, 1e-3, 2e-3):
-        fit(pack.manifest, ARCHITECTURES["auto"], wanted, profile(pack.manifest, seconds), known)
+        fit(
+            program,
+            ARCHITECTURES["auto"],
+            wanted,
+            profile(program, seconds),
+            known,
+        )
     assert known.save()
     assert len(json.loads((pack.folder / found_plans_file.FILE).read_text("utf-8"))["plans"]) == 2
 
 
 def test_the_least_is_the_smallest_that_any_search_found(pack: Pack) -> None:
+    program = Program.as_compiled(pack)
     known, auto = plans_of(pack), ARCHITECTURES["auto"]
-    least = fit(pack.manifest, auto, LEAST, None, known)
+    least = fit(program, auto, LEAST, None, known)
     question = next(iter(known.__getstate__()))
     smaller = FoundPlan(least.plan.choice, total_bytes=least.plan.total_bytes + 1)
     known.add(question, smaller)
-    found = fit(pack.manifest, auto, Wanted(total_bytes=least.plan.total_bytes), None, known)
+    found = fit(program, auto, Wanted(total_bytes=least.plan.total_bytes), None, known)
     assert known.__getstate__()[question].total_bytes == found.plan.total_bytes
 
 
@@ -232,7 +243,7 @@ def test_plans_outlive_the_limits_that_are_measured_of_one(
 
 
 def test_a_choice_that_makes_no_plan_is_searched_again(pack: Pack) -> None:
-    wanted = Wanted(weight_bytes=pack.manifest.weight_bytes // 2)
+    wanted = Wanted(weight_bytes=Program.as_compiled(pack).weight_bytes // 2)
     found = asked(pack, wanted)
     path = pack.folder / found_plans_file.FILE
     ring = f'"ring_bytes":{found.plan.choice.ring_bytes}'
@@ -244,13 +255,14 @@ def test_a_choice_that_makes_no_plan_is_searched_again(pack: Pack) -> None:
 
 
 def test_what_is_found_and_is_not_what_is_wanted_is_searched_again(pack: Pack) -> None:
+    program = Program.as_compiled(pack)
     auto, wanted = ARCHITECTURES["auto"], Wanted(total_bytes=500_000)
     measured, known = load_profile(pack, MACHINE), plans_of(pack)
-    first = fit(pack.manifest, auto, wanted, measured, known)
+    first = fit(program, auto, wanted, measured, known)
     assert known.save()
     kept = json.loads((pack.folder / found_plans_file.FILE).read_text("utf-8"))["plans"]
-    everything = fit(pack.manifest, auto, Wanted(total_bytes=1 << 30), measured, known)
+    everything = fit(program, auto, Wanted(total_bytes=1 << 30), measured, known)
     assert everything.plan.total_bytes > 500_000
     for question in kept:
         known.add(question, FoundPlan(everything.plan.choice))
-    assert fit(pack.manifest, auto, wanted, measured, known) == first
+    assert fit(program, auto, wanted, measured, known) == first

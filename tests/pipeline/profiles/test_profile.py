@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.packs.choice import choose_pieces
 from models.packs.pack import Pack, open_pack
 from models.packs.records.pieces import Piece
 from pipeline.fitting.fit import fit
@@ -27,6 +26,8 @@ from pipeline.profiles.profile import Profile, ProfileError
 from pipeline.profiles.profile_file import FILE, load_profile, manifest_checksum, save_profile
 from pipeline.profiles.row_kernels import row_keys
 from pipeline.profiles.times import Distribution, Overlap
+from pipeline.program.choice import choose_pieces
+from pipeline.program.program import Program
 from pipeline.program.steps import row_network
 from pipeline.schedule.architectures import ARCHITECTURES
 from pipeline.timing.durations import Durations
@@ -36,7 +37,7 @@ from tests.pipeline.made_profiles import MACHINE, always, profile
 from tests.pipeline.plans import plans
 from tests.pipeline.program.regions import largest_regions
 from tests.pipeline.program.row_programs import random_network
-from tests.pipeline.synthetic import manifest, manifests
+from tests.pipeline.synthetic import program, programs
 
 MEBIBYTE = 1 << 20
 
@@ -45,7 +46,9 @@ MEBIBYTE = 1 << 20
 def kept(pack_folder: Path) -> tuple[Pack, Profile]:
     """A pack of its own for the test, and a profile of it."""
     pack = open_pack(pack_folder)
-    return pack, profile(pack.manifest).model_copy(update={"manifest": manifest_checksum(pack)})
+    return pack, profile(Program.as_compiled(pack)).model_copy(
+        update={"manifest": manifest_checksum(pack)}
+    )
 
 
 def test_a_distribution_says_what_the_samples_were() -> None:
@@ -98,7 +101,7 @@ def test_steps_in_one_launch_take_what_launches_save_less(
 
 
 def test_reads_between_sizes_and_depths_are_interpolated() -> None:
-    made = profile(manifest([1], [True]))
+    made = profile(program([1], [True]))
     for depth in (1, 2, 3, 4, 8):
         for n_bytes in (64 << 10, 100 << 10, MEBIBYTE, 8 * MEBIBYTE, 20 * MEBIBYTE):
             assert made.read_seconds(n_bytes, depth) == pytest.approx(depth * n_bytes / 1e9)
@@ -106,12 +109,12 @@ def test_reads_between_sizes_and_depths_are_interpolated() -> None:
 
 
 def test_a_read_below_the_table_takes_what_the_smallest_takes() -> None:
-    made = profile(manifest([1], [True]))
+    made = profile(program([1], [True]))
     assert made.read_seconds(4096) == made.read_seconds(64 << 10)
 
 
 def test_operations_take_longer_where_they_meet() -> None:
-    source = manifest([4, 4], [True, True])
+    source = program([4, 4], [True, True])
     overlaps = {
         "2s": Overlap(read=1.5, disturbance=1e-4),
         "auto": Overlap(read=2.0, slowdown=0.25),
@@ -136,22 +139,23 @@ def test_operations_take_longer_where_they_meet() -> None:
 
 
 def test_a_kernel_without_a_time_is_named() -> None:
-    source = manifest([4], [True])
+    source = program([4], [True])
     plan = make_plan(source, ARCHITECTURES["2s"])
     made = profile(source).model_copy(update={"kernels": {}})
     with pytest.raises(ProfileError, match=r"no time of kernel 0:0\*1:.*layerstream profile"):
         made.durations(plan)
 
 
-@given(manifests())
+@given(programs())
 def test_levels_run_every_kernel_that_can_be_chosen(source: Any) -> None:
     _check_levels(source)
 
 
 def test_levels_of_a_real_pack_run_every_kernel(tiny_pack: Pack) -> None:
-    _check_levels(tiny_pack.manifest)
-    for level in chunk_levels(tiny_pack.manifest):
-        pieces = choose_pieces(tiny_pack.manifest, level)
+    program = Program.as_compiled(tiny_pack)
+    _check_levels(program)
+    for level in chunk_levels(program):
+        pieces = choose_pieces(program, level)
         assert len({piece_key(piece) for piece in pieces}) == len(pieces)
 
 
@@ -168,7 +172,7 @@ def _check_levels(source: Any) -> None:
 
 
 def test_plans_that_differ_have_different_keys(tiny_pack: Pack) -> None:
-    source = tiny_pack.manifest
+    source = Program.as_compiled(tiny_pack)
     whole = source.largest_chunk_bytes
     made = [
         make_plan(source, ARCHITECTURES["2s"], choice=choice)
@@ -201,20 +205,22 @@ def test_a_profile_without_times_of_rows_plans_without_rows(
 ) -> None:
     pack, made = kept
     auto = ARCHITECTURES["auto"]
-    assert made.has_row_times(row_network(pack.manifest))
+    assert made.has_row_times(row_network(Program.as_compiled(pack)))
     pieces = {key: time for key, time in made.kernels.items() if not key.startswith("rows")}
     save_profile(made.model_copy(update={"kernels": pieces, "date": "2025"}), pack)
     old = load_profile(pack, MACHINE)
     assert "no times of operators on rows" in caplog.text
     assert "layerstream profile" in caplog.text
-    assert [variant.regions for variant in row_variants(pack.manifest, auto, old)] == [()]
-    assert not fit(pack.manifest, auto, LEAST, old).plan.choice.regions
+    assert [variant.regions for variant in row_variants(Program.as_compiled(pack), auto, old)] == [
+        ()
+    ]
+    assert not fit(Program.as_compiled(pack), auto, LEAST, old).plan.choice.regions
 
 
 def test_limits_are_kept_with_the_plan_they_are_of(kept: tuple[Pack, Profile]) -> None:
     pack, made = kept
-    plan = make_plan(pack.manifest, ARCHITECTURES["2s"])
-    other = make_plan(pack.manifest, ARCHITECTURES["2s"], choice=Choice(depth=1))
+    plan = make_plan(Program.as_compiled(pack), ARCHITECTURES["2s"])
+    other = make_plan(Program.as_compiled(pack), ARCHITECTURES["2s"], choice=Choice(depth=1))
     sweep = simulate(plan.stages, made.durations(plan))
     served = services(plan.stages, sweep.events, plan.choice.depth)
     limits = SweepLimits.of(plan, [(served, sweep.delay_seconds)])
@@ -256,7 +262,7 @@ def test_what_differs_slightly_is_planned_with_and_has_no_bound(
     kept: tuple[Pack, Profile], caplog: pytest.LogCaptureFixture, field: str, other: str
 ) -> None:
     pack, made = kept
-    plan = make_plan(pack.manifest, ARCHITECTURES["2s"])
+    plan = make_plan(Program.as_compiled(pack), ARCHITECTURES["2s"])
     served = services(
         plan.stages, simulate(plan.stages, made.durations(plan)).events, plan.choice.depth
     )
@@ -333,11 +339,11 @@ def test_no_bytes_of_a_profile_do_worse_than_an_error(
     (folder / FILE).write_bytes(content)
     (folder / "manifest.json").write_bytes(b"{}")
     with pytest.raises(ProfileError, match=FILE):
-        load_profile(Pack(folder, manifest([1], [True]), ()), MACHINE)
+        load_profile(Pack(folder, program([1], [True]).pack.manifest, ()), MACHINE)
 
 
 def test_quantiles_are_those_of_the_samples() -> None:
-    source = manifest([4], [True])
+    source = program([4], [True])
     plan = make_plan(source, ARCHITECTURES["2s"])
     spread = Distribution(count=3, median=1.0, p95=2.0, max=3.0)
     made = profile(source)

@@ -2,7 +2,7 @@
 
 from contextlib import suppress
 
-from models.packs.manifest import Manifest
+from pipeline.program.program import Program
 from pipeline.program.regions import Region, RegionError, RegionPlan, plan_region
 from pipeline.program.row_network import RowNetwork
 from pipeline.program.sketching.sketches import MOST_PHASES, Sketch, sketches
@@ -73,9 +73,9 @@ def _takes(network: RowNetwork, plan: RegionPlan) -> Promised:
     return plan.live_bytes(), shared, plan.read | plan.written
 
 
-def check_sketches(manifest: Manifest) -> int:
+def check_sketches(program: Program) -> int:
     """Compare all; return how many regions there are."""
-    network = RowNetwork(manifest)
+    network = RowNetwork(program)
     proposed, possible = sketched(network), planned(network)
     assert proposed == possible
     return len(possible)

@@ -4,11 +4,11 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
-from models.packs.manifest import Manifest
 from models.packs.records.pieces import Operand, Piece, Value
 from models.packs.records.ports import Port
 from models.packs.records.rows import RowInput, RowOperator, RowPart, RowValue
-from tests.pipeline.synthetic import manifest
+from pipeline.program.program import Program
+from tests.pipeline.synthetic import program_of, record
 
 _ELEMENT = 4
 
@@ -54,11 +54,11 @@ class Records:
         """Return whether a piece reads ``tensor``."""
         return tensor.value in self._used
 
-    def manifest(self, inputs: list[Tensor], outputs: list[Tensor]) -> Manifest:
+    def program(self, inputs: list[Tensor], outputs: list[Tensor]) -> Program:
         streams = [piece["weights"] for piece in self._pieces]
-        made = manifest([self._random.randint(1, 3) for used in streams if used], streams)
+        made = record([self._random.randint(1, 3) for used in streams if used], streams)
         spans = iter(range(len(made.spans)))
-        return made.model_copy(
+        changed = made.model_copy(
             update={
                 "values": tuple(Value(**fields) for fields in self._values),
                 "row_values": tuple(self._row_values),
@@ -76,6 +76,7 @@ class Records:
                 "outputs": tuple(self._port(tensor) for tensor in outputs),
             }
         )
+        return program_of(changed)
 
     def _port(self, tensor: Tensor) -> Port:
         name = self._values[tensor.value]["name"]

@@ -1,4 +1,4 @@
-"""Random networks that run on rows, as manifests: no weights, no kernels, but every operand.
+"""Random networks that run on rows, as programs: no weights, no kernels, but every operand.
 
 They have what compiled ones have: strides, dilations, asymmetric padding, windows beyond the last row,
 residual sums that write over what they add, joins in place and copied, splits, chains in one piece, views,
@@ -8,15 +8,15 @@ layers in chunks, and pieces that need whole tensors.
 from random import Random
 
 from models.network.windows import Window
-from models.packs.manifest import Manifest
 from models.packs.records.rows import Outside, RowInput, RowPart
+from pipeline.program.program import Program
 from tests.pipeline.program.records import Records, Tensor
 
 _MOST_HEIGHT = 23
 _MOST_PLANES = 12
 
 
-def random_network(random: Random, steps: int) -> Manifest:
+def random_network(random: Random, steps: int) -> Program:
     """Return a network of about ``steps`` operators."""
     return _Builder(random).built(steps)
 
@@ -26,7 +26,7 @@ class _Builder:
         self._random = random
         self._records = Records(random)
 
-    def built(self, steps: int) -> Manifest:
+    def built(self, steps: int) -> Program:
         chosen = self._random
         size = chosen.choice([1, 2, 3, 5, 8, 13, _MOST_HEIGHT])
         source = self._records.tensor(chosen.randint(1, 4), size, chosen.randint(1, 3))
@@ -42,7 +42,7 @@ class _Builder:
         others = [tensor for tensor in self._records.pool if tensor not in (*inputs, *outputs)]
         if others and chosen.random() < 0.2:
             outputs.append(chosen.choice(others))
-        return self._records.manifest(inputs, outputs)
+        return self._records.program(inputs, outputs)
 
     # Nodes
 

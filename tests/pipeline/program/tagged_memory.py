@@ -1,17 +1,17 @@
 """Runs a plan on tags instead of numbers: every row of every plane has one, and each read is checked.
 
-It knows what a manifest means and what actions do, and nothing of how regions are planned: which rows an
+It knows what a program means and what actions do, and nothing of how regions are planned: which rows an
 operator needs is worked out here again, row by row.
 """
 
 import numpy as np
 from numpy.typing import NDArray
 
-from models.packs.manifest import Manifest
 from models.packs.records.pieces import Operand, Piece
 from models.packs.records.rows import Outside, RowInput, RowOperator
 from pipeline.planning.plan import Plan
 from pipeline.program.lives import taken_by_rows
+from pipeline.program.program import Program
 from pipeline.program.regions import Action, Area, Call, Fill, Move
 from pipeline.program.steps import Phase, RegionSteps
 
@@ -28,17 +28,17 @@ class WrongError(AssertionError):
 class TaggedMemory:
     """The arena of ``plan``, and inputs of which only rows are taken."""
 
-    def __init__(self, manifest: Manifest, plan: Plan) -> None:
-        self._manifest = manifest
+    def __init__(self, program: Program, plan: Plan) -> None:
+        self._program = program
         self._plan = plan
         self._arena: Tags = np.full(plan.arena_bytes // _ELEMENT, _GARBAGE, np.int64)
-        self._by_value = {held.value: n for n, held in enumerate(manifest.row_values)}
+        self._by_value = {held.value: n for n, held in enumerate(program.row_values)}
         self._views = {
             held.parent: number
-            for number, held in enumerate(manifest.values)
+            for number, held in enumerate(program.values)
             if held.parent is not None and number in self._by_value
         }
-        self._taken = taken_by_rows(manifest, plan.steps)
+        self._taken = taken_by_rows(program, plan.steps)
         self._made: dict[tuple[RegionSteps, int], int] = {}
 
     def run(self) -> None:
@@ -47,7 +47,7 @@ class TaggedMemory:
         Raises:
             WrongError: a step would compute with something else than it should.
         """
-        for port in self._manifest.inputs:
+        for port in self._program.inputs:
             if port.value not in self._taken:
                 self._at(port.value, port.n_bytes)[:] = self._content(port.value)
         for number, step in enumerate(self._plan.steps):
@@ -59,7 +59,7 @@ class TaggedMemory:
                 self._act(f"step {number}, {action}", step.region, action)
             if step.number == len(step.region.plan.phases) - 1:
                 self._finished(step)
-        for port in self._manifest.outputs:
+        for port in self._program.outputs:
             _check(
                 f"output {port.name}",
                 self._at(port.value, port.n_bytes),
@@ -83,15 +83,15 @@ class TaggedMemory:
     def _content(self, value: int) -> Tags:
         """Return the tags of a value as it lies whole; a view has those of what it shows."""
         while value not in self._by_value:
-            parent = self._manifest.values[value].parent
+            parent = self._program.values[value].parent
             value = self._views[value] if parent is None else parent
         row_value = self._by_value[value]
-        height = self._manifest.row_values[row_value].height
+        height = self._program.row_values[row_value].height
         return self._rows(row_value, range(height))
 
     def _rows(self, row_value: int, rows: range, fill: Outside = "zero") -> Tags:
         """Return the tags of ``rows``, plane by plane; of those outside of it that of padding."""
-        held = self._manifest.row_values[row_value]
+        held = self._program.row_values[row_value]
         last = held.height - 1
         tags = [
             self._tag(row_value, plane, min(max(row, 0), last))
@@ -104,7 +104,7 @@ class TaggedMemory:
 
     def _tag(self, row_value: int, plane: int, row: int) -> int:
         """Return the tag of a row: that of the value which an operator or a piece makes."""
-        parts = self._manifest.row_values[row_value].parts
+        parts = self._program.row_values[row_value].parts
         for part in parts:
             if plane < part.planes:
                 return self._tag(part.row_value, part.first_plane + plane, row)
@@ -128,12 +128,12 @@ class TaggedMemory:
 
     def _area(self, region: RegionSteps, area: Area) -> Tags:
         """Return the memory of an area, [planes, elements of its rows]."""
-        held = self._manifest.row_values[area.row_value]
+        held = self._program.row_values[area.row_value]
         row = held.row_bytes // _ELEMENT
         plane = area.held_rows * row
         count = (area.first_plane + area.planes) * plane
         if area.strip is not None:
-            number = len(self._manifest.values) + region.first_strip + area.strip
+            number = len(self._program.values) + region.first_strip + area.strip
             room = region.plan.strips[area.strip].n_bytes
             if count * _ELEMENT > room:
                 raise WrongError(f"{area}: larger than its strip of {room} bytes")
@@ -166,7 +166,7 @@ class TaggedMemory:
                 self._call(where, region, action)
 
     def _write(self, where: str, region: RegionSteps, target: Area, tags: Tags) -> None:
-        held = self._manifest.row_values[target.row_value]
+        held = self._program.row_values[target.row_value]
         if target.strip is None and held.value in self._taken:
             raise WrongError(f"{where}: writes to the request")
         memory = self._area(region, target)
@@ -175,10 +175,10 @@ class TaggedMemory:
         memory[...] = tags
 
     def _call(self, where: str, region: RegionSteps, call: Call) -> None:
-        operator = self._manifest.row_operators[call.operator]
+        operator = self._program.row_operators[call.operator]
         first = self._made.get((region, call.operator), 0)
         rows = range(first, first + call.output.rows)
-        height = self._manifest.row_values[operator.output].height
+        height = self._program.row_values[operator.output].height
         if not rows or rows.stop > height:
             raise WrongError(f"{where}: rows {rows} of {height}")
         self._made[region, call.operator] = rows.stop
@@ -206,11 +206,11 @@ class TaggedMemory:
     def _finished(self, phase: Phase) -> None:
         """Check that a region made all rows of what it writes whole, and of its last operator."""
         plan = phase.region.plan
-        last = self._manifest.row_operators[plan.operators[-1]].output
+        last = self._program.row_operators[plan.operators[-1]].output
         for number in plan.operators:
-            output = self._manifest.row_operators[number].output
+            output = self._program.row_operators[number].output
             made = self._made.get((phase.region, number), 0)
-            height = self._manifest.row_values[output].height
+            height = self._program.row_values[output].height
             if made < height and output in {*plan.written, last}:
                 raise WrongError(f"operator {number} made {made} rows of {height}")
 

@@ -9,6 +9,7 @@ from models.compiler import CompileOptions, compile_onnx
 from models.packs.pack import Pack, open_pack
 from pipeline.planning.make import make_plan
 from pipeline.program.partitions import Cuts, PartitionError
+from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES
 from tests.models.nets import CHUNK_BYTES, concat, residual
 
@@ -26,18 +27,18 @@ def packs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Pack]:
 
 @pytest.mark.parametrize("name", ["residual", "concat"])
 def test_partitions_have_all_pieces_and_their_weights(packs: dict[str, Pack], name: str) -> None:
-    manifest = packs[name].manifest
-    cuts = Cuts(manifest)
+    program = Program.as_compiled(packs[name])
+    cuts = Cuts(program)
     assert len(cuts.places) > 1
     for place in cuts.places:
         parts = cuts.parts([place])
-        assert sum((part.pieces for part in parts), ()) == manifest.pieces
-        assert sum(part.weight_bytes for part in parts) == manifest.weight_bytes
+        assert sum((part.pieces for part in parts), ()) == program.pieces
+        assert sum(part.weight_bytes for part in parts) == program.weight_bytes
         front, back = parts
         crossing = cuts.crossing(place)
         assert [port.value for port in front.outputs] == list(crossing)
         assert [port.value for port in back.inputs] == list(crossing)
-        sizes = sum(manifest.values[value].n_bytes for value in crossing)
+        sizes = sum(program.values[value].n_bytes for value in crossing)
         assert sizes <= cuts.edge_bytes(place) < sizes + 64 * len(crossing)
         for part in parts:
             plan = make_plan(part, ARCHITECTURES["pre"])
@@ -47,16 +48,14 @@ def test_partitions_have_all_pieces_and_their_weights(packs: dict[str, Pack], na
 
 def test_a_cut_lies_between_layers(packs: dict[str, Pack]) -> None:
     """Not among the chunks of one, nor where only one piece is."""
-    manifest = packs["residual"].manifest
-    cuts = Cuts(manifest)
+    program = Program.as_compiled(packs["residual"])
+    cuts = Cuts(program)
     chunks = {
-        piece
-        for layer in manifest.layers
-        for piece in range(layer.first_piece + 1, layer.end_piece)
+        piece for layer in program.layers for piece in range(layer.first_piece + 1, layer.end_piece)
     }
     assert chunks
     assert not chunks & set(cuts.places)
-    for place in (0, len(manifest.pieces), min(chunks)):
+    for place in (0, len(program.pieces), min(chunks)):
         with pytest.raises(PartitionError, match=f"before piece {place}"):
             cuts.parts([place])
     with pytest.raises(PartitionError, match="without pieces"):
@@ -66,5 +65,5 @@ def test_a_cut_lies_between_layers(packs: dict[str, Pack]) -> None:
 
 def test_a_cut_inside_a_residual_block_takes_both_ways_along(packs: dict[str, Pack]) -> None:
     """Two values cross: what the convolutions make, and what is added to it later."""
-    cuts = Cuts(packs["residual"].manifest)
+    cuts = Cuts(Program.as_compiled(packs["residual"]))
     assert {len(cuts.crossing(place)) for place in cuts.places} == {1, 2}

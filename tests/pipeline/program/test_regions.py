@@ -11,7 +11,6 @@ import pytest
 
 from loader.ring import Place
 from models.network.windows import Window
-from models.packs.manifest import Manifest
 from models.packs.records.pieces import Operand, Piece, Value
 from models.packs.records.ports import Port
 from models.packs.records.rows import RowInput, RowOperator, RowValue
@@ -22,12 +21,12 @@ from pipeline.planning.offsets.validator import violations as overlaps
 from pipeline.planning.plan import Choice, Plan
 from pipeline.program import steps
 from pipeline.program.lives import lifetimes, never_whole
+from pipeline.program.program import Program
 from pipeline.program.regions import Call, Move, Region, RegionPlan, plan_region
 from pipeline.program.row_network import RowNetwork
 from pipeline.program.steps import (
     Phase,
     choose_steps,
-    forget_networks,
     planned_region,
     row_network,
 )
@@ -38,17 +37,17 @@ from pipeline.timing.simulator import simulate
 from tests.pipeline.program.regions import random_regions
 from tests.pipeline.program.row_programs import random_network
 from tests.pipeline.program.tagged_memory import TaggedMemory, WrongError
-from tests.pipeline.synthetic import manifest
+from tests.pipeline.synthetic import program
 from tests.pipeline.writes import writes
 
 
-def drawn(number: int) -> tuple[Manifest, Plan]:
+def drawn(number: int) -> tuple[Program, Plan]:
     """Return program ``number``: always the same one."""
     random = Random(number)
-    manifest = random_network(random, random.randint(2, 14))
-    regions = random_regions(random, row_network(manifest))
+    program = random_network(random, random.randint(2, 14))
+    regions = random_regions(random, row_network(program))
     architecture = ARCHITECTURES[random.choice(sorted(ARCHITECTURES))]
-    return manifest, make_plan(manifest, architecture, choice=Choice(regions=regions))
+    return program, make_plan(program, architecture, choice=Choice(regions=regions))
 
 
 def _even(plan: Plan) -> Durations:
@@ -57,31 +56,29 @@ def _even(plan: Plan) -> Durations:
 
 def check(number: int) -> int:
     """Run program ``number`` on tags; return how many regions it has."""
-    manifest, plan = drawn(number)
+    program, plan = drawn(number)
     assert (
         violations(simulate(plan.stages, _even(plan)).events, writes(plan), len(plan.steps)) == []
     )
-    apart = never_whole(manifest, plan.steps) if plan.choice.regions else frozenset()
-    lives = lifetimes(manifest, plan.steps, apart, plan.resident)
+    apart = never_whole(program, plan.steps) if plan.choice.regions else frozenset()
+    lives = lifetimes(program, plan.steps, apart, plan.resident)
     offsets = (*plan.values, *plan.arena_weights)
     placed = tuple(
         offset if life.n_bytes else 0 for offset, life in zip(offsets, lives, strict=True)
     )
     placement = Placement(placed, plan.arena_bytes, 0, "heuristic")
     assert overlaps(arena_problem(lives), placement) == []
-    TaggedMemory(manifest, plan).run()
+    TaggedMemory(program, plan).run()
     return len(plan.choice.regions)
 
 
 def test_programs_have_weights_in_the_arena() -> None:
     """Most do where any region may, and memory that is used at once by mistake is noticed."""
     plans = [drawn(number) for number in range(60)]
-    brought = [(manifest, plan) for manifest, plan in plans if plan.arena_weights]
+    brought = [(program, plan) for program, plan in plans if plan.arena_weights]
     assert len(brought) > 5
     moved = [replace(plan, places=_at_the_end(plan)) for _, plan in brought]
-    assert any(
-        _is_wrong(manifest, plan) for (manifest, _), plan in zip(brought, moved, strict=True)
-    )
+    assert any(_is_wrong(program, plan) for (program, _), plan in zip(brought, moved, strict=True))
 
 
 def _at_the_end(plan: Plan) -> tuple[Place, ...]:
@@ -105,21 +102,21 @@ def test_the_check_notices_what_is_left_out() -> None:
     """Every kernel; of what puts rows together nearly all: the same rows may lie there from before."""
     noticed: Counter[tuple[bool, bool]] = Counter()
     for number in range(12):
-        manifest, plan = drawn(number)
+        program, plan = drawn(number)
         for position, step in enumerate(plan.steps):
             if not isinstance(step, Phase):
                 continue
             for left_out, action in enumerate(step.region.plan.phases[step.number]):
-                found = _is_wrong(manifest, _without(plan, position, left_out))
+                found = _is_wrong(program, _without(plan, position, left_out))
                 noticed[isinstance(action, Call), found] += 1
     assert noticed[True, True] > 100
     assert noticed[True, False] == 0
     assert noticed[False, True] > 9 * noticed[False, False] > 0
 
 
-def _is_wrong(manifest: Manifest, plan: Plan) -> bool:
+def _is_wrong(program: Program, plan: Plan) -> bool:
     try:
-        TaggedMemory(manifest, plan).run()
+        TaggedMemory(program, plan).run()
     except WrongError:
         return True
     return False
@@ -145,14 +142,14 @@ def _without(plan: Plan, position: int, left_out: int) -> Plan:
 def test_the_check_notices_memory_in_two_places_at_once() -> None:
     noticed = 0
     for number in range(20):
-        manifest, plan = drawn(number)
-        for strip in range(len(manifest.values), len(plan.values)):
+        program, plan = drawn(number)
+        for strip in range(len(program.values), len(plan.values)):
             values = (*plan.values[:strip], 0, *plan.values[strip + 1 :])
-            noticed += _is_wrong(manifest, replace(plan, values=values))
+            noticed += _is_wrong(program, replace(plan, values=values))
     assert noticed > 20
 
 
-def sum_over_what_it_adds(above: int) -> Manifest:
+def sum_over_what_it_adds(above: int) -> Program:
     """A sum over the network's first value, of which a 3 x 3 window is read at the same time."""
     kinds = [("x", None), ("a", None), ("y", 0)]
     shape = (1, 2, 6, 1)
@@ -188,15 +185,14 @@ def sum_over_what_it_adds(above: int) -> Manifest:
         for number, inputs in enumerate(taken)
     )
     ports = [Port(name=values[n].name, dtype="float32", shape=shape, value=n) for n in (0, 2)]
-    return manifest([], []).model_copy(
-        update={
-            "values": values,
-            "row_values": rows,
-            "row_operators": operators,
-            "pieces": pieces,
-            "inputs": (ports[0],),
-            "outputs": (ports[1],),
-        }
+    return replace(
+        program([], []),
+        values=values,
+        row_values=rows,
+        row_operators=operators,
+        pieces=pieces,
+        inputs=(ports[0],),
+        outputs=(ports[1],),
     )
 
 
@@ -238,7 +234,7 @@ def test_the_regions_of_one_choice_are_planned_once(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(steps, "_MOST_PLANS", 1)
     monkeypatch.setattr(steps, "plan_region", planned)
-    forget_networks()
+    network.let_go()
     for _ in range(3):
         choose_steps(network, None, plan.choice.regions)
     assert sorted(made, key=lambda region: region.first_piece) == list(plan.choice.regions)

@@ -7,15 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.packs.manifest import Manifest
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Ahead, Choice, PlanError
+from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES
 from pipeline.schedule.schedule import Action, Schedule, ScheduleError, Stage
 from pipeline.schedule.trace import TraceEvent
 from pipeline.schedule.validator import Write, violations
 from tests.examples import examples
-from tests.pipeline.synthetic import PAGE, manifest, manifests
+from tests.pipeline.synthetic import PAGE, program, programs
 from tests.pipeline.writes import writes
 
 
@@ -44,7 +44,7 @@ def drive(
             schedule.stop()
 
 
-def choices(data: st.DataObject, source: Manifest, slots: int) -> Choice:
+def choices(data: st.DataObject, source: Program, slots: int) -> Choice:
     """Draw a ring that is large enough, sizes of reads, residents, and reading ahead."""
     ring = slots * source.largest_chunk_bytes + data.draw(st.integers(0, 30)) * PAGE
     return Choice(
@@ -57,9 +57,9 @@ def choices(data: st.DataObject, source: Manifest, slots: int) -> Choice:
 
 
 @examples(150, many=20_000)
-@given(source=manifests(), data=st.data())
+@given(source=programs(), data=st.data())
 def test_no_constraint_is_broken_and_nothing_deadlocks(
-    source: Manifest, data: st.DataObject
+    source: Program, data: st.DataObject
 ) -> None:
     architecture = ARCHITECTURES[data.draw(st.sampled_from(sorted(ARCHITECTURES)))]
     choice = choices(data, source, architecture.slots or 1)
@@ -80,9 +80,9 @@ def test_no_constraint_is_broken_and_nothing_deadlocks(
 
 
 @examples(100, many=3000)
-@given(source=manifests(), stop_after=st.integers(1, 20), data=st.data())
+@given(source=programs(), stop_after=st.integers(1, 20), data=st.data())
 def test_a_stopped_sweep_releases_nothing_more_and_drains(
-    source: Manifest, stop_after: int, data: st.DataObject
+    source: Program, stop_after: int, data: st.DataObject
 ) -> None:
     plan = make_plan(source, ARCHITECTURES["2s"], source.largest_chunk_bytes)
     schedule = Schedule(plan.stages)
@@ -94,8 +94,8 @@ def test_a_stopped_sweep_releases_nothing_more_and_drains(
     assert schedule.release() == []
 
 
-@given(source=manifests(), data=st.data())
-def test_kernels_before_the_turn_release_nothing(source: Manifest, data: st.DataObject) -> None:
+@given(source=programs(), data=st.data())
+def test_kernels_before_the_turn_release_nothing(source: Program, data: st.DataObject) -> None:
     """So their ends may be told together: nothing starts later for that."""
     architecture = ARCHITECTURES[data.draw(st.sampled_from(sorted(ARCHITECTURES)))]
     plan = make_plan(source, architecture, choice=choices(data, source, architecture.slots or 1))
@@ -112,9 +112,9 @@ def test_kernels_before_the_turn_release_nothing(source: Manifest, data: st.Data
     assert schedule.turn == ended == len(plan.steps)
 
 
-@given(source=manifests(), data=st.data())
+@given(source=programs(), data=st.data())
 def test_kernels_told_of_together_are_as_if_one_by_one(
-    source: Manifest, data: st.DataObject
+    source: Program, data: st.DataObject
 ) -> None:
     architecture = ARCHITECTURES[data.draw(st.sampled_from(sorted(ARCHITECTURES)))]
     plan = make_plan(source, architecture, choice=choices(data, source, architecture.slots or 1))
@@ -138,8 +138,8 @@ def test_kernels_told_of_together_are_as_if_one_by_one(
         assert repr(together) == repr(apart)
 
 
-@given(source=manifests(), data=st.data())
-def test_sequential_never_overlaps_stages(source: Manifest, data: st.DataObject) -> None:
+@given(source=programs(), data=st.data())
+def test_sequential_never_overlaps_stages(source: Program, data: st.DataObject) -> None:
     plan = make_plan(source, ARCHITECTURES["seq"])
     flying = {"read": 0, "copy": 0, "kernel": 0}
     for event in drive(Schedule(plan.stages), data):
@@ -149,9 +149,9 @@ def test_sequential_never_overlaps_stages(source: Manifest, data: st.DataObject)
         assert flying["copy"] <= 1
 
 
-@given(source=manifests(), data=st.data())
+@given(source=programs(), data=st.data())
 def test_synchronous_stages_are_never_more_than_a_cycle_apart(
-    source: Manifest, data: st.DataObject
+    source: Program, data: st.DataObject
 ) -> None:
     plan = make_plan(source, ARCHITECTURES["sync"])
     if not plan.groups:
@@ -176,7 +176,7 @@ def test_synchronous_stages_are_never_more_than_a_cycle_apart(
 
 
 def test_pre_reads_nothing_in_a_sweep() -> None:
-    plan = make_plan(manifest([3, 4], [True, False, True]), ARCHITECTURES["pre"])
+    plan = make_plan(program([3, 4], [True, False, True]), ARCHITECTURES["pre"])
     assert plan.read_bytes == 0
     assert [action.stage for action in Schedule(plan.stages).release()] == [1] * 3
 
@@ -198,7 +198,7 @@ def test_completions_of_what_is_not_in_flight_are_refused() -> None:
 
 
 def test_the_validator_sees_a_schedule_that_ignores_room() -> None:
-    source = manifest([4, 4, 4], [True] * 3)
+    source = program([4, 4, 4], [True] * 3)
     plan = make_plan(source, ARCHITECTURES["2s"], 4 * PAGE)
     read, kernel = plan.stages
     schedule = Schedule((replace(read, after=((0, 0),) * 3), kernel))
@@ -223,4 +223,4 @@ def test_the_validator_sees_each_kind_of_violation(trace: list[TraceEvent], mess
 
 def test_a_ring_below_the_largest_chunk_is_refused_with_the_figures() -> None:
     with pytest.raises(PlanError, match=rf"{3 * PAGE} bytes\) is smaller .*\({4 * PAGE} bytes\)"):
-        make_plan(manifest([4, 2], [True, True]), ARCHITECTURES["2s"], 3 * PAGE)
+        make_plan(program([4, 2], [True, True]), ARCHITECTURES["2s"], 3 * PAGE)

@@ -17,7 +17,7 @@ from pipeline.timing.simulator import simulate, simulate_back_to_back
 from pipeline.timing.timeline import back_to_back, timeline
 from tests.examples import examples
 from tests.pipeline.plans import durations, plans
-from tests.pipeline.synthetic import PAGE, manifest
+from tests.pipeline.synthetic import PAGE, program
 from tests.pipeline.writes import writes
 
 drawn = examples(30, many=1000)
@@ -25,7 +25,7 @@ drawn = examples(30, many=1000)
 
 def chain_of(name: str, pages: list[int], **choice: object) -> Plan:
     """Return the plan of a network whose every kernel has weights."""
-    source = manifest(pages, [True] * len(pages))
+    source = program(pages, [True] * len(pages))
     return make_plan(source, ARCHITECTURES[name], choice=replace(Choice(), **choice))  # type: ignore[arg-type]
 
 

@@ -16,6 +16,7 @@ from pipeline.devices.cpu import CpuDevice
 from pipeline.planning.thumb import smallest_plan
 from pipeline.profiles.machine import this_machine
 from pipeline.profiles.profile_file import FILE, manifest_checksum, save_profile
+from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES
 from server.settings.sizes import format_least
 from tests.pipeline.made_profiles import profile
@@ -35,7 +36,7 @@ def profiled(bare: Pack) -> Pack:
         "manifest": manifest_checksum(bare),
         "machine": this_machine(bare.weights_path, CpuDevice()),
     }
-    save_profile(profile(bare.manifest).model_copy(update=here), bare)
+    save_profile(profile(Program.as_compiled(bare)).model_copy(update=here), bare)
     return bare
 
 
@@ -157,7 +158,7 @@ def test_packs_share_the_budget(cli: Cli, profiled: Pack, tmp_path: Path) -> Non
     other = tmp_path / "other" / "1"
     shutil.copytree(profiled.folder, other)
     alone = cli("plan", profiled.folder, "--budget", "64MiB", "--json").document
-    least = smallest_plan(profiled.manifest, ARCHITECTURES["auto"]).total_bytes
+    least = smallest_plan(Program.as_compiled(profiled), ARCHITECTURES["auto"]).total_bytes
     both = (profiled.folder, other)
     requests = 1 << 20
     budget = (f"--budget={2 * least + 4096 + requests}", f"--request-memory={requests}")

@@ -23,6 +23,7 @@ from models.packs.pack import Pack, open_pack
 from pipeline.devices.cpu import CpuDevice
 from pipeline.profiles.machine import this_machine
 from pipeline.profiles.profile_file import manifest_checksum, save_profile
+from pipeline.program.program import Program
 from server.cli.printing import bench_tables, output
 from tests.models.packs.documents import read_document, write_document
 from tests.pipeline.made_profiles import profile
@@ -95,7 +96,7 @@ def save(pack: Pack) -> None:
     """Give ``pack`` a profile of this machine."""
     machine = this_machine(pack.weights_path, CpuDevice(1))
     changes = {"manifest": manifest_checksum(pack), "machine": machine}
-    save_profile(profile(pack.manifest).model_copy(update=changes), pack)
+    save_profile(profile(Program.as_compiled(pack)).model_copy(update=changes), pack)
 
 
 @pytest.fixture(scope="module")

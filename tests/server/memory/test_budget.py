@@ -16,11 +16,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.packs.leftovers import locked_folder
-from models.packs.manifest import Manifest
 from models.packs.pack import open_pack, versions
 from pipeline.devices.base import Device
 from pipeline.fitting.wanted import Fitted
 from pipeline.planning.thumb import smallest_plan
+from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES
 from server.context import StartupError
 from server.errors import NotFoundError, RefusedError
@@ -311,8 +311,8 @@ def test_budget_and_excess_are_the_budget_that_is_enough(total: int, second: int
     assert enough(message) >= 100_000 + first + second
 
 
-def test_every_kind_of_memory_has_words(manifest: Manifest) -> None:
-    plan = smallest_plan(manifest, ARCHITECTURES["auto"])
+def test_every_kind_of_memory_has_words(program: Program) -> None:
+    plan = smallest_plan(program, ARCHITECTURES["auto"])
     message = str(refusal("m", dict.fromkeys(plan.memory, 1 << 20), Budget(1), 7 << 20))
     assert not any(f"for {kind}" in message for kind in plan.memory)
 
@@ -414,8 +414,8 @@ async def test_repository_index(service: Service) -> None:
 
 
 @pytest.fixture(scope="session")
-def manifest(packs: Packs) -> Manifest:
-    return open_pack(packs.repository / "tiny").manifest
+def program(packs: Packs) -> Program:
+    return Program.as_compiled(open_pack(packs.repository / "tiny"))
 
 
 NAMES = st.sampled_from("abcd")
@@ -480,15 +480,13 @@ def test_the_ledger_is_read_while_a_thread_loads(read: Callable[[Budget], object
         sorted(name for name, item in ARCHITECTURES.items() if item.tuned != "search")
     ),
 )
-def test_a_plan_that_fits_fits(
-    manifest: Manifest, total: int, share: int, architecture: str
-) -> None:
+def test_a_plan_that_fits_fits(program: Program, total: int, share: int, architecture: str) -> None:
     """Whoever is alone gets all there is; beside another one the even part of what both leave."""
     chosen = ARCHITECTURES[architecture]
-    smallest = smallest_plan(manifest, chosen).total_bytes
+    smallest = smallest_plan(program, chosen).total_bytes
     budget = Budget(total)
     other = Sharer("other", {"ring": share})
-    shares = share_out([sharer("m", manifest, chosen), other], budget, "own")
+    shares = share_out([sharer("m", program, chosen), other], budget, "own")
     outcome = shares.outcomes[0]
     if smallest > total:
         assert isinstance(outcome, RefusedError)

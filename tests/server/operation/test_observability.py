@@ -21,6 +21,7 @@ from pipeline.devices.cpu import CpuDevice
 from pipeline.profiles.delay_limits import SweepLimits
 from pipeline.profiles.machine import this_machine
 from pipeline.profiles.profile_file import manifest_checksum, save_profile
+from pipeline.program.program import Program
 from server.metrics import stages
 from server.metrics.metrics import CONNECTIONS, DEVICE, LIMITED, METRIC_NAMES, OUTCOMES, PREDICTIONS
 from server.operation import logs
@@ -171,7 +172,7 @@ async def test_sweeps_above_the_bound_are_counted(
     pack = open_pack(repository / "tiny")
     machine = this_machine(pack.weights_path, CpuDevice(1))
     changes = {"manifest": manifest_checksum(pack), "machine": machine}
-    known = profile(pack.manifest).model_copy(update=changes)
+    known = profile(Program.as_compiled(pack)).model_copy(update=changes)
     save_profile(known, pack)
     chosen = settings(repository=repository, models=("tiny",))
     async with serving(chosen) as service:

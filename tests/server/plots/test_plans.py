@@ -8,6 +8,7 @@ from pipeline.fitting.frontier import POINTS, frontier
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice
 from pipeline.program.lives import lifetimes
+from pipeline.program.program import Program
 from pipeline.program.regions import Region
 from pipeline.schedule.architectures import ARCHITECTURES
 from server.plots.plans import arena_picture, frontier_picture
@@ -17,27 +18,27 @@ _SVG = "{http://www.w3.org/2000/svg}"
 
 
 def test_the_arena_shows_every_life(tiny_pack: Pack) -> None:
-    manifest = tiny_pack.manifest
-    plan = make_plan(manifest, ARCHITECTURES["auto"])
-    picture = ET.fromstring(arena_picture("<tiny>", manifest, plan))
-    lives = [life for life in lifetimes(manifest, plan.steps) if life.n_bytes]
+    program = Program.as_compiled(tiny_pack)
+    plan = make_plan(program, ARCHITECTURES["auto"])
+    picture = ET.fromstring(arena_picture("<tiny>", program, plan))
+    lives = [life for life in lifetimes(program, plan.steps) if life.n_bytes]
     titled = [item for item in picture.iter(f"{_SVG}rect") if item.find(f"{_SVG}title") is not None]
     assert len(titled) == len(lives)
 
 
 def test_the_arena_shows_weights_that_lie_there(tmp_path: Path) -> None:
-    manifest = open_pack(small_pack(tmp_path)).manifest
+    program = Program.as_compiled(open_pack(small_pack(tmp_path)))
     for in_arena in (False, True):
         choice = Choice(regions=(Region(0, 2, 2, in_arena=in_arena),))
-        plan = make_plan(manifest, ARCHITECTURES["auto"], choice=choice)
+        plan = make_plan(program, ARCHITECTURES["auto"], choice=choice)
         assert bool(plan.arena_weights) == in_arena
-        picture = ET.fromstring(arena_picture("small", manifest, plan))
+        picture = ET.fromstring(arena_picture("small", program, plan))
         titles = [item.text or "" for item in picture.iter(f"{_SVG}title")]
         assert sum(title.startswith("weights of a region") for title in titles) == in_arena
 
 
 def test_a_frontier_from_the_smallest_to_all_weights(tiny_pack: Pack) -> None:
-    points = frontier(tiny_pack.manifest, ARCHITECTURES["auto"])
+    points = frontier(Program.as_compiled(tiny_pack), ARCHITECTURES["auto"])
     totals = [point.plan.total_bytes for point in points]
     assert totals == sorted(set(totals))
     assert len(points) >= min(POINTS, 3)

@@ -16,6 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from models.compiler import CompileOptions, compile_onnx
 from models.packs.pack import open_pack
+from pipeline.program.program import Program
 from pipeline.program.sessions import session_bytes
 from server.codec.datatypes import DATATYPES
 from server.settings.settings import Settings
@@ -274,5 +275,5 @@ async def test_strings_may_be_long_but_not_endless(service: Service) -> None:
 async def test_the_budget_counts_what_is_resident(service: Service) -> None:
     held = service.context.budget.held()["words"]
     folder: Path = service.context.settings.repository
-    manifest = open_pack(folder / "words").manifest
-    assert held["sessions"] == session_bytes(manifest, manifest.pieces) > 0
+    program = Program.as_compiled(open_pack(folder / "words"))
+    assert held["sessions"] == session_bytes(program, program.pieces) > 0

@@ -22,6 +22,7 @@ from onnx import TensorProto, helper
 from models.compiler import CompileOptions, compile_onnx
 from models.packs.pack import open_pack
 from pipeline.planning.thumb import smallest_plan
+from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES
 from server.access.guard import OPEN_PATHS
 from server.settings.settings import Settings
@@ -67,7 +68,7 @@ async def service(repository: Path, packs: Packs) -> AsyncIterator[Service]:
     }
     served = [open_pack(repository / name) for name in ("finder", "idle", "root", "tiny")]
     auto = ARCHITECTURES["auto"]
-    least = sum(smallest_plan(pack.manifest, auto).total_bytes for pack in served)
+    least = sum(smallest_plan(Program.as_compiled(pack), auto).total_bytes for pack in served)
     async with serving(Settings.model_validate({**values, "budget": least + (8 << 20)})) as started:
         await started.client.post("/v2/repository/models/idle/unload")
         yield started

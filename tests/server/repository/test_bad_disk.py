@@ -58,7 +58,7 @@ async def service(
 
 def streamed(worker: Worker) -> list[Span]:
     plan = worker.engine.plan
-    spans = [worker.engine.pack.manifest.spans[index] for index in plan.streamed]
+    spans = [worker.engine.program.pack.manifest.spans[index] for index in plan.streamed]
     assert len(spans) > 3
     return spans
 
@@ -67,7 +67,7 @@ def head(worker: Worker) -> set[int]:
     """Offsets of spans that are read before a request comes."""
     plan = worker.engine.plan
     groups = plan.groups[: plan.stages[0].ahead]
-    spans = worker.engine.pack.manifest.spans
+    spans = worker.engine.program.pack.manifest.spans
     last = max((group.end_span for group in groups), default=0)
     return {spans[index].offset for index in plan.streamed[:last]}
 
@@ -138,7 +138,7 @@ async def test_a_fault_while_loading(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with serving(settings(architecture="pre", models_budget=64 << 20)) as service:
-        spans = service.worker("tiny").engine.pack.manifest.spans
+        spans = service.worker("tiny").engine.program.pack.manifest.spans
         for kind, (_, words) in ERRORS.items():
             for span in (spans[0], spans[len(spans) // 2], spans[-1]):
                 await service.client.post("/v2/repository/models/tiny/unload")

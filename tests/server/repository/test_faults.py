@@ -12,12 +12,12 @@ import pytest
 
 from loader.errors import ReadError
 from loader.readers.in_memory import MemoryReader
-from models.packs.pack import Pack
 from pipeline.devices.base import KernelError
 from pipeline.execution.engine import Engine
 from pipeline.execution.errors import DrainError
 from pipeline.execution.opened import open_engine
 from pipeline.profiles.delay_watch import BoundWatch, Verdict
+from pipeline.program.program import Program
 from pipeline.schedule.trace import TraceEvent
 from server.context import StartupError
 from server.errors import NotServingError
@@ -101,7 +101,9 @@ async def test_damage_in_any_span(faulty: Service, faults: Faults, packs: Packs)
     reader = faults.readers["tiny"]
     whole = reader.content
     streamed = [
-        span for span in faulty.worker("tiny").engine.pack.manifest.spans if not span.resident
+        span
+        for span in faulty.worker("tiny").engine.program.pack.manifest.spans
+        if not span.resident
     ]
     await answers(faulty, packs)
     for span in streamed:
@@ -265,10 +267,10 @@ async def test_a_read_that_never_ends_while_a_model_loads_keeps_its_memory(
     """The disk may still write there; the other models are served."""
     real = open_engine
 
-    def stuck(pack: Pack, *arguments: Any, **options: Any) -> Engine:
-        if pack.name == "pair":
+    def stuck(program: Program, *arguments: Any, **options: Any) -> Engine:
+        if program.name == "pair":
             raise DrainError("span 0 has not been read")
-        return real(pack, *arguments, **options)
+        return real(program, *arguments, **options)
 
     monkeypatch.setattr("server.repository.opening.open_engine", stuck)
     async with serving(settings()) as service:

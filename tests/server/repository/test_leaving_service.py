@@ -114,7 +114,7 @@ async def test_a_disk_that_disappears(
     monkeypatch.setattr("server.repository.opening.open_reader", opened)
     async with serving(settings(models=("tiny", "pair"))) as service:
         for span in (0, 1, 2):
-            offset = service.worker("tiny").engine.pack.manifest.spans[-1 - span].offset
+            offset = service.worker("tiny").engine.program.pack.manifest.spans[-1 - span].offset
             disk = next(disk for disk in reversed(disks) if "tiny" in disk.name)
             disk.current = FaultyReader(disk.sound, [Fault("gone", offset)])
             error(await service.infer("tiny", TINY), 503, "No such device")

@@ -18,6 +18,8 @@ from pipeline.fitting.wanted import Wanted
 from pipeline.planning.plan import PlanError
 from pipeline.profiles.machine import Machine, this_machine
 from pipeline.profiles.profile_file import load_profile, manifest_checksum, save_profile
+from pipeline.program.prepare import prepare
+from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES
 from server.context import StartupError
 from tests.pipeline.made_profiles import profile
@@ -46,7 +48,7 @@ def profiled(repository: Path) -> Save:
             "manifest": manifest_checksum(pack),
             "machine": Machine.model_validate({**machine, **elsewhere}),
         }
-        save_profile(profile(pack.manifest).model_copy(update=changes), pack)
+        save_profile(profile(Program.as_compiled(pack)).model_copy(update=changes), pack)
         return repository
 
     return save
@@ -236,7 +238,7 @@ def test_a_budget_is_one_story(cli: Cli, profiled: Save, tmp_path: Path) -> None
         *("--output", tmp_path / "y.npy", "--threads", 1, "--json"),
     ).document["plan"]
     device = CpuDevice(1)
-    manifest = device.fitted(open_pack(pack)).manifest
+    manifest = prepare(open_pack(pack), device)
     tensors = max(
         sum(port.n_bytes for port in each) for each in (manifest.inputs, manifest.outputs)
     )
@@ -288,13 +290,13 @@ def test_run_within_limits(cli: Cli, packs: Packs, tmp_path: Path) -> None:
 
 
 def test_a_limit_holds_whatever_the_architecture(packs: Packs) -> None:
-    manifest = open_pack(packs.repository / "tiny").manifest
+    program = Program.as_compiled(open_pack(packs.repository / "tiny"))
     for architecture in ARCHITECTURES.values():
-        for known in (None, profile(manifest)):
+        for known in (None, profile(program)):
             for percent in (10, 20, 50, 100, 250):
-                limit = manifest.weight_bytes * percent // 100
+                limit = program.weight_bytes * percent // 100
                 try:
-                    fitted = fit(manifest, architecture, Wanted(weight_bytes=limit), known)
+                    fitted = fit(program, architecture, Wanted(weight_bytes=limit), known)
                 except PlanError as exc:
                     assert str(limit) in str(exc) or "profile" in str(exc)  # noqa: PT017
                     continue

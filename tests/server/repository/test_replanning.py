@@ -358,7 +358,7 @@ async def test_models_in_turns_answer_alternately_in_the_memory_of_one(
             await asyncio.gather(*requests)
         engines = [service.worker(name).engine for name in ("tiny", "twin")]
         # No kernel of one model ran between the first and the last of a sweep of the other.
-        steps = {f"engine-{engine.pack.name}": len(engine.plan.steps) for engine in engines}
+        steps = {f"engine-{engine.program.pack.name}": len(engine.plan.steps) for engine in engines}
         runs = [(thread, len(list(run))) for thread, run in groupby(launched)]
         assert all(count % steps[thread] == 0 for thread, count in runs)
         assert len(runs) > 2

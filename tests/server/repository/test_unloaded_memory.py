@@ -5,7 +5,7 @@ import weakref
 
 import pytest
 
-from pipeline.fitting.remembered import forget
+from models.runtime.heap import give_back
 from server import context
 from server.operation.interpreter import IMPORTED_LATE
 from tests.server.support import Service, inputs_for
@@ -19,7 +19,7 @@ async def test_nothing_of_a_pack_is_left(service: Service) -> None:
     del pack
     await service.context.repository.unload("pair")
     await service.context.repository.close()
-    forget()
+    give_back()
     assert left() is None
     assert (entry.version, entry.pack) == (version, None)
     assert entry.weight_bytes > 0
@@ -37,7 +37,7 @@ async def test_the_base_counts_what_planning_takes_and_planners_forget_before_mo
         order.append("planned")
 
     monkeypatch.setattr(repository, "set_aside", planned)
-    monkeypatch.setattr(context, "forget", lambda: order.append("forgotten"))
+    monkeypatch.setattr(context, "give_back", lambda: order.append("forgotten"))
     monkeypatch.setattr(service.context.metrics, "models_follow", lambda: order.append("base"))
     await service.context._reserve_request_memory()
     assert order == ["planned", "base", "forgotten"]

@@ -10,6 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from pipeline.devices.lowered import cuda_kernels
 from pipeline.planning.make import make_plan
+from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES
 from tests.pipeline.devices.cuda.driving import driver_of
 from tests.pipeline.devices.cuda.space import Kernels
@@ -87,7 +88,7 @@ def test_a_last_window_in_the_padding_is_no_window(
     pack = compiled(source, tmp_path)
     assert pack.manifest.outputs[0].shape == wanted.shape
     with device_on(driver_of(kernels)) as device:
-        plan = make_plan(pack.manifest, ARCHITECTURES["pre"])
+        plan = make_plan(Program.as_compiled(pack), ARCHITECTURES["pre"])
         with engine_of(pack, plan, device) as (engine, _):
             result = engine.run({"x": image})[0]["y"]
     np.testing.assert_allclose(result, wanted, rtol=1e-4, atol=1e-5)

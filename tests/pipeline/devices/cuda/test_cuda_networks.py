@@ -33,6 +33,7 @@ from pipeline.execution.engine import Engine
 from pipeline.execution.opened import opened
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice, Plan
+from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES
 from tests.pipeline.devices.cuda.driving import ON_GPU, driver_of
 from tests.pipeline.devices.cuda.fake_driver import XAVIER, FakeDriver
@@ -98,7 +99,10 @@ def device_on(driver: Driver, kind: Kind | None = None, **options: Any) -> Itera
 @contextmanager
 def engine_of(pack: Pack, plan: Plan, device: CudaDevice) -> Iterator[tuple[Engine, MemoryReader]]:
     reader = MemoryReader(pack.weights_path.read_bytes())
-    with closing(ReadPool()) as pool, opened(pack, plan, device, pool, reader) as engine:
+    with (
+        closing(ReadPool()) as pool,
+        opened(Program.as_compiled(pack), plan, device, pool, reader) as engine,
+    ):
         yield engine, reader
 
 
@@ -112,7 +116,7 @@ def answer(pack: Pack, plan: Plan, device: CudaDevice, image: Tensor, sweeps: in
 
 @pytest.fixture(scope="module")
 def preloaded(kernels: Kernels, pack: Pack, image: Tensor) -> Tensor:
-    plan = make_plan(pack.manifest, ARCHITECTURES["pre"])
+    plan = make_plan(Program.as_compiled(pack), ARCHITECTURES["pre"])
     with device_on(driver_of(kernels)) as device:
         return answer(pack, plan, device, image)
 
@@ -147,7 +151,7 @@ def test_architectures_and_kinds_agree_in_every_bit(
         for rings in (1, 3):
             ring = rings * (architecture.slots or 1) * pack.manifest.largest_chunk_bytes
             choice = Choice(None if architecture.resident else ring, ahead=architecture.ahead)
-            plan = make_plan(pack.manifest, architecture, choice=choice)
+            plan = make_plan(Program.as_compiled(pack), architecture, choice=choice)
             assert np.array_equal(answer(pack, plan, device, image), preloaded)
 
 
@@ -157,7 +161,7 @@ def test_half_precision_agrees_with_itself(
     results = []
     with device_on(driver_of(kernels), precision="fp16") as device:
         for name in ("pre", "async"):
-            plan = make_plan(pack.manifest, device.adapt(ARCHITECTURES[name]))
+            plan = make_plan(Program.as_compiled(pack), device.adapt(ARCHITECTURES[name]))
             results.append(answer(pack, plan, device, image, sweeps=1))
     assert np.array_equal(results[0], results[1])
     assert np.abs(results[0] - expected).max() / np.abs(expected).max() < 2e-2
@@ -177,7 +181,7 @@ def test_what_no_kernel_covers_runs_on_the_cpu(
     wanted = ort.InferenceSession(tmp_path / "mixed.onnx").run(None, {"image": image})[0]
     pack = compiled(tmp_path / "mixed.onnx", tmp_path)
     with device_on(driver_of(kernels, eager=eager)) as device:
-        plan = make_plan(pack.manifest, device.adapt(ARCHITECTURES["2s"]))
+        plan = make_plan(Program.as_compiled(pack), device.adapt(ARCHITECTURES["2s"]))
         with engine_of(pack, plan, device) as (engine, _):
             for _ in range(2):
                 assert np.array_equal(engine.run({"image": image})[0]["hard"], wanted)
@@ -191,7 +195,7 @@ def test_a_kernel_that_faults_takes_the_model_out_of_service(
     driver = driver_of(kernels)
     assert isinstance(driver, FakeDriver)
     with closing(CudaDevice(driver, CpuDevice())) as device:
-        plan = make_plan(pack.manifest, device.adapt(ARCHITECTURES[name]))
+        plan = make_plan(Program.as_compiled(pack), device.adapt(ARCHITECTURES[name]))
         with engine_of(pack, plan, device) as (engine, _):
             engine.run({"image": image})
             driver.fail[f"run {some_function(driver)}"] = 700
@@ -225,7 +229,7 @@ def test_a_read_that_fails_loses_nothing(
     kernels: Kernels, pack: Pack, image: Tensor, preloaded: Tensor, name: str
 ) -> None:
     with device_on(driver_of(kernels)) as device:
-        plan = make_plan(pack.manifest, device.adapt(ARCHITECTURES[name]))
+        plan = make_plan(Program.as_compiled(pack), device.adapt(ARCHITECTURES[name]))
         with engine_of(pack, plan, device) as (engine, reader):
             engine.run({"image": image})
             failing(reader)
@@ -239,7 +243,7 @@ def test_a_read_that_fails_loses_nothing(
 def test_device_memory_is_what_the_plan_says(kernels: Kernels, pack: Pack, image: Tensor) -> None:
     driver = FakeDriver(known=replace(XAVIER, integrated=False), memory_bytes=64 << 20)
     with device_on(driver, "copied") as device:
-        plan = make_plan(pack.manifest, ARCHITECTURES["async"])
+        plan = make_plan(Program.as_compiled(pack), ARCHITECTURES["async"])
         with engine_of(pack, plan, device) as (engine, _):
             engine.run({"image": image})
             memory = plan.memory
@@ -250,10 +254,11 @@ def test_device_memory_is_what_the_plan_says(kernels: Kernels, pack: Pack, image
 
 @pytest.mark.skipif(ON_GPU, reason="the fake driver's memory is limited")
 def test_too_little_memory_is_refused_before_any_is_taken(pack: Pack) -> None:
+    program = Program.as_compiled(pack)
     driver = FakeDriver(memory_bytes=64 << 10)
     with device_on(driver) as device:
-        plan = make_plan(pack.manifest, ARCHITECTURES["pre"])
+        plan = make_plan(program, ARCHITECTURES["pre"])
         pool = ReadPool()
         with pytest.raises(CudaMemoryError, match=r"needs .* of 65536 bytes are free"):
-            Engine(pack, plan, device, pool, MemoryReader(b""))
+            Engine(program, plan, device, pool, MemoryReader(b""))
         pool.close()

@@ -33,6 +33,7 @@ from pipeline.execution.engine import Engine
 from pipeline.execution.opened import opened
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice, Plan
+from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES
 from tests.examples import examples
 from tests.pipeline.devices.cuda.fake_driver import Extent, FakeDriver, Operation
@@ -130,7 +131,7 @@ def engine_of(plan: Plan, pack: Pack, device: CudaDevice, reader: Reader) -> Ite
     with (
         closing(device),
         closing(ReadPool()) as pool,
-        opened(pack, plan, device, pool, reader) as engine,
+        opened(Program.as_compiled(pack), plan, device, pool, reader) as engine,
     ):
         yield engine
 
@@ -167,7 +168,9 @@ def test_no_buffer_is_used_before_its_event(
     slots = architecture.slots or 1
     ring = None if architecture.resident else rings * slots * pack.manifest.largest_chunk_bytes
     plan = make_plan(
-        pack.manifest, architecture, choice=Choice(ring, read_bytes=96 << 10, ahead=ahead)
+        Program.as_compiled(pack),
+        architecture,
+        choice=Choice(ring, read_bytes=96 << 10, ahead=ahead),
     )
     with engine_of(
         plan, pack, device, NotedReader(pack.weights_path.read_bytes(), driver)
@@ -194,7 +197,7 @@ class HastyDevice(TouchingDevice):
 def test_the_judge_finds_what_an_event_would_have_ordered(pack: Pack, name: str) -> None:
     driver = FakeDriver(eager=0.0)
     device = HastyDevice(driver, CpuDevice())
-    plan = make_plan(pack.manifest, ARCHITECTURES[name])
+    plan = make_plan(Program.as_compiled(pack), ARCHITECTURES[name])
     reader = NotedReader(pack.weights_path.read_bytes(), driver)
     with engine_of(plan, pack, device, reader) as engine:
         engine.run(inputs_of(pack))
@@ -216,7 +219,7 @@ def test_a_copy_that_fails_names_itself_and_the_next_sweep_works(
 ) -> None:
     driver = FakeDriver()
     device = TouchingDevice(driver, CpuDevice())
-    plan = make_plan(pack.manifest, ARCHITECTURES["async"])
+    plan = make_plan(Program.as_compiled(pack), ARCHITECTURES["async"])
     reader = NotedReader(pack.weights_path.read_bytes(), driver)
     with engine_of(plan, pack, device, reader) as engine:
         engine.run(inputs_of(pack))

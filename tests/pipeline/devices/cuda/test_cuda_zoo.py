@@ -12,6 +12,7 @@ from models.packs.pack import open_pack
 from pipeline.devices.lowered import device_measure
 from pipeline.measuring.sample_inputs import random_inputs
 from pipeline.planning.make import make_plan
+from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES
 from tests.pipeline.devices.cuda.driving import ON_GPU, driver_of
 from tests.pipeline.devices.cuda.space import Kernels
@@ -35,7 +36,7 @@ def test_networks_of_the_zoo_are_as_onnxruntime(
         )
         answers = []
         for architecture in ("pre", "async"):
-            plan = make_plan(pack.manifest, ARCHITECTURES[architecture])
+            plan = make_plan(Program.as_compiled(pack), ARCHITECTURES[architecture])
             with engine_of(pack, plan, device) as (engine, _):
                 answers.append(list(engine.run(inputs)[0].values()))
     for one, other, wanted in zip(*answers, expected, strict=True):

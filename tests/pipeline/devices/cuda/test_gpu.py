@@ -17,6 +17,7 @@ from pipeline.devices.cuda.device import CudaDevice
 from pipeline.devices.cuda.errors import CudaMemoryError
 from pipeline.devices.cuda.probe import probe_kinds
 from pipeline.planning.make import make_plan
+from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES
 from tests.pipeline.devices.cuda.test_cuda_networks import (
     compiled,
@@ -84,7 +85,7 @@ def test_some_kind_of_memory_works(device: CudaDevice, pack: Pack) -> None:
 def test_memory_is_as_planned_and_does_not_grow(
     device: CudaDevice, pack: Pack, image: NDArray[np.float32], name: str
 ) -> None:
-    plan = make_plan(pack.manifest, device.adapt(ARCHITECTURES[name]))
+    plan = make_plan(Program.as_compiled(pack), device.adapt(ARCHITECTURES[name]))
     before = used(device)
     with engine_of(pack, plan, device) as (engine, _):
         result = first = engine.run({"image": image})[0]["logits"]

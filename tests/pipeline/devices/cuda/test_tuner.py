@@ -16,6 +16,7 @@ from pipeline.fitting.wanted import Wanted
 from pipeline.measuring.profiling import profile_pack
 from pipeline.planning.make import make_plan
 from pipeline.profiles.profile import Profile
+from pipeline.program.prepare import prepare
 from pipeline.schedule.architectures import ARCHITECTURES
 from tests.pipeline.devices.cuda.computing import compute
 from tests.pipeline.devices.cuda.fake_driver import FakeDriver
@@ -66,7 +67,7 @@ def test_the_fastest_is_chosen_and_bits_stay_those_of_pre(
         elif fast == "reduce_splits":
             assert "split" in kinds
         device.tune(tuning)
-        fitted = device.fitted(pack).manifest
+        fitted = prepare(pack, device)
         results = [
             answer(pack, make_plan(fitted, device.adapt(ARCHITECTURES[name])), device, image)
             for name in ("pre", "2s", "async")
@@ -120,7 +121,7 @@ def test_a_profile_on_the_device_plans_auto(
         assert profile.machine.gpu == device.gpu
         assert Profile.model_validate_json(profile.model_dump_json()) == profile
         limit = 4 * pack.manifest.largest_chunk_bytes
-        fitted = device.fitted(pack).manifest
+        fitted = prepare(pack, device)
         plans = [
             fit(fitted, device.adapt(ARCHITECTURES[name]), wanted, profile).plan
             for name, wanted in (

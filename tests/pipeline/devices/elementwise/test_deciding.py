@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import pytest
@@ -14,7 +15,7 @@ from models.packs.pack import Pack
 from models.packs.target import host_target
 from pipeline.devices.base import Kernel
 from pipeline.devices.cpu import CpuDevice
-from pipeline.devices.elementwise.deciding import with_chains
+from pipeline.devices.elementwise.deciding import decided
 from pipeline.devices.elementwise.job_session import JOB
 from pipeline.devices.elementwise.one_pass import OnePass
 from pipeline.devices.elementwise.operator_node import OPERATOR
@@ -23,7 +24,11 @@ from pipeline.planning.joining.joined import joined
 from pipeline.planning.make import make_plan
 from pipeline.planning.partitions.plan import pipeline_plan
 from pipeline.planning.plan import Choice, Plan
+from pipeline.program.decided import ChainPiece
 from pipeline.program.partitions import Cuts
+from pipeline.program.prepare import prepare
+from pipeline.program.preparing.chains import with_chains
+from pipeline.program.program import Program
 from pipeline.program.regions import Region
 from pipeline.program.sessions import Opened, opened_by
 from pipeline.program.steps import row_network
@@ -86,12 +91,13 @@ class Case:
     def __init__(self, pack: Pack, pool: ReadPool) -> None:
         self.pool = pool
         self.inputs = inputs_for({port.name: port.shape for port in pack.manifest.inputs})
-        self.packs, self.answers = dict[str, Pack](), dict[str, bytes]()
+        self.pack = pack
+        self.programs, self.answers = dict[str, Program](), dict[str, bytes]()
         for chains in ("onnxruntime", "nodes", "library"):
             with closing(_Watched(chains)) as device:
-                self.packs[chains] = fitted = device.fitted(pack)
-                plan = make_plan(fitted.manifest, ARCHITECTURES["pre"])
-                with opened(fitted, plan, device, pool) as engine:
+                self.programs[chains] = program = prepare(pack, device)
+                plan = make_plan(program, ARCHITECTURES["pre"])
+                with opened(program, plan, device, pool) as engine:
                     self.answers[chains] = engine.run(self.inputs)[0]["y"].tobytes()
 
 
@@ -126,16 +132,16 @@ WAYS = st.builds(
 )
 
 
-def planned(pack: Pack, way: Way) -> Plan:
+def planned(program: Program, way: Way) -> Plan:
     regions: tuple[Region, ...] = ()
     if way.tile is not None and host_target().block > 1:
-        regions = largest_regions(row_network(pack.manifest), *way.tile)
+        regions = largest_regions(row_network(program), *way.tile)
     architecture = ARCHITECTURES[way.architecture]
     choice = Choice(
         chunk_bytes=None if way.coarse else CHUNK_BYTES, lanes=way.lanes, regions=regions
     )
-    plan = make_plan(pack.manifest, architecture, choice=choice)
-    return joined(pack.manifest, plan, way.most_joined)
+    plan = make_plan(program, architecture, choice=choice)
+    return joined(program, plan, way.most_joined)
 
 
 def check_sessions(pack: Pack, counted: Sequence[Opened], loaded: set[bytes]) -> None:
@@ -154,35 +160,34 @@ def check_sessions(pack: Pack, counted: Sequence[Opened], loaded: set[bytes]) ->
 @settings(max_examples=30)
 @given(way=WAYS)
 def test_what_runs_is_what_was_counted(case: Case, way: Way) -> None:
-    pack = case.packs[way.chains]
+    program = case.programs[way.chains]
     with closing(_Watched(way.chains)) as device:
         if way.partitions > 1:
-            found = in_partitions(case, pack, device, way)
+            found = in_partitions(case, program, device, way)
         else:
-            plan = planned(pack, way)
-            counted = [opened_by(pack.manifest, plan.steps, plan.runs)]
-            with opened(pack, plan, device, case.pool) as engine:
-                check_sessions(pack, counted, device.sessions)
+            plan = planned(program, way)
+            counted = [opened_by(program, plan.steps, plan.runs)]
+            with opened(program, plan, device, case.pool) as engine:
+                check_sessions(program.pack, counted, device.sessions)
                 found = engine.run(case.inputs)[0]["y"].tobytes()
-            check_sessions(pack, counted, device.sessions)  # no request loads one
+            check_sessions(program.pack, counted, device.sessions)  # no request loads one
     assert found == case.answers[way.chains]
 
 
-def in_partitions(case: Case, pack: Pack, device: _Watched, way: Way) -> bytes:
+def in_partitions(case: Case, program: Program, device: _Watched, way: Way) -> bytes:
     """Check the sessions of two partitions; return what they answer."""
-    cuts = Cuts(pack.manifest)
+    cuts = Cuts(program)
     place = cuts.places[len(cuts.places) // 2]
-    parts = [replace(pack, manifest=manifest) for manifest in cuts.parts((place,))]
+    parts = cuts.parts((place,))
     plans = tuple(planned(part, way._replace(lanes=1)) for part in parts)
     counted = [
-        opened_by(part.manifest, plan.steps, plan.runs)
-        for part, plan in zip(parts, plans, strict=True)
+        opened_by(part, plan.steps, plan.runs) for part, plan in zip(parts, plans, strict=True)
     ]
     plan = pipeline_plan(plans, (place,), [cuts.edge_bytes(place)])
-    with closing(open_pipeline(pack, plan, [device, device], case.pool)) as pipeline:
-        check_sessions(pack, counted, device.sessions)
+    with closing(open_pipeline(program, plan, [device, device], case.pool)) as pipeline:
+        check_sessions(program.pack, counted, device.sessions)
         answer: Any = pipeline.run(case.inputs)[0]["y"]
-    check_sessions(pack, counted, device.sessions)
+    check_sessions(program.pack, counted, device.sessions)
     return bytes(answer.tobytes())
 
 
@@ -198,35 +203,43 @@ def without_kernels(pack: Pack, number: int) -> Pack:
 
 @pytest.mark.skipif(host_target().block == 1, reason="no blocked layout here")
 def test_a_piece_and_its_rows_run_in_one_pass_or_neither_does(case: Case) -> None:
-    pack = case.packs["onnxruntime"]
-    used = {item.elementwise.program for item in pack.manifest.row_operators if item.elementwise}
-    doing = [number for number in used if pack.manifest.programs[number].steps]
+    used = {
+        item.elementwise.program for item in case.pack.manifest.row_operators if item.elementwise
+    }
+    doing = [number for number in used if case.pack.manifest.programs[number].steps]
     assert doing
+    decide = partial(decided, are_sessions=True)
     for number in doing:
-        manifest = with_chains(without_kernels(pack, number), are_sessions=True).manifest
-        for item in manifest.row_operators:
+        program = Program.as_compiled(without_kernels(case.pack, number))
+        program = with_chains(program, decide)
+        for place, item in enumerate(program.row_operators):
             own = item.first_piece, item.end_piece
-            chains = [piece.chain for piece in manifest.pieces[slice(*own)]]
+            chains = [isinstance(piece, ChainPiece) for piece in program.pieces[slice(*own)]]
             chains += [
-                other.chain
-                for other in manifest.row_operators
-                if (other.first_piece, other.end_piece) == own
+                other in program.row_chains
+                for other, made in enumerate(program.row_operators)
+                if (made.first_piece, made.end_piece) == own
             ]
-            assert len({chain is None for chain in chains}) == 1
+            assert len(set(chains)) == 1
             if item.elementwise and item.elementwise.program == number:
-                assert item.chain is None
-        assert any(piece.chain for piece in manifest.pieces)
+                assert place not in program.row_chains
+        assert any(isinstance(piece, ChainPiece) for piece in program.pieces)
 
 
 @needs_library
 def test_a_chain_has_a_session_of_its_own_size_only_beside_others(case: Case) -> None:
     for chains in ("nodes", "library"):
-        manifest = case.packs[chains].manifest
-        found = opened_by(manifest, [piece for piece in manifest.pieces if piece.chain])
+        program = case.programs[chains]
+        found = opened_by(program, chained(program))
         assert not found.sessions
         assert bool(found.together_bytes) == (chains == "nodes")
-    manifest = case.packs["nodes"].manifest
-    pieces = [piece for piece in manifest.pieces if piece.chain]
+    program = case.programs["nodes"]
+    pieces = chained(program)
     programs = {piece.elementwise.program for piece in pieces if piece.elementwise is not None}
     pairs = [range(first, first + 2) for first in range(len(pieces) - 1)]
-    assert len(programs) < len(opened_by(manifest, pieces, pairs).sessions)
+    assert len(programs) < len(opened_by(program, pieces, pairs).sessions)
+
+
+def chained(program: Program) -> list[ChainPiece]:
+    """Return the pieces that run in one pass."""
+    return [piece for piece in program.pieces if isinstance(piece, ChainPiece)]

@@ -21,6 +21,8 @@ from pipeline.devices.cpu import CpuDevice
 from pipeline.execution.opened import opened
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice
+from pipeline.program.prepare import prepare
+from pipeline.program.program import Program
 from pipeline.program.regions import Region
 from pipeline.program.steps import row_network
 from pipeline.schedule.architectures import ARCHITECTURES
@@ -106,10 +108,10 @@ def answer(
 ) -> Floats:
     inputs = inputs_for({port.name: port.shape for port in pack.manifest.inputs})
     with closing(CpuDevice(threads, native=native)) as device:
-        pack = device.fitted(pack)
-        plan = make_plan(pack.manifest, ARCHITECTURES["pre"], choice=Choice(regions=regions))
+        program = prepare(pack, device)
+        plan = make_plan(program, ARCHITECTURES["pre"], choice=Choice(regions=regions))
         assert (device.one_pass is not None) == native
-        with opened(pack, plan, device, pool) as engine:
+        with opened(program, plan, device, pool) as engine:
             return np.array(engine.run(inputs)[0]["y"])
 
 
@@ -136,7 +138,7 @@ def test_the_answer_is_that_of_onnx_runtime(pack: Pack, pool: ReadPool) -> None:
 
 def test_rows_and_threads_change_no_bit(pack: Pack, pool: ReadPool) -> None:
     expected = answer(pack, pool).tobytes()
-    network = row_network(pack.manifest)
+    network = row_network(Program.as_compiled(pack))
     for rows, threads in ((1, 1), (3, None), (8, 2)):
         regions = largest_regions(network, rows) if host_target().block > 1 else ()
         assert answer(pack, pool, regions, threads).tobytes() == expected
@@ -155,7 +157,7 @@ def test_threads_of_onnx_runtime_change_no_bit(
 
     monkeypatch.setattr("pipeline.devices.cpu.pool_is_shared", lambda: True)
     monkeypatch.setattr(CpuDevice, "_bind_chain", counted)
-    for regions in ((), largest_regions(row_network(pack.manifest), 8)):
+    for regions in ((), largest_regions(row_network(Program.as_compiled(pack)), 8)):
         assert answer(pack, pool, regions, 2).tobytes() == expected
     assert chains
 

@@ -22,6 +22,9 @@ from pipeline.execution.given import Tensors, copies
 from pipeline.execution.opened import opened
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice
+from pipeline.program.decided import NativePiece
+from pipeline.program.prepare import prepare
+from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES
 from tests.models.nets import parsed, written
 from tests.models.streamed import compiled
@@ -55,9 +58,10 @@ class Case:
     """A pack, and what ONNX Runtime alone answers; Hypothesis would print all of them."""
 
     def __init__(self, pack: Pack) -> None:
+        program = Program.as_compiled(pack)
         self.pack = pack
-        plan = make_plan(pack.manifest, ARCHITECTURES["2s"])
-        with opened(pack, plan, CpuDevice(1, native=False)) as engine:
+        plan = make_plan(program, ARCHITECTURES["2s"])
+        with opened(program, plan, CpuDevice(1, native=False)) as engine:
             self.expected = engine.answer(_request(), copies)[0]["y"]
 
 
@@ -140,13 +144,15 @@ WAYS = st.builds(
 @given(way=WAYS)
 def test_what_runs_is_what_was_counted(case: Case, way: Way) -> None:
     device = _Watched(way.threads, way.native, way.jobs)
-    fitted = device.fitted(way.crafted(case.pack))
+    fitted = prepare(way.crafted(case.pack), device)
     choice = Choice(chunk_bytes=way.chunk_bytes, lanes=way.lanes)
-    plan = make_plan(fitted.manifest, ARCHITECTURES[way.architecture], choice=choice)
+    plan = make_plan(fitted, ARCHITECTURES[way.architecture], choice=choice)
     pieces = [step for step in plan.steps if isinstance(step, Piece)]
-    natives = [piece.native for piece in pieces if piece.native is not None]
+    natives = [piece.native for piece in pieces if isinstance(piece, NativePiece)]
     assert bool(natives) == (way.native is None)
-    counted = {case.pack.graphs[piece.graph] for piece in pieces if piece.native is None}
+    counted = {
+        case.pack.graphs[piece.graph] for piece in pieces if not isinstance(piece, NativePiece)
+    }
     if any(each.together_bytes for each in natives):
         assert way.jobs
         counted.add(JOB)

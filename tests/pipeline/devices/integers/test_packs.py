@@ -20,6 +20,9 @@ from pipeline.execution.given import copies
 from pipeline.execution.opened import opened
 from pipeline.planning.plan import Plan
 from pipeline.planning.thumb import smallest_plan
+from pipeline.program.decided import takes_rows
+from pipeline.program.prepare import prepare
+from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES
 from tests.models.nets import parsed, written
 from tests.models.streamed import compiled
@@ -85,15 +88,15 @@ def _compiled(folder: Path, expansion: int) -> Pack:
     return compiled(source, folder, CompileOptions(preprocess=RECIPE, calibrate=_pictures))
 
 
-def _plan(pack: Pack) -> Plan:
-    return smallest_plan(pack.manifest, ARCHITECTURES["2s"])
+def _plan(program: Program) -> Plan:
+    return smallest_plan(program, ARCHITECTURES["2s"])
 
 
 def _answers(pack: Pack, device: CpuDevice) -> list[NDArray[np.float32]]:
     """Return the answers to a tensor, to a picture whose rows are made when they are wanted, and again."""
     picture = next(_pictures())
     given = RECIPE.apply(picture), RECIPE.tensor(picture)
-    fitted = device.fitted(pack)
+    fitted = prepare(pack, device)
     with opened(fitted, _plan(fitted), device) as engine:
         return [engine.answer({"x": each}, copies)[0]["y"] for each in (*given, given[0])]
 
@@ -103,10 +106,10 @@ def test_plans_hold_neither_image_nor_patches_nor_what_is_expanded(tmp_path: Pat
     arenas, scratches = set(), set()
     for expansion in (2, 6):
         pack = _compiled(tmp_path, expansion)
-        fitted = device.fitted(pack)
-        assert sum(piece.by_rows for piece in fitted.manifest.pieces) == 2
+        fitted = prepare(pack, device)
+        assert sum(takes_rows(piece) for piece in fitted.pieces) == 2
         plan = _plan(fitted)
-        assert plan.arena_bytes < 3 * SIZE * SIZE < _plan(plain.fitted(pack)).arena_bytes
+        assert plan.arena_bytes < 3 * SIZE * SIZE < _plan(prepare(pack, plain)).arena_bytes
         arenas.add(plan.arena_bytes)
         scratches.add(plan.scratch_bytes)
         assert np.array_equal(_answers(pack, device), _answers(pack, plain))
@@ -134,8 +137,8 @@ def test_a_layer_of_which_only_maxima_are_read_lies_in_no_plan(tmp_path: Path) -
     options = CompileOptions(preprocess=RECIPE, calibrate=_pictures)
     pack = compiled(written(model, tmp_path / "m.onnx"), tmp_path, options)
     device, plain = CpuDevice(2), CpuDevice(2, native=False)
-    arena = _plan(device.fitted(pack)).arena_bytes
-    assert arena < 32 * SIZE * SIZE < _plan(plain.fitted(pack)).total_bytes
+    arena = _plan(prepare(pack, device)).arena_bytes
+    assert arena < 32 * SIZE * SIZE < _plan(prepare(pack, plain)).total_bytes
     assert np.array_equal(_answers(pack, device), _answers(pack, plain))
 
 
@@ -172,7 +175,7 @@ def test_neither_a_concatenation_nor_what_is_added_lies_beside_what_is_made_of_i
     pack = compiled(written(model, tmp_path / "m.onnx"), tmp_path, options)
     device, plain = CpuDevice(2), CpuDevice(2, native=False)
     # Both routes, and what is made of them.
-    assert _plan(device.fitted(pack)).arena_bytes <= 3 * 32 * SIZE * SIZE
+    assert _plan(prepare(pack, device)).arena_bytes <= 3 * 32 * SIZE * SIZE
     assert np.array_equal(_answers(pack, device), _answers(pack, plain))
 
 
@@ -181,8 +184,8 @@ def test_what_a_request_gives_in_another_form_is_not_taken_by_rows(tmp_path: Pat
     (port,) = pack.manifest.inputs
     flat = replace(port, shape=(1, 3, SIZE * SIZE, 1))
     manifest = pack.manifest.model_copy(update={"inputs": (flat,)})
-    fitted = CpuDevice(2).fitted(replace(pack, manifest=manifest))
-    assert not any(piece.by_rows for piece in fitted.manifest.pieces)
+    fitted = prepare(replace(pack, manifest=manifest), CpuDevice(2))
+    assert not any(takes_rows(piece) for piece in fitted.pieces)
 
 
 def test_a_graph_alone_has_no_job() -> None:

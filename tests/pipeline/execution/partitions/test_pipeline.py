@@ -21,7 +21,6 @@ from loader.errors import ReadError
 from loader.pool.pool import ReadPool
 from loader.readers.in_memory import MemoryReader
 from models.compiler import CompileOptions, compile_onnx
-from models.packs.manifest import Manifest
 from models.packs.pack import Pack, open_pack
 from pipeline.devices.base import KernelError
 from pipeline.devices.cpu import CpuDevice
@@ -32,6 +31,7 @@ from pipeline.planning.make import make_plan
 from pipeline.planning.partitions.plan import PipelinePlan, pipeline_plan
 from pipeline.planning.plan import Choice
 from pipeline.program.partitions import Cuts
+from pipeline.program.program import Program
 from pipeline.program.regions import Region
 from pipeline.program.row_network import RowNetwork
 from pipeline.schedule.architectures import ARCHITECTURES
@@ -71,7 +71,7 @@ def early() -> onnx.ModelProto:
 
 def planned(pack: Pack, cuts: Sequence[int], copied: bool = False) -> PipelinePlan:
     """Return small rings for each partition; the last one's weights are ``copied`` before use."""
-    places = Cuts(pack.manifest)
+    places = Cuts(Program.as_compiled(pack))
     parts = places.parts(cuts)
     names = ["2s"] * len(cuts) + ["async-md" if copied else "2s"]
     plans = [
@@ -90,7 +90,7 @@ class Opened:
         self.pool = ReadPool()
         weights = pack.weights_path.read_bytes()
         self.pipeline = open_pipeline(
-            pack,
+            Program.as_compiled(pack),
             planned(pack, cuts, copied),
             self.devices,
             self.pool,
@@ -109,14 +109,15 @@ def inputs(pack: Pack, seed: int) -> Arrays:
     generator = np.random.default_rng(seed)
     return {
         port.name: generator.standard_normal(port.shape).astype(port.dtype)
-        for port in pack.manifest.inputs
+        for port in Program.as_compiled(pack).inputs
     }
 
 
 def expected(pack: Pack, seeds: Sequence[int]) -> list[Arrays]:
     """What the whole network answers."""
-    plan = make_plan(pack.manifest, ARCHITECTURES["pre"])
-    with opened(pack, plan, CpuDevice(1)) as engine:
+    program = Program.as_compiled(pack)
+    plan = make_plan(program, ARCHITECTURES["pre"])
+    with opened(program, plan, CpuDevice(1)) as engine:
         return [engine.run(inputs(pack, seed))[0] for seed in seeds]
 
 
@@ -129,7 +130,7 @@ def same(one: Arrays, other: Arrays) -> bool:
 @pytest.fixture
 def halves(packs: dict[str, Pack]) -> Iterator[Opened]:
     pack = packs["small"]
-    places = Cuts(pack.manifest).places
+    places = Cuts(Program.as_compiled(pack)).places
     held = Opened(pack, [places[len(places) // 2]])
     yield held
     held.close()
@@ -139,7 +140,7 @@ def halves(packs: dict[str, Pack]) -> Iterator[Opened]:
 def test_any_cut_gives_the_same_bits(packs: dict[str, Pack], name: str) -> None:
     pack = packs[name]
     (answer,) = expected(pack, [1])
-    places = Cuts(pack.manifest).places
+    places = Cuts(Program.as_compiled(pack)).places
     assert places
     cuts = [[place] for place in places] + [list(places)]
     for chosen in cuts:
@@ -152,7 +153,7 @@ def test_rows_on_both_sides_of_a_cut_give_the_same_bits(packs: dict[str, Pack]) 
     """A region that reads what crosses takes its rows from the edge; one that makes it writes it whole."""
     pack = packs["small"]
     (answer,) = expected(pack, [1])
-    places = Cuts(pack.manifest)
+    places = Cuts(Program.as_compiled(pack))
     checked = 0
     for cut in places.places:
         parts = places.parts([cut])
@@ -166,7 +167,7 @@ def test_rows_on_both_sides_of_a_cut_give_the_same_bits(packs: dict[str, Pack]) 
         ]
         plan = pipeline_plan(plans, [cut], [places.edge_bytes(cut)])
         pool, device = ReadPool(), CpuDevice(1)
-        pipeline = open_pipeline(pack, plan, [device, device], pool)
+        pipeline = open_pipeline(Program.as_compiled(pack), plan, [device, device], pool)
         assert same(pipeline.run(inputs(pack, 1))[0], answer)
         pipeline.close()
         pool.close()
@@ -174,7 +175,7 @@ def test_rows_on_both_sides_of_a_cut_give_the_same_bits(packs: dict[str, Pack]) 
     assert checked
 
 
-def _region(part: Manifest) -> Region | None:
+def _region(part: Program) -> Region | None:
     """Return a region from the first row operator of ``part`` to the end of what follows it."""
     runs = RowNetwork(part).runs
     return Region(runs[0].start, runs[0].stop, 2) if runs else None
@@ -184,7 +185,7 @@ def _region(part: Manifest) -> Region | None:
 def test_frames_at_once_have_their_own_bits(packs: dict[str, Pack], copied: bool) -> None:
     """The second partition may be another device, with copies of its weights, as of a GPU."""
     pack = packs["small"]
-    places = Cuts(pack.manifest).places
+    places = Cuts(Program.as_compiled(pack)).places
     held = Opened(pack, [places[len(places) // 2]], copied)
     seeds = list(range(12))
     with ThreadPoolExecutor(held.pipeline.callers) as threads:
@@ -359,7 +360,7 @@ def test_an_interrupt_ends_the_frame_of_the_main_thread_alone(
 
 def test_a_read_that_fails_ends_its_frame_alone(packs: dict[str, Pack]) -> None:
     pack = packs["small"]
-    places = Cuts(pack.manifest).places
+    places = Cuts(Program.as_compiled(pack)).places
     cut = places[len(places) // 2]
     (answer,) = expected(pack, [1])
     weights = pack.weights_path.read_bytes()
@@ -372,7 +373,11 @@ def test_a_read_that_fails_ends_its_frame_alone(packs: dict[str, Pack]) -> None:
 
     pool, device = ReadPool(), CpuDevice(1)
     pipeline = open_pipeline(
-        pack, planned(pack, [cut]), [device, device], pool, lambda: MemoryReader(weights, before)
+        Program.as_compiled(pack),
+        planned(pack, [cut]),
+        [device, device],
+        pool,
+        lambda: MemoryReader(weights, before),
     )
     assert same(pipeline.run(inputs(pack, 1))[0], answer)
     broken.append(True)
@@ -389,7 +394,7 @@ def test_a_read_that_fails_ends_its_frame_alone(packs: dict[str, Pack]) -> None:
 def test_partitions_share_no_memory(packs: dict[str, Pack], data: st.DataObject) -> None:
     """Algorithm 1 of seed 000: no buffer is of two partitions of one J; an edge between them has two."""
     pack = packs[data.draw(st.sampled_from(sorted(packs)))]
-    places = Cuts(pack.manifest)
+    places = Cuts(Program.as_compiled(pack))
     cuts = sorted(data.draw(st.sets(st.sampled_from(places.places), min_size=1)))
     held = Opened(pack, cuts)
     owners: list[tuple[int, int]] = []

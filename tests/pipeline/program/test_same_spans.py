@@ -11,17 +11,17 @@ from onnx import numpy_helper
 from models.compiler import CompileOptions, compile_onnx
 from models.errors import PackError
 from models.initial import filled
-from models.packs.manifest import Manifest
 from models.packs.pack import Pack, open_pack
 from models.packs.records.pieces import Piece
 from models.packs.records.spans import Store
-from models.packs.same_spans import SameSpans, shared_bytes
 from models.zoo.builder import Builder, Tensor
 from pipeline.planning.draft import Drafts
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice
 from pipeline.planning.thumb import SmallestPlans, rule_of_thumb
 from pipeline.program.partitions import Cuts
+from pipeline.program.program import Program
+from pipeline.program.same_spans import SameSpans, shared_bytes
 from pipeline.schedule.architectures import ARCHITECTURES
 from tests.models.nets import CHUNK_BYTES, answers, parsed, written
 from tests.models.packs.test_pack import edit, put
@@ -56,11 +56,12 @@ def pack(source: Path) -> Pack:
 
 
 def test_the_file_has_them_once(pack: Pack, source: Path) -> None:
-    spans = pack.manifest.spans
+    program = Program.as_compiled(pack)
+    spans = program.spans
     ends = {span.file_offset: span.file_end for span in spans}
     assert sum(end - start for start, end in ends.items()) == pack.weights_path.stat().st_size
     all_bytes, own = sum(span.length for span in spans), pack.weights_path.stat().st_size
-    assert all_bytes - own == shared_bytes(pack.manifest) > 0.4 * all_bytes
+    assert all_bytes - own == shared_bytes(program) > 0.4 * all_bytes
     found = answers(pack.model_path, {"image": IMAGE})
     same(found, answers(source, {"image": IMAGE}), rtol=1e-4, atol=1e-4)
 
@@ -75,37 +76,37 @@ def test_answers_are_those_of_weights_of_their_own(
     same(streamed(pack, {"image": IMAGE}, "auto", times=2), expected)
     limit = 0.1 if store == "int8" else 1e-4
     same(expected, answers(source, {"image": IMAGE}), rtol=limit, atol=limit)
-    assert SameSpans(pack.manifest).n_bytes(range(len(pack.manifest.spans))) < sum(
-        span.length for span in pack.manifest.spans
-    )
+    assert SameSpans(Program.as_compiled(pack)).n_bytes(
+        range(len(Program.as_compiled(pack).spans))
+    ) < sum(span.length for span in Program.as_compiled(pack).spans)
 
 
 def test_what_stays_in_memory_is_there_once(pack: Pack) -> None:
-    manifest = pack.manifest
-    plan = make_plan(manifest, ARCHITECTURES["pre"])
+    program = Program.as_compiled(pack)
+    plan = make_plan(program, ARCHITECTURES["pre"])
     assert plan.resident_bytes == pack.weights_path.stat().st_size
-    known = SameSpans(manifest)
+    known = SameSpans(program)
     assert all(plan.spans[span] == plan.spans[known.first(span)] for span in plan.resident)
-    places = {(plan.spans[span], manifest.spans[span].length) for span in plan.resident}
+    places = {(plan.spans[span], program.spans[span].length) for span in plan.resident}
     assert sum(length for _, length in places) == plan.resident_bytes
 
 
 def test_plans_keep_all_that_are_the_same(pack: Pack) -> None:
-    manifest, auto = pack.manifest, ARCHITECTURES["auto"]
-    everything = rule_of_thumb(SmallestPlans(manifest, auto), pack.weights_path.stat().st_size)
+    program, auto = Program.as_compiled(pack), ARCHITECTURES["auto"]
+    everything = rule_of_thumb(SmallestPlans(program, auto), pack.weights_path.stat().st_size)
     assert not everything.streamed
-    known = SameSpans(manifest)
-    some = known.with_same([len(manifest.spans) // 3])
+    known = SameSpans(program)
+    some = known.with_same([len(program.spans) // 3])
     assert len(some) == 2
     choice = Choice(1 << 18, 1 << 16, 1 << 16, resident=some)
-    plan = make_plan(manifest, auto, choice=choice)
-    draft = Drafts(manifest, profile(manifest).durations).draft(choice)
+    plan = make_plan(program, auto, choice=choice)
+    draft = Drafts(program, profile(program).durations).draft(choice)
     assert draft.weight_bytes == plan.weight_bytes
     assert plan.resident_bytes == known.n_bytes(plan.resident)
 
 
 def test_a_partition_keeps_what_only_an_earlier_one_shared_with_it(pack: Pack) -> None:
-    cuts = Cuts(pack.manifest)
+    cuts = Cuts(Program.as_compiled(pack))
     for place in cuts.places:
         for part in cuts.parts([place]):
             own = {span.file_offset: span.length for span in part.spans if span.length}
@@ -124,10 +125,10 @@ def test_chunks_of_a_layer_that_are_equal_can_be_joined(tmp_path: Path) -> None:
     )
     model.graph.initializer[0].CopyFrom(numpy_helper.from_array(weights, "w"))
     pack = compiled(written(model, tmp_path / "pruned.onnx"), tmp_path, OPTIONS)
-    spans = pack.manifest.spans
+    spans = Program.as_compiled(pack).spans
     assert len({span.file_offset for span in spans}) < len(spans)
     everything = Choice(0, 1 << 30, 1 << 16, resident=tuple(range(len(spans))))
-    plan = make_plan(pack.manifest, ARCHITECTURES["2s"], choice=everything)
+    plan = make_plan(Program.as_compiled(pack), ARCHITECTURES["2s"], choice=everything)
     (step,) = (step for step in plan.steps if isinstance(step, Piece) and step.n_spans > 1)
     assert step.span is not None
     own = range(step.span, step.span + step.n_spans)
@@ -135,11 +136,11 @@ def test_chunks_of_a_layer_that_are_equal_can_be_joined(tmp_path: Path) -> None:
     assert places == list(accumulate((spans[span].length for span in own[:-1]), initial=places[0]))
 
 
-def swapped(manifest: Manifest) -> tuple[int, int]:
+def swapped(program: Program) -> tuple[int, int]:
     """Return a span that is the same as an earlier one, and an earlier one of another length."""
-    number = next(number for number, span in enumerate(manifest.spans) if span.at is not None)
-    length = manifest.spans[number].length
-    return number, next(n for n, span in enumerate(manifest.spans) if span.length != length)
+    number = next(number for number, span in enumerate(program.spans) if span.at is not None)
+    length = program.spans[number].length
+    return number, next(n for n, span in enumerate(program.spans) if span.length != length)
 
 
 @pytest.mark.parametrize(
@@ -150,7 +151,7 @@ def test_what_lies_elsewhere_is_one_that_was_before(
     at: int | str, fault: str, source: Path, tmp_path: Path
 ) -> None:
     folder = compile_onnx(source, tmp_path / "net", OPTIONS)
-    number, other = swapped(open_pack(folder).manifest)
+    number, other = swapped(Program.as_compiled(open_pack(folder)))
     place = open_pack(folder).manifest.spans[other].file_offset if at == "other" else at
     path = edit(folder, put("spans", number, "at", place))
     with refuses(PackError, path, f"spans.{number}", fault):

@@ -3,22 +3,22 @@
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
-from models.packs.manifest import Manifest
+from pipeline.program.program import Program
 
 
 class SameSpans:
-    """Which spans of ``manifest`` are the same, in memory.
+    """Which spans of ``program`` are the same, in memory.
 
     Chunks of a layer may be joined: then their spans lie one behind the other. So those of a layer are the
     same as those of another one all together, or not at all, though the file may have some of them once.
     """
 
-    def __init__(self, manifest: Manifest) -> None:
-        self._spans = manifest.spans
-        self._first = list(range(len(manifest.spans)))
+    def __init__(self, program: Program) -> None:
+        self._spans = program.spans
+        self._first = list(range(len(program.spans)))
         self._alike: dict[int, list[int]] = defaultdict(list)
         known: dict[tuple[int, ...], list[int]] = {}
-        for own in _by_layer(manifest):
+        for own in _by_layer(program):
             places = tuple(self._spans[span].file_offset for span in own)
             for span, first in zip(own, known.setdefault(places, own), strict=True):
                 self._first[span] = first
@@ -42,14 +42,14 @@ class SameSpans:
         return tuple(sorted(span for first in found for span in self._alike[first]))
 
 
-def shared_bytes(manifest: Manifest) -> int:
+def shared_bytes(program: Program) -> int:
     """Return by how much all weights of layers are more than what they take in memory where they stay."""
-    same = SameSpans(manifest)
-    return sum(span.length for span in manifest.spans) - same.n_bytes(range(len(manifest.spans)))
+    same = SameSpans(program)
+    return sum(span.length for span in program.spans) - same.n_bytes(range(len(program.spans)))
 
 
-def _by_layer(manifest: Manifest) -> Iterator[list[int]]:
+def _by_layer(program: Program) -> Iterator[list[int]]:
     """Yield the spans of each layer."""
-    for layer in manifest.layers:
-        pieces = manifest.pieces[layer.first_piece : layer.end_piece]
+    for layer in program.layers:
+        pieces = program.pieces[layer.first_piece : layer.end_piece]
         yield [piece.span for piece in pieces if piece.span is not None]

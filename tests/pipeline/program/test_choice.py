@@ -9,7 +9,8 @@ import onnx
 import pytest
 
 from models.compiler import CompileOptions, compile_onnx
-from models.packs.choice import (
+from models.packs.pack import Pack, open_pack
+from pipeline.program.choice import (
     choose_pieces,
     chunk_sizes,
     finest_positions,
@@ -18,7 +19,7 @@ from models.packs.choice import (
     streamed_bytes,
     with_alternatives,
 )
-from models.packs.pack import Pack, open_pack
+from pipeline.program.program import Program
 from tests.models.chosen import WholeMemory, check_dimensions
 from tests.models.nets import NETS, inputs_for, parsed, written
 
@@ -106,62 +107,60 @@ def pack(request: pytest.FixtureRequest, compiled: Callable[[str, int], Pack]) -
 
 
 def test_every_choice_gives_the_same_bits(pack: Pack) -> None:
-    manifest = pack.manifest
-    inputs = inputs_for({port.name: port.shape for port in manifest.inputs})
+    program = Program.as_compiled(pack)
+    inputs = inputs_for({port.name: port.shape for port in program.inputs})
     with contextlib.closing(WholeMemory(pack)) as memory:
-        finest = memory.run(manifest.pieces, inputs)
-        for limit in (*chunk_sizes(manifest), None):
-            assert memory.run(choose_pieces(manifest, limit), inputs) == finest, limit
-        for alternative in manifest.alternatives:
-            assert memory.run(with_alternatives(manifest, [alternative]), inputs) == finest
+        finest = memory.run(program.pieces, inputs)
+        for limit in (*chunk_sizes(program), None):
+            assert memory.run(choose_pieces(program, limit), inputs) == finest, limit
+        for alternative in program.alternatives:
+            assert memory.run(with_alternatives(program, [alternative]), inputs) == finest
 
 
 @pytest.mark.parametrize("name", CERTAIN)
 def test_every_layer_in_chunks_can_be_whole(
     name: str, compiled: Callable[[str, int], Pack]
 ) -> None:
-    manifest = compiled(name, FINE[0]).manifest
-    cut = [layer for layer in manifest.layers if layer.end_piece - layer.first_piece > 1]
+    program = Program.as_compiled(compiled(name, FINE[0]))
+    cut = [layer for layer in program.layers if layer.end_piece - layer.first_piece > 1]
     assert cut
     whole = {
-        (item.first_piece, item.end_piece)
-        for item in manifest.alternatives
-        if len(item.joined) == 1
+        (item.first_piece, item.end_piece) for item in program.alternatives if len(item.joined) == 1
     }
     assert whole == {(layer.first_piece, layer.end_piece) for layer in cut}
-    uncut = len(manifest.pieces) - sum(layer.end_piece - layer.first_piece for layer in cut)
-    assert len(choose_pieces(manifest, None)) == uncut + len(cut)
+    uncut = len(program.pieces) - sum(layer.end_piece - layer.first_piece for layer in cut)
+    assert len(choose_pieces(program, None)) == uncut + len(cut)
 
 
 def test_no_piece_is_larger_than_was_asked(pack: Pack) -> None:
-    manifest = pack.manifest
-    sizes = chunk_sizes(manifest)
+    program = Program.as_compiled(pack)
+    sizes = chunk_sizes(program)
     for limit in sizes:
-        largest = largest_unit_bytes(manifest, choose_pieces(manifest, limit))
-        assert largest <= max(limit, manifest.largest_chunk_bytes)
-    counts = [len(choose_pieces(manifest, limit)) for limit in (0, *sizes)]
+        largest = largest_unit_bytes(program, choose_pieces(program, limit))
+        assert largest <= max(limit, program.largest_chunk_bytes)
+    counts = [len(choose_pieces(program, limit)) for limit in (0, *sizes)]
     assert counts == sorted(set(counts), reverse=True)
-    assert choose_pieces(manifest, 0) == manifest.pieces
+    assert choose_pieces(program, 0) == program.pieces
     for limit in sizes:
-        assert choose_pieces(manifest, limit - 1) != choose_pieces(manifest, limit)
-    assert choose_pieces(manifest, None) == choose_pieces(manifest, max(sizes, default=0))
+        assert choose_pieces(program, limit - 1) != choose_pieces(program, limit)
+    assert choose_pieces(program, None) == choose_pieces(program, max(sizes, default=0))
 
 
 def test_layers_from_a_piece_on_have_another_limit(pack: Pack) -> None:
-    manifest = pack.manifest
-    fine, coarse = manifest.pieces, choose_pieces(manifest, None)
-    for item in manifest.alternatives:
+    program = Program.as_compiled(pack)
+    fine, coarse = program.pieces, choose_pieces(program, None)
+    for item in program.alternatives:
         start = item.first_piece
-        later = choose_pieces(manifest, 0, ((start, max(chunk_sizes(manifest))),))
+        later = choose_pieces(program, 0, ((start, max(chunk_sizes(program))),))
         firsts = [positions.start for positions in finest_positions(coarse)]
         assert later == (*fine[:start], *coarse[firsts.index(start) :])
 
 
 def test_a_choice_streams_every_span_once_and_in_order(pack: Pack) -> None:
-    manifest = pack.manifest
-    streamed = [number for number, span in enumerate(manifest.spans) if not span.resident]
-    for limit in (*chunk_sizes(manifest), None):
-        pieces = choose_pieces(manifest, limit)
+    program = Program.as_compiled(pack)
+    streamed = [number for number, span in enumerate(program.spans) if not span.resident]
+    for limit in (*chunk_sizes(program), None):
+        pieces = choose_pieces(program, limit)
         spans = [
             number
             for piece in pieces
@@ -169,34 +168,35 @@ def test_a_choice_streams_every_span_once_and_in_order(pack: Pack) -> None:
             for number in range(piece.span, piece.span + piece.n_spans)
         ]
         assert spans == streamed
-        assert sum(streamed_bytes(manifest, piece) for piece in pieces) == sum(
-            manifest.spans[number].length for number in streamed
+        assert sum(streamed_bytes(program, piece) for piece in pieces) == sum(
+            program.spans[number].length for number in streamed
         )
         positions = finest_positions(pieces)
-        assert [i for run in positions for i in run] == list(range(len(manifest.pieces)))
+        assert [i for run in positions for i in run] == list(range(len(program.pieces)))
         for piece, run in zip(pieces, positions, strict=True):
-            assert manifest.pieces[run.start].span == piece.span
+            assert program.pieces[run.start].span == piece.span
 
 
 def test_joined_operands_have_the_dimensions_of_their_graph(pack: Pack) -> None:
-    for limit in (*chunk_sizes(pack.manifest), None):
-        for piece in choose_pieces(pack.manifest, limit):
+    program = Program.as_compiled(pack)
+    for limit in (*chunk_sizes(program), None):
+        for piece in choose_pieces(program, limit):
             check_dimensions(pack, piece)
 
 
 def test_figures_follow_the_choice(compiled: Callable[[str, int], Pack]) -> None:
-    manifest = compiled("residual", FINE[0]).manifest
-    coarse = choose_pieces(manifest, None)
-    assert len(coarse) < len(manifest.pieces)
-    assert scratch_bytes(coarse) == scratch_bytes(manifest.pieces)
-    assert largest_unit_bytes(manifest, manifest.pieces) == manifest.largest_chunk_bytes
-    assert largest_unit_bytes(manifest, coarse) == chunk_sizes(manifest)[-1]
+    program = Program.as_compiled(compiled("residual", FINE[0]))
+    coarse = choose_pieces(program, None)
+    assert len(coarse) < len(program.pieces)
+    assert scratch_bytes(coarse) == scratch_bytes(program.pieces)
+    assert largest_unit_bytes(program, program.pieces) == program.largest_chunk_bytes
+    assert largest_unit_bytes(program, coarse) == chunk_sizes(program)[-1]
 
 
 def test_one_layer_can_be_joined_alone(compiled: Callable[[str, int], Pack]) -> None:
-    manifest = compiled("residual", FINE[0]).manifest
-    alternative = manifest.alternatives[-1]
-    pieces = with_alternatives(manifest, [alternative])
+    program = Program.as_compiled(compiled("residual", FINE[0]))
+    alternative = program.alternatives[-1]
+    pieces = with_alternatives(program, [alternative])
     gone = alternative.end_piece - alternative.first_piece - len(alternative.joined)
-    assert len(pieces) == len(manifest.pieces) - gone
-    assert pieces[: alternative.first_piece] == manifest.pieces[: alternative.first_piece]
+    assert len(pieces) == len(program.pieces) - gone
+    assert pieces[: alternative.first_piece] == program.pieces[: alternative.first_piece]

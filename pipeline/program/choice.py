@@ -1,0 +1,133 @@
+"""Which pieces of a program run: the finest, or several chunks of a layer joined to one kernel.
+
+Fine pieces stream through little memory, coarse ones are faster; outputs are the same bits.
+"""
+
+import itertools
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+from models.packs.joining import Run, join, runs
+from models.packs.records.pieces import Alternative, Joined, Piece
+from pipeline.program.decided import ChainJoined, ChainPiece
+from pipeline.program.program import Program
+
+# What ONNX Runtime 1.32 takes for the binding of a piece: names, pointers, shapes. Measured 2.2 to 2.4 KB.
+BINDING_BYTES = 2560
+
+#: (piece, bytes), ascending: from that piece of the program on chunks have up to so many bytes.
+LaterChunks = Sequence[tuple[int, int]]
+
+
+def choose_pieces(
+    program: Program, chunk_bytes: int | None, later: LaterChunks = ()
+) -> tuple[Piece, ...]:
+    """Return all pieces in execution order, each layer in the coarsest chunks of up to ``chunk_bytes``.
+
+    ``later``: layers from a piece on have another limit. Chunks are counted as they lie in weights.bin.
+    None: the coarsest there are. A layer that has no such chunks runs in its finest ones.
+    """
+    starts = [piece for piece, _ in later]
+    limits = [chunk_bytes, *(n_bytes for _, n_bytes in later)]
+
+    def fits(way: "_Way") -> bool:
+        limit = limits[bisect_right(starts, way.pieces.start)]
+        return limit is None or way.n_bytes <= limit
+
+    return _with_ways(program, filter(fits, program.made(_ways)))
+
+
+def with_alternatives(program: Program, chosen: Iterable[Alternative]) -> tuple[Piece, ...]:
+    """Return all pieces in execution order, joined as ``chosen`` say; of one run the last one counts."""
+    return _with_ways(program, (_Way.of(program, alternative) for alternative in chosen))
+
+
+def _with_ways(program: Program, chosen: Iterable["_Way"]) -> tuple[Piece, ...]:
+    replaced = {way.pieces.start: way for way in chosen}
+    pieces: list[Piece] = []
+    number = 0
+    while number < len(program.pieces):
+        way = replaced.get(number)
+        if way is None:
+            pieces.append(program.pieces[number])
+            number += 1
+        else:
+            pieces.extend(way.joined)
+            number = way.pieces.stop
+    return tuple(pieces)
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """``pieces`` of the program as those ``joined``, the largest of which has ``n_bytes`` of weights."""
+
+    pieces: range
+    joined: tuple[Piece, ...]
+    n_bytes: int
+
+    @classmethod
+    def of(cls, program: Program, item: Alternative) -> Self:
+        pieces = range(item.first_piece, item.end_piece)
+        return cls(pieces, tuple(joined_pieces(program, item)), alternative_bytes(program, item))
+
+
+def _ways(program: Program) -> list[_Way]:
+    return [_Way.of(program, item) for item in program.alternatives]
+
+
+def every_piece(program: Program) -> Iterator[Piece]:
+    """Yield the finest pieces, then all that they can be joined to."""
+    yield from program.pieces
+    for alternative in program.alternatives:
+        yield from joined_pieces(program, alternative)
+
+
+def joined_pieces(program: Program, alternative: Alternative) -> Iterator[Piece]:
+    """Yield the pieces of ``alternative``, one for each of its ``joined``."""
+    return (_join(*item) for item in runs(program.pieces, alternative))
+
+
+def _join(part: Joined, run: Run) -> Piece:
+    piece = join(part, run)
+    return ChainPiece.of(piece, part.chain) if isinstance(part, ChainJoined) else piece
+
+
+def finest_positions(pieces: Iterable[Piece]) -> list[range]:
+    """Return, for each of the chosen ``pieces``, the program's pieces that it stands for.
+
+    A piece stands for as many as it has spans: only chunks are joined, and each of them has one.
+    """
+    ends = itertools.accumulate((piece.n_spans for piece in pieces), initial=0)
+    return [range(first, end) for first, end in itertools.pairwise(ends)]
+
+
+def streamed_bytes(program: Program, piece: Piece) -> int:
+    """Return the length of the spans of ``piece``, which must all be in the ring when it runs."""
+    if piece.span is None:
+        return 0
+    return sum(span.length for span in program.spans[piece.span : piece.span + piece.n_spans])
+
+
+def largest_unit_bytes(program: Program, pieces: Iterable[Piece]) -> int:
+    """Return the streamed weights of the largest piece: the smallest ring that can run ``pieces``."""
+    return max((streamed_bytes(program, piece) for piece in pieces), default=0)
+
+
+def alternative_bytes(program: Program, alternative: Alternative) -> int:
+    """Return the streamed weights of the largest piece of ``alternative``."""
+    return max(
+        sum(streamed_bytes(program, piece) for piece in run)
+        for _, run in runs(program.pieces, alternative)
+    )
+
+
+def scratch_bytes(pieces: Iterable[Piece]) -> int:
+    """Return what any one of ``pieces`` allocates at most while it runs."""
+    return max((piece.scratch_bytes for piece in pieces), default=0)
+
+
+def chunk_sizes(program: Program) -> list[int]:
+    """Return the limits, ascending, from each of which on ``choose_pieces`` joins more."""
+    return sorted({way.n_bytes for way in program.made(_ways)})

@@ -1,0 +1,120 @@
+"""The one decision what runs each piece of a pack on a device, made when the pack is opened.
+
+Invariant: plans count what a program says, and engines bind it; neither asks the device again.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Protocol, TypeVar
+
+from models.packs.pack import Pack
+from models.packs.records.pieces import Alternative, Joined, Piece
+from models.packs.unrolling import unrolled_bytes
+from models.runtime.joined_graphs import is_one
+from pipeline.program.choice import every_piece
+from pipeline.program.decided import ChainPiece, NativePiece
+from pipeline.program.preparing.chains import ChainAbility, with_chains
+from pipeline.program.preparing.natives import NativeAbility, with_natives
+from pipeline.program.program import Program
+
+_Sized = TypeVar("_Sized", Piece, Joined)
+
+
+@dataclass(frozen=True)
+class Abilities:
+    """What a device can do beside loading pieces as they were compiled, as it works now.
+
+    ``threads`` compute; None: as many as the compiler counted with. ``quantised``, ``chains``: what it
+    decides of quantised layers and of operators on elements that it has kernels for. ``joins``: whether a
+    serialised piece, whose values are floats of 32 bits, may be one of several in a session.
+    ``scratch_bytes``: what its kernel of a serialised piece allocates; None: what the pack says.
+    """
+
+    threads: int | None = None
+    quantised: NativeAbility | None = None
+    chains: ChainAbility | None = None
+    joins: Callable[[bytes], bool] = lambda graph: False
+    scratch_bytes: Callable[[bytes], int | None] = lambda graph: None
+
+
+class Able(Protocol):
+    """A device, as far as programs are made for it."""
+
+    def abilities(self) -> Abilities: ...
+
+
+def prepare(pack: Pack, device: Able) -> Program:
+    """Return the network of ``pack`` as ``device`` runs it, as it works now.
+
+    Raises:
+        PackError: its pieces are such that no kernel could run them.
+    """
+    able = device.abilities()
+    program = Program.as_compiled(pack)
+    if able.threads is not None:
+        program = _with_threads(program, able.threads)
+    if able.quantised is not None:
+        program = with_natives(program, able.quantised)
+    if able.chains is not None:
+        program = with_chains(program, able.chains)
+    return _with_scratch(_with_joins(program, able.joins), able.scratch_bytes)
+
+
+def _with_threads(program: Program, threads: int) -> Program:
+    """Return ``program`` with what plain convolutions allocate where ``threads`` threads compute."""
+
+    def fit(item: _Sized) -> _Sized:
+        if item.unrolled is None:
+            return item
+        return replace(item, scratch_bytes=unrolled_bytes(item.unrolled, threads))
+
+    return _changed(program, fit, fit)
+
+
+def _with_joins(program: Program, joins: Callable[[bytes], bool]) -> Program:
+    """Return ``program`` with the graphs that join others: with all of their pieces, or with none."""
+    as_compiled: dict[int, bool] = {}
+
+    def can(piece: Piece) -> bool:
+        if isinstance(piece, NativePiece):
+            return False
+        if isinstance(piece, ChainPiece):
+            return piece.chain.node_bytes is not None
+        if piece.graph not in as_compiled:
+            as_compiled[piece.graph] = joins(program.pack.graphs[piece.graph])
+        return as_compiled[piece.graph]
+
+    found: dict[int, bool] = {}
+    for piece in every_piece(program):
+        found[piece.graph] = found.get(piece.graph, True) and can(piece)
+    joining = frozenset(number for number, joined in found.items() if joined)
+    one_kernel = frozenset(number for number in joining if is_one(program.pack.graphs[number]))
+    return replace(program, joins=joining, one_kernel=one_kernel)
+
+
+def _with_scratch(program: Program, scratch_bytes: Callable[[bytes], int | None]) -> Program:
+    """Return ``program`` with what kernels of the device allocate."""
+    needed = [scratch_bytes(graph) for graph in program.pack.graphs]
+
+    def fit(item: _Sized) -> _Sized:
+        found = needed[item.graph]
+        return item if found is None else replace(item, scratch_bytes=found)
+
+    return program if set(needed) <= {None} else _changed(program, fit, fit)
+
+
+def _changed(
+    program: Program, of_piece: Callable[[Piece], Piece], of_joined: Callable[[Joined], Joined]
+) -> Program:
+    """Return ``program`` with other pieces; what stays as it is are the same objects."""
+
+    def alternative(item: Alternative) -> Alternative:
+        joined = tuple(map(of_joined, item.joined))
+        same = all(new is old for new, old in zip(joined, item.joined, strict=True))
+        return item if same else replace(item, joined=joined)
+
+    return replace(
+        program,
+        pieces=tuple(map(of_piece, program.pieces)),
+        alternatives=tuple(map(alternative, program.alternatives)),
+    )

@@ -1,0 +1,165 @@
+"""The network of a pack as a device runs it: what planners, profiles, measurements and engines work on.
+
+A manifest is the record of a file. A program is made of it once, when a model is opened (prepare.py).
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields
+from typing import Any, Self, TypeVar
+
+from numpy.typing import NDArray
+
+from models.network.operators.quantised import Quantised
+from models.packs.checksum import checksum
+from models.packs.pack import Pack
+from models.packs.records import programs
+from models.packs.records.bottlenecks import Bottleneck
+from models.packs.records.pieces import Alternative, GraphRange, Layer, Piece, Value
+from models.packs.records.ports import Port
+from models.packs.records.rows import RowOperator, RowValue
+from models.packs.records.spans import FileRecord, Span, Store
+from models.packs.target import Target
+from pipeline.program.decided import Chain
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Program:
+    """The network of ``pack``, or a part of it.
+
+    ``pieces`` and the joined ones of ``alternatives`` say what runs them (decided.py); ``row_chains`` says
+    it of row operators, by number. ``joins``: the graphs that may be one of several in a session;
+    ``one_kernel``: those of them that are one kernel, and keep nothing when that ends.
+    """
+
+    pack: Pack
+    values: tuple[Value, ...]
+    spans: tuple[Span, ...]
+    pieces: tuple[Piece, ...]
+    alternatives: tuple[Alternative, ...]
+    row_values: tuple[RowValue, ...]
+    row_operators: tuple[RowOperator, ...]
+    bottlenecks: tuple[Bottleneck, ...]
+    layers: tuple[Layer, ...]
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+    row_chains: Mapping[int, Chain] = field(default_factory=dict)
+    joins: frozenset[int] = frozenset()
+    one_kernel: frozenset[int] = frozenset()
+    #: What was made of it, by what makes it.
+    _made: dict[Callable[[Any], Any], Any] = field(default_factory=dict, init=False, repr=False)
+
+    @classmethod
+    def as_compiled(cls, pack: Pack) -> Self:
+        """Return the network of ``pack`` as its compiler left it: sessions run every piece."""
+        manifest = pack.manifest
+        return cls(
+            pack=pack,
+            values=manifest.values,
+            spans=manifest.spans,
+            pieces=manifest.pieces,
+            alternatives=manifest.alternatives,
+            row_values=manifest.row_values,
+            row_operators=manifest.row_operators,
+            bottlenecks=manifest.bottlenecks,
+            layers=manifest.layers,
+            inputs=manifest.inputs,
+            outputs=manifest.outputs,
+        )
+
+    def made(self, make: Callable[[Self], T]) -> T:
+        """Return what ``make`` makes of the program; made once, until ``let_go``.
+
+        Thread-safe: planning that was cancelled runs on beside the next.
+        """
+        if make not in self._made:
+            return self._made.setdefault(make, make(self))  # type: ignore[no-any-return]
+        return self._made[make]  # type: ignore[no-any-return]
+
+    def let_go(self) -> None:
+        """Let go of all that was made of it: a plan, once it is there, is all that is needed."""
+        self._made.clear()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_made": {}}
+
+    @property
+    def name(self) -> str:
+        return self.pack.name
+
+    @property
+    def target(self) -> Target:
+        return self.pack.manifest.target
+
+    @property
+    def files(self) -> dict[str, FileRecord]:
+        return self.pack.manifest.files
+
+    @property
+    def graphs(self) -> tuple[GraphRange, ...]:
+        return self.pack.manifest.graphs
+
+    @property
+    def programs(self) -> tuple[programs.Program, ...]:
+        """What operators on elements compute."""
+        return self.pack.manifest.programs
+
+    @property
+    def quantised(self) -> tuple[Quantised, ...]:
+        return self.pack.manifest.quantised
+
+    @property
+    def store(self) -> Store:
+        return self.pack.manifest.store
+
+    @property
+    def least_chunk_bytes(self) -> int:
+        return self.pack.manifest.least_chunk_bytes
+
+    @property
+    def required_inputs(self) -> tuple[Port, ...]:
+        """The inputs that have no default."""
+        return tuple(port for port in self.inputs if port.default is None)
+
+    def defaults(self) -> dict[str, NDArray[Any]]:
+        """Return what the inputs hold that a request leaves out."""
+        arrays = ((port.name, port.default_array()) for port in self.inputs)
+        return {name: array for name, array in arrays if array is not None}
+
+    @property
+    def weight_bytes(self) -> int:
+        """Sum of the layers' weights, without padding."""
+        return sum(layer.weight_bytes for layer in self.layers)
+
+    @property
+    def expands(self) -> bool:
+        """Whether weights are stored otherwise than kernels read them."""
+        return any(span.stored is not None for span in self.spans)
+
+    @property
+    def largest_layer_bytes(self) -> int:
+        return max((layer.weight_bytes for layer in self.layers), default=0)
+
+    @property
+    def largest_chunk_bytes(self) -> int:
+        """The longest streamed span: the smallest ring that can run it."""
+        return max((span.length for span in self.spans if not span.resident), default=0)
+
+
+def program_checksum(program: Program) -> str:
+    """Return the checksum of all that planners look at: of the file, and of what was decided."""
+    told = [getattr(program, each.name) for each in fields(program) if each.init][1:]
+    sets = [sorted(each) if isinstance(each, frozenset) else each for each in told]
+    rest = (program.graphs, program.programs, program.target, program.store)
+    return checksum(f"{program.name} {rest} {sets}".encode())
+
+
+@contextmanager
+def letting_go(program: Program) -> Iterator[None]:
+    """Let go of what was made of ``program`` meanwhile."""
+    try:
+        yield
+    finally:
+        program.let_go()

@@ -1,0 +1,98 @@
+"""What a program is beside the manifest that it is made of: its owner's, and gone when he lets go."""
+
+import pickle
+
+import pytest
+
+from models.packs.pack import Pack
+from pipeline.devices.cpu import CpuDevice
+from pipeline.program.choice import chunk_sizes
+from pipeline.program.prepare import Abilities, prepare
+from pipeline.program.program import Program, letting_go, program_checksum
+from pipeline.program.row_network import RowNetwork
+from pipeline.program.steps import row_network
+
+
+class Able:
+    """A device with these abilities and nothing else."""
+
+    def __init__(self, abilities: Abilities) -> None:
+        self._abilities = abilities
+
+    def abilities(self) -> Abilities:
+        return self._abilities
+
+
+def test_what_is_made_of_it_is_made_once_and_is_its_own(tiny_pack: Pack) -> None:
+    one, other = Program.as_compiled(tiny_pack), Program.as_compiled(tiny_pack)
+    assert row_network(one) is row_network(one) is one.made(RowNetwork)
+    assert row_network(one) is not row_network(other)
+    before = row_network(one)
+    with letting_go(one):
+        assert row_network(one) is before
+    assert row_network(one) is not before
+
+
+def test_it_lets_go_also_where_planning_fails(tiny_pack: Pack) -> None:
+    program = Program.as_compiled(tiny_pack)
+    before = row_network(program)
+    with pytest.raises(KeyError), letting_go(program):
+        raise KeyError
+    assert row_network(program) is not before
+
+
+def test_what_was_made_is_not_sent_to_others(tiny_pack: Pack) -> None:
+    program = Program.as_compiled(tiny_pack)
+    alone = len(pickle.dumps(program))
+    assert chunk_sizes(program)
+    assert len(pickle.dumps(program)) == alone
+    sent = pickle.loads(pickle.dumps(program))
+    assert chunk_sizes(sent) == chunk_sizes(program)
+    assert program_checksum(sent) == program_checksum(program)
+
+
+def test_a_device_without_abilities_runs_a_pack_as_it_was_compiled(tiny_pack: Pack) -> None:
+    """Nothing is copied: its records are those of the file."""
+    program, manifest = prepare(tiny_pack, Able(Abilities())), tiny_pack.manifest
+    assert program.pieces is manifest.pieces
+    assert program.alternatives is manifest.alternatives
+    assert not program.joins | program.one_kernel
+    assert not program.row_chains
+
+
+def test_scratch_is_what_the_device_says(tiny_pack: Pack) -> None:
+    def scratch_bytes(graph: bytes) -> int | None:
+        return 64 if graph is tiny_pack.graphs[0] else None
+
+    program = prepare(tiny_pack, Able(Abilities(scratch_bytes=scratch_bytes)))
+    for piece, compiled in zip(program.pieces, tiny_pack.manifest.pieces, strict=True):
+        if piece.graph:
+            assert piece is compiled
+        else:
+            assert piece.scratch_bytes == 64
+    assert any(piece.graph == 0 for piece in program.pieces)
+
+
+def test_graphs_join_with_all_of_their_pieces(tiny_pack: Pack) -> None:
+    asked: list[bytes] = []
+
+    def joins(graph: bytes) -> bool:
+        asked.append(graph)
+        return True
+
+    program = prepare(tiny_pack, Able(Abilities(joins=joins)))
+    assert len(asked) == len(set(asked))
+    assert {tiny_pack.graphs[number] for number in program.joins} == set(asked)
+
+
+def test_what_decides_is_in_its_checksum(tiny_pack: Pack) -> None:
+    joining = Abilities(joins=lambda graph: True)
+    found = [prepare(tiny_pack, Able(each)) for each in (Abilities(), joining, joining)]
+    one, other, same = map(program_checksum, found)
+    assert one != other == same
+
+
+def test_the_manifest_stays_as_the_file_says(tiny_pack: Pack) -> None:
+    before = tiny_pack.manifest.model_dump_json()
+    prepare(tiny_pack, CpuDevice(1))
+    assert tiny_pack.manifest.model_dump_json() == before
