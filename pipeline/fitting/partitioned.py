@@ -5,7 +5,6 @@ with the whole machine. It says where to cut, where it was measured with one thr
 """
 
 from collections.abc import Sequence
-from itertools import pairwise
 
 from pipeline.fitting.arithmetic import piece_seconds
 from pipeline.fitting.fit import fit
@@ -15,7 +14,6 @@ from pipeline.planning.partitions.plan import BUFFERS, pipeline_plan
 from pipeline.planning.plan import Plan, PlanError
 from pipeline.planning.words import brief
 from pipeline.profiles.profile import Profile
-from pipeline.profiles.row_kernels import renumbered
 from pipeline.program.partitions import Cuts
 from pipeline.program.program import Program
 from pipeline.schedule.architectures import Architecture
@@ -59,24 +57,13 @@ def balanced_cuts(
     return _balanced(Cuts(manifest), manifest, _piece_seconds(manifest, profile), partitions)
 
 
-def partition_profiles(
-    manifest: Program, cuts: Sequence[int], profile: Profile | None
-) -> list[Profile | None]:
-    """Return what ``profile``, of one thread, says of each partition; None where there is none.
+def of_parts(profile: Profile) -> Profile:
+    """Return what ``profile``, of one thread, says of any partition: the times of its kernels.
 
-    Row operators of a partition are counted from its first one on. What was found for the whole network,
-    its plans and bounds, holds for none of them.
+    What was found for the whole network, its plans and bounds, holds for none of them.
     """
-    if profile is None:
-        return [None] * (len(cuts) + 1)
-    found: list[Profile | None] = []
-    for first, end in pairwise((0, *cuts, len(manifest.pieces))):
-        rows = enumerate(manifest.row_operators)
-        own = [number for number, item in rows if first <= item.first_piece < end]
-        known = {name: getattr(profile, name) for name in Profile.model_fields}
-        known |= {"kernels": renumbered(profile.kernels, own), "limits": {}, "exact": False}
-        found.append(Profile.model_construct(**known))
-    return found
+    known = {name: getattr(profile, name) for name in Profile.model_fields}
+    return Profile.model_construct(**known | {"limits": {}, "exact": False})
 
 
 def _piece_seconds(manifest: Program, profile: Profile | None) -> list[float]:

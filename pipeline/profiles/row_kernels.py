@@ -1,10 +1,8 @@
 """What a profile says of row operators: times of some numbers of rows, and of copies."""
 
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TypeVar
 
 from models.packs.records.rows import RowOperator, RowValue
 from pipeline.profiles.interpolation import interpolated
@@ -18,27 +16,10 @@ MEASURED_ROWS = (1, 4, 16, 64)
 #: Sizes of copies that are measured, bytes.
 MEASURED_COPIES = (1 << 10, 32 << 10, 512 << 10)
 
-# Of what is known of one operator.
-_OPERATOR_KEY = re.compile(r"([a-z]+) (\d+)(:\w+)?")
-Kernel = TypeVar("Kernel")
-
 
 def row_key(operator: int, rows: int) -> str:
     """Return the key of a row operator that makes ``rows`` rows."""
     return f"rows {operator}:{rows}"
-
-
-def renumbered(kernels: Mapping[str, Kernel], operators: Sequence[int]) -> dict[str, Kernel]:
-    """Return ``kernels`` for a network of some row operators only, which are counted anew."""
-    places = {operator: place for place, operator in enumerate(operators)}
-    found = {}
-    for key, item in kernels.items():
-        own = _OPERATOR_KEY.fullmatch(key)
-        if own is None:
-            found[key] = item
-        elif int(own[2]) in places:
-            found[f"{own[1]} {places[int(own[2])]}{own[3] or ''}"] = item
-    return found
 
 
 def first_key(operator: int) -> str:
@@ -52,7 +33,7 @@ def copy_key(n_bytes: int) -> str:
 
 
 def group_key(manifest: Program, region: Region) -> str:
-    """Return the key of a bottleneck in groups of channels, the same in partitions, which count anew."""
+    """Return the key of a bottleneck in groups of channels, the same in parts of a network."""
     item = bottleneck_of(manifest, region)
     return f"channels into {item.output}:{region.channels}x{region.rows}"
 
@@ -65,10 +46,11 @@ def measured_rows(value: RowValue, operator: RowOperator) -> list[int]:
 
 def row_keys(network: RowNetwork) -> Iterator[str]:
     """Yield the keys of everything that regions of ``network`` do."""
-    for number, item in enumerate(network.operators):
+    for number in network.own:
+        item = network.operators[number]
         for rows in measured_rows(network.values[item.output], item):
             yield row_key(number, rows)
-    if network.operators:
+    if network.own:
         yield from map(copy_key, MEASURED_COPIES)
 
 

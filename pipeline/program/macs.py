@@ -62,10 +62,7 @@ def _weights_of(operator: GroupOperator) -> int:
 
 
 def _of_network(network: RowNetwork) -> int:
-    on_rows = sum(
-        _pixels(network, number) * _weights(network, number)
-        for number in range(len(network.operators))
-    )
+    on_rows = sum(_pixels(network, number) * _weights(network, number) for number in network.own)
     others = (piece for n, piece in enumerate(network.manifest.pieces) if n not in network.covered)
     return on_rows + sum(macs_of_piece(piece) for piece in others)
 

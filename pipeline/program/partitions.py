@@ -1,8 +1,9 @@
 """Partitions: a network cut between pieces into parts that compute at once (seed 000, Section 2.2).
 
 A partition is a network: what crosses into it are its inputs, what crosses out of it its outputs. So
-planner, schedule and engine know nothing of partitions. Values, spans and graphs keep their numbers:
-weights.bin and profiles are those of the whole.
+planner, schedule and engine know nothing of partitions. Values, spans, graphs and row operators keep their
+numbers: weights.bin and profiles are those of the whole. Pieces are counted anew, so row operators of parts
+before have negative ones.
 """
 
 from collections.abc import Iterable, Sequence
@@ -85,17 +86,12 @@ class Cuts:
         pieces = whole.pieces[first:end]
         operands = (operand for piece in pieces for operand in piece.inputs)
         used = {operand.index for operand in operands if operand.kind == "span"}
-        operators = [
-            number for number, item in enumerate(whole.row_operators) if item.first_piece in inside
-        ]
-        chains = enumerate(map(whole.row_chains.get, operators))
         return replace(
             whole,
             pieces=pieces,
             spans=tuple(_span(span, n in used) for n, span in enumerate(whole.spans)),
             alternatives=tuple(_moved(whole.alternatives, inside)),
-            row_operators=tuple(_moved(whole.row_operators, inside)),
-            row_chains={number: chain for number, chain in chains if chain is not None},
+            row_operators=tuple(_shifted(item, first) for item in whole.row_operators),
             bottlenecks=tuple(
                 item for item in _moved(whole.bottlenecks, inside) if item.end_piece <= len(pieces)
             ),

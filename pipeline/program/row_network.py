@@ -35,12 +35,16 @@ class _Made(NamedTuple):
 
 
 class RowNetwork:
-    """The row operators of ``manifest``, by the pieces that they replace."""
+    """The row operators of ``manifest``, by the pieces that they replace.
+
+    Of a part of a network ``operators`` are those of the whole, of which its ``own`` are here.
+    """
 
     def __init__(self, manifest: Program) -> None:
         self.manifest = manifest
         self.operators: tuple[RowOperator, ...] = manifest.row_operators
         self.values: tuple[RowValue, ...] = manifest.row_values
+        self.own = self.operators_within(range(len(manifest.pieces)))
         self.memory = SharedMemory(manifest)
         self.readers = Readers(manifest)
         # By value, and which of the copies that it is made of are in the region: [first, end) of all.
@@ -55,8 +59,12 @@ class RowNetwork:
     @cached_property
     def _replaced(self) -> list[range]:
         """The pieces of each operator, then those that copy parts of values."""
-        replaced = [range(item.first_piece, item.end_piece) for item in self.operators]
+        replaced = [range(item.first_piece, item.end_piece) for item in self._own_operators]
         return replaced + [range(item.first_piece, item.end_piece) for item in self.values]
+
+    @property
+    def _own_operators(self) -> tuple[RowOperator, ...]:
+        return self.operators[self.own.start : self.own.stop]
 
     @cached_property
     def runs(self) -> list[range]:
@@ -73,7 +81,7 @@ class RowNetwork:
     def places(self) -> frozenset[int]:
         """The pieces before which a region may begin or end."""
         edges = {edge for run in self.runs for edge in (run.start, run.stop)}
-        edges |= {item.first_piece for item in self.operators}
+        edges |= {item.first_piece for item in self._own_operators}
         inner = {piece for pieces in self._replaced for piece in pieces[1:]}
         return frozenset(edges - inner)
 
@@ -92,7 +100,7 @@ class RowNetwork:
     @cached_property
     def makers(self) -> dict[int, int]:
         """Which operator makes a row value, where one does."""
-        return {item.output: number for number, item in enumerate(self.operators)}
+        return {self.operators[number].output: number for number in self.own}
 
     def within(self, pieces: range) -> range | None:
         """Return the operators that replace ``pieces``; None where they do not begin or end there."""
@@ -102,12 +110,7 @@ class RowNetwork:
             for edge in (pieces.start, pieces.stop)
         ):
             return None
-        inside = [
-            number
-            for number, item in enumerate(self.operators)
-            if pieces.start <= item.first_piece < pieces.stop
-        ]
-        return range(inside[0], inside[-1] + 1) if inside else None
+        return self.operators_within(pieces) or None
 
     def parts_read(
         self, items: Iterable[RowOperator], pieces: range
@@ -257,7 +260,7 @@ class RowNetwork:
     def _first_reader(self) -> dict[int, int]:
         """The first piece whose operator reads a row value, alone or as a part of another."""
         first: dict[int, int] = {}
-        for item in reversed(self.operators):
+        for item in reversed(self._own_operators):
             first.update((taken.row_value, item.first_piece) for taken in item.inputs)
         for number in reversed(range(len(self.values))):
             for part in self.values[number].parts if number in first else ():

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from pipeline.applications.application import Application
 from pipeline.execution.leases import SHARED_KINDS
-from pipeline.fitting.partitioned import partition_profiles
+from pipeline.fitting.partitioned import of_parts
 from pipeline.planning.plan import Plan
 from pipeline.profiles.profile import Profile
 from pipeline.program.partitions import Cuts
@@ -36,10 +36,9 @@ class Member:
         """Its partitions, each a network of its own; itself where it is one."""
         if not self.cuts:
             return (self,)
-        manifests = Cuts(self.manifest).parts(self.cuts)
-        profiles = partition_profiles(self.manifest, self.cuts, self.profile)
-        pairs = zip(manifests, profiles, strict=True)
-        return tuple(Member(part, profile, self.architecture) for part, profile in pairs)
+        profile = None if self.profile is None else of_parts(self.profile)
+        parts = Cuts(self.manifest).parts(self.cuts)
+        return tuple(Member(part, profile, self.architecture) for part in parts)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import pytest
 from models.packs.pack import Pack, open_pack
 from models.packs.records.pieces import Operand, Piece
 from pipeline.fitting.arithmetic import multiplications
-from pipeline.fitting.partitioned import fit_partitions, partition_profiles
+from pipeline.fitting.partitioned import fit_partitions, of_parts
 from pipeline.planning.partitions.plan import PipelinePlan
 from pipeline.planning.plan import PlanError
 from pipeline.profiles.row_kernels import row_keys
@@ -65,7 +65,7 @@ def test_too_many_partitions_are_refused_with_how_many_there_may_be(pack: Pack) 
 
 
 def test_a_profile_of_the_whole_says_the_same_of_each_partition(pack: Pack) -> None:
-    """Row operators are counted anew in each; every one keeps its times."""
+    """Row operators keep their numbers, and so their times; each is one of one partition."""
     program = Program.as_compiled(pack)
     whole = row_network(program)
     keys = list(row_keys(whole))
@@ -73,14 +73,11 @@ def test_a_profile_of_the_whole_says_the_same_of_each_partition(pack: Pack) -> N
     known = profile(program)
     known = known.model_copy(update={"kernels": known.kernels | times, "phases": 1.0})
     for cut in Cuts(program).places:
-        (first, second) = partition_profiles(program, [cut], known)
-        parts = Cuts(program).parts([cut])
         found: list[float] = []
-        for part, own in zip(parts, (first, second), strict=True):
-            assert own is not None
+        for part in Cuts(program).parts([cut]):
             network = row_network(part)
-            rows = own.row_times(network)
-            found += [rows.call(number, 1) for number in range(len(network.operators))]
+            rows = of_parts(known).row_times(network)
+            found += [rows.call(number, 1) for number in network.own]
         rows = known.row_times(whole)
         assert found == [rows.call(number, 1) for number in range(len(whole.operators))]
 
