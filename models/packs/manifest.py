@@ -20,7 +20,7 @@ from models.packs.records.bottlenecks import Bottleneck
 from models.packs.records.network import TurnedSoftmax, WindowProduct
 from models.packs.records.pieces import Alternative, GraphRange, Layer, Piece, Resident, Value
 from models.packs.records.ports import Classification, Port, Source, SourceSizes
-from models.packs.records.programs import Program
+from models.packs.records.programs import ElementProgram
 from models.packs.records.rows import RowOperator, RowValue
 from models.packs.records.spans import FileRecord, Span, Store
 from models.packs.target import Target
@@ -55,7 +55,7 @@ class Manifest(BaseModel):
     row_values: tuple[RowValue, ...] = ()
     row_operators: tuple[RowOperator, ...] = ()
     bottlenecks: tuple[Bottleneck, ...] = ()
-    programs: tuple[Program, ...] = ()
+    programs: tuple[ElementProgram, ...] = ()
     quantised: tuple[Quantised, ...] = ()
     layers: tuple[Layer, ...]
     window_products: tuple[WindowProduct, ...] = ()

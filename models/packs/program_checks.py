@@ -14,7 +14,7 @@ from models.network.windows import SAME
 from models.packs.joining import joined_pieces
 from models.packs.manifest import Manifest
 from models.packs.records.pieces import Piece
-from models.packs.records.programs import Elementwise, Program, Step
+from models.packs.records.programs import ElementProgram, Elementwise, Step
 from models.packs.records.rows import RowOperator
 
 _DTYPE = "float32"
@@ -51,7 +51,7 @@ def _pieces(manifest: Manifest) -> Iterator[tuple[str, Piece]]:
                 yield f"alternatives.{number}.joined.{position}", piece
 
 
-def _check_program(where: str, program: Program) -> None:
+def _check_program(where: str, program: ElementProgram) -> None:
     n_values = program.n_inputs + len(program.steps)
     for number, step in enumerate(program.steps):
         field = f"{where}.steps.{number}"

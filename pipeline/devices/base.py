@@ -7,7 +7,7 @@ from typing import Any, Protocol
 from weakref import WeakValueDictionary
 
 from models.network.operators.quantised import Quantised
-from models.packs.records.programs import Program
+from models.packs.records.programs import ElementProgram
 from models.packs.target import Target, host_target
 from pipeline.devices.cells import Cell
 from pipeline.devices.memory import HostMemory, Memory, Use
@@ -106,14 +106,14 @@ class OwnKernels(ABC):
         """
 
     @abstractmethod
-    def chain(self, program: Program, arrays: Sequence[Any]) -> Launch | None:
+    def chain(self, program: ElementProgram, arrays: Sequence[Any]) -> Launch | None:
         """Return what runs ``program`` on ``arrays``: what it reads, then its results.
 
         None: it cannot run on these here.
         """
 
     @abstractmethod
-    def chain_node(self, program: Program, arrays: Sequence[Any]) -> bytes | None:
+    def chain_node(self, program: ElementProgram, arrays: Sequence[Any]) -> bytes | None:
         """Return ``program`` on ``arrays``, as ``chain`` takes them, as a model of one node.
 
         None: no session computes it here.

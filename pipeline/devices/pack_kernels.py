@@ -5,9 +5,8 @@ from functools import partial
 from itertools import groupby
 from typing import Any, NamedTuple
 
-from models.packs.records import programs
 from models.packs.records.pieces import Piece
-from models.packs.records.programs import Elementwise
+from models.packs.records.programs import ElementProgram, Elementwise
 from pipeline.devices.base import Device, DeviceError, Launch, OwnKernels
 from pipeline.devices.memory import Memory
 from pipeline.program.decided import ChainPiece, NativePiece
@@ -146,7 +145,7 @@ class PackKernels:
 
     def _chain(
         self, item: Elementwise | None, inputs: Sequence[Any], outputs: Sequence[Any]
-    ) -> tuple[OwnKernels, programs.Program, list[Any], list[Any]]:
+    ) -> tuple[OwnKernels, ElementProgram, list[Any], list[Any]]:
         """Return a program, what runs it, and what it reads and makes."""
         if self._own is None or item is None:
             raise self._other_plan()

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from models.network.operators.quantised import Quantised
 from models.packs.checksum import checksum
 from models.packs.pack import Pack
-from models.packs.records import programs
 from models.packs.records.bottlenecks import Bottleneck
 from models.packs.records.pieces import Alternative, GraphRange, Layer, Piece, Value
 from models.packs.records.ports import Port
+from models.packs.records.programs import ElementProgram
 from models.packs.records.rows import RowOperator, RowValue
 from models.packs.records.spans import FileRecord, Span, Store
 from models.packs.target import Target
@@ -102,7 +102,7 @@ class Program:
         return self.pack.manifest.graphs
 
     @property
-    def programs(self) -> tuple[programs.Program, ...]:
+    def programs(self) -> tuple[ElementProgram, ...]:
         """What operators on elements compute."""
         return self.pack.manifest.programs
 

@@ -20,7 +20,7 @@ from models.network.fields import Array, stretches
 from models.network.node import Known, Node, NodeReader, UnsuitedError
 from models.network.operators.elements import READERS, Combine
 from models.network.patterns import activations_in
-from models.packs.records.programs import LARGEST, Elementwise, Program, Step
+from models.packs.records.programs import LARGEST, ElementProgram, Elementwise, Step
 
 
 @dataclass(frozen=True)
@@ -75,14 +75,14 @@ class ProgramDescriber:
         numbered = zip(parts.rows.nodes, parts.row_graphs, strict=True)
         self._rows = {row.index: row for row, graph in numbered if graph is not None}
         self._steps: dict[tuple[int, int], list[_Found] | None] = {}
-        self._programs: list[Program] = []
+        self._programs: list[ElementProgram] = []
         self._numbers: dict[str, int] = {}
         root = parts.aliases.root
         read = {part.name for piece in parts.pieces for part in piece.inputs.values()}
         self._read = {root(name) for name in (*parts.graph.inputs, *parts.graph.outputs, *read)}
 
     @property
-    def programs(self) -> tuple[Program, ...]:
+    def programs(self) -> tuple[ElementProgram, ...]:
         """All that were described."""
         return tuple(self._programs)
 
@@ -162,7 +162,7 @@ class ProgramDescriber:
         read = dict.fromkeys(name for name in used if name not in made)
         values = (*read, *(step.result for step in share.steps))
         places = {name: place for place, name in enumerate(values)}
-        program = Program(
+        program = ElementProgram(
             n_inputs=len(read),
             steps=tuple(step.step(places) for step in share.steps),
             results=tuple(places[name] for name in share.results.values()),

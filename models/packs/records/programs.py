@@ -36,7 +36,7 @@ class Step(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Program(Record):
+class ElementProgram(Record):
     """``steps`` in order on ``n_inputs`` values; ``results``: those that somebody else reads.
 
     A result that is an input is a copy of it.

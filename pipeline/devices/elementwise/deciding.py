@@ -1,6 +1,6 @@
 """What the native library takes for a program of operators on elements, where it runs it in one pass."""
 
-from models.packs.records.programs import Program
+from models.packs.records.programs import ElementProgram
 from pipeline.devices.elementwise.job_session import JOB_BYTES
 from pipeline.devices.elementwise.operator_node import Shape, chain_model, strides_of
 from pipeline.devices.elementwise.programs import WORTH_SHARING, native_program
@@ -13,7 +13,7 @@ _BOUND_BYTES = 2 << 10
 _SESSION_BYTES = 34 << 10
 
 
-def decided(program: Program, shapes: tuple[Shape, ...], are_sessions: bool) -> Chain | None:
+def decided(program: ElementProgram, shapes: tuple[Shape, ...], are_sessions: bool) -> Chain | None:
     """Return what is decided of ``program`` on arrays of ``shapes``: what it reads, then what it makes.
 
     ``are_sessions``: ONNX Runtime's threads compute long chains, and those in one launch with others. None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models.packs.records.programs import Program
+from models.packs.records.programs import ElementProgram
 from pipeline.devices.elementwise.deciding import decided
 from pipeline.devices.elementwise.job_session import Bind, JobSession
 from pipeline.devices.elementwise.library import Library, Placed
@@ -60,7 +60,7 @@ class OnePass:
         run = partial(jobs.run, self._library.hand_over_chain)
         return self._library.bind(program, placed, size, 1, run)
 
-    def chain(self, program: Program, shapes: tuple[Shape, ...]) -> Chain | None:
+    def chain(self, program: ElementProgram, shapes: tuple[Shape, ...]) -> Chain | None:
         """Return what ``program`` takes on arrays of ``shapes``: what it reads, then what it makes.
 
         None: it is not run here.

@@ -8,7 +8,7 @@ from typing import NamedTuple, get_args
 from models.network.activations import Arithmetic
 from models.packs.manifest import Manifest
 from models.packs.records.pieces import Joined, Piece
-from models.packs.records.programs import Program, Step
+from models.packs.records.programs import ElementProgram, Step
 from models.packs.records.rows import RowOperator
 from pipeline.devices.elementwise.building import SOURCES
 
@@ -58,7 +58,7 @@ def program_of(manifest: Manifest, item: Piece | Joined | RowOperator) -> Native
     return native_program(manifest.programs[item.elementwise.program])
 
 
-def native_program(program: Program) -> NativeProgram | None:
+def native_program(program: ElementProgram) -> NativeProgram | None:
     """Return ``program`` as the library takes it; None: it has no such kernels, or too few places.
 
     Results may lie over what is read: all but the last one are written when nothing is read any more.

@@ -10,8 +10,7 @@ from itertools import groupby
 from models.network.fields import Array
 from models.packs.joining import joined_pieces
 from models.packs.records.pieces import Alternative, Joined, Operand, Piece
-from models.packs.records.programs import Elementwise
-from models.packs.records.programs import Program as Steps
+from models.packs.records.programs import ElementProgram, Elementwise
 from models.packs.records.rows import RowOperator
 from pipeline.program.decided import Chain, ChainJoined, ChainPiece, NativePiece
 from pipeline.program.program import Program
@@ -20,7 +19,7 @@ from pipeline.program.values.shared_memory import roots
 Shape = tuple[int, ...]
 #: Tells what a device decides of a program on arrays of these shapes: what it reads, then what it makes.
 #: None: it does not run it in one pass.
-ChainAbility = Callable[[Steps, tuple[Shape, ...]], Chain | None]
+ChainAbility = Callable[[ElementProgram, tuple[Shape, ...]], Chain | None]
 
 
 def with_chains(program: Program, able: ChainAbility) -> Program:

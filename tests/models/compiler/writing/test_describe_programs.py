@@ -19,7 +19,7 @@ from models.graphs.nodes import made, reads
 from models.network.fields import Array
 from models.network.windows import SAME
 from models.packs.pack import open_pack
-from models.packs.records.programs import Elementwise, Program, Step
+from models.packs.records.programs import ElementProgram, Elementwise, Step
 
 _SHAPE = (1, 4, 3, 5)
 _NUMBERS: dict[str, float | tuple[float, ...]] = {
@@ -200,7 +200,7 @@ def test_places() -> None:
     assert programs.piece(piece) == Elementwise(program=0, reads=(0, 1), makes=(0, 2))
     steps = [Step(kind="sigmoid", reads=(0,)), Step(kind="multiply", reads=(1, 2))]
     steps += [Step(kind="add", reads=(3, 0))]
-    assert programs.programs == (Program(n_inputs=2, steps=tuple(steps), results=(2, 4)),)
+    assert programs.programs == (ElementProgram(n_inputs=2, steps=tuple(steps), results=(2, 4)),)
 
 
 def test_zero_and_minus_zero_are_two_numbers() -> None:

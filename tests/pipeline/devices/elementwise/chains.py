@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from models.packs.records.programs import Program, Step
+from models.packs.records.programs import ElementProgram, Step
 from pipeline.devices.elementwise.library import Launcher, Library, find_library
 from pipeline.devices.elementwise.programs import (
     OPERATORS,
@@ -30,7 +30,7 @@ def library() -> Library:
 def native(*steps: Step, n_inputs: int = 1, results: tuple[int, ...] = ()) -> NativeProgram:
     """Return what the library runs of ``steps``; ``results``: the last value if none are given."""
     last = n_inputs + len(steps) - 1
-    program = Program(n_inputs=n_inputs, steps=steps, results=results or (last,))
+    program = ElementProgram(n_inputs=n_inputs, steps=steps, results=results or (last,))
     made = native_program(program)
     assert made is not None
     return made

@@ -6,7 +6,7 @@ from typing import get_args
 import pytest
 
 from models.network.activations import Arithmetic, Kind
-from models.packs.records.programs import Program, Step
+from models.packs.records.programs import ElementProgram, Step
 from pipeline.devices.elementwise.programs import (
     MOST_BLOCKS,
     MOST_TENSORS,
@@ -25,7 +25,7 @@ def described(program: NativeProgram) -> list[str]:
 
 def alone(kind: str, n_reads: int) -> NativeProgram | None:
     step = Step(kind=kind, reads=tuple(range(n_reads)))  # type: ignore[arg-type]
-    return native_program(Program(n_inputs=n_reads, steps=(step,), results=(n_reads,)))
+    return native_program(ElementProgram(n_inputs=n_reads, steps=(step,), results=(n_reads,)))
 
 
 def test_each_operator_is_some_kind_but_copy() -> None:
@@ -77,19 +77,21 @@ def test_a_result_over_what_is_read_is_written_last() -> None:
 
 def test_a_result_that_is_an_input_is_a_copy() -> None:
     for n_inputs in (1, 2):
-        found = native_program(Program(n_inputs=n_inputs, results=tuple(range(n_inputs))))
+        found = native_program(ElementProgram(n_inputs=n_inputs, results=tuple(range(n_inputs))))
         assert found is not None
         assert described(found) == [f"copy {at} {at} to {n_inputs + at}" for at in range(n_inputs)]
 
 
 def test_nothing_to_do() -> None:
-    assert native_program(Program(n_inputs=0)) == NativeProgram(0, 0, ())
+    assert native_program(ElementProgram(n_inputs=0)) == NativeProgram(0, 0, ())
 
 
-def added(n_inputs: int) -> Program:
+def added(n_inputs: int) -> ElementProgram:
     steps = [Step(kind="add", reads=(0, 1))]
     steps += [Step(kind="add", reads=(n_inputs + at - 2, at)) for at in range(2, n_inputs)]
-    return Program(n_inputs=n_inputs, steps=tuple(steps), results=(n_inputs + len(steps) - 1,))
+    return ElementProgram(
+        n_inputs=n_inputs, steps=tuple(steps), results=(n_inputs + len(steps) - 1,)
+    )
 
 
 def test_more_tensors_than_the_library_takes() -> None:
@@ -98,10 +100,10 @@ def test_more_tensors_than_the_library_takes() -> None:
 
 
 def test_more_values_in_between_than_the_library_takes() -> None:
-    def kept(count: int) -> Program:
+    def kept(count: int) -> ElementProgram:
         steps = [Step(kind="tanh", reads=(0,)) for _ in range(count)]
         steps += [Step(kind="add", reads=(count, count - at)) for at in range(1, count)]
-        return Program(n_inputs=1, steps=tuple(steps), results=(len(steps),))
+        return ElementProgram(n_inputs=1, steps=tuple(steps), results=(len(steps),))
 
     assert native_program(kept(MOST_BLOCKS)) is not None
     assert native_program(kept(MOST_BLOCKS + 1)) is None
