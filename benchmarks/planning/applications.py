@@ -94,7 +94,7 @@ def _spread(found: Sequence[Together], points: int) -> list[Together]:
 def _rivals(
     application: Application, members: Sequence[Member], plan_of: Callable[[Program], Plan]
 ) -> Together:
-    plans = [of_parts(member.manifest, member.cuts, plan_of) for member in members]
+    plans = [of_parts(member.program, member.cuts, plan_of) for member in members]
     return together(application, list(map(planned, members, plans)))
 
 
@@ -108,7 +108,7 @@ def _reduced(opened: OpenedApplication, members: Sequence[Member]) -> Together:
         own = evaluator.gene_range(number)
         genes = best.genes[own.start : own.stop]
         layers = [application.partitions[at].layers for at in application.of_cnn(number)]
-        plans.append(of_chromosome(member.manifest, item.model, genes, layers, member.cuts))
+        plans.append(of_chromosome(member.program, item.model, genes, layers, member.cuts))
     return together(application, list(map(planned, members, plans)))
 
 
@@ -211,7 +211,7 @@ def main() -> None:
         inputs = []
         for number, member in enumerate(members):
             inputs.append(folder / f"{number}.npz")
-            np.savez(inputs[-1], **random_inputs(member.manifest))  # type: ignore[arg-type]
+            np.savez(inputs[-1], **random_inputs(member.program))  # type: ignore[arg-type]
         runs: list[list[dict[str, Any]]] = [[] for _ in found]
         for _ in range(options.turns):
             for way, own in zip(found, runs, strict=True):

@@ -45,7 +45,7 @@ KINDS = ("pieces", "phases", "reads")
 
 def plans(member: Member, points: int, streaming: bool) -> list[tuple[str, Plan]]:
     """Return what is run: whole tensors, all by one row, and points of our frontiers."""
-    found = [("whole", whole(member.manifest)), ("parts", by_one_row(member.manifest))]
+    found = [("whole", whole(member.program)), ("parts", by_one_row(member.program))]
     found += [("ours", item.plan) for item in _spread(preloaded(member), points)]
     if streaming:
         found += [("streaming", item.plan) for item in _spread(streamed(member, points), points)]

@@ -32,25 +32,25 @@ def cnn_with_parameters(pack: Pack, name: str) -> PackCnn:
 class PackTimes:
     """Times of one pack's layers by its ``profile``: of kernels on so many rows, and of their copies."""
 
-    manifest: Program
+    program: Program
     model: PackCnn
     profile: Profile
 
     @cached_property
     def _rows(self) -> MeasuredRows:
-        return self.profile.row_times(row_network(self.manifest))
+        return self.profile.row_times(row_network(self.program))
 
     @cached_property
     def _whole(self) -> dict[str, float]:
         """What the pieces of each layer take that never run on rows."""
-        seconds, covered = self.profile.piece_seconds(self.manifest), self._rows.network.covered
+        seconds, covered = self.profile.piece_seconds(self.program), self._rows.network.covered
         return {
             layer.name: sum(
                 seconds(piece)
                 for piece in range(layer.first_piece, layer.end_piece)
                 if piece not in covered
             )
-            for layer in self.manifest.layers
+            for layer in self.program.layers
         }
 
     def seconds(self, layer: int, rows: int) -> float:

@@ -18,30 +18,30 @@ from pipeline.program.regions import Call, Move, Region, RegionError, RegionPlan
 from pipeline.program.steps import planned_region, row_network
 
 
-def row_regions(manifest: Program, rows: int = 1) -> tuple[Region, ...]:
-    """Return regions that run all of ``manifest`` on ``rows`` rows that can: its r-row CSDF graph.
+def row_regions(program: Program, rows: int = 1) -> tuple[Region, ...]:
+    """Return regions that run all of ``program`` on ``rows`` rows that can: its r-row CSDF graph.
 
     They are as long as possible, from the first piece on.
     """
-    network = row_network(manifest)
+    network = row_network(program)
     places = sorted(network.places)
     found: list[Region] = []
     for run in network.runs:
         start = run.start
         while start < run.stop:
             ends = (place for place in reversed(places) if start < place <= run.stop)
-            region = _longest(manifest, start, ends, rows)
+            region = _longest(program, start, ends, rows)
             found += [region] if region else []
             later = (place for place in places if place > start)
             start = region.end_piece if region else next(later, run.stop)
     return tuple(found)
 
 
-def _longest(manifest: Program, start: int, ends: Iterable[int], rows: int) -> Region | None:
+def _longest(program: Program, start: int, ends: Iterable[int], rows: int) -> Region | None:
     for end in ends:
         region = Region(start, end, rows)
         try:
-            planned_region(manifest, region)
+            planned_region(program, region)
         except RegionError:
             continue
         return region
@@ -69,9 +69,9 @@ class RegionSchedule:
         return moments(self.graph, self.counts, self.capacities, self.order)
 
 
-def region_schedule(manifest: Program, pack_cnn: PackCnn, region: Region) -> RegionSchedule:
+def region_schedule(program: Program, pack_cnn: PackCnn, region: Region) -> RegionSchedule:
     """Return what the engine does in ``region`` as a schedule of a CSDF graph."""
-    plan = planned_region(manifest, region)
+    plan = planned_region(program, region)
     cnn, number_of = _part(pack_cnn, plan.operators)
     layer_of = {operator: number_of[pack_cnn.layer_of[operator]] for operator in plan.operators}
     inside = set(layer_of.values())
@@ -86,10 +86,10 @@ def region_schedule(manifest: Program, pack_cnn: PackCnn, region: Region) -> Reg
         phases[layer].append((first, first + call.output.rows))
         order.append(layer)
     graph = graph_of(cnn, phases, Overlap.CHANNEL, cropped=True)
-    held = _held_rows(manifest, plan)
+    held = _held_rows(program, plan)
     rows = [cnn.layers[number].output.height for number in range(len(cnn.layers))]
     for operator, layer in layer_of.items():
-        rows[layer] = held[manifest.row_operators[operator].output]
+        rows[layer] = held[program.row_operators[operator].output]
     edge_of = {(edge.source, edge.target): edge for edge in cnn.edges}
     capacities = tuple(
         _room(cnn, edge_of[channel.source, channel.target], rows[channel.source])
@@ -126,7 +126,7 @@ def _part(pack_cnn: PackCnn, operators: range) -> tuple[Cnn, dict[int, int]]:
     return Cnn(cnn.name, tuple(cnn.layers[layer] for layer in layers), moved), number_of
 
 
-def _held_rows(manifest: Program, plan: RegionPlan) -> dict[int, int]:
+def _held_rows(program: Program, plan: RegionPlan) -> dict[int, int]:
     """Return how many rows of each value the region's memory holds: new ones, and those that are kept.
 
     What is read outside of the region lies whole.
@@ -144,7 +144,7 @@ def _held_rows(manifest: Program, plan: RegionPlan) -> dict[int, int]:
                 strips.setdefault(area.row_value, set()).add(area.strip)
     held = {}
     for value, of_value in strips.items():
-        row = manifest.row_values[value]
+        row = program.row_values[value]
         n_bytes = sum(plan.strips[strip].n_bytes for strip in of_value)
         rows = n_bytes // (row.planes * row.row_bytes)
         held[value] = max(rows, row.height) if value in plan.written else rows

@@ -27,7 +27,7 @@ class Carrier:
 
     def __init__(
         self,
-        manifest: Program,
+        program: Program,
         memories: Sequence[LaneMemory],
         reads: WeightReads,
         reader: Reader,
@@ -38,7 +38,7 @@ class Carrier:
         self.running = _NOBODY
         self.tally = Tally()
         self.sweeper = _idle()
-        self._defaults = manifest.defaults()
+        self._defaults = program.defaults()
         self._memories = memories
         self._reads = reads
         self._reader = reader

@@ -15,7 +15,7 @@ from pipeline.program.program import Program
 
 
 class EngineMemory:
-    """Holds what ``plan`` says for the model of ``manifest``, in ``lanes`` what each request needs.
+    """Holds what ``plan`` says for the model of ``program``, in ``lanes`` what each request needs.
 
     The disk writes to ``staging`` where weights are copied before use, else to ``ring``. ``lease``: of an
     arena that engines share; None: it gets one of its own. It is closed here, also on an error.
@@ -25,7 +25,7 @@ class EngineMemory:
     """
 
     def __init__(
-        self, manifest: Program, plan: Plan, device: Device, lease: Lease | None = None
+        self, program: Program, plan: Plan, device: Device, lease: Lease | None = None
     ) -> None:
         self._plan = plan
         copies = plan.architecture.copies
@@ -59,7 +59,7 @@ class EngineMemory:
             raise
         self.lease = lease
         self.lanes = [
-            LaneMemory(manifest, plan, lease.memory, self.weights, number)
+            LaneMemory(program, plan, lease.memory, self.weights, number)
             for number in range(plan.choice.lanes)
         ]
 

@@ -22,25 +22,25 @@ class LaneMemory:
 
     def __init__(
         self,
-        manifest: Program,
+        program: Program,
         plan: Plan,
         arena: Memory,
         weights: Callable[[Operand], Any],
         number: int,
     ) -> None:
         self._plan = plan
-        self._manifest = manifest
+        self._program = program
         self._weights = weights
         self._start = number * plan.lane_bytes
         self.arena = arena
         self._cells = {
-            index: Cell() for index, value in enumerate(manifest.values) if value.is_loose
+            index: Cell() for index, value in enumerate(program.values) if value.is_loose
         }
-        self._given = {index: GivenRows() for index in taken_by_rows(manifest, plan.steps)}
+        self._given = {index: GivenRows() for index in taken_by_rows(program, plan.steps)}
         # Looked up once: to make an array of an address takes as long as a small kernel.
-        copied = [port for port in manifest.inputs if port.value not in self._given]
+        copied = [port for port in program.inputs if port.value not in self._given]
         self._targets = self._in_place(copied)
-        self._views = self._in_place(manifest.outputs)
+        self._views = self._in_place(program.outputs)
         for view in self._views.values():
             view.flags.writeable = False
 
@@ -69,7 +69,7 @@ class LaneMemory:
         Raises:
             InputError: strings in one are not UTF-8.
         """
-        for port in self._manifest.inputs:
+        for port in self._program.inputs:
             tensor, target = inputs[port.name], self._targets.get(port.name)
             if target is not None and isinstance(tensor, np.ndarray):
                 target[...] = tensor
@@ -78,9 +78,9 @@ class LaneMemory:
 
     def views(self) -> Arrays:
         """Return the outputs where they lie, read-only: gone with the next sweep, or when forgotten."""
-        if len(self._views) == len(self._manifest.outputs):
+        if len(self._views) == len(self._program.outputs):
             return self._views
-        return {port.name: self._view(port) for port in self._manifest.outputs}
+        return {port.name: self._view(port) for port in self._program.outputs}
 
     def forget_inputs(self) -> None:
         """Let go of the tensors of the request."""

@@ -21,13 +21,13 @@ _STALL_SECONDS = 50e-6
 
 
 def trace_document(
-    sweeps: Mapping[str, tuple[Plan, Iterable[TraceEvent]]], manifest: Program | None = None
+    sweeps: Mapping[str, tuple[Plan, Iterable[TraceEvent]]], program: Program | None = None
 ) -> dict[str, Any]:
-    """Return the document of ``sweeps`` by title; with ``manifest``, kernels have their layers' names."""
+    """Return the document of ``sweeps`` by title; with ``program``, kernels have their layers' names."""
     events: list[Event] = []
     for process, (title, (plan, trace)) in enumerate(sweeps.items(), start=1):
         events.append(_named(process, 0, "process_name", title))
-        events += _sweep(process, plan, list(trace), _kernel_names(plan, manifest))
+        events += _sweep(process, plan, list(trace), _kernel_names(plan, program))
     return {"traceEvents": events, "displayTimeUnit": "ms"}
 
 
@@ -117,12 +117,12 @@ def _transfer_names(plan: Plan, stage: str, count: int) -> list[str]:
     ]
 
 
-def _kernel_names(plan: Plan, manifest: Program | None) -> list[str]:
+def _kernel_names(plan: Plan, program: Program | None) -> list[str]:
     """Return the layer of each kernel where that is known: pieces themselves have no names."""
     layers = {
         _made(piece): layer.name
-        for layer in (manifest.layers if manifest else ())
-        for piece in (manifest.pieces if manifest else ())[layer.first_piece : layer.end_piece]
+        for layer in (program.layers if program else ())
+        for piece in (program.pieces if program else ())[layer.first_piece : layer.end_piece]
     }
     return [_step_name(step, index, layers) for index, step in enumerate(plan.steps)]
 

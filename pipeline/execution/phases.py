@@ -45,7 +45,7 @@ class PhaseBinder:
         kernels: PackKernels,
         name: Callable[[int], str],
     ) -> None:
-        self._manifest: Program = region.program  # as it was planned
+        self._program: Program = region.program  # as it was planned
         self._region = region
         self._memory = memory
         self._kernels = kernels
@@ -88,7 +88,7 @@ class PhaseBinder:
                 return self._compute([action])
 
     def _call(self, call: Call) -> Launch:
-        operator = self._manifest.row_operators[call.operator]
+        operator = self._program.row_operators[call.operator]
         inputs = [self._strip(area) for area in call.inputs]
         inputs += [self._memory.array(operand) for operand in operator.weights]
         output = self._strip(call.output)
@@ -118,7 +118,7 @@ class PhaseBinder:
             case InStrip(strip, shape, offset):
                 start = self._strip_start(strip) + offset
             case InValue(row_value, shape, offset):
-                value = self._manifest.row_values[row_value].value
+                value = self._program.row_values[row_value].value
                 start = self._memory.offset(value) + offset
             case _:
                 return self._memory.array(place)
@@ -133,7 +133,7 @@ class PhaseBinder:
         return lambda: given.put_rows(rows, source.first_plane, source.first_row)
 
     def _value(self, area: Area) -> RowValue:
-        return self._manifest.row_values[area.row_value]
+        return self._program.row_values[area.row_value]
 
     def _rows(self, area: Area) -> NDArray[Any]:
         """Return the rows of ``area``, [planes, rows, elements]; columns are a dimension of their own."""
@@ -151,7 +151,7 @@ class PhaseBinder:
 
     def _strip(self, area: Area) -> NDArray[Any]:
         """Return a whole strip as kernels have it: [1, channels, rows, width]."""
-        shape = strip_shape(self._manifest, area)
+        shape = strip_shape(self._program, area)
         array: NDArray[Any] = self._memory.arena.array(self._start(area), _DTYPE.name, shape)
         return array
 
@@ -162,7 +162,7 @@ class PhaseBinder:
         return self._strip_start(area.strip) + area.offset
 
     def _strip_start(self, strip: int) -> int:
-        return self._memory.offset(len(self._manifest.values) + self._region.first_strip + strip)
+        return self._memory.offset(len(self._program.values) + self._region.first_strip + strip)
 
 
 def _named(launch: Launch, name: str) -> Launch:

@@ -17,7 +17,7 @@ ReadSpan = Callable[[int, memoryview, Done], None]
 
 
 def load_residents(
-    manifest: Program, plan: Plan, memory: EngineMemory, device: Device, read: ReadSpan
+    program: Program, plan: Plan, memory: EngineMemory, device: Device, read: ReadSpan
 ) -> None:
     """Read the resident spans of ``plan`` one after the other, expanded; wait for each.
 
@@ -28,14 +28,14 @@ def load_residents(
     kept = memory.resident
     # Those that are the same lie in one place, and are read once.
     places = {plan.spans[span]: span for span in reversed(plan.resident)}
-    lengths = {span: manifest.spans[span].file_length for span in sorted(places.values())}
+    lengths = {span: program.spans[span].file_length for span in sorted(places.values())}
     largest = max(lengths.values(), default=0)
 
     def load_through(staging: Memory) -> None:
         for span, length in lengths.items():
             staged = staging.host(0, length)
             _read(span, staged, read)
-            expansion = expansion_of(manifest.spans[span : span + 1])
+            expansion = expansion_of(program.spans[span : span + 1])
             _copy(span, staged, device, kept, plan.spans[span], expansion)
 
     if plan.staging_bytes >= largest:

@@ -30,7 +30,7 @@ class _Read(NamedTuple):
 
 
 class WeightReads:
-    """Reads of the model of ``manifest`` through ``pool``, which it is a client of until it is closed.
+    """Reads of the model of ``program`` through ``pool``, which it is a client of until it is closed.
 
     ``verify``: whether the spans that are read from now on are compared with their checksums.
     ``deadline``: of the sweep that runs, on time.monotonic's clock.
@@ -38,7 +38,7 @@ class WeightReads:
 
     def __init__(
         self,
-        manifest: Program,
+        program: Program,
         plan: Plan,
         memory: EngineMemory,
         device: Device,
@@ -47,7 +47,7 @@ class WeightReads:
     ) -> None:
         self.verify = True
         self.deadline: float | None = None
-        self._manifest = manifest
+        self._program = program
         self._plan = plan
         self._memory = memory
         self._device = device
@@ -55,10 +55,10 @@ class WeightReads:
         self._reader = reader
         self._reads = tuple(self._read(index) for index in range(len(plan.read_places)))
         self._expansions = tuple(
-            expansion_of([manifest.spans[span] for span in self._spans(index)])
+            expansion_of([program.spans[span] for span in self._spans(index)])
             for index in range(len(plan.groups) if plan.architecture.copies else 0)
         )
-        self._client = pool.client(manifest.name, plan.choice.depth)
+        self._client = pool.client(program.name, plan.choice.depth)
         #: Reads in flight that bring weights to the arena.
         self._into_arena: set[int] = set()
 
@@ -145,5 +145,5 @@ class WeightReads:
         return self._memory.streamed(offset)
 
     def _range(self, span: int) -> Range:
-        record = self._manifest.spans[span]
+        record = self._program.spans[span]
         return Range(record.file_offset, record.file_length, record.checksum)

@@ -25,9 +25,9 @@ READ_BYTES_A_SECOND = 1.5e9
 READ_SECONDS = 100e-6
 
 
-def piece_seconds(manifest: Program) -> Iterator[float]:
+def piece_seconds(program: Program) -> Iterator[float]:
     """Yield about how long each of the finest pieces takes."""
-    for piece in manifest.pieces:
+    for piece in program.pieces:
         operands = (*piece.inputs, *piece.outputs)
         n_bytes = sum(operand.n_bytes for operand in operands if operand.kind == "value")
         multiplied = multiplications(piece) / MULTIPLICATIONS_A_SECOND

@@ -25,7 +25,7 @@ _BY_THUMB = "a first plan, by rules of thumb: the best one is searched for"
 
 
 def fit(
-    manifest: Program,
+    program: Program,
     architecture: Architecture,
     wanted: Wanted = NOTHING,
     profile: Profile | None = None,
@@ -40,22 +40,22 @@ def fit(
         PlanError: there is none, with the figures; or not without a profile. ProfileError: the profile
             lacks a kernel.
     """
-    architecture = of_weights(architecture, manifest)
-    _check_profile(manifest, architecture, wanted, profile)
+    architecture = of_weights(architecture, program)
+    _check_profile(program, architecture, wanted, profile)
     if known is None or not architecture.tuned or wanted.ring_bytes is not None:
-        return _searched(manifest, architecture, wanted, profile)
-    question = _question(manifest, architecture, wanted, profile)
+        return _searched(program, architecture, wanted, profile)
+    question = _question(program, architecture, wanted, profile)
     before = known.get(question)
     if before is not None and before.thorough >= (wanted.thorough and not wanted.least):
-        found = _again(manifest, architecture, wanted, profile, before)
+        found = _again(program, architecture, wanted, profile, before)
         if found is not None:
             return found
-    fitted = _searched(manifest, architecture, wanted, profile)
+    fitted = _searched(program, architecture, wanted, profile)
     kept = FoundPlan(
         fitted.plan.choice, fitted.reasons, fitted.curve, fitted.thorough, fitted.plan.total_bytes
     )
     known.add(question, kept)
-    least = _question(manifest, architecture, LEAST, profile)
+    least = _question(program, architecture, LEAST, profile)
     smallest = known.get(least)
     # A search for speed may come upon less than that for the least, whose rules try a few ways only.
     if smallest is not None and kept.total_bytes < smallest.total_bytes:
@@ -64,7 +64,7 @@ def fit(
 
 
 def by_thumb(
-    manifest: Program,
+    program: Program,
     architecture: Architecture,
     wanted: Wanted,
     least: Plan,
@@ -79,16 +79,16 @@ def by_thumb(
     Raises:
         ProfileError: the profile lacks a kernel.
     """
-    plan = _streaming(manifest, architecture, wanted, least) or least
+    plan = _streaming(program, architecture, wanted, least) or least
     return replace(judged(plan, profile, (_BY_THUMB,)), by_thumb=True)
 
 
 def _streaming(
-    manifest: Program, architecture: Architecture, wanted: Wanted, least: Plan
+    program: Program, architecture: Architecture, wanted: Wanted, least: Plan
 ) -> Plan | None:
     if architecture.tuned == "search":
         return None
-    within = Within(manifest, of_weights(architecture, manifest), wanted, None)
+    within = Within(program, of_weights(architecture, program), wanted, None)
     for choice in (Choice(), least.choice):
         found = within.streaming(choice)
         if found is not None:
@@ -97,33 +97,33 @@ def _streaming(
 
 
 def _searched(
-    manifest: Program, architecture: Architecture, wanted: Wanted, profile: Profile | None
+    program: Program, architecture: Architecture, wanted: Wanted, profile: Profile | None
 ) -> Fitted:
-    fitted = replace(_found(manifest, architecture, wanted, profile), thorough=wanted.thorough)
-    check(manifest, fitted, wanted)
+    fitted = replace(_found(program, architecture, wanted, profile), thorough=wanted.thorough)
+    check(program, fitted, wanted)
     return fitted
 
 
 def _found(
-    manifest: Program, architecture: Architecture, wanted: Wanted, profile: Profile | None
+    program: Program, architecture: Architecture, wanted: Wanted, profile: Profile | None
 ) -> Fitted:
     if wanted.ring_bytes is not None:
         choice = Choice(wanted.ring_bytes, ahead=architecture.ahead)
-        given = judged(make_plan(manifest, architecture, choice=choice), profile)
-        return with_joined(manifest, given, profile)
+        given = judged(make_plan(program, architecture, choice=choice), profile)
+        return with_joined(program, given, profile)
     if wanted.least:
-        return Within(manifest, architecture, wanted, profile).least()
+        return Within(program, architecture, wanted, profile).least()
     if wanted.delay_seconds is not None:
-        return Within(manifest, architecture, wanted, profile).in_time()
+        return Within(program, architecture, wanted, profile).in_time()
     if wanted.total_bytes is not None or wanted.arena_bytes is not None:
-        return Within(manifest, architecture, wanted, profile).fastest()
-    least = SmallestPlans(manifest, architecture)
+        return Within(program, architecture, wanted, profile).fastest()
+    least = SmallestPlans(program, architecture)
     best = plan_weights(least, wanted.weight_bytes, profile)
-    return with_joined(manifest, best, profile)
+    return with_joined(program, best, profile)
 
 
 def _again(
-    manifest: Program,
+    program: Program,
     architecture: Architecture,
     wanted: Wanted,
     profile: Profile | None,
@@ -131,16 +131,16 @@ def _again(
 ) -> Fitted | None:
     """Return what an earlier search found; None: it is no plan, or not what is wanted."""
     try:
-        plan = make_plan(manifest, architecture, choice=known.choice)
+        plan = make_plan(program, architecture, choice=known.choice)
         fitted = judged(plan, profile, known.reasons, known.curve)
-        check(manifest, fitted, wanted)
+        check(program, fitted, wanted)
     except (PlanError, LoaderError, RegionError):
         return None
     return replace(fitted, thorough=known.thorough)
 
 
 def _check_profile(
-    manifest: Program, architecture: Architecture, wanted: Wanted, profile: Profile | None
+    program: Program, architecture: Architecture, wanted: Wanted, profile: Profile | None
 ) -> None:
     """Refuse what cannot be planned without a profile.
 
@@ -150,27 +150,27 @@ def _check_profile(
     searched = architecture.tuned == "search" and wanted.ring_bytes is None
     if profile is None and (searched or wanted.delay_seconds is not None):
         raise PlanError(
-            f"{manifest.name}: {architecture.name} is planned on a profile, and the pack has none "
+            f"{program.name}: {architecture.name} is planned on a profile, and the pack has none "
             "of this machine: run `layerstream profile PACK`, or give the ring's size (--ring)"
         )
 
 
 def _question(
-    manifest: Program, architecture: Architecture, wanted: Wanted, profile: Profile | None
+    program: Program, architecture: Architecture, wanted: Wanted, profile: Profile | None
 ) -> str:
     """Return what a search depends on beside its effort, as canonical JSON."""
     asked = asdict(wanted)
     del asked["thorough"]
     shape = [architecture.name, *architecture.stages, architecture.slots]
-    on = _searched_on(manifest, wanted, profile)
+    on = _searched_on(program, wanted, profile)
     return canonical({"planner": PLANNER_VERSION, "on": on, "architecture": shape, **asked})
 
 
-def _searched_on(manifest: Program, wanted: Wanted, profile: Profile | None) -> str:
+def _searched_on(program: Program, wanted: Wanted, profile: Profile | None) -> str:
     """Return the checksum of what decides: a profile, or the network as its device runs it.
 
     No times decide on the least plan, if the profile has all that may be in it.
     """
-    if profile is not None and not (wanted.least and profile.has_row_times(row_network(manifest))):
+    if profile is not None and not (wanted.least and profile.has_row_times(row_network(program))):
         return profile.searched_on
-    return manifest.made(program_checksum)
+    return program.made(program_checksum)

@@ -40,7 +40,7 @@ class FrontierPoint:
 
 
 def frontier(
-    manifest: Program,
+    program: Program,
     architecture: Architecture,
     resident: Architecture = ARCHITECTURES["pre"],
     profile: Profile | None = None,
@@ -54,8 +54,8 @@ def frontier(
         PlanError: there is no plan. ProfileError: the profile lacks a kernel.
     """
     tell("the smallest plan", 0, 1)
-    smallest = fit(manifest, architecture, LEAST, profile, known)
-    largest = fit(manifest, resident, NOTHING, profile, known)
+    smallest = fit(program, architecture, LEAST, profile, known)
+    largest = fit(program, resident, NOTHING, profile, known)
     low, high = smallest.plan.total_bytes, max(largest.plan.total_bytes, 1)
     found = [smallest, largest]
     count = _LIMITS
@@ -64,17 +64,17 @@ def frontier(
             tell("plans", step, count)
             limit = max(round(low * (high / low) ** (step / count)), low)
             wanted = Wanted(total_bytes=limit, thorough=thorough)
-            found.append(fit(manifest, architecture, wanted, profile, known))
-        points = _unbeaten([_point(manifest, item) for item in found])
+            found.append(fit(program, architecture, wanted, profile, known))
+        points = _unbeaten([_point(program, item) for item in found])
         if len(points) >= POINTS or count >= _MOST_LIMITS:
             return points
         count = _MOST_LIMITS
 
 
-def _point(manifest: Program, fitted: Fitted) -> FrontierPoint:
+def _point(program: Program, fitted: Fitted) -> FrontierPoint:
     if fitted.predicted_seconds is not None:
         return FrontierPoint(fitted, fitted.predicted_seconds, estimated=False)
-    return FrontierPoint(fitted, estimated_seconds(manifest, fitted.plan), estimated=True)
+    return FrontierPoint(fitted, estimated_seconds(program, fitted.plan), estimated=True)
 
 
 def _unbeaten(points: list[FrontierPoint]) -> list[FrontierPoint]:
@@ -99,7 +99,7 @@ class Cost:
 
 
 def costs_of_least(
-    manifest: Program,
+    program: Program,
     least: Plan,
     resident: Architecture = ARCHITECTURES["pre"],
     profile: Profile | None = None,
@@ -112,12 +112,12 @@ def costs_of_least(
     Raises:
         PlanError: there is no such plan. ProfileError: the profile lacks a kernel.
     """
-    all_memory = _point(manifest, fit(manifest, resident, NOTHING, profile))
+    all_memory = _point(program, fit(program, resident, NOTHING, profile))
     if not all_memory.seconds:  # a model without kernels
         return []
 
     def cost(fitted: Fitted, total_bytes: int) -> Cost:
-        point = _point(manifest, fitted)
+        point = _point(program, fitted)
         return Cost(total_bytes, point.seconds / all_memory.seconds, point.estimated)
 
     first = cost(judged(least, profile), least.total_bytes)
@@ -125,7 +125,7 @@ def costs_of_least(
         return [first]
     enough: list[Cost] = []
     # Rules of thumb stream it; the profile judges what they find.
-    within = Within(manifest, least.architecture, NOTHING, None)
+    within = Within(program, least.architecture, NOTHING, None)
     for choice in (least.choice, Choice()):
         low, high = least.total_bytes, all_memory.plan.total_bytes
         for _ in range(_HALVINGS):

@@ -10,11 +10,11 @@ from pipeline.program.program import Program
 
 
 def with_joined(
-    manifest: Program, fitted: Fitted, profile: Profile | None, most_bytes: int | None = None
+    program: Program, fitted: Fitted, profile: Profile | None, most_bytes: int | None = None
 ) -> Fitted:
     """Return ``fitted`` with joined kernels that take at most ``most_bytes`` more; None: all there are.
 
     With what ``profile`` says of it then.
     """
-    plan = joined(manifest, fitted.plan, most_bytes)
+    plan = joined(program, fitted.plan, most_bytes)
     return replace(judged(plan, profile, fitted.reasons, fitted.curve), thorough=fitted.thorough)

@@ -53,16 +53,16 @@ def reaches(fitted: Fitted, wanted: Wanted) -> bool:
     return wanted.delay_seconds is None or seconds_of(fitted, wanted) <= wanted.delay_seconds
 
 
-def check(manifest: Program, fitted: Fitted, wanted: Wanted) -> None:
+def check(program: Program, fitted: Fitted, wanted: Wanted) -> None:
     """Refuse a plan that is not what was wanted.
 
     Raises:
         PlanError: it takes too much, with what is required and available; or too long.
     """
-    check_fits(manifest, fitted.plan, wanted.total_bytes)
+    check_fits(program, fitted.plan, wanted.total_bytes)
     if not fits_arena(fitted.plan, wanted):
         raise PlanError(
-            f"{manifest.name}: {sized(wanted.arena_bytes or 0)} of activations are too few; "
+            f"{program.name}: {sized(wanted.arena_bytes or 0)} of activations are too few; "
             f"what was found takes {sized(activation_bytes(fitted.plan))} (arena, scratch, tensors)"
         )
     limit, plan = wanted.weight_bytes, fitted.plan
@@ -70,12 +70,12 @@ def check(manifest: Program, fitted: Fitted, wanted: Wanted) -> None:
         has_ring = wanted.ring_bytes is not None
         least = "with that ring it" if has_ring else f"the least of {plan.architecture.name}"
         raise PlanError(
-            f"{manifest.name}: {sized(limit)} of weights in memory are too few; {least} "
+            f"{program.name}: {sized(limit)} of weights in memory are too few; {least} "
             f"is {sized(plan.weight_bytes)}: allow as much, or take another architecture"
-            f"{chunk_advice(manifest, plan.architecture)}"
+            f"{chunk_advice(program, plan.architecture)}"
         )
     if not reaches(fitted, wanted):
-        raise PlanError(f"{manifest.name}: {too_late(fitted, wanted)}")
+        raise PlanError(f"{program.name}: {too_late(fitted, wanted)}")
 
 
 def activation_bytes(plan: Plan) -> int:
@@ -88,7 +88,7 @@ def fits_arena(plan: Plan, wanted: Wanted) -> bool:
     return wanted.arena_bytes is None or activation_bytes(plan) <= wanted.arena_bytes
 
 
-def check_fits(manifest: Program, plan: Plan, n_bytes: int | None) -> None:
+def check_fits(program: Program, plan: Plan, n_bytes: int | None) -> None:
     """Refuse a plan that takes more than ``n_bytes``.
 
     Raises:
@@ -97,7 +97,7 @@ def check_fits(manifest: Program, plan: Plan, n_bytes: int | None) -> None:
     if n_bytes is not None and plan.total_bytes > n_bytes:
         kind, most = max(plan.memory.items(), key=lambda item: item[1])
         raise PlanError(
-            f"{manifest.name}: required {sized(plan.total_bytes)}, available {sized(n_bytes)}, "
+            f"{program.name}: required {sized(plan.total_bytes)}, available {sized(n_bytes)}, "
             f"excess {sized(plan.total_bytes - n_bytes)}; most of it is {kind}: {sized(most)}"
         )
 

@@ -21,7 +21,7 @@ _MOST_TRIES = 3
 
 
 def fit_lanes(
-    manifest: Program,
+    program: Program,
     architecture: Architecture,
     wanted: Wanted,
     profile: Profile | None,
@@ -35,31 +35,31 @@ def fit_lanes(
     """
     room = wanted.total_bytes
     if room is None or lanes == 1:
-        return fit(manifest, architecture, wanted, profile, known)
+        return fit(program, architecture, wanted, profile, known)
     least = fit(
-        manifest, architecture, replace(wanted, total_bytes=None, least=True), profile, known
+        program, architecture, replace(wanted, total_bytes=None, least=True), profile, known
     )
-    fitting = (number for number in range(lanes, 1, -1) if _takes(manifest, least, number) <= room)
+    fitting = (number for number in range(lanes, 1, -1) if _takes(program, least, number) <= room)
     number = next(fitting, 1)
     if number == 1:
-        return fit(manifest, architecture, wanted, profile, known)
+        return fit(program, architecture, wanted, profile, known)
     left = room
     for _ in range(_MOST_TRIES):
-        fitted = fit(manifest, architecture, replace(wanted, total_bytes=left), profile, known)
-        plan = _with_lanes(manifest, fitted.plan, number)
+        fitted = fit(program, architecture, replace(wanted, total_bytes=left), profile, known)
+        plan = _with_lanes(program, fitted.plan, number)
         excess = plan.total_bytes - room
         if excess <= 0:
             break
         left = max(left - excess, least.plan.total_bytes)
     else:
-        fitted, plan = least, _with_lanes(manifest, least.plan, number)
+        fitted, plan = least, _with_lanes(program, least.plan, number)
     reason = f"{number} lanes of {lanes}: a request of a sweep takes {plan.lane_bytes} bytes"
     return judged(plan, profile, (*fitted.reasons, reason), fitted.curve)
 
 
-def _takes(manifest: Program, fitted: Fitted, lanes: int) -> int:
-    return _with_lanes(manifest, fitted.plan, lanes).total_bytes
+def _takes(program: Program, fitted: Fitted, lanes: int) -> int:
+    return _with_lanes(program, fitted.plan, lanes).total_bytes
 
 
-def _with_lanes(manifest: Program, plan: Plan, lanes: int) -> Plan:
-    return make_plan(manifest, plan.architecture, choice=replace(plan.choice, lanes=lanes))
+def _with_lanes(program: Program, plan: Plan, lanes: int) -> Plan:
+    return make_plan(program, plan.architecture, choice=replace(plan.choice, lanes=lanes))

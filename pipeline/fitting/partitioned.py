@@ -20,22 +20,22 @@ from pipeline.schedule.architectures import Architecture
 
 
 def fit_partitions(
-    manifest: Program,
+    program: Program,
     architecture: Architecture,
     partitions: int,
     total_bytes: int | None = None,
     profile: Profile | None = None,
 ) -> Fitted:
-    """Return the plan of ``manifest`` in so many partitions within ``total_bytes``; None: the smallest.
+    """Return the plan of ``program`` in so many partitions within ``total_bytes``; None: the smallest.
 
     The smallest also where ``total_bytes`` are too few.
 
     Raises:
         PlanError: it cannot be cut into so many. ProfileError: the profile lacks a kernel.
     """
-    seconds = _piece_seconds(manifest, profile)
-    places = Cuts(manifest)
-    cuts = _balanced(places, manifest, seconds, partitions)
+    seconds = _piece_seconds(program, profile)
+    places = Cuts(program)
+    cuts = _balanced(places, program, seconds, partitions)
     edges = [places.edge_bytes(cut) for cut in cuts]
     parts = places.parts(cuts)
     plans = [fit(part, architecture, LEAST).plan for part in parts]
@@ -47,14 +47,14 @@ def fit_partitions(
 
 
 def balanced_cuts(
-    manifest: Program, partitions: int, profile: Profile | None = None
+    program: Program, partitions: int, profile: Profile | None = None
 ) -> tuple[int, ...]:
     """Return the pieces before which partitions begin that take about the same time.
 
     Raises:
         PlanError: it cannot be cut into so many. ProfileError: the profile lacks a kernel.
     """
-    return _balanced(Cuts(manifest), manifest, _piece_seconds(manifest, profile), partitions)
+    return _balanced(Cuts(program), program, _piece_seconds(program, profile), partitions)
 
 
 def of_parts(profile: Profile) -> Profile:
@@ -66,21 +66,21 @@ def of_parts(profile: Profile) -> Profile:
     return Profile.model_construct(**known | {"limits": {}, "exact": False})
 
 
-def _piece_seconds(manifest: Program, profile: Profile | None) -> list[float]:
+def _piece_seconds(program: Program, profile: Profile | None) -> list[float]:
     if profile is None:
-        return list(piece_seconds(manifest))
-    return list(map(profile.piece_seconds(manifest), range(len(manifest.pieces))))
+        return list(piece_seconds(program))
+    return list(map(profile.piece_seconds(program), range(len(program.pieces))))
 
 
 def _balanced(
-    places: Cuts, manifest: Program, seconds: Sequence[float], partitions: int
+    places: Cuts, program: Program, seconds: Sequence[float], partitions: int
 ) -> tuple[int, ...]:
     crossing = [places.edge_bytes(place) for place in places.places]
     chosen = balanced(seconds, places.places, crossing, partitions)
     if chosen is None:
-        pieces = len(manifest.pieces)
+        pieces = len(program.pieces)
         raise PlanError(
-            f"{manifest.name}: cannot be cut into {partitions} partitions: of its {pieces} pieces "
+            f"{program.name}: cannot be cut into {partitions} partitions: of its {pieces} pieces "
             f"{len(places.places) + 1 if pieces else 0} may begin one; a cut lies between layers, where "
             "tensors of known size cross"
         )

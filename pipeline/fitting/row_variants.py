@@ -37,7 +37,7 @@ from pipeline.timing.timeline import timeline
 
 
 def row_variants(
-    manifest: Program,
+    program: Program,
     architecture: Architecture,
     profile: Profile | None,
     most_steps: int = QUICK_STEPS,
@@ -51,14 +51,14 @@ def row_variants(
     Raises:
         ProfileError: the profile lacks a kernel.
     """
-    unknown = profile is not None and not profile.has_row_times(row_network(manifest))
+    unknown = profile is not None and not profile.has_row_times(row_network(program))
     if architecture.tuned != "auto" or unknown:
         return (_WHOLE,)
-    question = _question(manifest, profile, most_steps, most_arena)
+    question = _question(program, profile, most_steps, most_arena)
     known = _FOUND.get(question)
     if known is None:
         # A network without activations of known size has no ways, and nothing to put on rows.
-        found = _search(manifest, profile, most_steps, most_arena) or (_WHOLE,)
+        found = _search(program, profile, most_steps, most_arena) or (_WHOLE,)
         with _CHANGING:
             while len(_FOUND) >= _MOST_FOUND:
                 del _FOUND[next(iter(_FOUND))]
@@ -75,19 +75,19 @@ _CHANGING = threading.Lock()
 
 
 def _question(
-    manifest: Program, profile: Profile | None, most_steps: int, most_arena: int | None
+    program: Program, profile: Profile | None, most_steps: int, most_arena: int | None
 ) -> str:
-    """Return what variants depend on, in short, the same whatever a device adds to a manifest."""
+    """Return what variants depend on, in short, the same whatever a device decides."""
     question = sha256(f"{most_steps} {most_arena}".encode())
-    checksums = [record.checksum for record in manifest.files.values()]
-    checksums += [span.checksum for span in manifest.spans]
+    checksums = [record.checksum for record in program.files.values()]
+    checksums += [span.checksum for span in program.spans]
     question.update(str(checksums).encode())
     # Whoever asks where weights take no memory has them shorter (pipeline/applications/ours/frontiers.py).
-    question.update(str([span.length for span in manifest.spans]).encode())
-    rows = (manifest.row_operators, manifest.row_values, manifest.bottlenecks)
+    question.update(str([span.length for span in program.spans]).encode())
+    rows = (program.row_operators, program.row_values, program.bottlenecks)
     question.update(repr(rows).encode())
     # Partitions of one pack differ in what they make for others.
-    question.update(repr((manifest.inputs, manifest.outputs)).encode())
+    question.update(repr((program.inputs, program.outputs)).encode())
     if profile is not None:
         question.update(f" {profile.manifest} {profile.phases}".encode())
         for key, item in profile.kernels.items():
@@ -96,18 +96,18 @@ def _question(
 
 
 def _search(
-    manifest: Program, profile: Profile | None, most_steps: int, most_arena: int | None
+    program: Program, profile: Profile | None, most_steps: int, most_arena: int | None
 ) -> tuple[Variant, ...]:
-    network = row_network(manifest)
+    network = row_network(program)
     search = partial(find_variants, most_steps=most_steps, most_arena=most_arena)
     if profile is None:
         estimated = _Estimated(network)
         seconds = estimated.pieces()
         groups = list(in_groups(network, estimated))
-        return tuple(search(manifest, network, estimated, seconds, in_groups=groups))
-    times, seconds = profile.row_times(network), profile.piece_seconds(manifest)
-    groups = list(in_groups(network, times, partial(profile.knows_groups, manifest=manifest)))
-    return tuple(search(manifest, network, times, seconds, in_groups=groups))
+        return tuple(search(program, network, estimated, seconds, in_groups=groups))
+    times, seconds = profile.row_times(network), profile.piece_seconds(program)
+    groups = list(in_groups(network, times, partial(profile.knows_groups, program=program)))
+    return tuple(search(program, network, times, seconds, in_groups=groups))
 
 
 @dataclass(frozen=True)
@@ -172,7 +172,7 @@ class _Called(_Estimated):
         return LAUNCH_SECONDS + work / CORES + weights / CACHED_BYTES_A_SECOND
 
 
-def estimated_seconds(manifest: Program, plan: Plan) -> float:
+def estimated_seconds(program: Program, plan: Plan) -> float:
     """Return about what a sweep of ``plan`` takes, by arithmetic alone: its schedule with estimated times.
 
     Small steps count as they are: each launch, each copy, each read that kernels wait for in a small ring,
@@ -182,24 +182,24 @@ def estimated_seconds(manifest: Program, plan: Plan) -> float:
     times = [tuple(reads[index % len(reads)] for index in range(len(plan.stages[0])))]
     if plan.architecture.copies:
         times.append(tuple(group.length / BYTES_A_SECOND for group in plan.groups))
-    times.append(tuple(_step_seconds(manifest, plan)))
+    times.append(tuple(_step_seconds(program, plan)))
     durations = Durations(tuple(times), plan.choice.depth)
     return timeline(plan.stages, durations, plan.stages[0].ahead).delay_seconds
 
 
-def _step_seconds(manifest: Program, plan: Plan) -> Iterator[float]:
+def _step_seconds(program: Program, plan: Plan) -> Iterator[float]:
     """Yield about what each step takes; the first of a launch takes the launch."""
-    network = row_network(manifest)
+    network = row_network(program)
     times = _Called(network)
     phases = (
         seconds
         for region in regions_of(plan.steps)
         for seconds in phase_seconds(network, region.plan, times)
     )
-    finest = list(piece_seconds(manifest))
+    finest = list(piece_seconds(program))
     inside = {piece for region in plan.choice.regions for piece in region.pieces}
-    limit = chunk_limit(manifest, plan.architecture, plan.choice)
-    chosen = choose_pieces(manifest, limit, plan.choice.later_chunks)
+    limit = chunk_limit(program, plan.architecture, plan.choice)
+    chosen = choose_pieces(program, limit, plan.choice.later_chunks)
     whole = (each for each in finest_positions(chosen) if each.start not in inside)
     joined = {position for run in plan.runs for position in run[1:]}
     for position, step in enumerate(plan.steps):

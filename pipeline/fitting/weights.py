@@ -35,19 +35,19 @@ def plan_weights(
     Raises:
         PlanError: ``auto`` has no such plan. ProfileError: the profile lacks a kernel.
     """
-    manifest, architecture = least.manifest, least.architecture
+    program, architecture = least.program, least.architecture
     if architecture.tuned == "auto" and limit is None:
         limit = least.of(regions).resident_bytes + USEFUL_RING_BYTES
     if profile is not None and architecture.tuned == "auto":
         goal = None if wanted is None else _goal(wanted, profile)
         bounded = wanted is not None and wanted.guaranteed
         times = partial(profile.durations, quantile="max") if bounded else profile.durations
-        auto = plan_auto(manifest, limit, goal, times, architecture, regions)
+        auto = plan_auto(program, limit, goal, times, architecture, regions)
         return judged(auto.plan, profile, auto.reasons)
     if profile is not None and architecture.tuned == "search":
-        return _searched(manifest, architecture, limit, profile)
+        return _searched(program, architecture, limit, profile)
     if limit is None:
-        return judged(make_plan(manifest, architecture), profile)
+        return judged(make_plan(program, architecture), profile)
     return judged(rule_of_thumb(least, limit, regions), profile)
 
 
@@ -60,14 +60,14 @@ def _goal(wanted: Wanted, profile: Profile) -> Goal | None:
 
 
 def _searched(
-    manifest: Program, architecture: Architecture, limit: int | None, profile: Profile
+    program: Program, architecture: Architecture, limit: int | None, profile: Profile
 ) -> Fitted:
     """Return the smallest ring of minimal delay, or that of the least delay within ``limit``."""
-    step = max(_STEP_BYTES, manifest.weight_bytes // _STEPS // PAGE_BYTES * PAGE_BYTES)
-    result = search(manifest, architecture, profile.durations, step)
+    step = max(_STEP_BYTES, program.weight_bytes // _STEPS // PAGE_BYTES * PAGE_BYTES)
+    result = search(program, architecture, profile.durations, step)
     chosen = result.chosen
     allowed = [each for each in result.curve if limit is None or each.weight_bytes <= limit]
     if chosen not in allowed and allowed:
         chosen = min(allowed, key=lambda point: point.delay_seconds)
-    plan = make_plan(manifest, architecture, chosen.ring_bytes)
+    plan = make_plan(program, architecture, chosen.ring_bytes)
     return judged(plan, profile, curve=result.curve)

@@ -50,16 +50,16 @@ class Within:
 
     def __init__(
         self,
-        manifest: Program,
+        program: Program,
         architecture: Architecture,
         wanted: Wanted,
         profile: Profile | None,
     ) -> None:
-        self._manifest = manifest
+        self._program = program
         self._architecture = architecture
         self._wanted = wanted
         self._profile = profile
-        self._least = SmallestPlans(manifest, architecture)
+        self._least = SmallestPlans(program, architecture)
         total = wanted.total_bytes
         self._room = _UNLIMITED_BYTES if total is None else total
 
@@ -69,7 +69,7 @@ class Within:
 
     def _found(self, wanted: Wanted, profile: Profile | None) -> tuple[Variant, ...]:
         return row_variants(
-            self._manifest, self._architecture, profile, wanted.steps, wanted.arena_bytes
+            self._program, self._architecture, profile, wanted.steps, wanted.arena_bytes
         )
 
     def least(self) -> Fitted:
@@ -87,7 +87,7 @@ class Within:
         plan = min(plan, again, key=self._excess)
         whole = self._least.of() if plan.choice.regions else plan
         smaller = [
-            smaller_plans(self._manifest, each)
+            smaller_plans(self._program, each)
             for each in ([plan] if whole is plan else [plan, whole])
         ]
         return self._judged(min(chain.from_iterable(smaller), key=self._excess))
@@ -96,7 +96,7 @@ class Within:
     def _knows_rows(self) -> bool:
         """Whether anybody can say what plans on rows take: arithmetic, or a profile of them."""
         profile = self._profile
-        return profile is None or profile.has_row_times(row_network(self._manifest))
+        return profile is None or profile.has_row_times(row_network(self._program))
 
     def fastest(self) -> Fitted:
         """Return the fastest plan that fits, or the smallest one."""
@@ -139,7 +139,7 @@ class Within:
         # What was measured of exactly one plan may bound it better than any that is searched for.
         closest = min([*tried, self.fastest()], key=lambda fitted: seconds_of(fitted, wanted))
         if not reaches(closest, wanted):
-            raise PlanError(f"{self._manifest.name}: {too_late(closest, wanted)}")
+            raise PlanError(f"{self._program.name}: {too_late(closest, wanted)}")
         return closest
 
     def _best(self, variant: Variant, room: int, in_time: Wanted | None = None) -> Fitted | None:
@@ -153,7 +153,7 @@ class Within:
         if self._wanted.weight_bytes is not None:
             weights = min(weights, self._wanted.weight_bytes)
         if in_time is None:
-            weights -= reserved_bytes(self._manifest, weights - least.weight_bytes)
+            weights -= reserved_bytes(self._program, weights - least.weight_bytes)
         for _ in range(_MOST_TRIES):
             if weights <= least.weight_bytes:
                 break
@@ -167,7 +167,7 @@ class Within:
             if excess <= 0:
                 if in_time:
                     return fitted
-                return with_joined(self._manifest, fitted, self._profile, -excess)
+                return with_joined(self._program, fitted, self._profile, -excess)
             # Larger chunks take more scratch or larger sessions: what they take is not there for weights.
             weights = min(weights, fitted.plan.weight_bytes) - excess
         return self._judged(least)

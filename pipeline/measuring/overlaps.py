@@ -75,15 +75,15 @@ def measure_overlap(
     )
 
 
-def typical_plan(manifest: Program, name: str, device: Device) -> Plan:
+def typical_plan(program: Program, name: str, device: Device) -> Plan:
     """Return a plan whose operations meet in the order ``name``."""
     architecture = device.adapt(ARCHITECTURES[name])
     if name != "auto" or architecture.slots:
-        return make_plan(manifest, architecture)
-    chunk = manifest.largest_chunk_bytes
-    ring = max(min(USEFUL_RING_BYTES, manifest.weight_bytes // _PART_OF_WEIGHTS), chunk)
+        return make_plan(program, architecture)
+    chunk = program.largest_chunk_bytes
+    ring = max(min(USEFUL_RING_BYTES, program.weight_bytes // _PART_OF_WEIGHTS), chunk)
     choice = Choice(ring, max(ring // READS_IN_RING, chunk), _READ_BYTES)
-    return make_plan(manifest, architecture, choice=choice)
+    return make_plan(program, architecture, choice=choice)
 
 
 @contextmanager

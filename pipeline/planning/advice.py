@@ -5,12 +5,12 @@ from pipeline.program.program import Program
 from pipeline.schedule.architectures import Architecture
 
 
-def chunk_advice(manifest: Program, architecture: Architecture) -> str:
+def chunk_advice(program: Program, architecture: Architecture) -> str:
     """Return how much a smaller --chunk would help, to end a message with; empty where it changes nothing.
 
     It does nothing for weights that all stay in memory, and for layers that cannot be cut any finer.
     """
-    least = manifest.least_chunk_bytes
-    if architecture.resident or least >= manifest.largest_chunk_bytes:
+    least = program.least_chunk_bytes
+    if architecture.resident or least >= program.largest_chunk_bytes:
         return ""
     return f", or compile with a smaller --chunk: the largest one can have {sized(least)}"

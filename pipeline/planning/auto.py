@@ -43,7 +43,7 @@ class AutoPlan:
 
 
 def plan_auto(
-    manifest: Program,
+    program: Program,
     weight_limit_bytes: int | None,
     goal: Goal | None,
     durations_of: DurationsOf,
@@ -58,30 +58,30 @@ def plan_auto(
     Raises:
         PlanError: the limit is too small for any plan.
     """
-    drafts = Drafts(manifest, durations_of, architecture, regions)
+    drafts = Drafts(program, durations_of, architecture, regions)
     limit = drafts.all_resident_bytes
     if weight_limit_bytes is not None:
         limit = min(limit, weight_limit_bytes)
-    draft = Tuner(manifest, drafts, limit, goal.judge if goal else idle_seconds).best()
+    draft = Tuner(program, drafts, limit, goal.judge if goal else idle_seconds).best()
     if goal is not None:
-        draft = _least(manifest, drafts, draft, goal)
-    plan = make_plan(manifest, architecture, choice=replace(draft.choice, regions=regions))
+        draft = _least(program, drafts, draft, goal)
+    plan = make_plan(program, architecture, choice=replace(draft.choice, regions=regions))
     return AutoPlan(
         plan,
         timeline(plan.stages, durations_of(plan), plan.stages[0].ahead),
         draft.again.delay_seconds,
-        explain(manifest, draft),
+        explain(program, draft),
     )
 
 
-def _least(manifest: Program, drafts: Drafts, fastest: Draft, goal: Goal) -> Draft:
+def _least(program: Program, drafts: Drafts, fastest: Draft, goal: Goal) -> Draft:
     """Return about the smallest draft that reaches ``goal``, or ``fastest``, the largest allowed."""
     if goal.judge(fastest) > goal.seconds:
         return fastest
-    found, least = fastest, smallest_bytes(manifest, drafts)
+    found, least = fastest, smallest_bytes(program, drafts)
     tried = least
     while True:
-        draft = Tuner(manifest, drafts, tried, goal.judge).best(rounds=1)
+        draft = Tuner(program, drafts, tried, goal.judge).best(rounds=1)
         if goal.judge(draft) <= goal.seconds:
             found = min(found, draft, key=lambda item: item.weight_bytes)
         else:

@@ -94,17 +94,17 @@ class Drafts:
 
     def __init__(
         self,
-        manifest: Program,
+        program: Program,
         durations_of: DurationsOf,
         architecture: Architecture = ARCHITECTURES["auto"],
         regions: tuple[Region, ...] = (),
     ) -> None:
-        self._manifest = manifest
+        self._program = program
         self._durations_of = durations_of
-        self._architecture = of_weights(architecture, manifest)
-        self._loading = loading_bytes(manifest, self._architecture)
+        self._architecture = of_weights(architecture, program)
+        self._loading = loading_bytes(program, self._architecture)
         self._regions = regions
-        self.same = manifest.made(SameSpans)
+        self.same = program.made(SameSpans)
         self._levels: dict[int, Level] = {}
         self._spliced: dict[tuple[int, LaterChunks], Level] = {}
         self._moves: dict[tuple[_Length, int], tuple[float, ...]] = {}
@@ -112,12 +112,12 @@ class Drafts:
     @property
     def chunk_advice(self) -> str:
         """How a smaller --chunk would help, to end a message with."""
-        return chunk_advice(self._manifest, self._architecture)
+        return chunk_advice(self._program, self._architecture)
 
     @property
     def all_resident_bytes(self) -> int:
         """Weight memory where all spans stay."""
-        return self._loading + self.same.n_bytes(range(len(self._manifest.spans)))
+        return self._loading + self.same.n_bytes(range(len(self._program.spans)))
 
     def smallest_bytes(self, level: Level) -> int:
         """Return the least weight memory that runs the kernels of ``level``."""
@@ -144,7 +144,7 @@ class Drafts:
 
     def level_of(self, choice: Choice) -> Level:
         """Return the kernels of the chunks that are chosen."""
-        limit = chunk_limit(self._manifest, self._architecture, choice) or 0
+        limit = chunk_limit(self._program, self._architecture, choice) or 0
         if not choice.later_chunks:
             return self.level(limit)
         key = limit, choice.later_chunks
@@ -157,8 +157,8 @@ class Drafts:
         """Return the kernels of chunks of up to ``chunk_bytes``."""
         if chunk_bytes not in self._levels:
             choice = Choice(chunk_bytes=chunk_bytes, regions=self._regions)
-            plan = make_plan(self._manifest, self._architecture, choice=choice)
-            self._levels[chunk_bytes] = level_of(self._manifest, plan, self._durations_of(plan))
+            plan = make_plan(self._program, self._architecture, choice=choice)
+            self._levels[chunk_bytes] = level_of(self._program, plan, self._durations_of(plan))
         return self._levels[chunk_bytes]
 
     def draft(self, choice: Choice) -> Draft:

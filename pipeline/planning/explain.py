@@ -15,9 +15,9 @@ _STRETCHES = 4
 _SHORT = 0.01
 
 
-def explain(manifest: Program, draft: Draft) -> tuple[str, ...]:
+def explain(program: Program, draft: Draft) -> tuple[str, ...]:
     """Return one line a decision, the bottleneck first."""
-    names = _layer_names(manifest)
+    names = _layer_names(program)
     return tuple(
         line
         for lines in (
@@ -112,12 +112,12 @@ def _ahead(draft: Draft) -> Iterator[str]:
         )
 
 
-def _layer_names(manifest: Program) -> dict[int, str]:
+def _layer_names(program: Program) -> dict[int, str]:
     """Return the layer of each span."""
     return {
         span: layer.name
-        for layer in manifest.layers
-        for piece in manifest.pieces[layer.first_piece : layer.end_piece]
+        for layer in program.layers
+        for piece in program.pieces[layer.first_piece : layer.end_piece]
         if piece.span is not None
         for span in range(piece.span, piece.span + piece.n_spans)
     }

@@ -40,7 +40,7 @@ class Level:
 
     @cached_property
     def first_pieces(self) -> list[int]:
-        """The manifest's piece with which each step begins; of a region's phases that of the region."""
+        """The program's piece with which each step begins; of a region's phases that of the region."""
         return list(_first_pieces(self.plan.steps))
 
 
@@ -57,7 +57,7 @@ def _first_pieces(steps: Sequence[Step]) -> Iterator[int]:
 
 
 def spliced(levels: Sequence[Level], starts: Sequence[int]) -> Level:
-    """Return a level with the steps of ``levels[n]`` from the manifest's piece ``starts[n]`` on.
+    """Return a level with the steps of ``levels[n]`` from the program's piece ``starts[n]`` on.
 
     Each start is the first piece of a layer, the first one is 0. The plan is that of the first level.
     """
@@ -78,11 +78,11 @@ def spliced(levels: Sequence[Level], starts: Sequence[int]) -> Level:
     return replace(levels[0], units=tuple(units), until=until)
 
 
-def level_of(manifest: Program, plan: Plan, durations: Durations) -> Level:
+def level_of(program: Program, plan: Plan, durations: Durations) -> Level:
     """Return the level of ``plan``, which keeps no more resident than it must."""
     return Level(
         plan,
-        streamed_units(manifest, plan.steps, set(plan.resident)),
+        streamed_units(program, plan.steps, set(plan.resident)),
         plan.resident_bytes,
         tuple(accumulate(durations.stages[-1], initial=0.0)),
         durations.slowdown,

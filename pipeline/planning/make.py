@@ -39,7 +39,7 @@ _CHUNKS_A_MODEL = 16
 
 
 def make_plan(
-    manifest: Program,
+    program: Program,
     architecture: Architecture,
     ring_bytes: int | None = None,
     choice: Choice | None = None,
@@ -52,23 +52,23 @@ def make_plan(
         PlanError: the ring is smaller than the largest chunk.
     """
     go_on()
-    architecture = of_weights(architecture, manifest)
+    architecture = of_weights(architecture, program)
     choice = choice or Choice()
     if ring_bytes is not None:
         choice = replace(choice, ring_bytes=ring_bytes)
     regions = choice.regions if _is_plain(architecture) else tuple(map(_in_ring, choice.regions))
-    limit = chunk_limit(manifest, architecture, choice)
-    steps = choose_steps(manifest, limit, regions, choice.later_chunks)
-    kept = _resident_spans(manifest, architecture, choice, steps)
-    streamed = streamed_units(manifest, steps, set(kept))
-    _check_ring(manifest, architecture, choice, streamed)
-    loading = loading_bytes(manifest, architecture)
+    limit = chunk_limit(program, architecture, choice)
+    steps = choose_steps(program, limit, regions, choice.later_chunks)
+    kept = _resident_spans(program, architecture, choice, steps)
+    streamed = streamed_units(program, steps, set(kept))
+    _check_ring(program, architecture, choice, streamed)
+    loading = loading_bytes(program, architecture)
     stream = streaming(architecture, choice, streamed, loading)
-    same = manifest.made(SameSpans)
+    same = program.made(SameSpans)
     resident_bytes = same.n_bytes(kept)
-    apart = never_whole(manifest, steps) if choice.regions else frozenset()
-    arena = manifest.made(arenas)(lifetimes(manifest, steps, apart, frozenset(kept)))
-    behind_values = arena.offsets[len(manifest.values) :]
+    apart = never_whole(program, steps) if choice.regions else frozenset()
+    arena = program.made(arenas)(lifetimes(program, steps, apart, frozenset(kept)))
+    behind_values = arena.offsets[len(program.values) :]
     strips = len(behind_values) - len(stream.in_arena)
     stream = stream.with_arena(behind_values[strips:])
     order = Steps(
@@ -89,29 +89,29 @@ def make_plan(
         resident_bytes=resident_bytes,
         arena_bytes=_arena_bytes(arena.n_bytes, choice.lanes),
         scratch_bytes=scratch_bytes(steps),
-        session_bytes=session_bytes(manifest, steps, choice.lanes),
-        object_bytes=object_bytes(manifest, steps, choice.lanes),
-        io_bytes=sum(port.n_bytes for port in manifest.inputs if port.default is not None),
+        session_bytes=session_bytes(program, steps, choice.lanes),
+        object_bytes=object_bytes(program, steps, choice.lanes),
+        io_bytes=sum(port.n_bytes for port in program.inputs if port.default is not None),
         streamed=tuple(span for unit in streamed for span in unit.spans),
         groups=tuple(_in_spans(stream.groups, streamed)),
         read_places=stream.read_places,
         places=stream.places,
         resident=tuple(kept),
-        spans=_span_offsets(manifest, same, kept, streamed, stream),
+        spans=_span_offsets(program, same, kept, streamed, stream),
         values=(
-            *(arena.offsets[root] + offset for root, offset in placed(manifest, steps, apart)),
+            *(arena.offsets[root] + offset for root, offset in placed(program, steps, apart)),
             *behind_values[:strips],
         ),
         users=stream.users,
         runs=(),
         stages=stages(architecture, order),
     )
-    return joined(manifest, plan, choice.joined_bytes) if choice.joined_bytes else plan
+    return joined(program, plan, choice.joined_bytes) if choice.joined_bytes else plan
 
 
-def of_weights(architecture: Architecture, manifest: Program) -> Architecture:
+def of_weights(architecture: Architecture, program: Program) -> Architecture:
     """Return ``architecture`` as it runs a pack: copies expand what is stored otherwise."""
-    return with_copies(architecture) if manifest.expands else architecture
+    return with_copies(architecture) if program.expands else architecture
 
 
 def _is_plain(architecture: Architecture) -> bool:
@@ -128,23 +128,23 @@ def _arena_bytes(lane_bytes: int, lanes: int) -> int:
     return lane_bytes if lanes == 1 else lanes * (-(-lane_bytes // PAGE_BYTES) * PAGE_BYTES)
 
 
-def chunk_limit(manifest: Program, architecture: Architecture, choice: Choice) -> int | None:
+def chunk_limit(program: Program, architecture: Architecture, choice: Choice) -> int | None:
     """Return the most streamed weights of one piece; None: layers stay whole."""
     if choice.chunk_bytes is not None:
         return choice.chunk_bytes
     if architecture.resident:
         return None
-    even = manifest.weight_bytes // _CHUNKS_A_MODEL
+    even = program.weight_bytes // _CHUNKS_A_MODEL
     limit = min(max(even, _MIN_CHUNK_BYTES), _MAX_CHUNK_BYTES)
     ring = choice.ring_bytes
     return limit if ring is None else min(limit, ring // (architecture.slots or 1))
 
 
 def _resident_spans(
-    manifest: Program, architecture: Architecture, choice: Choice, steps: Sequence[Step]
+    program: Program, architecture: Architecture, choice: Choice, steps: Sequence[Step]
 ) -> list[int]:
     """Return the spans that stay in memory: those of whole pieces, and those that all chunks share."""
-    spans = manifest.spans
+    spans = program.spans
     wanted = set(range(len(spans))) if architecture.resident else set(choice.resident)
     kept = {i for i, span in enumerate(spans) if span.resident}
     for step in steps:
@@ -155,7 +155,7 @@ def _resident_spans(
 
 
 def _check_ring(
-    manifest: Program, architecture: Architecture, choice: Choice, units: Sequence[Unit]
+    program: Program, architecture: Architecture, choice: Choice, units: Sequence[Unit]
 ) -> None:
     """Refuse a ring that is smaller than the largest chunk.
 
@@ -165,8 +165,8 @@ def _check_ring(
     slots, needed = architecture.slots or 1, needed_bytes(architecture, units)
     if choice.ring_bytes is not None and choice.ring_bytes < needed:
         raise PlanError(
-            f"{manifest.name}: a ring of {sized(choice.ring_bytes)} is smaller than {_count(slots)}the "
-            f"largest chunk, {sized(needed // slots)}: give as much{chunk_advice(manifest, architecture)}"
+            f"{program.name}: a ring of {sized(choice.ring_bytes)} is smaller than {_count(slots)}the "
+            f"largest chunk, {sized(needed // slots)}: give as much{chunk_advice(program, architecture)}"
         )
 
 
@@ -186,7 +186,7 @@ def _in_spans(groups: Sequence[Group], units: Sequence[Unit]) -> list[Group]:
 
 
 def _span_offsets(
-    manifest: Program,
+    program: Program,
     same: SameSpans,
     kept: Sequence[int],
     units: Sequence[Unit],
@@ -196,12 +196,12 @@ def _span_offsets(
 
     Kept ones that are the ``same`` lie in one place.
     """
-    offsets = [0] * len(manifest.spans)
+    offsets = [0] * len(program.spans)
 
     def put(spans: Sequence[int], position: int) -> None:
         for span in spans:
             offsets[span] = position
-            position += manifest.spans[span].length
+            position += program.spans[span].length
 
     there = {same.first(span): span for span in reversed(kept)}
     put([there[first] for first in sorted(there)], 0)

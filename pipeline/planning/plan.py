@@ -25,7 +25,7 @@ class Choice:
     """What a planner decides beside the architecture; None takes the default. Sizes in bytes.
 
     ``ring_bytes``: of each ring. ``chunk_bytes``: the most weights of one kernel; ``later_chunks``: of
-    layers from a piece of the manifest on, (piece, bytes), ascending. ``read_bytes``: the most of one read.
+    layers from a piece of the program on, (piece, bytes), ascending. ``read_bytes``: the most of one read.
     ``depth``: reads in flight. ``resident``: spans kept beside those that always are.
     ``ahead``: whether the head of the next sweep is read into the ring, and when: in the ``idle`` time
     after a sweep, or already beside its ``tail`` as the ring empties. ``regions``: what runs on rows.

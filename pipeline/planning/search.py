@@ -28,7 +28,7 @@ class SearchResult:
 
 
 def search(
-    manifest: Program,
+    program: Program,
     architecture: Architecture,
     durations_of: Callable[[Plan], Durations],
     delta_bytes: int,
@@ -46,7 +46,7 @@ def search(
         raise PlanError(f"{architecture.name} has no ring to search; asynchronous pipelines have")
     if delta_bytes <= 0:
         raise PlanError(f"a ring cannot grow by {delta_bytes} bytes")
-    drafts = Drafts(manifest, durations_of, architecture)
+    drafts = Drafts(program, durations_of, architecture)
     # A plan without a ring takes the smallest for chunks of the usual size.
     ring = drafts.draft(Choice()).level.largest_bytes
     curve: list[Point] = []

@@ -57,14 +57,14 @@ def needed_bytes(architecture: Architecture, units: Sequence[Unit]) -> int:
     return (architecture.slots or 1) * max(through, default=0)
 
 
-def loading_bytes(manifest: Program, architecture: Architecture) -> int:
+def loading_bytes(program: Program, architecture: Architecture) -> int:
     """Return where the disk writes resident spans to that are copied, one after the other: the largest.
 
     Of all spans, resident or not, so that it does not depend on which are.
     """
-    if not (architecture.copies or manifest.expands):
+    if not (architecture.copies or program.expands):
         return 0
-    return max((span.file_length for span in manifest.spans), default=0)
+    return max((span.file_length for span in program.spans), default=0)
 
 
 def streaming(

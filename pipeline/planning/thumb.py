@@ -23,7 +23,7 @@ _RATIO = 1.5
 
 
 def smallest_plan(
-    manifest: Program,
+    program: Program,
     architecture: Architecture,
     regions: tuple[Region, ...] = (),
     chunk_bytes: int | None = None,
@@ -35,12 +35,12 @@ def smallest_plan(
     """
     if chunk_bytes is not None:
         return make_plan(
-            manifest, architecture, choice=Choice(chunk_bytes=chunk_bytes, regions=regions)
+            program, architecture, choice=Choice(chunk_bytes=chunk_bytes, regions=regions)
         )
-    finest = manifest.largest_chunk_bytes
-    sizes = [*spaced([finest, *sorted(chunk_sizes(manifest))], _RATIO), _WHOLE]
+    finest = program.largest_chunk_bytes
+    sizes = [*spaced([finest, *sorted(chunk_sizes(program))], _RATIO), _WHOLE]
     plans = (
-        make_plan(manifest, architecture, choice=Choice(chunk_bytes=size, regions=regions))
+        make_plan(program, architecture, choice=Choice(chunk_bytes=size, regions=regions))
         for size in sizes
     )
     return min(plans, key=lambda plan: plan.total_bytes)
@@ -49,29 +49,29 @@ def smallest_plan(
 class SmallestPlans:
     """The smallest plans of a model; the last ones are kept, as a search asks for them again and again."""
 
-    def __init__(self, manifest: Program, architecture: Architecture) -> None:
-        self.manifest = manifest
+    def __init__(self, program: Program, architecture: Architecture) -> None:
+        self.program = program
         self.architecture = architecture
         # With the chunks that were chosen, and with those that are best.
-        self._made = lru_cache(maxsize=2)(partial(smallest_plan, manifest, architecture))
+        self._made = lru_cache(maxsize=2)(partial(smallest_plan, program, architecture))
 
     def of(self, regions: tuple[Region, ...] = (), chunk_bytes: int | None = None) -> Plan:
         """Return the plan of the least memory as ``smallest_plan`` does."""
         return self._made(regions, chunk_bytes)
 
 
-def smaller_plans(manifest: Program, plan: Plan) -> Iterator[Plan]:
+def smaller_plans(program: Program, plan: Plan) -> Iterator[Plan]:
     """Yield ``plan`` as fewer launches take less, also with weights kept, or a ring, that allow these.
 
     Kernels of a launch share what a session takes, and a launch ends where weights are waited for. What
     takes more than that could save is not tried.
     """
-    smallest = joined(manifest, plan, 0)
+    smallest = joined(program, plan, 0)
     yield smallest
-    saved = joinable_bytes(manifest, plan.steps)
+    saved = joinable_bytes(program, plan.steps)
     if not saved or not plan.ring_bytes:
         return
-    for resident, ring in _more_weights(manifest, plan, saved):
+    for resident, ring in _more_weights(program, plan, saved):
         for chunk in {plan.choice.chunk_bytes, _WHOLE}:
             choice = replace(
                 plan.choice,
@@ -81,28 +81,28 @@ def smaller_plans(manifest: Program, plan: Plan) -> Iterator[Plan]:
                 read_bytes=ring or plan.ring_bytes,
             )
             try:
-                made = make_plan(manifest, plan.architecture, choice=choice)
+                made = make_plan(program, plan.architecture, choice=choice)
             except PlanError:  # the largest chunk needs a larger ring
                 continue
-            if made.total_bytes - joinable_bytes(manifest, made.steps) < smallest.total_bytes:
+            if made.total_bytes - joinable_bytes(program, made.steps) < smallest.total_bytes:
                 smallest = min(
-                    smallest, joined(manifest, made, 0), key=lambda item: item.total_bytes
+                    smallest, joined(program, made, 0), key=lambda item: item.total_bytes
                 )
                 yield smallest
 
 
 def _more_weights(
-    manifest: Program, plan: Plan, most: int
+    program: Program, plan: Plan, most: int
 ) -> Iterator[tuple[tuple[int, ...], int | None]]:
     """Yield the spans that stay, from the smallest on, or rings, that take up to ``most`` bytes more."""
-    streamed = [number for number, span in enumerate(manifest.spans) if not span.resident]
-    lengths = sorted(manifest.spans[number].length for number in streamed)
+    streamed = [number for number, span in enumerate(program.spans) if not span.resident]
+    lengths = sorted(program.spans[number].length for number in streamed)
     ring = plan.ring_bytes + plan.staging_bytes
     sums = zip(lengths, accumulate(lengths), strict=True)
     kept = [length for length, sum_ in sums if sum_ <= most + ring]
     if plan.architecture.tuned == "auto":
         for length in sorted({*spaced(kept, _RATIO), *kept[-1:]}):
-            yield tuple(n for n in streamed if manifest.spans[n].length <= length), None
+            yield tuple(n for n in streamed if program.spans[n].length <= length), None
     rings = [size for size in accumulate(lengths[::-1]) if ring < size <= most + ring]
     for size in sorted({*spaced([plan.ring_bytes, *rings], _RATIO), *rings[-1:]}):
         yield (), size
@@ -116,25 +116,25 @@ def rule_of_thumb(
     The ring comes first, up to what is useful; ``auto`` keeps the last layers in what is left, where
     weights are large and quick to compute with.
     """
-    manifest, architecture = least.manifest, least.architecture
+    program, architecture = least.program, least.architecture
     smallest = least.of(regions)
     if architecture.resident:
         return smallest
     ratio = 1 + smallest.staging_bytes / max(smallest.ring_bytes, 1)
     room = int((weight_bytes - smallest.resident_bytes) / ratio)
     if architecture.tuned != "auto":
-        return _in_ring(manifest, architecture, min(room, USEFUL_RING_BYTES), smallest)
-    streamed = [i for i, span in enumerate(manifest.spans) if not span.resident]
-    same = manifest.made(SameSpans)
+        return _in_ring(program, architecture, min(room, USEFUL_RING_BYTES), smallest)
+    streamed = [i for i, span in enumerate(program.spans) if not span.resident]
+    same = program.made(SameSpans)
     if room >= same.n_bytes(streamed):
         choice = Choice(chunk_bytes=_WHOLE, resident=tuple(streamed), regions=regions)
-        return make_plan(manifest, architecture, choice=choice)
+        return make_plan(program, architecture, choice=choice)
     ring = min(room, USEFUL_RING_BYTES)
-    return _in_ring(manifest, architecture, ring, smallest, _last(same, streamed, room - ring))
+    return _in_ring(program, architecture, ring, smallest, _last(same, streamed, room - ring))
 
 
 def _in_ring(
-    manifest: Program,
+    program: Program,
     architecture: Architecture,
     ring_bytes: int,
     smallest: Plan,
@@ -142,7 +142,7 @@ def _in_ring(
 ) -> Plan:
     if ring_bytes <= smallest.ring_bytes:
         return smallest
-    chunk = max(ring_bytes // READS_IN_RING, manifest.largest_chunk_bytes)
+    chunk = max(ring_bytes // READS_IN_RING, program.largest_chunk_bytes)
     choice = Choice(
         ring_bytes // 4096 * 4096,
         chunk,
@@ -150,7 +150,7 @@ def _in_ring(
         ahead=architecture.ahead,
         regions=smallest.choice.regions,
     )
-    return make_plan(manifest, architecture, choice=choice)
+    return make_plan(program, architecture, choice=choice)
 
 
 def _last(same: SameSpans, streamed: list[int], n_bytes: int) -> tuple[int, ...]:

@@ -42,12 +42,12 @@ _FINALISTS = 3
 ROUNDS = 4
 
 
-def smallest_bytes(manifest: Program, drafts: Drafts) -> int:
+def smallest_bytes(program: Program, drafts: Drafts) -> int:
     """Return the least weight memory that can run the model: what always stays, and the largest chunk.
 
     Where weights pass two rings that may be more than all weights in memory.
     """
-    streamed = drafts.smallest_bytes(drafts.level(manifest.largest_chunk_bytes))
+    streamed = drafts.smallest_bytes(drafts.level(program.largest_chunk_bytes))
     return min(streamed, drafts.all_resident_bytes)
 
 
@@ -58,22 +58,22 @@ class Tuner:
     """
 
     def __init__(
-        self, manifest: Program, drafts: Drafts, limit: int, judge: Judge = idle_seconds
+        self, program: Program, drafts: Drafts, limit: int, judge: Judge = idle_seconds
     ) -> None:
         self._seconds_of = judge
-        self._manifest = manifest
+        self._program = program
         self._drafts = drafts
         self._limit = limit
         self._scores: dict[Choice, float] = {}
         self._least = float("inf")
-        smallest = smallest_bytes(manifest, drafts)
-        finest = drafts.level(manifest.largest_chunk_bytes)
+        smallest = smallest_bytes(program, drafts)
+        finest = drafts.level(program.largest_chunk_bytes)
         kept = finest.kept_bytes
         self._free = (limit - kept) // PAGE_BYTES * PAGE_BYTES
         self._room = drafts.largest_ring(self._free, finest.units)
         if limit < smallest:
             raise PlanError(
-                f"{manifest.name}: {sized(limit)} of weights in memory are too few; the least is "
+                f"{program.name}: {sized(limit)} of weights in memory are too few; the least is "
                 f"{sized(smallest)}: {sized(smallest - kept)} for a ring of the largest chunk, and "
                 f"{sized(kept)} that always stay; allow as much{drafts.chunk_advice}"
             )
@@ -133,15 +133,15 @@ class Tuner:
     @cached_property
     def _sizes(self) -> list[int]:
         """Sizes of chunks that a ring within the limit can hold, not all too similar ones."""
-        sizes = [size for size in chunk_sizes(self._manifest) if size <= self._room]
-        usual = chunk_limit(self._manifest, ARCHITECTURES["2s"], Choice(self._room))
+        sizes = [size for size in chunk_sizes(self._program) if size <= self._room]
+        usual = chunk_limit(self._program, ARCHITECTURES["2s"], Choice(self._room))
         return sorted(
             {*spaced(sizes, _SIZES_RATIO), *sizes[-1:], *([] if usual is None else [usual])}
         )
 
     @cached_property
     def _chunks(self) -> PartChunks:
-        return PartChunks(self._manifest, self._sizes)
+        return PartChunks(self._program, self._sizes)
 
     def _level(self, choice: Choice) -> Level:
         return self._drafts.level_of(choice)
@@ -160,7 +160,7 @@ class Tuner:
             }
             for size, depth in product(sorted(sizes, reverse=True), _DEPTHS):
                 yield Choice(ring, chunk, size, depth, (), ahead="tail")
-        finest = self._manifest.largest_chunk_bytes
+        finest = self._program.largest_chunk_bytes
         least = self._drafts.level(finest).largest_bytes
         yield Choice(least, finest, PAGE_BYTES, 1, (), ahead="tail")
 
@@ -210,7 +210,7 @@ class Tuner:
     def _all_resident(self) -> Iterator[Choice]:
         """Yield choices that keep everything, where that fits."""
         everything = tuple(
-            index for index, span in enumerate(self._manifest.spans) if not span.resident
+            index for index, span in enumerate(self._program.spans) if not span.resident
         )
         if self._drafts.all_resident_bytes <= self._limit:
             for chunk in self._sizes:

@@ -24,10 +24,10 @@ class Unit:
 
 
 def streamed_units(
-    manifest: Program, steps: Sequence[Step], kept: Collection[int]
+    program: Program, steps: Sequence[Step], kept: Collection[int]
 ) -> tuple[Unit, ...]:
     """Return the weights of ``steps`` that are streamed where the spans ``kept`` are resident."""
-    spans = manifest.spans
+    spans = program.spans
     return tuple(
         Unit(
             users,

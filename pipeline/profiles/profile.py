@@ -196,13 +196,13 @@ class Profile(BaseModel):
     def _phase_cache(self) -> dict[tuple[RowNetwork, Region, str], list[float]]:
         return {}
 
-    def piece_seconds(self, manifest: Program) -> Callable[[int], float]:
+    def piece_seconds(self, program: Program) -> Callable[[int], float]:
         """Return what tells the usual seconds of finest pieces: a joined kernel's at its first chunk.
 
         Raises:
             ProfileError: the profile lacks a kernel.
         """
-        pieces = choose_pieces(manifest, None)
+        pieces = choose_pieces(program, None)
         seconds = {
             positions.start: self.kernel(piece_key(piece)).median
             for piece, positions in zip(pieces, finest_positions(pieces), strict=True)
@@ -227,9 +227,9 @@ class Profile(BaseModel):
         """Return whether all that regions of ``network`` do was measured."""
         return all(key in self.kernels for key in row_keys(network))
 
-    def knows_groups(self, region: Region, manifest: Program) -> bool:
+    def knows_groups(self, region: Region, program: Program) -> bool:
         """Return whether a bottleneck was measured in these groups of channels."""
-        return group_key(manifest, region) in self.kernels
+        return group_key(program, region) in self.kernels
 
     def kernel(self, key: str) -> Distribution:
         """Return k of the kernel that ``key`` tells apart.

@@ -32,9 +32,9 @@ def copy_key(n_bytes: int) -> str:
     return f"rows copied:{n_bytes}"
 
 
-def group_key(manifest: Program, region: Region) -> str:
+def group_key(program: Program, region: Region) -> str:
     """Return the key of a bottleneck in groups of channels, the same in parts of a network."""
-    item = bottleneck_of(manifest, region)
+    item = bottleneck_of(program, region)
     return f"channels into {item.output}:{region.channels}x{region.rows}"
 
 
@@ -69,7 +69,7 @@ class MeasuredRows:
 
     def bottleneck(self, plan: RegionPlan) -> float:
         """Return what all of a bottleneck in groups of channels takes."""
-        return self.groups(group_key(self.network.manifest, plan.region))
+        return self.groups(group_key(self.network.program, plan.region))
 
     def call(self, operator: int, rows: int) -> float:
         """Return what row operator ``operator`` takes for ``rows`` rows of its output."""

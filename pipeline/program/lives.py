@@ -29,40 +29,40 @@ class Lifetime:
     alignment: int = ALIGNMENT
 
 
-def never_whole(manifest: Program, steps: Sequence[Step]) -> frozenset[int]:
+def never_whole(program: Program, steps: Sequence[Step]) -> frozenset[int]:
     """Return the values that no step reads or writes but in parts: regions take rows from these.
 
     So parts may lie anywhere, each only as long as it is needed.
     """
-    used = {port.value for port in (*manifest.inputs, *manifest.outputs)}
+    used = {port.value for port in (*program.inputs, *program.outputs)}
     for step in steps:
         if isinstance(step, Piece):
             operands = (*step.inputs, *step.outputs)
             used |= {operand.index for operand in operands if operand.kind == "value"}
         elif step.number == 0:
             plan = step.region.plan
-            used |= {manifest.row_values[number].value for number in plan.read | plan.written}
-    return frozenset(value for value in joins(manifest) if value not in used)
+            used |= {program.row_values[number].value for number in plan.read | plan.written}
+    return frozenset(value for value in joins(program) if value not in used)
 
 
-def joins(manifest: Program) -> dict[int, list[int]]:
+def joins(program: Program) -> dict[int, list[int]]:
     """Return the values that others lie in, with these, where no two of them overlap."""
     inside: dict[int, list[int]] = {}
-    for index, value in enumerate(manifest.values):
-        if value.parent is not None and manifest.values[value.parent].parent is None:
+    for index, value in enumerate(program.values):
+        if value.parent is not None and program.values[value.parent].parent is None:
             inside.setdefault(value.parent, []).append(index)
-    return {whole: parts for whole, parts in inside.items() if _disjoint(manifest, parts)}
+    return {whole: parts for whole, parts in inside.items() if _disjoint(program, parts)}
 
 
-def _disjoint(manifest: Program, parts: Sequence[int]) -> bool:
-    places = sorted((manifest.values[part].offset, manifest.values[part].n_bytes) for part in parts)
+def _disjoint(program: Program, parts: Sequence[int]) -> bool:
+    places = sorted((program.values[part].offset, program.values[part].n_bytes) for part in parts)
     return all(
         start + n_bytes <= following for (start, n_bytes), (following, _) in pairwise(places)
     )
 
 
 def lifetimes(
-    manifest: Program,
+    program: Program,
     steps: Sequence[Step] | None = None,
     apart: frozenset[int] = frozenset(),
     kept: Collection[int] = (),
@@ -74,8 +74,8 @@ def lifetimes(
     only as rows, and what is ``taken_by_rows``. ``apart``: what exists only as
     its parts, as ``roots`` have it. ``kept``: spans that are resident.
     """
-    steps = manifest.pieces if steps is None else steps
-    lives = _Lives(manifest, steps, apart, kept)
+    steps = program.pieces if steps is None else steps
+    lives = _Lives(program, steps, apart, kept)
     for step in steps:
         if isinstance(step, Piece):
             lives.add_piece(step)
@@ -85,7 +85,7 @@ def lifetimes(
 
 
 def placed(
-    manifest: Program, steps: Sequence[Step], apart: frozenset[int] = frozenset()
+    program: Program, steps: Sequence[Step], apart: frozenset[int] = frozenset()
 ) -> list[tuple[int, int]]:
     """Return, for each value, the value whose memory it lies in where ``steps`` run, and its offset there.
 
@@ -94,15 +94,15 @@ def placed(
     """
     regions = [step.region.plan for step in steps if isinstance(step, Phase) and not step.number]
     over = {
-        manifest.row_values[new].value: manifest.row_values[old].value
+        program.row_values[new].value: program.row_values[old].value
         for plan in regions
         for new, old in plan.over
     }
-    alone = {manifest.row_values[value].value for plan in regions for value in plan.alone}
-    return roots(manifest, over, apart, alone)
+    alone = {program.row_values[value].value for plan in regions for value in plan.alone}
+    return roots(program, over, apart, alone)
 
 
-def taken_by_rows(manifest: Program, steps: Sequence[Step]) -> frozenset[int]:
+def taken_by_rows(program: Program, steps: Sequence[Step]) -> frozenset[int]:
     """Return the inputs, as values, that only regions and pieces by rows read.
 
     They take rows from the request's own array.
@@ -111,16 +111,16 @@ def taken_by_rows(manifest: Program, steps: Sequence[Step]) -> frozenset[int]:
     each line of tiles, or each band, would ask for again.
     """
     regions = [step.region.plan for step in steps if isinstance(step, Phase) and not step.number]
-    by_rows = {manifest.row_values[value].value for plan in regions for value in plan.read}
+    by_rows = {program.row_values[value].value for plan in regions for value in plan.read}
     pieces = [step for step in steps if isinstance(step, Piece)]
     by_rows |= {piece.inputs[0].index for piece in pieces if takes_rows(piece)}
     by_tiles = {
-        manifest.row_values[value].value
+        program.row_values[value].value
         for plan in regions
         if plan.region.columns is not None or plan.region.channels is not None
         for value in plan.read
     }
-    inputs = {port.value for port in manifest.inputs if not port.is_loose}
+    inputs = {port.value for port in program.inputs if not port.is_loose}
     taken = inputs & by_rows
     if not taken:
         return frozenset()
@@ -130,10 +130,10 @@ def taken_by_rows(manifest: Program, steps: Sequence[Step]) -> frozenset[int]:
         for operand in piece.inputs[1 if takes_rows(piece) else 0 :]
         if operand.kind == "value"
     }
-    read |= {port.value for port in manifest.outputs}
-    shared = {value.parent for value in manifest.values}
+    read |= {port.value for port in program.outputs}
+    shared = {value.parent for value in program.values}
     return frozenset(
-        index for index in taken - by_tiles - read - shared if manifest.values[index].parent is None
+        index for index in taken - by_tiles - read - shared if program.values[index].parent is None
     )
 
 
@@ -142,22 +142,22 @@ class _Lives:
 
     def __init__(
         self,
-        manifest: Program,
+        program: Program,
         steps: Sequence[Step],
         apart: frozenset[int],
         kept: Collection[int],
     ) -> None:
-        self._manifest = manifest
+        self._program = program
         self._kept = kept
-        self._taken = taken_by_rows(manifest, steps)
-        self._places = placed(manifest, steps, apart)
-        inside = joins(manifest) if apart else {}
+        self._taken = taken_by_rows(program, steps)
+        self._places = placed(program, steps, apart)
+        inside = joins(program) if apart else {}
         self._parts = {whole: inside[whole] for whole in apart}
         self._uses: dict[int, tuple[int, int]] = {}
         self._strips: list[Lifetime] = []
         self._weights: list[Lifetime] = []
         self._now = 0
-        for port in manifest.inputs:
+        for port in program.inputs:
             self._use(port.value, 0, 1)
 
     def add_piece(self, piece: Piece) -> None:
@@ -171,19 +171,19 @@ class _Lives:
         plan = phase.region.plan
         count = plan.moments
         if in_arena(phase) and not all(span in self._kept for span in spans_of(phase)):
-            n_bytes = sum(self._manifest.spans[span].length for span in spans_of(phase))
+            n_bytes = sum(self._program.spans[span].length for span in spans_of(phase))
             self._weights.append(Lifetime(n_bytes, self._now, self._now + count, PAGE_BYTES))
         for row_value in plan.read | plan.written:
-            self._use(self._manifest.row_values[row_value].value, self._now, self._now + count)
+            self._use(self._program.row_values[row_value].value, self._now, self._now + count)
         for strip in plan.strips:
             first, end = (0, count) if strip.kept else (strip.start, strip.end)
             self._strips.append(Lifetime(strip.n_bytes, self._now + first, self._now + end))
         self._now += count
 
     def found(self) -> tuple[Lifetime, ...]:
-        for port in self._manifest.outputs:
+        for port in self._program.outputs:
             self._use(port.value, self._now, self._now + 1)
-        values = self._manifest.values
+        values = self._program.values
         lives = [
             Lifetime(values[index].n_bytes, *self._uses[index])
             if index in self._uses

@@ -39,7 +39,7 @@ def _again(network: RowNetwork, plan: RegionPlan) -> int:
 
 def _again_in_groups(network: RowNetwork, plan: RegionPlan) -> int:
     """Return the same of a bottleneck: overlaps of bands, and what is made again for factors of a gate."""
-    item = bottleneck_of(network.manifest, plan.region)
+    item = bottleneck_of(network.program, plan.region)
     actions = (action for phase in plan.phases for action in phase)
     made = [0] * len(item.operators)
     once = [_weights_of(operator) * math.prod(operator.shape[2:]) for operator in item.operators]
@@ -63,7 +63,7 @@ def _weights_of(operator: GroupOperator) -> int:
 
 def _of_network(network: RowNetwork) -> int:
     on_rows = sum(_pixels(network, number) * _weights(network, number) for number in network.own)
-    others = (piece for n, piece in enumerate(network.manifest.pieces) if n not in network.covered)
+    others = (piece for n, piece in enumerate(network.program.pieces) if n not in network.covered)
     return on_rows + sum(macs_of_piece(piece) for piece in others)
 
 

@@ -33,18 +33,18 @@ class PartitionError(Exception):
 
 
 class Cuts:
-    """The places where the network of ``manifest`` can be cut: pieces before which a partition begins."""
+    """The places where the network of ``program`` can be cut: pieces before which a partition begins."""
 
-    def __init__(self, manifest: Program) -> None:
-        self._manifest = manifest
-        self._network: RowNetwork = row_network(manifest)
+    def __init__(self, program: Program) -> None:
+        self._program = program
+        self._network: RowNetwork = row_network(program)
 
     @cached_property
     def places(self) -> tuple[int, ...]:
         """All places, ascending: between layers, where what crosses has a size."""
         inner = {piece for pieces in self._whole() for piece in pieces[1:]}
-        starts = sorted({layer.first_piece for layer in self._manifest.layers} - inner)
-        values, last = self._manifest.values, len(self._manifest.pieces)
+        starts = sorted({layer.first_piece for layer in self._program.layers} - inner)
+        values, last = self._program.values, len(self._program.pieces)
         return tuple(
             place
             for place in starts
@@ -62,7 +62,7 @@ class Cuts:
 
     def edge_bytes(self, place: int) -> int:
         """Return what the values take that cross at ``place``, each on its own lines of a cache."""
-        return sum(aligned(self._manifest.values[value].n_bytes) for value in self.crossing(place))
+        return sum(aligned(self._program.values[value].n_bytes) for value in self.crossing(place))
 
     def parts(self, places: Sequence[int]) -> tuple[Program, ...]:
         """Return the partitions that begin at piece 0 and at ``places``, ascending; of none the network.
@@ -71,17 +71,17 @@ class Cuts:
             PartitionError: the network cannot be cut at one of them.
         """
         if not places:
-            return (self._manifest,)
+            return (self._program,)
         for place in places:
             if place not in self.places:
-                raise PartitionError(f"{self._manifest.name}: cannot be cut before piece {place}")
-        bounds = (0, *places, len(self._manifest.pieces))
+                raise PartitionError(f"{self._program.name}: cannot be cut before piece {place}")
+        bounds = (0, *places, len(self._program.pieces))
         if any(first >= end for first, end in pairwise(bounds)):
-            raise PartitionError(f"{self._manifest.name}: a partition without pieces")
+            raise PartitionError(f"{self._program.name}: a partition without pieces")
         return tuple(map(self._part, bounds, bounds[1:]))
 
     def _part(self, first: int, end: int) -> Program:
-        whole = self._manifest
+        whole = self._program
         inside = range(first, end)
         pieces = whole.pieces[first:end]
         operands = (operand for piece in pieces for operand in piece.inputs)
@@ -102,7 +102,7 @@ class Cuts:
         )
 
     def _ports(self, place: int) -> tuple[Port, ...]:
-        values = self._manifest.values
+        values = self._program.values
         return tuple(
             Port(
                 name=f"{values[value].name}#{value}",
@@ -115,15 +115,15 @@ class Cuts:
 
     def _whole(self) -> Iterable[range]:
         """Yield ranges of pieces that stay together: chunks of a layer, and what runs on rows as one."""
-        yield from _ranges(self._manifest.alternatives)
+        yield from _ranges(self._program.alternatives)
         yield from _ranges(self._network.operators)
         yield from _ranges(self._network.values)
 
     @cached_property
     def _first_made(self) -> dict[int, int]:
         """The first piece that writes to each value; of an input one before all."""
-        made = {port.value: -1 for port in self._manifest.inputs}
-        for number, piece in enumerate(self._manifest.pieces):
+        made = {port.value: -1 for port in self._program.inputs}
+        for number, piece in enumerate(self._program.pieces):
             for operand in piece.outputs:
                 made.setdefault(operand.index, number)
         return made

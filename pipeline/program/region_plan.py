@@ -18,7 +18,7 @@ Reuse = Literal["none", "raster", "checkerboard"]
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """The pieces ``pieces`` of the manifest, ``rows`` rows of the last of them at a time.
+    """The pieces ``pieces`` of the program, ``rows`` rows of the last of them at a time.
 
     ``in_arena``: its weights lie in the arena while it runs, where activations of other times lie, and not
     in the ring.
@@ -157,7 +157,7 @@ class Strip:
 class RegionPlan:
     """What a region does, phase by phase, and the memory it needs beside whole values.
 
-    ``operators``: those of the manifest that it runs. ``read``, ``written``: row values that it takes from,
+    ``operators``: those of the program that it runs. ``read``, ``written``: row values that it takes from,
     or puts to, where they lie whole. ``over``: of the written ones, which of the read ones they replace.
     ``alone``: of the written ones, those that have memory of their own, though whole pieces would write
     over what is read. ``turns``: of a bottleneck, whose operators are others, how many follow each other.

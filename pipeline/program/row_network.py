@@ -35,18 +35,18 @@ class _Made(NamedTuple):
 
 
 class RowNetwork:
-    """The row operators of ``manifest``, by the pieces that they replace.
+    """The row operators of ``program``, by the pieces that they replace.
 
     Of a part of a network ``operators`` are those of the whole, of which its ``own`` are here.
     """
 
-    def __init__(self, manifest: Program) -> None:
-        self.manifest = manifest
-        self.operators: tuple[RowOperator, ...] = manifest.row_operators
-        self.values: tuple[RowValue, ...] = manifest.row_values
-        self.own = self.operators_within(range(len(manifest.pieces)))
-        self.memory = SharedMemory(manifest)
-        self.readers = Readers(manifest)
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.operators: tuple[RowOperator, ...] = program.row_operators
+        self.values: tuple[RowValue, ...] = program.row_values
+        self.own = self.operators_within(range(len(program.pieces)))
+        self.memory = SharedMemory(program)
+        self.readers = Readers(program)
         # By value, and which of the copies that it is made of are in the region: [first, end) of all.
         self._expanded: dict[tuple[int, int, int], _Made] = {}
         self._same: dict[Part, Part] = {}
@@ -185,7 +185,7 @@ class RowNetwork:
     @cached_property
     def in_parts(self) -> frozenset[int]:
         """The row values that lie nowhere whole: between the operators of a piece values are smaller."""
-        values = self.manifest.values
+        values = self.program.values
         return frozenset(
             number
             for number, held in enumerate(self.values)
@@ -217,9 +217,9 @@ class RowNetwork:
     @cached_property
     def alone(self) -> frozenset[int]:
         """The values that are all of their memory, and no input or output of the model."""
-        values = self.manifest.values
+        values = self.program.values
         parents = {value.parent for value in values}
-        ports = {port.value for port in (*self.manifest.inputs, *self.manifest.outputs)}
+        ports = {port.value for port in (*self.program.inputs, *self.program.outputs)}
         return frozenset(
             number
             for number in self.makers
@@ -242,7 +242,7 @@ class RowNetwork:
     def _viewed(self) -> dict[int, frozenset[int]]:
         """For each row value that no piece writes, the pieces that write what its readers see."""
         writers: dict[int, set[int]] = {}
-        for number, piece in enumerate(self.manifest.pieces):
+        for number, piece in enumerate(self.program.pieces):
             for operand in piece.outputs:
                 writers.setdefault(operand.index, set()).add(number)
         found = {}

@@ -33,7 +33,7 @@ class ChainNode:
     n_bytes: int = field(compare=False)
 
 
-#: What one session runs, in order: graphs of the manifest by number, and chains.
+#: What one session runs, in order: graphs of the pack by number, and chains.
 Session = tuple[int | ChainNode, ...]
 
 
@@ -45,7 +45,7 @@ class Opened:
     share, each as often as a piece or row operator asks for them; the most is there once for all.
     """
 
-    manifest: Program
+    program: Program
     sessions: Counter[Session] = field(default_factory=Counter)
     bindings: int = 0
     other_bytes: int = 0
@@ -57,7 +57,7 @@ class Opened:
         self.bindings += times * len(session)
         before, self.sessions[session] = self.sessions[session], self.sessions[session] + times
         if not (before and self.sessions[session]):
-            self._held_bytes += times * _bytes_of(self.manifest, session)
+            self._held_bytes += times * _bytes_of(self.program, session)
         if not self.sessions[session]:
             del self.sessions[session]
 
@@ -78,9 +78,9 @@ class Opened:
         return shared + lanes * (BINDING_BYTES * self.bindings + self.other_bytes)
 
 
-def opened_by(manifest: Program, steps: Sequence[Step], runs: Sequence[range] = ()) -> Opened:
+def opened_by(program: Program, steps: Sequence[Step], runs: Sequence[range] = ()) -> Opened:
     """Return what ``steps`` need, where those of each of ``runs`` are one launch."""
-    found = Opened(manifest)
+    found = Opened(program)
     for step in steps:
         if isinstance(step, Piece):
             _add_piece(found, step)
@@ -93,19 +93,19 @@ def opened_by(manifest: Program, steps: Sequence[Step], runs: Sequence[range] = 
 
 
 def session_bytes(
-    manifest: Program, steps: Sequence[Step], lanes: int = 1, runs: Sequence[range] = ()
+    program: Program, steps: Sequence[Step], lanes: int = 1, runs: Sequence[range] = ()
 ) -> int:
     """Return what sessions, bindings and copies of ``steps`` take at most, ``runs`` in one launch each.
 
     Equal sessions are one; each of ``lanes`` has its own bindings and copies.
     """
-    return opened_by(manifest, steps, runs).n_bytes(lanes)
+    return opened_by(program, steps, runs).n_bytes(lanes)
 
 
-def _bytes_of(manifest: Program, session: Session) -> int:
+def _bytes_of(program: Program, session: Session) -> int:
     """Return what a session takes at most; of several graphs it has what it takes by itself once."""
     parts = (
-        part.n_bytes if isinstance(part, ChainNode) else manifest.graphs[part].session_bytes
+        part.n_bytes if isinstance(part, ChainNode) else program.graphs[part].session_bytes
         for part in session
     )
     return sum(parts) - SESSION_BYTES * (len(session) - 1)
@@ -121,24 +121,24 @@ def _add_piece(found: Opened, piece: Piece, times: int = 1) -> None:
         found.add((piece.graph,), times)
 
 
-def _add_launch(found: Opened, manifest: Program, launch: Sequence[Action]) -> None:
+def _add_launch(found: Opened, program: Program, launch: Sequence[Action]) -> None:
     """Take one more launch of a region: kernels of a bottleneck, a row operator, or a copy."""
     match launch[0]:
         case Compute():
             found.add(tuple(item.graph for item in launch if isinstance(item, Compute)))
         case Call() as call:
-            _add_call(found, manifest, call)
+            _add_call(found, program, call)
         case Move() | Fill() | Gather():
             found.other_bytes += MOVE_BYTES
 
 
-def _add_call(found: Opened, manifest: Program, call: Call) -> None:
-    chain = manifest.row_chains.get(call.operator)
+def _add_call(found: Opened, program: Program, call: Call) -> None:
+    chain = program.row_chains.get(call.operator)
     if chain is None:
         found.add((call.graph,))
         return
-    elementwise = _program(manifest.row_operators[call.operator])
-    _add_chain(found, chain, elementwise, [strip_shape(manifest, call.output)])
+    elementwise = _program(program.row_operators[call.operator])
+    _add_chain(found, chain, elementwise, [strip_shape(program, call.output)])
 
 
 def _add_chain(
@@ -172,9 +172,9 @@ def _program(item: Piece | RowOperator) -> Elementwise:
     return item.elementwise
 
 
-def strip_shape(manifest: Program, area: Area) -> Shape:
+def strip_shape(program: Program, area: Area) -> Shape:
     """Return the shape of a whole strip as kernels have it: [1, channels, rows, columns]."""
-    _, channels, _, width = manifest.row_values[area.row_value].shape
+    _, channels, _, width = program.row_values[area.row_value].shape
     return (1, channels, area.rows, width if area.columns is None else area.columns.count)
 
 

@@ -67,7 +67,7 @@ def darknet_layers(network: Network, count: int) -> tuple[FusedLayer, ...]:
     return tuple(found)
 
 
-def pack_layers(manifest: Program) -> tuple[FusedLayer, ...]:
+def pack_layers(program: Program) -> tuple[FusedLayer, ...]:
     """Return the layers of a tiled pack that can run on tiles, from its first to the first that cannot.
 
     Raises:
@@ -75,27 +75,27 @@ def pack_layers(manifest: Program) -> tuple[FusedLayer, ...]:
     """
     found: list[FusedLayer] = []
     last: int | None = None
-    for operator in manifest.row_operators:
-        output = manifest.row_values[operator.output]
+    for operator in program.row_operators:
+        output = program.row_values[operator.output]
         if not isinstance(operator, TiledOperator):
             break
         if len(operator.inputs) != 1 or operator.inputs[0].row_value != (
             operator.inputs[0].row_value if last is None else last
         ):
             raise TileError(
-                f"{manifest.name}: {output.name} does not read the layer before it, and that alone: "
+                f"{program.name}: {output.name} does not read the layer before it, and that alone: "
                 "only a chain of layers can be fused"
             )
-        found.append(_of_pack(manifest, operator))
+        found.append(_of_pack(program, operator))
         last = operator.output
     if not found:
-        raise TileError(f"{manifest.name}: no layer of it runs on tiles")
+        raise TileError(f"{program.name}: no layer of it runs on tiles")
     return tuple(found)
 
 
-def _of_pack(manifest: Program, operator: TiledOperator) -> FusedLayer:
+def _of_pack(program: Program, operator: TiledOperator) -> FusedLayer:
     taken = operator.inputs[0]
-    source, output = manifest.row_values[taken.row_value], manifest.row_values[operator.output]
+    source, output = program.row_values[taken.row_value], program.row_values[operator.output]
     weights = max((prod(operand.shape) for operand in operator.weights), default=0)
     return FusedLayer(
         output.name,

@@ -7,7 +7,7 @@ from pipeline.tiles.layers import FusedLayer, TileError
 
 
 def regions_of(
-    manifest: Program, layers: tuple[FusedLayer, ...], configuration: Configuration
+    program: Program, layers: tuple[FusedLayer, ...], configuration: Configuration
 ) -> tuple[Region, ...]:
     """Return the regions of ``configuration``, whose layers are those of the pack.
 
@@ -18,7 +18,7 @@ def regions_of(
     """
     if configuration.end != len(layers):
         raise TileError(f"{configuration} has {configuration.end} layers, the pack {len(layers)}")
-    after = manifest.row_operators[len(layers) - 1].end_piece
+    after = program.row_operators[len(layers) - 1].end_piece
     starts = [*(layer.piece for layer in layers), after]
     found = []
     for group in configuration.groups:

@@ -28,11 +28,11 @@ def _paced(curves: Sequence[Sequence[Planned]]) -> Iterable[list[Planned]]:
             yield [min(each, key=lambda item: item.memory_bytes) for each in fast]
 
 
-def joined(manifest: Program, cuts: Sequence[int], plans: Sequence[Plan]) -> Plan:
+def joined(program: Program, cuts: Sequence[int], plans: Sequence[Plan]) -> Plan:
     """Return the plan of partitions that begin at ``cuts``, of a plan of each; of one it is its own."""
     if not cuts:
         return plans[0]
-    places = Cuts(manifest)
+    places = Cuts(program)
     return pipeline_plan(plans, cuts, [places.edge_bytes(place) for place in cuts])
 
 
@@ -42,7 +42,7 @@ def in_step(member: Member, chosen: Sequence[Planned]) -> Planned:
     # Each was planned with the disk to itself: all of them read from one.
     reading = sum(_reading_seconds(plan, member.profile) for plan in plans)
     slowest = max(item.seconds for item in chosen)
-    return Planned(joined(member.manifest, member.cuts, plans), max(slowest, reading))
+    return Planned(joined(member.program, member.cuts, plans), max(slowest, reading))
 
 
 def _reading_seconds(plan: Plan, profile: Profile | None) -> float:

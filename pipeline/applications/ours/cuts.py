@@ -23,7 +23,7 @@ class Cut:
 
 
 def cuts_of(
-    application: Application, number: int, manifest: Program, model: PackCnn
+    application: Application, number: int, program: Program, model: PackCnn
 ) -> tuple[Cut, ...]:
     """Return where model ``number`` is cut; () where its partitions do not run at once.
 
@@ -32,7 +32,7 @@ def cuts_of(
     """
     if not application.is_pipelined(number):
         return ()
-    places = Cuts(manifest).places
+    places = Cuts(program).places
     found: list[Cut] = []
     for partition in application.of_cnn(number)[1:]:
         first = min(application.partitions[partition].layers)

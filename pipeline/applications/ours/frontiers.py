@@ -49,7 +49,7 @@ def _fitted(member: Member, fitted: Fitted) -> Planned:
     """Return a plan of one partition with the delay of a request, as far as anybody knows."""
     if fitted.prediction is not None:
         return Planned(fitted.plan, fitted.prediction.delay_seconds)
-    return Planned(fitted.plan, estimated_seconds(member.manifest, fitted.plan))
+    return Planned(fitted.plan, estimated_seconds(member.program, fitted.plan))
 
 
 def preloaded(member: Member, steps: int = ALL_STEPS) -> list[Planned]:
@@ -59,8 +59,8 @@ def preloaded(member: Member, steps: int = ALL_STEPS) -> list[Planned]:
         ProfileError: the profile lacks a kernel.
     """
     # All weights are there anyway: a region that needs many of them at once costs no ring.
-    spans = tuple(replace(span, length=1, stored=None) for span in member.manifest.spans)
-    weightless = replace(member.manifest, spans=spans)
+    spans = tuple(replace(span, length=1, stored=None) for span in member.program.spans)
+    weightless = replace(member.program, spans=spans)
     variants = row_variants(weightless, member.architecture, member.profile, steps)
     found = unbeaten(_resident(member, item.regions) for item in variants)
     for factor in _BETWEEN:
@@ -86,7 +86,7 @@ def _between(member: Member, found: Sequence[Planned], factor: float) -> Iterato
 
 
 def _resident(member: Member, regions: tuple[Region, ...]) -> Planned:
-    plan = make_plan(member.manifest, _PRE, choice=Choice(regions=regions))
+    plan = make_plan(member.program, _PRE, choice=Choice(regions=regions))
     return planned(member, plan)
 
 
@@ -96,14 +96,14 @@ def streamed(member: Member, points: int) -> list[Planned]:
     Raises:
         PlanError, ProfileError: there is none.
     """
-    manifest, profile = member.manifest, member.profile
-    least = fit(manifest, member.architecture, Wanted(least=True), profile)
-    most = fit(manifest, _PRE, profile=profile)
+    program, profile = member.program, member.profile
+    least = fit(program, member.architecture, Wanted(least=True), profile)
+    most = fit(program, _PRE, profile=profile)
     low, high = least.plan.total_bytes, most.plan.total_bytes
     found = [_fitted(member, least)]
     for step in range(1, points):
         limit = _between_sizes(low, high, step / (points - 1))
-        fitted = fit(manifest, member.architecture, Wanted(total_bytes=limit), profile)
+        fitted = fit(program, member.architecture, Wanted(total_bytes=limit), profile)
         found.append(_fitted(member, fitted))
     return unbeaten(found)
 

@@ -26,7 +26,7 @@ class Member:
     core then, and ``profile`` is of one thread.
     """
 
-    manifest: Program
+    program: Program
     profile: Profile | None
     architecture: Architecture
     cuts: tuple[int, ...] = ()
@@ -37,7 +37,7 @@ class Member:
         if not self.cuts:
             return (self,)
         profile = None if self.profile is None else of_parts(self.profile)
-        parts = Cuts(self.manifest).parts(self.cuts)
+        parts = Cuts(self.program).parts(self.cuts)
         return tuple(Member(part, profile, self.architecture) for part in parts)
 
 

@@ -21,33 +21,33 @@ from pipeline.schedule.architectures import ARCHITECTURES
 _PRE = ARCHITECTURES["pre"]
 
 
-def whole(manifest: Program) -> Plan:
+def whole(program: Program) -> Plan:
     """Return the plan of whole tensors, placed as our planner does."""
-    return make_plan(manifest, _PRE)
+    return make_plan(program, _PRE)
 
 
-def placed_plan(manifest: Program, way: str) -> Plan:
+def placed_plan(program: Program, way: str) -> Plan:
     """Return the whole network's plan, its activations placed as ``way`` of PLACEMENTS does."""
-    plan = whole(manifest)
-    offsets, n_bytes = PLACEMENTS[way](lifetimes(manifest, plan.steps))
-    places = (offsets[root] + offset for root, offset in placed(manifest, plan.steps))
-    values = (*places, *offsets[len(manifest.values) :])
+    plan = whole(program)
+    offsets, n_bytes = PLACEMENTS[way](lifetimes(program, plan.steps))
+    places = (offsets[root] + offset for root, offset in placed(program, plan.steps))
+    values = (*places, *offsets[len(program.values) :])
     return replace(plan, values=values, arena_bytes=n_bytes)
 
 
-def by_one_row(manifest: Program) -> Plan:
+def by_one_row(program: Program) -> Plan:
     """Return the plan in which whatever can be made by one row is (seed 001, the [17] of seed 000)."""
-    network = row_network(manifest)
-    return _with(manifest, [Region(run.start, run.stop, 1) for run in network.runs])
+    network = row_network(program)
+    return _with(program, [Region(run.start, run.stop, 1) for run in network.runs])
 
 
-def of_parts(manifest: Program, cuts: Sequence[int], plan_of: Callable[[Program], Plan]) -> Plan:
+def of_parts(program: Program, cuts: Sequence[int], plan_of: Callable[[Program], Plan]) -> Plan:
     """Return the plan of partitions that begin at ``cuts`` and run at once, each as ``plan_of`` has it."""
-    return joined(manifest, cuts, [plan_of(part) for part in Cuts(manifest).parts(cuts)])
+    return joined(program, cuts, [plan_of(part) for part in Cuts(program).parts(cuts)])
 
 
 def of_chromosome(
-    manifest: Program,
+    program: Program,
     model: PackCnn,
     genes: Sequence[int],
     partitions: Sequence[Sequence[int]],
@@ -57,15 +57,15 @@ def of_chromosome(
 
     ``cuts``: where partitions begin that run at once; a run that goes beyond one ends there.
     """
-    regions = [run for layers in partitions for run in _runs(manifest, model, genes, layers)]
-    bounds = pairwise((0, *cuts, len(manifest.pieces)))
-    pairs = zip(Cuts(manifest).parts(cuts), bounds, strict=True)
+    regions = [run for layers in partitions for run in _runs(program, model, genes, layers)]
+    bounds = pairwise((0, *cuts, len(program.pieces)))
+    pairs = zip(Cuts(program).parts(cuts), bounds, strict=True)
     plans = [_with(part, _between(regions, first, end)) for part, (first, end) in pairs]
-    return joined(manifest, cuts, plans)
+    return joined(program, cuts, plans)
 
 
 def _runs(
-    manifest: Program, model: PackCnn, genes: Sequence[int], layers: Sequence[int]
+    program: Program, model: PackCnn, genes: Sequence[int], layers: Sequence[int]
 ) -> list[Region]:
     """Return the runs of a partition of ``layers``, with the rows of their last ones."""
     regions = []
@@ -74,28 +74,28 @@ def _runs(
         operators = sorted(number for number in numbers if number is not None)
         if run.by_parts and len(operators) > 1:
             last = model.layer_of[operators[-1]]
-            pieces = [manifest.row_operators[number] for number in operators]
+            pieces = [program.row_operators[number] for number in operators]
             start = min(item.first_piece for item in pieces)
             end = max(item.end_piece for item in pieces)
             regions.append(Region(start, end, genes[last]))
     return regions
 
 
-def _with(manifest: Program, wanted: Sequence[Region]) -> Plan:
+def _with(program: Program, wanted: Sequence[Region]) -> Plan:
     """Return the plan with as much of each region as can be one; what cannot runs whole."""
-    network = row_network(manifest)
+    network = row_network(program)
     regions: list[Region] = []
     for region in wanted:
         for smaller in _smaller(network, region):
             if regions and smaller.first_piece < regions[-1].end_piece:
                 continue
             try:
-                make_plan(manifest, _PRE, choice=Choice(regions=(*regions, smaller)))
+                make_plan(program, _PRE, choice=Choice(regions=(*regions, smaller)))
             except RegionError:
                 continue
             regions.append(smaller)
             break
-    return make_plan(manifest, _PRE, choice=Choice(regions=tuple(regions)))
+    return make_plan(program, _PRE, choice=Choice(regions=tuple(regions)))
 
 
 def _between(regions: Sequence[Region], first: int, end: int) -> list[Region]:

@@ -13,11 +13,11 @@ _PARTS = 8
 
 
 class PartChunks:
-    """Changes the chunks of parts of ``manifest`` among ``sizes``, ascending."""
+    """Changes the chunks of parts of ``program`` among ``sizes``, ascending."""
 
-    def __init__(self, manifest: Program, sizes: Sequence[int]) -> None:
+    def __init__(self, program: Program, sizes: Sequence[int]) -> None:
         self._sizes = sizes
-        self._starts = part_starts(manifest)
+        self._starts = part_starts(program)
 
     def changed(self, choice: Choice) -> Iterator[Choice]:
         """Yield ``choice`` with every other size of chunks in each part."""
@@ -42,19 +42,19 @@ class PartChunks:
         return replace(choice, chunk_bytes=limits[0], later_chunks=later)
 
 
-def part_starts(manifest: Program) -> list[int]:
+def part_starts(program: Program) -> list[int]:
     """Return the first piece of each part; none begins within a layer."""
     inside = {
         piece
-        for item in manifest.alternatives
+        for item in program.alternatives
         for piece in range(item.first_piece + 1, item.end_piece)
     }
-    total = sum(span.length for span in manifest.spans if not span.resident)
+    total = sum(span.length for span in program.spans if not span.resident)
     starts, passed = [0], 0
-    for number, piece in enumerate(manifest.pieces):
+    for number, piece in enumerate(program.pieces):
         if number not in inside and passed * _PARTS >= total * len(starts) > 0:
             starts.append(number)
         if piece.span is not None:
-            spans = manifest.spans[piece.span : piece.span + piece.n_spans]
+            spans = program.spans[piece.span : piece.span + piece.n_spans]
             passed += sum(span.length for span in spans if not span.resident)
     return starts

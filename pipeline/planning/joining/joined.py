@@ -30,32 +30,32 @@ _MOST_SCRATCH_BYTES = 64 << 10
 _RESERVED = 16
 
 
-def joined(manifest: Program, plan: Plan, most_bytes: int | None = None) -> Plan:
+def joined(program: Program, plan: Plan, most_bytes: int | None = None) -> Plan:
     """Return ``plan`` with launches of several steps that take at most ``most_bytes`` more; None: all.
 
     Its choice says how many bytes that were, and makes the same plan again. On a GPU a launch costs little.
     """
-    if manifest.target.capability is not None:
+    if program.target.capability is not None:
         return plan
-    runs = tuple(_runs(manifest, plan.steps, plan.stages))
-    found = _with(manifest, plan, runs)
+    runs = tuple(_runs(program, plan.steps, plan.stages))
+    found = _with(program, plan, runs)
     if most_bytes is not None and _added(found, plan) > most_bytes:
-        found = _with(manifest, plan, tuple(_affordable(manifest, plan, runs, most_bytes)))
+        found = _with(program, plan, tuple(_affordable(program, plan, runs, most_bytes)))
     # Where they are equal to each other they may even take less.
     added = max(_added(found, plan), 1) if found.runs else 0
     return replace(found, choice=replace(plan.choice, joined_bytes=added))
 
 
 def _affordable(
-    manifest: Program, plan: Plan, runs: Sequence[range], most_bytes: int
+    program: Program, plan: Plan, runs: Sequence[range], most_bytes: int
 ) -> Iterator[range]:
     """Yield those of ``runs`` that together take at most ``most_bytes`` more, the first ones first."""
-    opened, lanes, scratch = opened_by(manifest, plan.steps), plan.choice.lanes, plan.scratch_bytes
+    opened, lanes, scratch = opened_by(program, plan.steps), plan.choice.lanes, plan.scratch_bytes
     most = plan.session_bytes + plan.scratch_bytes + most_bytes
     for run in runs:
         pieces = _pieces(plan.steps[run.start : run.stop])
         opened.join(pieces)
-        longer = max(scratch, _scratch_bytes(manifest, pieces))
+        longer = max(scratch, _scratch_bytes(program, pieces))
         if opened.n_bytes(lanes) + longer <= most:
             scratch = longer
             yield run
@@ -67,13 +67,13 @@ def _added(longer: Plan, plan: Plan) -> int:
     return longer.total_bytes - plan.total_bytes
 
 
-def _with(manifest: Program, plan: Plan, runs: tuple[range, ...]) -> Plan:
+def _with(program: Program, plan: Plan, runs: tuple[range, ...]) -> Plan:
     held = [_pieces(plan.steps[run.start : run.stop]) for run in runs]
     return replace(
         plan,
         runs=runs,
-        session_bytes=session_bytes(manifest, plan.steps, plan.choice.lanes, runs),
-        scratch_bytes=max(plan.scratch_bytes, *(_scratch_bytes(manifest, run) for run in held), 0),
+        session_bytes=session_bytes(program, plan.steps, plan.choice.lanes, runs),
+        scratch_bytes=max(plan.scratch_bytes, *(_scratch_bytes(program, run) for run in held), 0),
     )
 
 
@@ -82,31 +82,31 @@ def apart(plan: Plan) -> Plan:
     return replace(plan, runs=())
 
 
-def reserved_bytes(manifest: Program, weight_bytes: int) -> int:
+def reserved_bytes(program: Program, weight_bytes: int) -> int:
     """Return what to leave for joined kernels of what could hold ``weight_bytes``: a small part of these.
 
     More memory leaves more for weights, too.
     """
-    kernels = _together(manifest)
+    kernels = _together(program)
     if not kernels:
         return 0
-    least = session_bytes(manifest, kernels)
-    together = session_bytes(manifest, kernels, runs=[range(len(kernels))])
+    least = session_bytes(program, kernels)
+    together = session_bytes(program, kernels, runs=[range(len(kernels))])
     return max(0, min(together - least, weight_bytes // _RESERVED))
 
 
-def joinable_bytes(manifest: Program, steps: Sequence[Step]) -> int:
+def joinable_bytes(program: Program, steps: Sequence[Step]) -> int:
     """Return the most bytes of sessions that fewer launches of ``steps`` could save."""
-    kinds = {step.graph for step in steps if isinstance(step, Piece) and _joins(manifest, step)}
+    kinds = {step.graph for step in steps if isinstance(step, Piece) and _joins(program, step)}
     return SESSION_BYTES * max(len(kinds) - 1, 0)
 
 
-def _together(manifest: Program) -> list[Piece]:
+def _together(program: Program) -> list[Piece]:
     """Return the pieces that could run with others, in the coarsest chunks."""
-    return [piece for piece in choose_pieces(manifest, None) if _joins(manifest, piece)]
+    return [piece for piece in choose_pieces(program, None) if _joins(program, piece)]
 
 
-def _runs(manifest: Program, steps: Sequence[Step], stages: Sequence[Stage]) -> Iterator[range]:
+def _runs(program: Program, steps: Sequence[Step], stages: Sequence[Stage]) -> Iterator[range]:
     ended = awaited(stages)
     first, seconds = 0, 0.0
     for position, step in enumerate(steps):
@@ -114,8 +114,8 @@ def _runs(manifest: Program, steps: Sequence[Step], stages: Sequence[Stage]) -> 
         if (
             position - 1 in ended
             or _waits(stages[-1], position)
-            or not _joins(manifest, steps[position - 1])
-            or not _joins(manifest, step)
+            or not _joins(program, steps[position - 1])
+            or not _joins(program, step)
             or seconds + takes > _LAUNCH_SECONDS
         ):
             if position - first > 1:
@@ -134,14 +134,14 @@ def _waits(kernels: Stage, position: int) -> bool:
     return any(now > then for then, now in zip(before, after, strict=True))
 
 
-def _joins(manifest: Program, step: Step) -> bool:
+def _joins(program: Program, step: Step) -> bool:
     """Return whether ``step`` may be one of several."""
     if not isinstance(step, Piece):
         return False
     return (
         step.resident is None
-        and step.graph in manifest.joins
-        and (step.graph in manifest.one_kernel or step.scratch_bytes <= _MOST_SCRATCH_BYTES)
+        and step.graph in program.joins
+        and (step.graph in program.one_kernel or step.scratch_bytes <= _MOST_SCRATCH_BYTES)
         and all(operand.dtype in JOINED_TYPES for operand in (*step.inputs, *step.outputs))
     )
 
@@ -155,11 +155,11 @@ def _seconds(step: Step) -> float:
     return macs_of_piece(step) / _MACS_A_SECOND + n_bytes / _BYTES_A_SECOND
 
 
-def _scratch_bytes(manifest: Program, run: Sequence[Piece]) -> int:
+def _scratch_bytes(program: Program, run: Sequence[Piece]) -> int:
     """Return what pieces of a launch allocate: ONNX Runtime may keep values of one until all have run."""
     kept, own = 0, 0
     for piece in run:
-        if piece.graph in manifest.one_kernel:
+        if piece.graph in program.one_kernel:
             own = max(own, piece.scratch_bytes)
         else:
             kept += piece.scratch_bytes

@@ -20,14 +20,14 @@ class ArenaLimit:
     never_whole: frozenset[int]
 
 
-def arena_limits(manifest: Program, network: RowNetwork, most: int) -> list[ArenaLimit]:
+def arena_limits(program: Program, network: RowNetwork, most: int) -> list[ArenaLimit]:
     """Return ways to divide ``most`` bytes of activations, first that in which every piece may run whole.
 
     Pieces that run whole may need scratch (those of several nodes keep in it what is between them), in a
     region they do not. For a few sizes of scratch, pieces that need more are kept in regions if they can
     run there; the arena may have what such scratch leaves.
     """
-    scratch = [piece.scratch_bytes for piece in manifest.pieces]
+    scratch = [piece.scratch_bytes for piece in program.pieces]
     fixed = max(
         (n_bytes for piece, n_bytes in enumerate(scratch) if piece not in network.covered),
         default=0,

@@ -11,53 +11,53 @@ from pipeline.program.steps import Phase, RegionSteps, Step, regions_of
 
 
 def explain_regions(
-    manifest: Program, plan: Plan, seconds: Sequence[float] | None = None
+    program: Program, plan: Plan, seconds: Sequence[float] | None = None
 ) -> Iterator[str]:
     """Yield a line for each region; ``seconds``: of each step, where a profile knows them."""
     for region in regions_of(plan.steps):
         took = None if seconds is None else _sum(plan.steps, seconds, region)
-        yield _line(manifest, region, took)
+        yield _line(program, region, took)
 
 
-def _line(manifest: Program, region: RegionSteps, seconds: float | None) -> str:
+def _line(program: Program, region: RegionSteps, seconds: float | None) -> str:
     held = region.plan.region
     phases = len(region.plan.phases)
     weights = sum(
-        manifest.spans[span].length
+        program.spans[span].length
         for span in range(region.span or 0, (region.span or 0) + region.n_spans)
         if region.span is not None
     )
-    whole = _inner_bytes(manifest, region)
+    whole = _inner_bytes(program, region)
     where = "in the arena" if held.in_arena else "at once"
     instead = f" instead of {brief(whole)} of whole values" if whole else ""
     cost = "" if seconds is None else f", {1e3 * seconds:.1f} ms"
     kind, size = "rows", f"{held.rows} {_plural('row', held.rows)}"
     if held.channels is not None:
-        item = bottleneck_of(manifest, held)
+        item = bottleneck_of(program, held)
         kind = "groups of channels"
         few = held.rows < height(item.operators[-1])
         size = f"{held.channels} of {item.channels}{f', {size}' if few else ''}"
     return (
-        f"on {kind}, {_layers(manifest, held.pieces)}: {size} at a time in "
+        f"on {kind}, {_layers(program, held.pieces)}: {size} at a time in "
         f"{phases} {_plural('phase', phases)}; strips of {brief(region.plan.live_bytes())}{instead}, "
         f"{brief(weights)} of weights {where}{cost}"
     )
 
 
-def _inner_bytes(manifest: Program, region: RegionSteps) -> int:
+def _inner_bytes(program: Program, region: RegionSteps) -> int:
     """Return the bytes of the values that exist as rows, or as groups of channels, only."""
     if region.plan.region.channels is not None:
-        operators = bottleneck_of(manifest, region.plan.region).operators
+        operators = bottleneck_of(program, region.plan.region).operators
         return sum(4 * math.prod(item.shape) for item in operators if item.kind == "each")
     made = {region.network.operators[number].output for number in region.plan.operators}
-    inner = {manifest.row_values[number].value for number in made - region.plan.written}
-    return sum(manifest.values[value].n_bytes for value in inner)
+    inner = {program.row_values[number].value for number in made - region.plan.written}
+    return sum(program.values[value].n_bytes for value in inner)
 
 
-def _layers(manifest: Program, pieces: range) -> str:
+def _layers(program: Program, pieces: range) -> str:
     names = [
         layer.name
-        for layer in manifest.layers
+        for layer in program.layers
         if layer.first_piece < pieces.stop and layer.end_piece > pieces.start
     ]
     if not names:

@@ -51,9 +51,9 @@ class RegionInGroups:
         )
 
 
-def group_regions(manifest: Program) -> Iterator[Region]:
-    """Yield the bottlenecks of ``manifest`` in all groups and bands that plans may choose."""
-    for item in manifest.bottlenecks:
+def group_regions(program: Program) -> Iterator[Region]:
+    """Yield the bottlenecks of ``program`` in all groups and bands that plans may choose."""
+    for item in program.bottlenecks:
         for channels in item.sizes:
             for rows in _rows(item):
                 yield Region(item.first_piece, item.end_piece, rows, channels=channels)
@@ -70,7 +70,7 @@ def in_groups(
     network: RowNetwork, times: RowTimes, known: Callable[[Region], bool] = lambda region: True
 ) -> Iterator[RegionInGroups]:
     """Yield what each of them takes; not of those that cannot run, or whose time is not ``known``."""
-    for region in group_regions(network.manifest):
+    for region in group_regions(network.program):
         go_on()
         if not known(region):
             continue

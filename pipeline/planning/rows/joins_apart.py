@@ -14,12 +14,12 @@ from pipeline.program.row_network import RowNetwork
 _WORTH = (0.02, 0.0)
 
 
-def worth_apart(manifest: Program, network: RowNetwork) -> list[frozenset[int]]:
+def worth_apart(program: Program, network: RowNetwork) -> list[frozenset[int]]:
     """Return sets of joined values to try apart: first those that keep most for nothing, last all."""
-    possible = _read_in_parts(manifest, network)
-    together = _byte_moments(manifest, frozenset())
+    possible = _read_in_parts(program, network)
+    together = _byte_moments(program, frozenset())
     kept = {
-        value: together - _byte_moments(manifest, frozenset({value})) for value in sorted(possible)
+        value: together - _byte_moments(program, frozenset({value})) for value in sorted(possible)
     }
     sets = [
         frozenset(value for value in kept if kept[value] >= worth * together) for worth in _WORTH
@@ -27,40 +27,40 @@ def worth_apart(manifest: Program, network: RowNetwork) -> list[frozenset[int]]:
     return [found for found in dict.fromkeys(sets) if found]
 
 
-def _read_in_parts(manifest: Program, network: RowNetwork) -> frozenset[int]:
+def _read_in_parts(program: Program, network: RowNetwork) -> frozenset[int]:
     """Return the joined values that nobody needs whole if all who read them are in regions."""
-    users = _users(manifest)
-    made = {operand.index for piece in manifest.pieces for operand in piece.outputs}
-    made |= {port.value for port in (*manifest.inputs, *manifest.outputs)}
+    users = _users(program)
+    made = {operand.index for piece in program.pieces for operand in piece.outputs}
+    made |= {port.value for port in (*program.inputs, *program.outputs)}
     return frozenset(
         whole
-        for whole, parts in joins(manifest).items()
+        for whole, parts in joins(program).items()
         if len(parts) > 1 and whole not in made and network.covered >= users.get(whole, set())
     )
 
 
-def inputs_in_parts(manifest: Program, network: RowNetwork) -> frozenset[int]:
+def inputs_in_parts(program: Program, network: RowNetwork) -> frozenset[int]:
     """Return the inputs that several pieces read, far from each other, and all of them could be in regions.
 
     Then the request may keep them (patches of an image: each region takes its rows), if all are.
     """
-    users = _users(manifest)
-    inputs = {port.value: users.get(port.value, set()) for port in manifest.inputs}
+    users = _users(program)
+    inputs = {port.value: users.get(port.value, set()) for port in program.inputs}
     return frozenset(
         value for value, found in inputs.items() if len(found) > 1 and network.covered >= found
     )
 
 
-def _users(manifest: Program) -> dict[int, set[int]]:
+def _users(program: Program) -> dict[int, set[int]]:
     """Return the pieces that read each value."""
     users: dict[int, set[int]] = {}
-    for number, piece in enumerate(manifest.pieces):
+    for number, piece in enumerate(program.pieces):
         for operand in piece.inputs:
             if operand.kind == "value":
                 users.setdefault(operand.index, set()).add(number)
     return users
 
 
-def _byte_moments(manifest: Program, apart: frozenset[int]) -> int:
+def _byte_moments(program: Program, apart: frozenset[int]) -> int:
     """Return the bytes of all values times the pieces for which they live."""
-    return sum(life.n_bytes * (life.end - life.start) for life in lifetimes(manifest, apart=apart))
+    return sum(life.n_bytes * (life.end - life.start) for life in lifetimes(program, apart=apart))

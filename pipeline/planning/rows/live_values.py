@@ -21,20 +21,20 @@ class LiveValues:
 
     def __init__(
         self,
-        manifest: Program,
+        program: Program,
         network: RowNetwork,
         apart: frozenset[int] = frozenset(),
         given: frozenset[int] = frozenset(),
     ) -> None:
-        self._manifest = manifest
+        self._program = program
         self._network = network
         self._given = given
         self._lives = tuple(
             replace(life, n_bytes=0) if value in given else life
-            for value, life in enumerate(lifetimes(manifest, apart=apart))
+            for value, life in enumerate(lifetimes(program, apart=apart))
         )
-        self._roots = [root for root, _ in roots(manifest, apart=apart)]
-        self._inputs = {port.value for port in manifest.inputs}
+        self._roots = [root for root, _ in roots(program, apart=apart)]
+        self._inputs = {port.value for port in program.inputs}
         self._sizes, self._starts, self._ends = (
             np.array([(life.n_bytes, life.start, life.end) for life in self._lives], np.int64)
             .reshape(-1, 3)
@@ -57,8 +57,8 @@ class LiveValues:
 
     @cached_property
     def _weights_before(self) -> list[int]:
-        spans, seen, before = self._manifest.spans, set[int](), [0]
-        for piece in self._manifest.pieces:
+        spans, seen, before = self._program.spans, set[int](), [0]
+        for piece in self._program.pieces:
             new = (
                 piece.span is not None and piece.span not in seen and not spans[piece.span].resident
             )
@@ -89,7 +89,7 @@ class LiveValues:
         return int(self._sizes[through].sum())
 
     def _sums(self, when: Callable[[int, int], tuple[int, int]]) -> list[int]:
-        count = len(self._manifest.pieces)
+        count = len(self._program.pieces)
         changes = [0] * (count + 3)
         for life in self._lives:
             start, end = when(life.start, life.end)

@@ -52,7 +52,7 @@ class Variant:
 
 
 def find_variants(
-    manifest: Program,
+    program: Program,
     network: RowNetwork,
     times: RowTimes,
     piece_seconds: Callable[[int], float],
@@ -63,16 +63,16 @@ def find_variants(
 ) -> list[Variant]:
     """Return the variants of a network that no other beats, the fastest and largest first.
 
-    ``times`` of row operators, ``piece_seconds`` of the manifest's pieces. ``in_groups``: bottlenecks in
+    ``times`` of row operators, ``piece_seconds`` of the program's pieces. ``in_groups``: bottlenecks in
     groups of channels.
     ``most_arena``: only what needs so many bytes of arena and scratch at most, or the least of those if
     nothing does. Deterministic.
     """
-    apart = [frozenset[int](), *worth_apart(manifest, network)]
-    given = dict.fromkeys((frozenset[int](), inputs_in_parts(manifest, network)))
-    limits = [None] if most_arena is None else arena_limits(manifest, network, most_arena)
+    apart = [frozenset[int](), *worth_apart(program, network)]
+    given = dict.fromkeys((frozenset[int](), inputs_in_parts(program, network)))
+    limits = [None] if most_arena is None else arena_limits(program, network, most_arena)
     searches = [
-        _Search(manifest, network, piece_seconds, parts, inputs, limit)
+        _Search(program, network, piece_seconds, parts, inputs, limit)
         for limit in limits
         for inputs in given
         for parts in apart
@@ -107,18 +107,18 @@ class _Search:
 
     def __init__(
         self,
-        manifest: Program,
+        program: Program,
         network: RowNetwork,
         piece_seconds: Callable[[int], float],
         apart: frozenset[int] = frozenset(),
         given: frozenset[int] = frozenset(),
         limit: ArenaLimit | None = None,
     ) -> None:
-        self._manifest = manifest
+        self._program = program
         self._network = network
-        self._places = _places(manifest, network)
-        live = LiveValues(manifest, network, apart, given)
-        self._whole = WholePieces(manifest, live, self._places, apart | given, piece_seconds, limit)
+        self._places = _places(program, network)
+        live = LiveValues(program, network, apart, given)
+        self._whole = WholePieces(program, live, self._places, apart | given, piece_seconds, limit)
         self.regions = RegionEdges(network, live, self._places, self._whole.most, apart, given)
         self._most_arena = self._whole.most if limit is None else limit.arena_bytes
 
@@ -187,7 +187,7 @@ class _Search:
         inside = {piece for region in way.regions for piece in region.pieces}
         graphs, scratch = self._whole.beside(inside, way.level)
         graphs.update(*map(self._graphs, way.regions))
-        held = sum(self._manifest.graphs[number].session_bytes for number in graphs)
+        held = sum(self._program.graphs[number].session_bytes for number in graphs)
         n_bytes = way.arena + way.ring + way.bound + held + scratch
         chunk_bytes = int(self._whole.rings[way.level])
         activations = way.arena + scratch
@@ -203,10 +203,10 @@ class _Search:
         return {item.graph for item in items}
 
 
-def _places(manifest: Program, network: RowNetwork) -> list[int]:
+def _places(program: Program, network: RowNetwork) -> list[int]:
     """Return the pieces before which a region may begin or end, or that run whole."""
-    outside = set(range(len(manifest.pieces))) - network.covered
-    ends = {0, len(manifest.pieces)}
+    outside = set(range(len(program.pieces))) - network.covered
+    ends = {0, len(program.pieces)}
     return sorted(network.places | outside | {piece + 1 for piece in outside} | ends)
 
 

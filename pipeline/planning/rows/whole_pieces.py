@@ -31,21 +31,21 @@ _NEVER = 1 << 60
 
 
 class WholePieces:
-    """Those of ``manifest`` between ``places``; none may read what exists only as its parts, ``apart``.
+    """Those of ``program`` between ``places``; none may read what exists only as its parts, ``apart``.
 
     Nor may those run so that ``limit`` names.
     """
 
     def __init__(
         self,
-        manifest: Program,
+        program: Program,
         live: LiveValues,
         places: Sequence[int],
         apart: frozenset[int],
         piece_seconds: Callable[[int], float],
         limit: ArenaLimit | None = None,
     ) -> None:
-        self._manifest = manifest
+        self._program = program
         self._never_whole = frozenset[int]() if limit is None else limit.never_whole
         self._only_activations = limit is not None
         self._live = live
@@ -64,10 +64,10 @@ class WholePieces:
 
         More than all activations is too much, unless these alone are limited.
         """
-        least = max(self._manifest.largest_chunk_bytes, 1)
-        weights = sum(span.length for span in self._manifest.spans)
+        least = max(self._program.largest_chunk_bytes, 1)
+        weights = sum(span.length for span in self._program.spans)
         most = max(weights if self._only_activations else min(self.most, weights), least)
-        known = {size for size in chunk_sizes(self._manifest) if least <= size <= most}
+        known = {size for size in chunk_sizes(self._program) if least <= size <= most}
         ladder = {round(least * (most / least) ** (step / (_RINGS - 1))) for step in range(_RINGS)}
         return np.array(spaced(sorted(known | ladder | {least}), _RATIO), np.int64)
 
@@ -83,7 +83,7 @@ class WholePieces:
             np.add.at(bound[level], numbers[pieces.first], BINDING_BYTES + STEP_BYTES)
             np.maximum.at(ring[level], numbers[pieces.first], pieces.streamed)
         arena = np.array([max(live[start:end]) for start, end in between], np.int64)
-        for index, (piece, number) in enumerate(zip(self._manifest.pieces, numbers, strict=True)):
+        for index, (piece, number) in enumerate(zip(self._program.pieces, numbers, strict=True)):
             reads_parts = any(
                 item.kind == "value" and item.index in self._apart for item in piece.inputs
             )
@@ -104,12 +104,12 @@ class WholePieces:
     @cached_property
     def _pieces(self) -> list["_Pieces"]:
         """For each ring the pieces that run where everything is whole."""
-        return [_Pieces.of(self._manifest, int(ring)) for ring in self.rings]
+        return [_Pieces.of(self._program, int(ring)) for ring in self.rings]
 
 
 @dataclass(frozen=True, slots=True)
 class _Pieces:
-    """Pieces of one chunk size: the first of the manifest's that each stands for, and what it takes.
+    """Pieces of one chunk size: the first of the program's that each stands for, and what it takes.
 
     ``scratch``: bytes of its kernel; ``streamed``: bytes of weights that must be in the ring.
     """
@@ -120,16 +120,16 @@ class _Pieces:
     streamed: Numbers
 
     @classmethod
-    def of(cls, manifest: Program, chunk_bytes: int) -> Self:
+    def of(cls, program: Program, chunk_bytes: int) -> Self:
         """Return the pieces that run where chunks have up to so many bytes."""
-        pieces = choose_pieces(manifest, chunk_bytes)
+        pieces = choose_pieces(program, chunk_bytes)
         rows = [
-            (at.start, piece.graph, piece.scratch_bytes, _ring_bytes(manifest, piece))
+            (at.start, piece.graph, piece.scratch_bytes, _ring_bytes(program, piece))
             for piece, at in zip(pieces, finest_positions(pieces), strict=True)
         ]
         return cls(*np.array(rows, np.int64).reshape(-1, 4).T)
 
 
-def _ring_bytes(manifest: Program, piece: Piece) -> int:
-    stays = piece.span is None or manifest.spans[piece.span].resident
-    return 0 if stays else streamed_bytes(manifest, piece)
+def _ring_bytes(program: Program, piece: Piece) -> int:
+    stays = piece.span is None or program.spans[piece.span].resident
+    return 0 if stays else streamed_bytes(program, piece)

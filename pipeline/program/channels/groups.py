@@ -17,13 +17,13 @@ class Group:
     count: int
 
 
-def bottleneck_of(manifest: Program, region: Region) -> Bottleneck:
+def bottleneck_of(program: Program, region: Region) -> Bottleneck:
     """Return the bottleneck that ``region`` is.
 
     Raises:
         RegionError: there is none of these pieces, or none of groups of so many channels.
     """
-    for item in manifest.bottlenecks:
+    for item in program.bottlenecks:
         if range(item.first_piece, item.end_piece) == region.pieces:
             if region.channels not in item.sizes:
                 raise RegionError(f"groups of {region.channels} channels, not of {item.sizes}")

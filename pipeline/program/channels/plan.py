@@ -50,7 +50,7 @@ def plan_channels(network: RowNetwork, region: Region) -> RegionPlan:
     Raises:
         RegionError: it is no bottleneck, or cannot run in such groups or on so few rows.
     """
-    item = bottleneck_of(network.manifest, region)
+    item = bottleneck_of(network.program, region)
     if region.rows < 1 or region.columns is not None:
         raise RegionError(f"a bottleneck of {region.rows} rows and {region.columns} columns")
     phases = _Phases(network, item, region)
@@ -77,19 +77,19 @@ def _alone(network: RowNetwork, item: Bottleneck, sources: set[int]) -> frozense
     Raises:
         RegionError: it lies there as a part of something larger.
     """
-    manifest, places = network.manifest, roots(network.manifest)
+    program, places = network.program, roots(network.program)
 
     def memory(row_value: int) -> tuple[int, int, int]:
         value = network.values[row_value].value
         root, offset = places[value]
-        return root, offset, offset + manifest.values[value].n_bytes
+        return root, offset, offset + program.values[value].n_bytes
 
     own = memory(item.output)
     for source in sources:
         root, start, end = memory(source)
         if root == own[0] and start < own[2] and own[1] < end:
-            value = manifest.values[network.values[item.output].value]
-            if value.parent is None or manifest.values[value.parent].n_bytes != value.n_bytes:
+            value = program.values[network.values[item.output].value]
+            if value.parent is None or program.values[value.parent].n_bytes != value.n_bytes:
                 raise RegionError(f"{value.name} is a part of what it is made of")
             return frozenset((item.output,))
     return frozenset()
@@ -203,7 +203,7 @@ class _Phases:
         weights = taken.weights
         assert weights is not None  # models/packs/bottleneck_checks.py
         outputs, inputs = weights.shape[:2]
-        block = self._network.manifest.target.block
+        block = self._network.program.target.block
         shape = (outputs, group.count, 1, 1)
         first = group.first // block
         if outputs == block:

@@ -6,14 +6,14 @@ from pipeline.program.program import Program
 
 
 class Readers:
-    """The readers of the values of ``manifest``, where its pieces run one after the other."""
+    """The readers of the values of ``program``, where its pieces run one after the other."""
 
-    def __init__(self, manifest: Program) -> None:
-        self._manifest = manifest
+    def __init__(self, program: Program) -> None:
+        self._program = program
         self._after: dict[int, frozenset[int]] = {}
 
     def after(self, piece: int) -> frozenset[int]:
-        """Return the manifest's values that pieces from ``piece`` on, or who asked, read from memory."""
+        """Return the program's values that pieces from ``piece`` on, or who asked, read from memory."""
         if piece not in self._after:
             last = self._last_reader.items()
             self._after[piece] = frozenset(value for value, reader in last if reader >= piece)
@@ -22,13 +22,13 @@ class Readers:
     @cached_property
     def _last_reader(self) -> dict[int, int]:
         """The last piece that reads each value; of an output one behind all."""
-        count = len(self._manifest.pieces)
+        count = len(self._program.pieces)
         last: dict[int, int] = {}
-        for seen in {self.seen[port.value] for port in self._manifest.outputs}:
+        for seen in {self.seen[port.value] for port in self._program.outputs}:
             last.update(dict.fromkeys(self._named(seen), count))
         done: set[frozenset[int]] = set()  # what is seen: its names were all told
         for number in range(count - 1, -1, -1):
-            for operand in self._manifest.pieces[number].inputs:
+            for operand in self._program.pieces[number].inputs:
                 if operand.kind != "value" or (seen := self.seen[operand.index]) in done:
                     continue
                 done.add(seen)
@@ -43,7 +43,7 @@ class Readers:
     @cached_property
     def _views(self) -> dict[int, frozenset[int]]:
         """For each value that pieces write, its other names: values that no piece writes, all of it."""
-        values, found = self._manifest.values, dict[int, set[int]]()
+        values, found = self._program.values, dict[int, set[int]]()
         same: dict[int, int] = {}  # what each is another name of
         for index in range(len(values)):
             path, root = [], index
@@ -64,10 +64,10 @@ class Readers:
     @cached_property
     def seen(self) -> list[frozenset[int]]:
         """For each value, the values that pieces wrote which someone who reads it sees."""
-        values = self._manifest.values
-        written = {
-            operand.index for piece in self._manifest.pieces for operand in piece.outputs
-        } | {port.value for port in self._manifest.inputs}
+        values = self._program.values
+        written = {operand.index for piece in self._program.pieces for operand in piece.outputs} | {
+            port.value for port in self._program.inputs
+        }
         children: dict[int, list[int]] = {}
         for index, value in enumerate(values):
             if value.parent is not None:

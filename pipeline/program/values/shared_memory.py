@@ -14,17 +14,17 @@ from pipeline.program.program import Program
 
 
 def roots(
-    manifest: Program,
+    program: Program,
     over: Mapping[int, int] = MappingProxyType({}),
     apart: Collection[int] = (),
     alone: Collection[int] = (),
 ) -> list[tuple[int, int]]:
     """Return, for each value, the value whose memory it lies in and its byte offset there.
 
-    ``over``: values that a plan puts over others beside those of the manifest. What would lie in one of
+    ``over``: values that a plan puts over others beside those of the program. What would lie in one of
     ``apart`` has memory of its own, and so have those ``alone``.
     """
-    found = _in_parents(manifest.values, apart, alone)
+    found = _in_parents(program.values, apart, alone)
     if not over:
         return found
     return [(_last(over, root), offset) for root, offset in found]
@@ -59,17 +59,17 @@ def _last(over: Mapping[int, int], root: int) -> int:
 
 
 class SharedMemory:
-    """Tells which row values of ``manifest`` lie in the same bytes."""
+    """Tells which row values of ``program`` lie in the same bytes."""
 
-    def __init__(self, manifest: Program) -> None:
-        self._manifest = manifest
-        self._roots = roots(manifest)
+    def __init__(self, program: Program) -> None:
+        self._program = program
+        self._roots = roots(program)
 
     @cached_property
     def _overlaps(self) -> dict[int, frozenset[int]]:
         """For each row value that shares bytes with others, these."""
         inside: dict[int, list[int]] = {}
-        for number in range(len(self._manifest.row_values)):
+        for number in range(len(self._program.row_values)):
             inside.setdefault(self._place(number)[0], []).append(number)
         found = {}
         for numbers in inside.values():
@@ -89,7 +89,7 @@ class SharedMemory:
 
     def alike(self, one: int, other: int) -> bool:
         """Return whether row i of any plane of one overlaps with no other row of the other's planes."""
-        values = [self._manifest.row_values[number] for number in (one, other)]
+        values = [self._program.row_values[number] for number in (one, other)]
         if len({(value.height, value.row_bytes) for value in values}) > 1:
             return False
         apart = self._place(one)[1] - self._place(other)[1]
@@ -101,6 +101,6 @@ class SharedMemory:
 
     def _place(self, row_value: int) -> tuple[int, int, int]:
         """Return the value in whose memory a row value lies, and its bytes [start, end) there."""
-        held = self._manifest.row_values[row_value]
+        held = self._program.row_values[row_value]
         root, offset = self._roots[held.value]
         return root, offset, offset + held.n_bytes

@@ -57,7 +57,7 @@ def test_what_all_partitions_read_takes_its_time(pack: Pack) -> None:
     model = member(pack, measured=True)
     least = [[min(streamed(part, 2), key=_memory)] for part in model.parts]
     slow = profile(Program.as_compiled(pack), bytes_a_second=1e6)
-    (point,) = at_once(Member(model.manifest, slow, AUTO, model.cuts), least)
+    (point,) = at_once(Member(model.program, slow, AUTO, model.cuts), least)
     assert point.plan.read_bytes > 0
     assert point.seconds >= point.plan.read_bytes / 1e6 > max(item.seconds for (item,) in least)
 

@@ -10,7 +10,7 @@ _ROWS = (1, 1, 2, 3, 4, 7, 16, 40)
 
 def random_regions(random: Random, network: RowNetwork) -> tuple[Region, ...]:
     """Return regions of any pieces that can be one, apart from each other."""
-    count = len(network.manifest.pieces)
+    count = len(network.program.pieces)
     found: list[Region] = []
     start = 0
     while start < count:
@@ -30,7 +30,7 @@ def largest_regions(
     network: RowNetwork, rows: int, columns: int | None = None, reuse: Reuse = "none"
 ) -> tuple[Region, ...]:
     """Return the longest regions there are, from the first piece on, of so many rows, or tiles, each."""
-    count = len(network.manifest.pieces)
+    count = len(network.program.pieces)
     found: list[Region] = []
     start = 0
     while start < count:
