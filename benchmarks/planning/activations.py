@@ -85,7 +85,7 @@ def measure(path: Path, share: float, blocks: int) -> dict[str, Any]:
                 runs = (engine.answer(inputs, checksums)[1] for _ in range(_SWEEPS))
                 found.extend(run.delay_seconds for run in runs)
     medians = [statistics.median(found) for found in seconds]
-    regions = [(each.first_piece, each.end_piece, each.rows) for each in halved.choice.regions]
+    regions = [(each.first_piece, each.end_piece, each.cut.rows) for each in halved.choice.regions]
     return figures | {
         "rows_bytes": _activations(halved),
         "whole_seconds": medians[0],

@@ -14,7 +14,7 @@ from models.packs.manifest import Manifest
 from pipeline.dataflow.conversion import Overlap, graph_of, row_elements
 from pipeline.dataflow.csdf import Graph
 from pipeline.dataflow.schedules import Moment, moments
-from pipeline.program.regions import Call, Move, Region, RegionError, RegionPlan
+from pipeline.program.regions import Call, Move, Region, RegionError, RegionPlan, Rows
 from pipeline.program.steps import planned_region, row_network
 
 
@@ -39,7 +39,7 @@ def row_regions(manifest: Manifest, rows: int = 1) -> tuple[Region, ...]:
 
 def _longest(manifest: Manifest, start: int, ends: Iterable[int], rows: int) -> Region | None:
     for end in ends:
-        region = Region(start, end, rows)
+        region = Region(start, end, Rows(rows))
         try:
             planned_region(manifest, region)
         except RegionError:

@@ -17,7 +17,7 @@ from pipeline.devices.base import Device, Launch
 from pipeline.devices.pack_kernels import PackKernels
 from pipeline.measuring.engines import cache_bytes
 from pipeline.profiles.row_kernels import first_key, measured_rows
-from pipeline.program.row_ranges import Rows
+from pipeline.program.boxes.box import Interval
 
 _REPEATS = 3
 # More than the caches of one core, where several share a large one.
@@ -46,7 +46,7 @@ class FirstCalls:
     def _measured(self, item: RowOperator) -> float:
         rows = measured_rows(self._pack.manifest.row_values[item.output], item)[0]
         inputs = [
-            self._ones(taken.row_value, len(Rows(0, rows).through(taken.window)))
+            self._ones(taken.row_value, len(Interval(0, rows).through(taken.window)))
             for taken in item.inputs
         ]
         weights = [np.ones(operand.shape, operand.dtype) for operand in item.weights]

@@ -25,7 +25,7 @@ from pipeline.profiles.row_kernels import (
     measured_rows,
     row_key,
 )
-from pipeline.program.row_ranges import Rows
+from pipeline.program.boxes.box import Interval
 
 _REPEATS = 7
 # Of one operator in one round: large ones are measured less often.
@@ -72,7 +72,7 @@ class RowKernels:
         held = 0
         while not launches or (held < _STRIPS_BYTES and len(launches) < _REPEATS):
             inputs = [
-                self._filled(taken.row_value, len(Rows(0, rows).through(taken.window)))
+                self._filled(taken.row_value, len(Interval(0, rows).through(taken.window)))
                 for taken in item.inputs
             ]
             output = self._filled(item.output, rows)

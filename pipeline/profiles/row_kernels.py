@@ -10,7 +10,7 @@ from models.packs.manifest import Manifest
 from models.packs.records.rows import RowOperator, RowValue
 from pipeline.profiles.interpolation import interpolated
 from pipeline.program.channels.groups import bottleneck_of
-from pipeline.program.regions import Region, RegionPlan
+from pipeline.program.regions import Channels, Region, RegionPlan
 from pipeline.program.row_network import RowNetwork
 
 #: Numbers of rows that are measured; a smaller output has fewer.
@@ -53,8 +53,9 @@ def copy_key(n_bytes: int) -> str:
 
 def group_key(manifest: Manifest, region: Region) -> str:
     """Return the key of a bottleneck in groups of channels, the same in partitions, which count anew."""
-    item = bottleneck_of(manifest, region)
-    return f"channels into {item.output}:{region.channels}x{region.rows}"
+    item = bottleneck_of(manifest, region.pieces)
+    assert isinstance(region.cut, Channels), "asked for of bottlenecks"
+    return f"channels into {item.output}:{region.cut.channels}x{region.cut.rows}"
 
 
 def measured_rows(value: RowValue, operator: RowOperator) -> list[int]:

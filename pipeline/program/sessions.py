@@ -171,8 +171,7 @@ def _chain(item: Piece | RowOperator) -> tuple[Chain, Elementwise]:
 
 def strip_shape(manifest: Manifest, area: Area) -> Shape:
     """Return the shape of a whole strip as kernels have it: [1, channels, rows, columns]."""
-    _, channels, _, width = manifest.row_values[area.row_value].shape
-    return (1, channels, area.rows, width if area.columns is None else area.columns.count)
+    return (1, manifest.row_values[area.row_value].shape[1], area.rows, area.columns)
 
 
 def _shapes(operands: Sequence[Operand]) -> list[Shape]:

@@ -8,7 +8,7 @@ from models.darknet.layers.parameters import Convolution, MaxPool
 from models.errors import ModelError
 from models.network.windows import SAME, Window
 from models.packs.manifest import Manifest
-from pipeline.program.tiling.operators import TiledOperator
+from pipeline.program.boxes.operators import TiledOperator
 
 
 class TileError(ModelError):

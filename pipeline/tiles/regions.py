@@ -28,9 +28,7 @@ def regions_of(
                 Region(
                     starts[group.first],
                     starts[group.end],
-                    -(-height // group.tiling.down),
-                    -(-width // group.tiling.across),
-                    group.tiling.reuse,
+                    group.tiling.boxes_of(height, width),
                 )
             )
     return tuple(found)

@@ -7,7 +7,7 @@ from models.packs.choice import BINDING_BYTES
 from models.packs.manifest import Manifest
 from models.packs.records.bottlenecks import Bottleneck
 from pipeline.program.channels.groups import height
-from pipeline.program.regions import Compute, Region, RegionError, RegionPlan, plan_region
+from pipeline.program.regions import Channels, Compute, Region, RegionError, RegionPlan, plan_region
 from pipeline.program.row_network import RowNetwork
 from pipeline.program.row_times import RowTimes, phase_seconds
 from pipeline.program.steps import MOVE_BYTES, STEP_BYTES
@@ -56,7 +56,7 @@ def group_regions(manifest: Manifest) -> Iterator[Region]:
     for item in manifest.bottlenecks:
         for channels in item.sizes:
             for rows in _rows(item):
-                yield Region(item.first_piece, item.end_piece, rows, channels=channels)
+                yield Region(item.first_piece, item.end_piece, Channels(channels, rows))
 
 
 def _rows(item: Bottleneck) -> list[int]:

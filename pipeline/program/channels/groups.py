@@ -5,8 +5,8 @@ from itertools import accumulate, pairwise
 
 from models.packs.manifest import Manifest
 from models.packs.records.bottlenecks import Bottleneck, GroupOperator
-from pipeline.program.region_plan import Region, RegionError
-from pipeline.program.row_ranges import Rows
+from pipeline.program.boxes.box import Interval, around
+from pipeline.program.cuts import RegionError
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,18 +17,16 @@ class Group:
     count: int
 
 
-def bottleneck_of(manifest: Manifest, region: Region) -> Bottleneck:
-    """Return the bottleneck that ``region`` is.
+def bottleneck_of(manifest: Manifest, pieces: range) -> Bottleneck:
+    """Return the bottleneck that ``pieces`` are.
 
     Raises:
-        RegionError: there is none of these pieces, or none of groups of so many channels.
+        RegionError: they are none.
     """
     for item in manifest.bottlenecks:
-        if range(item.first_piece, item.end_piece) == region.pieces:
-            if region.channels not in item.sizes:
-                raise RegionError(f"groups of {region.channels} channels, not of {item.sizes}")
+        if range(item.first_piece, item.end_piece) == pieces:
             return item
-    raise RegionError(f"pieces {region.first_piece} to {region.end_piece} are no bottleneck")
+    raise RegionError(f"pieces {pieces.start} to {pieces.stop} are no bottleneck")
 
 
 def groups(item: Bottleneck, most: int) -> list[Group]:
@@ -76,7 +74,7 @@ def height(operator: GroupOperator) -> int:
     return operator.shape[2]
 
 
-def bands(item: Bottleneck, rows: int) -> list[list[Rows]]:
+def bands(item: Bottleneck, rows: int) -> list[list[Interval]]:
     """Return, for each band of up to ``rows`` rows of the result, what each operator makes for it.
 
     They are even: a last one of few rows would leave the padding below to the one before.
@@ -86,40 +84,34 @@ def bands(item: Bottleneck, rows: int) -> list[list[Rows]]:
     """
     last = height(item.operators[-1])
     if rows >= last:
-        return [[Rows(0, height(operator)) for operator in item.operators]]
+        return [[Interval(0, height(operator)) for operator in item.operators]]
     if any(operator.kind in ("mean", "once") for operator in item.operators):
         raise RegionError("factors of a gate are made of all rows")
     count = -(-last // rows)
     ends = [last * number // count for number in range(count + 1)]
-    return [_band(item, Rows(first, end)) for first, end in pairwise(ends)]
+    return [_band(item, Interval(first, end)) for first, end in pairwise(ends)]
 
 
-def _band(item: Bottleneck, result: Rows) -> list[Rows]:
+def _band(item: Bottleneck, result: Interval) -> list[Interval]:
     """Return what each operator makes of what later ones need."""
-    found = [Rows(0, 0)] * len(item.operators)
+    found = [Interval(0, 0)] * len(item.operators)
     found[-1] = result
     for number in range(len(item.operators) - 1, -1, -1):
         for taken in item.operators[number].inputs:
             if taken.made is not None:
                 most = height(item.operators[taken.made])
                 rows = found[number].through(taken.window).within(most)
-                found[taken.made] = _both(found[taken.made], rows)
+                found[taken.made] = around((found[taken.made], rows))
     return found
 
 
-def _both(one: Rows, other: Rows) -> Rows:
-    if not one:
-        return other
-    return Rows(min(one.first, other.first), max(one.end, other.end))
-
-
-def edges(operator: GroupOperator, rows: Rows) -> int:
+def edges(operator: GroupOperator, rows: Interval) -> int:
     """Return which of the four graphs of each size makes ``rows``: of all, the first, inner, the last."""
     above, below = rows.first == 0, rows.end == height(operator)
     return {(True, True): 0, (True, False): 1, (False, False): 2, (False, True): 3}[above, below]
 
 
-def is_padded_inside(operator: GroupOperator, wanted: Rows, rows: Rows, most: int) -> bool:
+def is_padded_inside(operator: GroupOperator, wanted: Interval, rows: Interval, most: int) -> bool:
     """Return whether ``rows``, made of ``wanted`` of ``most``, need padding and are not at a border."""
     above = wanted.first < 0 and rows.first > 0
     return above or (wanted.end > most and rows.end < height(operator))

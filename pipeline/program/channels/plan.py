@@ -13,6 +13,8 @@ from functools import cached_property
 
 from models.packs.records.bottlenecks import Bottleneck, GroupInput
 from models.packs.records.pieces import Operand
+from pipeline.program.boxes.box import Box, Interval
+from pipeline.program.boxes.layout import Lying
 from pipeline.program.channels.groups import (
     Group,
     bands,
@@ -24,6 +26,7 @@ from pipeline.program.channels.groups import (
     passes,
 )
 from pipeline.program.channels.strips import GroupStrips
+from pipeline.program.cuts import Channels, Region, RegionError
 from pipeline.program.region_plan import (
     Action,
     Area,
@@ -33,27 +36,24 @@ from pipeline.program.region_plan import (
     InValue,
     Move,
     Place,
-    Region,
-    RegionError,
     RegionPlan,
 )
 from pipeline.program.row_network import RowNetwork
-from pipeline.program.row_ranges import Rows
 from pipeline.program.values.shared_memory import roots
 
 _FLOAT_BYTES = 4
 
 
-def plan_channels(network: RowNetwork, region: Region) -> RegionPlan:
-    """Plan ``region``, whose channels are given.
+def plan_channels(network: RowNetwork, region: Region, cut: Channels) -> RegionPlan:
+    """Plan ``region``, cut as ``cut`` says.
 
     Raises:
         RegionError: it is no bottleneck, or cannot run in such groups or on so few rows.
     """
-    item = bottleneck_of(network.manifest, region)
-    if region.rows < 1 or region.columns is not None:
-        raise RegionError(f"a bottleneck of {region.rows} rows and {region.columns} columns")
-    phases = _Phases(network, item, region)
+    item = bottleneck_of(network.manifest, region.pieces)
+    if cut.channels not in item.sizes:
+        raise RegionError(f"groups of {cut.channels} channels, not of {item.sizes}")
+    phases = _Phases(network, item, cut)
     same: dict[Action, Action] = {}
     happening = tuple(
         tuple(same.setdefault(action, action) for action in phase) for phase in phases.all()
@@ -61,12 +61,12 @@ def plan_channels(network: RowNetwork, region: Region) -> RegionPlan:
     return RegionPlan(
         region,
         range(0),
-        phases.strips.built(),
+        phases.strips.strips.moments,
+        phases.strips.strips.built(),
         happening,
         frozenset(phases.sources),
         frozenset((item.output,)),
         alone=_alone(network, item, phases.sources),
-        turns=phases.strips.moments,
         scratch_bytes=max(operator.scratch_bytes for operator in item.operators),
     )
 
@@ -96,19 +96,19 @@ def _alone(network: RowNetwork, item: Bottleneck, sources: set[int]) -> frozense
 
 
 class _Phases:
-    """Tells the actions of ``region``, which is ``item``."""
+    """Tells the actions of ``item``."""
 
-    def __init__(self, network: RowNetwork, item: Bottleneck, region: Region) -> None:
+    def __init__(self, network: RowNetwork, item: Bottleneck, cut: Channels) -> None:
         self._network = network
         self._item = item
-        self._ranges = bands(item, region.rows)
+        self._ranges = bands(item, cut.rows)
         self._rows = max(len(ranges[-1]) for ranges in self._ranges)
-        self._groups = groups(item, region.channels or 0)
+        self._groups = groups(item, cut.channels)
         self._passes = passes(item)
-        self.strips = GroupStrips(item, region.channels or 0, self._ranges)
+        self.strips = GroupStrips(item, cut.channels, self._ranges)
         self._whole = len(self._ranges) == 1
         self._gathered: dict[int, int] = {}
-        self._fetching: dict[int, dict[int, Rows]] = {}
+        self._fetching: dict[int, dict[int, Interval]] = {}
 
     @cached_property
     def sources(self) -> set[int]:
@@ -126,7 +126,7 @@ class _Phases:
     def _result(self) -> int:
         """The strip of the result's rows, where these do not lie in their place."""
         _, channels, _, width = self._item.operators[-1].shape
-        return self.strips.kept(_FLOAT_BYTES * channels * self._rows * width)
+        return self.strips.strips.kept(_FLOAT_BYTES * channels * self._rows * width)
 
     @cached_property
     def _weights(self) -> int:
@@ -150,7 +150,7 @@ class _Phases:
                 yield [self._put(ranges)]
 
     def _of_group(
-        self, turn: int, numbers: Sequence[int], group: Group, ranges: Sequence[Rows]
+        self, turn: int, numbers: Sequence[int], group: Group, ranges: Sequence[Interval]
     ) -> Iterator[Action]:
         """Yield what is done for a group; weights are gathered first, so that kernels follow each other."""
         *made, last = numbers
@@ -162,7 +162,7 @@ class _Phases:
         else:
             yield from (self._each(turn, number, group, ranges) for number in numbers)
 
-    def _each(self, turn: int, number: int, group: Group, ranges: Sequence[Rows]) -> Compute:
+    def _each(self, turn: int, number: int, group: Group, ranges: Sequence[Interval]) -> Compute:
         operator = self._item.operators[number]
         rows = ranges[number]
         _, _, _, width = operator.shape
@@ -184,7 +184,7 @@ class _Phases:
         place = InStrip(self.strips.of_operator[turn, number], operator.shape)
         return Compute(number, operator.graphs[0], inputs, place)
 
-    def _sum(self, turn: int, part: Place, group: Group, ranges: Sequence[Rows]) -> Compute:
+    def _sum(self, turn: int, part: Place, group: Group, ranges: Sequence[Interval]) -> Compute:
         number = len(self._item.operators) - 1
         made, _, *others = self._item.operators[number].inputs
         inputs = [self._input(turn, made, group, ranges), part]
@@ -215,12 +215,14 @@ class _Phases:
         held = InStrip(self._weights, (outputs // block, group.count // block, block * block))
         return place, [Gather(source, blocks, held)]
 
-    def _target(self, ranges: Sequence[Rows]) -> InStrip | InValue:
+    def _target(self, ranges: Sequence[Interval]) -> InStrip | InValue:
         _, channels, _, width = self._item.operators[-1].shape
         shape = (1, channels, len(ranges[-1]), width)
         return InValue(self._item.output, shape) if self._whole else InStrip(self._result, shape)
 
-    def _input(self, turn: int, taken: GroupInput, group: Group, ranges: Sequence[Rows]) -> Place:
+    def _input(
+        self, turn: int, taken: GroupInput, group: Group, ranges: Sequence[Interval]
+    ) -> Place:
         if taken.weights is not None:
             return _of_weights(taken.weights, taken.axis == "channels", group)
         if taken.row_value is not None:
@@ -238,7 +240,7 @@ class _Phases:
             return InStrip(strip, (group.count, 1, 1, 1), _FLOAT_BYTES * group.first)
         return InStrip(strip, made.shape)
 
-    def _source(self, taken: GroupInput, group: Group, ranges: Sequence[Rows]) -> Place:
+    def _source(self, taken: GroupInput, group: Group, ranges: Sequence[Interval]) -> Place:
         """Return where a group finds what it needs of a row value."""
         assert taken.row_value is not None
         _, channels, rows, width = self._network.values[taken.row_value].shape
@@ -253,19 +255,19 @@ class _Phases:
             return InValue(taken.row_value, shape, offset)
         return InStrip(self._gathered[taken.row_value], shape, offset)
 
-    def _fetched_rows(self, ranges: Sequence[Rows]) -> dict[int, Rows]:
+    def _fetched_rows(self, ranges: Sequence[Interval]) -> dict[int, Interval]:
         band = ranges[-1].first
         if band not in self._fetching:
             self._fetching[band] = self._rows_to_fetch(ranges)
         return self._fetching[band]
 
-    def _rows_to_fetch(self, ranges: Sequence[Rows]) -> dict[int, Rows]:
+    def _rows_to_fetch(self, ranges: Sequence[Interval]) -> dict[int, Interval]:
         """Return the rows of each source that are gathered for a band.
 
         Raises:
             RegionError: its readers need others, or inner rows need padding.
         """
-        found: dict[int, Rows] = {}
+        found: dict[int, Interval] = {}
         for number, operator in enumerate(self._item.operators):
             for taken in operator.inputs:
                 if taken.weights is not None:
@@ -289,31 +291,35 @@ class _Phases:
         assert taken.row_value is not None
         return self._network.values[taken.row_value].height
 
-    def _fetched(self, ranges: Sequence[Rows]) -> Iterator[Action]:
+    def _fetched(self, ranges: Sequence[Interval]) -> Iterator[Action]:
         """Yield what brings the rows that a band reads to strips."""
         for row_value, rows in self._fetched_rows(ranges).items():
             value = self._network.values[row_value]
             if row_value not in self._gathered:
                 every = (self._fetched_rows(each)[row_value] for each in self._ranges)
                 n_bytes = value.planes * value.row_bytes * max(map(len, every))
-                self._gathered[row_value] = self.strips.kept(n_bytes)
+                self._gathered[row_value] = self.strips.strips.kept(n_bytes)
             yield self._moved(row_value, rows, self._gathered[row_value])
         if self._added is not None:
             yield self._moved(self._added, ranges[-1], self._result)
 
-    def _moved(self, row_value: int, rows: Rows, strip: int) -> Move:
-        source = self._lying(row_value, rows)
-        return Move(source, replace(source, strip=strip, held_rows=len(rows), first_row=0))
+    def _moved(self, row_value: int, rows: Interval, strip: int) -> Move:
+        whole, held = self._lying(row_value, rows, strip)
+        return Move(whole, held)
 
-    def _lying(self, row_value: int, rows: Rows) -> Area:
-        """Return ``rows`` of a value where it lies whole."""
+    def _put(self, ranges: Sequence[Interval]) -> Move:
+        whole, held = self._lying(self._item.output, ranges[-1], self._result)
+        return Move(held, whole)
+
+    def _lying(self, row_value: int, rows: Interval, strip: int) -> tuple[Area, Area]:
+        """Return ``rows`` of a value where it lies whole, and in a strip that holds just them."""
         value = self._network.values[row_value]
-        return Area(row_value, None, value.height, 0, value.planes, rows.first, len(rows))
-
-    def _put(self, ranges: Sequence[Rows]) -> Move:
-        target = self._lying(self._item.output, ranges[-1])
-        held = replace(target, strip=self._result, held_rows=target.rows, first_row=0)
-        return Move(held, target)
+        _, _, height, width = value.shape
+        columns = Interval(0, width)
+        box, everything = Box(rows, columns), Box(Interval(0, height), columns)
+        places = Lying(row_value, None, everything), Lying(row_value, strip, box)
+        whole, held = (place.area(box, 0, value.planes) for place in places)
+        return whole, held
 
 
 def _of_weights(weights: Operand, by_channel: bool, group: Group) -> Operand:

@@ -26,7 +26,7 @@ from pipeline.execution.given import Arrays, copies
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice, Plan
 from pipeline.program.lives import taken_by_rows
-from pipeline.program.regions import Region
+from pipeline.program.regions import Region, Rows
 from pipeline.program.row_network import RowNetwork
 from pipeline.schedule.architectures import ARCHITECTURES
 
@@ -50,7 +50,7 @@ def plans(pack: Pack) -> dict[str, Plan]:
     end = max(n for n in range(1, len(manifest.pieces)) if network.within(range(n)) is not None)
     found = {"whole": make_plan(manifest, auto)}
     for rows in (1, 3, 8):
-        regions = (Region(0, end, rows),)
+        regions = (Region(0, end, Rows(rows)),)
         found[f"{rows} rows"] = make_plan(manifest, auto, choice=Choice(regions=regions))
     return found
 

@@ -17,7 +17,7 @@ from pipeline.profiles import found_plans_file
 from pipeline.profiles.delay_limits import SweepLimits
 from pipeline.profiles.found_plans_file import KnownFile, plans_of
 from pipeline.profiles.profile_file import load_profile, manifest_checksum, save_profile
-from pipeline.program.regions import Region
+from pipeline.program.cuts import Boxes, Channels, Region, Rows
 from pipeline.schedule.architectures import ARCHITECTURES
 from pipeline.timing.simulator import simulate
 from pipeline.timing.traced_durations import services
@@ -31,7 +31,7 @@ KNOWN = FoundPlan(
         1,
         (3, 4),
         "tail",
-        (Region(0, 5, 2), Region(5, 7, 2, 3, "raster")),
+        (Region(0, 5, Rows(2)), Region(5, 7, Boxes(2, 3, "raster")), Region(7, 9, Channels(2, 3))),
     ),
     ("because",),
     (Point(1, 2, 0.5),),

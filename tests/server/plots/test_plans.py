@@ -8,7 +8,7 @@ from pipeline.fitting.frontier import POINTS, frontier
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice
 from pipeline.program.lives import lifetimes
-from pipeline.program.regions import Region
+from pipeline.program.regions import Region, Rows
 from pipeline.schedule.architectures import ARCHITECTURES
 from server.plots.plans import arena_picture, frontier_picture
 from tests.pipeline.small import small_pack
@@ -28,7 +28,7 @@ def test_the_arena_shows_every_life(tiny_pack: Pack) -> None:
 def test_the_arena_shows_weights_that_lie_there(tmp_path: Path) -> None:
     manifest = open_pack(small_pack(tmp_path)).manifest
     for in_arena in (False, True):
-        choice = Choice(regions=(Region(0, 2, 2, in_arena=in_arena),))
+        choice = Choice(regions=(Region(0, 2, Rows(2), in_arena),))
         plan = make_plan(manifest, ARCHITECTURES["auto"], choice=choice)
         assert bool(plan.arena_weights) == in_arena
         picture = ET.fromstring(arena_picture("small", manifest, plan))

@@ -24,7 +24,7 @@ from pipeline.planning.make import make_plan
 from pipeline.planning.partitions.plan import pipeline_plan
 from pipeline.planning.plan import Choice, Plan
 from pipeline.program.partitions import Cuts
-from pipeline.program.regions import Region
+from pipeline.program.regions import Boxes, Cut, Region, Rows
 from pipeline.program.sessions import Opened, opened_by
 from pipeline.program.steps import row_network
 from pipeline.schedule.architectures import ARCHITECTURES
@@ -107,7 +107,7 @@ class Way(NamedTuple):
 
     chains: str
     architecture: str
-    tile: tuple[int, int | None] | None
+    cut: Cut | None
     lanes: int
     coarse: bool
     most_joined: int | None
@@ -118,7 +118,7 @@ WAYS = st.builds(
     Way,
     st.sampled_from(["nodes", "library", "onnxruntime"]),
     st.sampled_from(["pre", "2s", "auto", "seq"]),
-    st.sampled_from([None, (1, None), (4, None), (20, None), (6, 8)]),
+    st.sampled_from([None, Rows(1), Rows(4), Rows(20), Boxes(6, 8)]),
     st.integers(1, 2),
     st.booleans(),
     st.none() | st.integers(0, 200_000),
@@ -128,8 +128,8 @@ WAYS = st.builds(
 
 def planned(pack: Pack, way: Way) -> Plan:
     regions: tuple[Region, ...] = ()
-    if way.tile is not None and host_target().block > 1:
-        regions = largest_regions(row_network(pack.manifest), *way.tile)
+    if way.cut is not None and host_target().block > 1:
+        regions = largest_regions(row_network(pack.manifest), way.cut)
     architecture = ARCHITECTURES[way.architecture]
     choice = Choice(
         chunk_bytes=None if way.coarse else CHUNK_BYTES, lanes=way.lanes, regions=regions

@@ -1,0 +1,32 @@
+"""A region whose phases make boxes, planned: what lies where, what happens."""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from pipeline.program.boxes.layout import Layout
+from pipeline.program.boxes.phases import Keeping, Phases
+from pipeline.program.boxes.stretch import Stretch
+from pipeline.program.region_plan import Action, RegionPlan
+
+_Cut = TypeVar("_Cut", bound=Stretch)
+
+
+def planned(stretch: _Cut, keeping: Callable[[_Cut, Layout], Keeping]) -> RegionPlan:
+    """Plan ``stretch``, whose phases keep for later ones what ``keeping`` says."""
+    layout = Layout(stretch)
+    happening = Phases(stretch, layout, keeping(stretch, layout))
+    same: dict[Action, Action] = {}  # most actions are alike in many phases: then they are one
+    phases = tuple(
+        tuple(same.setdefault(action, action) for action in happening.phase(number))
+        for number in range(stretch.phases)
+    )
+    return RegionPlan(
+        stretch.region,
+        stretch.operators,
+        len(stretch.operators),
+        layout.strips.built(),
+        phases,
+        stretch.outside,
+        stretch.written,
+        stretch.over,
+    )
