@@ -93,7 +93,7 @@ class PhaseBinder:
         inputs += [self._memory.array(operand) for operand in operator.weights]
         output = self._strip(call.output)
         launch = self._kernels.row_operator(operator, call.graph, inputs, output)
-        return _named(launch, self._name(operator.first_piece))
+        return named(launch, self._name(operator.first_piece))
 
     def _compute(self, actions: Sequence[Compute]) -> Launch:
         parts = [
@@ -101,7 +101,7 @@ class PhaseBinder:
             for action in actions
         ]
         pieces = self._region.plan.region.pieces
-        return _named(
+        return named(
             self._kernels.graphs(parts),
             f"{self._name(pieces[0])} to {self._name(pieces[-1])}, in groups of channels",
         )
@@ -162,13 +162,13 @@ class PhaseBinder:
         return self._memory.offset(len(self._manifest.values) + self._region.first_strip + strip)
 
 
-def _named(launch: Launch, name: str) -> Launch:
+def named(launch: Launch, name: str) -> Launch:
     """Return ``launch`` with errors that say where."""
 
-    def named() -> None:
+    def run() -> None:
         try:
             launch()
         except KernelError as exc:
             raise type(exc)(f"{name}: {exc}") from exc
 
-    return named
+    return run

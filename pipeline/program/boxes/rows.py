@@ -68,10 +68,6 @@ class RowStretch(Stretch):
                 if item.new is not None:
                     yield item.new, item.value
 
-    @property
-    def phases(self) -> int:
-        return len(next(iter(self.inside.values())).boxes)
-
     @cached_property
     def direct(self) -> frozenset[tuple[int, int]]:
         return frozenset(

@@ -92,10 +92,6 @@ class TileStretch(Stretch):
             _scaled(tile.columns, whole.columns.end, width),
         )
 
-    @property
-    def phases(self) -> int:
-        return len(next(iter(self.inside.values())).boxes)
-
     @cached_property
     def direct(self) -> frozenset[tuple[int, int]]:
         return frozenset(

@@ -4,23 +4,22 @@ import math
 from collections.abc import Sequence
 
 from models.packs.records.bottlenecks import Bottleneck
-from pipeline.program.boxes.box import Interval
-from pipeline.program.channels.groups import passes
+from pipeline.program.channels.groups import Band, passes
 from pipeline.program.region_plan import Strips
 
 _FLOAT_BYTES = 4
 
 
 class GroupStrips:
-    """The ``strips`` of ``item`` in groups of up to ``most`` channels; ``ranges``: rows of each band.
+    """The ``strips`` of ``item`` in groups of up to ``most`` channels; on ``bands``.
 
     ``of_operator``: the strip of what an operator makes in a pass.
     """
 
-    def __init__(self, item: Bottleneck, most: int, ranges: Sequence[Sequence[Interval]]) -> None:
+    def __init__(self, item: Bottleneck, most: int, bands: Sequence[Band]) -> None:
         self._item = item
         self._most = most
-        self._ranges = ranges
+        self._bands = bands
         self.of_operator: dict[tuple[int, int], int] = {}
         turns = passes(item)
         self.strips = Strips(sum(map(len, turns)))
@@ -44,7 +43,7 @@ class GroupStrips:
             self.of_operator[turn, number] = self.strips.kept(n_bytes)
             return
         _, _, _, width = operator.shape
-        rows = max(len(ranges[number]) for ranges in self._ranges)
+        rows = max(len(band.made[number]) for band in self._bands)
         moment = dict(zip(numbers, self._moments[turn], strict=True))
         readers = [
             moment[other]
