@@ -3,7 +3,7 @@
 How they are found: pipeline/program/regions.py.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
@@ -199,6 +199,12 @@ class RegionPlan:
             changes[strip.start] += strip.n_bytes
             changes[strip.end] -= strip.n_bytes
         return max(accumulate(changes))
+
+
+def with_equal_as_one(phases: Iterable[Iterable[Action]]) -> tuple[tuple[Action, ...], ...]:
+    """Return ``phases`` with actions that are alike, as most are in many of them, as one object."""
+    same: dict[Action, Action] = {}
+    return tuple(tuple(same.setdefault(action, action) for action in phase) for phase in phases)
 
 
 def launches(phase: Sequence[Action]) -> list[tuple[Action, ...]]:

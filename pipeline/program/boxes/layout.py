@@ -99,8 +99,7 @@ class Layout:
         value = self._stretch.items[position].inputs[number].row_value
         strip = self.made[value, slot]
         is_free = not self._stretch.inside[value].lies_whole and not any(
-            (later, place) != (position, number)
-            and (later >= position or (later, place) not in self._stretch.direct)
+            later >= position and (later, place) != (position, number)
             for (other, _), lying in self.made.items()
             if lying == strip
             for later, place in self._stretch.readers[other]

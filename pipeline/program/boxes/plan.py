@@ -6,7 +6,7 @@ from typing import TypeVar
 from pipeline.program.boxes.layout import Layout
 from pipeline.program.boxes.phases import Keeping, Phases
 from pipeline.program.boxes.stretch import Stretch
-from pipeline.program.region_plan import Action, RegionPlan
+from pipeline.program.region_plan import RegionPlan, with_equal_as_one
 
 _Cut = TypeVar("_Cut", bound=Stretch)
 
@@ -15,11 +15,7 @@ def planned(stretch: _Cut, keeping: Callable[[_Cut, Layout], Keeping]) -> Region
     """Plan ``stretch``, whose phases keep for later ones what ``keeping`` says."""
     layout = Layout(stretch)
     happening = Phases(stretch, layout, keeping(stretch, layout))
-    same: dict[Action, Action] = {}  # most actions are alike in many phases: then they are one
-    phases = tuple(
-        tuple(same.setdefault(action, action) for action in happening.phase(number))
-        for number in range(stretch.phases)
-    )
+    phases = with_equal_as_one(map(happening.phase, range(stretch.phases)))
     return RegionPlan(
         stretch.region,
         stretch.operators,

@@ -36,6 +36,7 @@ from pipeline.program.region_plan import (
     Move,
     Place,
     RegionPlan,
+    with_equal_as_one,
 )
 from pipeline.program.row_network import RowNetwork
 from pipeline.program.values.shared_memory import roots
@@ -53,15 +54,12 @@ def plan_channels(network: RowNetwork, region: Region, cut: Channels) -> RegionP
     if cut.channels not in item.sizes:
         raise RegionError(f"groups of {cut.channels} channels, not of {item.sizes}")
     phases = _Phases(network, item, cut)
-    same: dict[Action, Action] = {}
-    happening = tuple(
-        tuple(same.setdefault(action, action) for action in phase) for phase in phases.all()
-    )
+    happening = with_equal_as_one(phases.all())
     return RegionPlan(
         region,
         range(0),
-        phases.strips.strips.moments,
-        phases.strips.strips.built(),
+        phases.strips.moments,
+        phases.strips.built(),
         happening,
         frozenset(phases.sources),
         frozenset((item.output,)),
@@ -124,14 +122,14 @@ class _Phases:
         """The strip of the result's rows, where these do not lie in their place."""
         _, channels, _, width = self._item.operators[-1].shape
         most = max(len(band.result) for band in self._bands)
-        return self.strips.strips.kept(_FLOAT_BYTES * channels * most * width)
+        return self.strips.kept(_FLOAT_BYTES * channels * most * width)
 
     @cached_property
     def _weights(self) -> int:
         """The strip of the weights that add up one group."""
         outputs = self._item.operators[-1].shape[1]
         most = max(group.count for group in self._groups)
-        return self.strips.during(_FLOAT_BYTES * outputs * most, len(self._passes) - 1)
+        return self.strips.during_pass(len(self._passes) - 1, _FLOAT_BYTES * outputs * most)
 
     def all(self) -> Iterator[list[Action]]:
         """Yield what each phase does."""
@@ -257,7 +255,7 @@ class _Phases:
             if row_value not in self._gathered:
                 most = max(len(each.read[row_value]) for each in self._bands)
                 n_bytes = value.planes * value.row_bytes * most
-                self._gathered[row_value] = self.strips.strips.kept(n_bytes)
+                self._gathered[row_value] = self.strips.kept(n_bytes)
             yield self._moved(row_value, rows, self._gathered[row_value])
         if self._added is not None:
             yield self._moved(self._added, band.result, self._result)
