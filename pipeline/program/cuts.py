@@ -1,6 +1,6 @@
 """What a region is: pieces that follow each other, and what is made of them at a time."""
 
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from pydantic import NonNegativeInt, PositiveInt
@@ -16,16 +16,13 @@ class RegionError(Exception):
     """These pieces cannot run so; the message says why."""
 
 
-class _Cut(Record):
-    __slots__ = ()
-
-    def __post_init__(self) -> None:
-        if any(isinstance(size, int) and size < 1 for size in astuple(self)):  # type: ignore[call-overload]
-            raise RegionError(f"{self}: at least one of each at a time")
+def _check(*sizes: int) -> None:
+    if min(sizes) < 1:
+        raise RegionError(f"{sizes} at a time: at least one of each")
 
 
 @dataclass(frozen=True, slots=True)
-class Rows(_Cut):
+class Rows(Record):
     """So many rows of the last operator's output (seed 001)."""
 
     rows: PositiveInt
@@ -33,9 +30,12 @@ class Rows(_Cut):
     #: Whether what lies outside is read row by row, so that a request's own array may be asked for them.
     takes_rows: ClassVar[bool] = True
 
+    def __post_init__(self) -> None:
+        _check(self.rows)
+
 
 @dataclass(frozen=True, slots=True)
-class Boxes(_Cut):
+class Boxes(Record):
     """Tiles: so many columns of so many rows, which ``reuse`` what others made (seed 002)."""
 
     rows: PositiveInt
@@ -44,15 +44,21 @@ class Boxes(_Cut):
 
     takes_rows: ClassVar[bool] = False
 
+    def __post_init__(self) -> None:
+        _check(self.rows, self.columns)
+
 
 @dataclass(frozen=True, slots=True)
-class Channels(_Cut):
+class Channels(Record):
     """So many inner channels of a bottleneck, on bands of so many rows of its result (seed 004)."""
 
     channels: PositiveInt
     rows: PositiveInt
 
     takes_rows: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        _check(self.channels, self.rows)
 
 
 Cut = Rows | Boxes | Channels

@@ -116,6 +116,21 @@ def test_what_is_not_as_it_was_written_is_ignored(
     assert "ignored" in caplog.text
 
 
+@pytest.mark.parametrize(
+    "changed", ['"rows":2', '"cut":{}', '"cut":{"rows":0}', '"cut":{"rows":2,"groups":3}']
+)
+def test_a_region_of_another_form_is_never_taken_for_one(
+    changed: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "plans.json"
+    saved(opened(path), "auto 1 None")
+    text = path.read_text("utf-8")
+    assert '"cut":{"rows":2}' in text
+    path.write_text(text.replace('"cut":{"rows":2}', changed), "utf-8")
+    assert opened(path).get("auto 1 None") is None
+    assert "ignored" in caplog.text
+
+
 @pytest.mark.parametrize("content", [b"", b"{", b"\xff", b"[]", b'{"format_version": 2}', b"null"])
 def test_a_damaged_file_is_as_none(
     content: bytes, tmp_path: Path, caplog: pytest.LogCaptureFixture
