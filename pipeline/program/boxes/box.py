@@ -37,7 +37,8 @@ class Box:
 
     @property
     def pixels(self) -> int:
-        return len(self.rows) * len(self.columns)
+        rows, columns = self.rows.end - self.rows.first, self.columns.end - self.columns.first
+        return rows * columns if rows > 0 and columns > 0 else 0
 
     def through(self, down: Window, across: Window) -> "Box":
         """Return the box of an input that this is made of; it may reach outside of the input."""

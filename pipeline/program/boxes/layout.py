@@ -27,14 +27,14 @@ class Lying:
         return Area(
             self.row_value,
             self.strip,
-            len(rows),
-            len(columns),
+            rows.end - rows.first,
+            columns.end - columns.first,
             first_plane,
             planes,
             box.rows.first - rows.first,
-            len(box.rows),
+            box.rows.end - box.rows.first,
             box.columns.first - columns.first,
-            len(box.columns),
+            box.columns.end - box.columns.first,
             self.offset,
         )
 
