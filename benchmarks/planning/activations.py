@@ -30,7 +30,7 @@ from pipeline.planning.plan import Choice, Plan
 from pipeline.profiles.machine import this_machine
 from pipeline.profiles.profile import Profile
 from pipeline.profiles.profile_file import load_profile
-from pipeline.program.regions import Region
+from pipeline.program.cuts import Region
 from pipeline.schedule.architectures import ARCHITECTURES
 
 _SWEEPS = 10

@@ -32,7 +32,7 @@ from pipeline.measuring.sample_inputs import random_inputs
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice
 from pipeline.program.channels.groups import height
-from pipeline.program.regions import Channels, Region, RegionError
+from pipeline.program.cuts import Channels, Region, RegionError
 from pipeline.program.steps import planned_region
 from pipeline.schedule.architectures import ARCHITECTURES
 

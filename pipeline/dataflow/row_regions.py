@@ -14,7 +14,8 @@ from models.packs.manifest import Manifest
 from pipeline.dataflow.conversion import Overlap, graph_of, row_elements
 from pipeline.dataflow.csdf import Graph
 from pipeline.dataflow.schedules import Moment, moments
-from pipeline.program.regions import Call, Move, Region, RegionError, RegionPlan, Rows
+from pipeline.program.cuts import Region, RegionError, Rows
+from pipeline.program.region_plan import Call, Move, RegionPlan
 from pipeline.program.steps import planned_region, row_network
 
 

@@ -16,7 +16,7 @@ from models.packs.records.rows import RowValue
 from pipeline.devices.base import KernelError, Launch
 from pipeline.devices.pack_kernels import PackKernels, Part
 from pipeline.execution.lane_memory import LaneMemory
-from pipeline.program.regions import (
+from pipeline.program.region_plan import (
     Action,
     Area,
     Call,

@@ -27,7 +27,7 @@ from pipeline.planning.streaming import (
     streaming,
 )
 from pipeline.planning.units import Unit
-from pipeline.program.regions import Region
+from pipeline.program.cuts import Region
 from pipeline.program.stopping import go_on
 from pipeline.schedule.architectures import ARCHITECTURES, Architecture
 from pipeline.schedule.constraints import Steps, stages

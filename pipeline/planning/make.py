@@ -19,8 +19,8 @@ from pipeline.planning.streaming import (
 )
 from pipeline.planning.units import Unit, streamed_units
 from pipeline.planning.words import sized
+from pipeline.program.cuts import Region
 from pipeline.program.lives import lifetimes, never_whole, placed
-from pipeline.program.regions import Region
 from pipeline.program.sessions import session_bytes
 from pipeline.program.steps import (
     Step,

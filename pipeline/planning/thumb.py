@@ -13,7 +13,7 @@ from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice, Plan, PlanError
 from pipeline.planning.spaced_sizes import spaced
 from pipeline.planning.streaming import READ_BYTES, READS_IN_RING
-from pipeline.program.regions import Region
+from pipeline.program.cuts import Region
 from pipeline.schedule.architectures import Architecture
 
 # More ring than this gained nothing: three of the largest reads.

@@ -10,7 +10,8 @@ from models.packs.manifest import Manifest
 from models.packs.records.rows import RowOperator, RowValue
 from pipeline.profiles.interpolation import interpolated
 from pipeline.program.channels.groups import bottleneck_of
-from pipeline.program.regions import Channels, Region, RegionPlan
+from pipeline.program.cuts import Channels, Region
+from pipeline.program.region_plan import RegionPlan
 from pipeline.program.row_network import RowNetwork
 
 #: Numbers of rows that are measured; a smaller output has fewer.

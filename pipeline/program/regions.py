@@ -17,55 +17,9 @@ from pipeline.program.boxes.rows import KeptRows, RowStretch
 from pipeline.program.boxes.store import KeptBoxes
 from pipeline.program.boxes.tiles import TileStretch
 from pipeline.program.channels.plan import plan_channels
-from pipeline.program.cuts import (
-    Boxes,
-    Channels,
-    Cut,
-    Region,
-    RegionError,
-    Reuse,
-    Rows,
-)
-from pipeline.program.region_plan import (
-    Action,
-    Area,
-    Call,
-    Compute,
-    Fill,
-    Gather,
-    InStrip,
-    InValue,
-    Move,
-    Place,
-    RegionPlan,
-    Strip,
-    launches,
-)
+from pipeline.program.cuts import Boxes, Channels, Region, RegionError
+from pipeline.program.region_plan import RegionPlan
 from pipeline.program.row_network import RowNetwork
-
-__all__ = [
-    "Action",
-    "Area",
-    "Boxes",
-    "Call",
-    "Channels",
-    "Compute",
-    "Cut",
-    "Fill",
-    "Gather",
-    "InStrip",
-    "InValue",
-    "Move",
-    "Place",
-    "Region",
-    "RegionError",
-    "RegionPlan",
-    "Reuse",
-    "Rows",
-    "Strip",
-    "launches",
-    "plan_region",
-]
 
 
 def plan_region(network: RowNetwork, region: Region) -> RegionPlan:

@@ -2,16 +2,8 @@
 
 from typing import Protocol
 
-from pipeline.program.regions import (
-    Action,
-    Call,
-    Channels,
-    Compute,
-    Fill,
-    Gather,
-    Move,
-    RegionPlan,
-)
+from pipeline.program.cuts import Channels
+from pipeline.program.region_plan import Action, Call, Compute, Fill, Gather, Move, RegionPlan
 from pipeline.program.row_network import RowNetwork
 
 

@@ -15,7 +15,7 @@ from models.packs.records.decided import Chain
 from models.packs.records.pieces import Operand, Piece
 from models.packs.records.programs import Elementwise
 from models.packs.records.rows import RowOperator
-from pipeline.program.regions import Action, Area, Call, Compute, Fill, Gather, Move
+from pipeline.program.region_plan import Action, Area, Call, Compute, Fill, Gather, Move
 from pipeline.program.steps import MOVE_BYTES, Step, regions_of
 
 #: Of a session's bytes, those that it takes whatever it runs. Measured 19 to 23 KB.

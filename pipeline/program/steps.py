@@ -17,12 +17,9 @@ from models.packs.choice import (
 )
 from models.packs.manifest import Manifest
 from models.packs.records.pieces import Piece
-from pipeline.program.regions import (
-    Action,
-    Region,
-    RegionPlan,
-    plan_region,
-)
+from pipeline.program.cuts import Region
+from pipeline.program.region_plan import Action, RegionPlan
+from pipeline.program.regions import plan_region
 from pipeline.program.row_network import RowNetwork
 
 # What a copy of rows takes in Python: two views, and what holds them. Measured 450 bytes.

@@ -1,7 +1,7 @@
 """A configuration as regions of a pack: what the engine executes."""
 
 from models.packs.manifest import Manifest
-from pipeline.program.regions import Region
+from pipeline.program.cuts import Region
 from pipeline.tiles.configuration import Configuration
 from pipeline.tiles.layers import FusedLayer, TileError
 

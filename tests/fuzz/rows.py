@@ -6,7 +6,8 @@ Sketches refuse the same ones, and are right of the others.
 from models.packs.manifest import Manifest
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice
-from pipeline.program.regions import Area, Call, Fill, Move, Region, RegionError, Rows
+from pipeline.program.cuts import Region, RegionError, Rows
+from pipeline.program.region_plan import Area, Call, Fill, Move
 from pipeline.program.steps import Phase, RegionSteps, row_network
 from pipeline.schedule.architectures import ARCHITECTURES
 from tests.pipeline.program.promises import check_sketches

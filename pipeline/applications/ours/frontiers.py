@@ -20,7 +20,7 @@ from pipeline.planning.make import make_plan
 from pipeline.planning.partitions.plan import PipelinePlan
 from pipeline.planning.plan import Choice, Plan
 from pipeline.planning.rows.variants import ALL_STEPS
-from pipeline.program.regions import Region, RegionError
+from pipeline.program.cuts import Region, RegionError
 from pipeline.schedule.architectures import ARCHITECTURES
 
 #: So many points at least, where a network has as many plans.

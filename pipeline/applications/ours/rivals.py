@@ -11,9 +11,9 @@ from pipeline.applications.parts import Parts
 from pipeline.applications.placements import PLACEMENTS
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice, Plan
+from pipeline.program.cuts import Region, RegionError, Rows
 from pipeline.program.lives import lifetimes, placed
 from pipeline.program.partitions import Cuts
-from pipeline.program.regions import Region, RegionError, Rows
 from pipeline.program.row_network import RowNetwork
 from pipeline.program.steps import row_network
 from pipeline.schedule.architectures import ARCHITECTURES

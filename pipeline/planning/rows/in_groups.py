@@ -7,7 +7,9 @@ from models.packs.choice import BINDING_BYTES
 from models.packs.manifest import Manifest
 from models.packs.records.bottlenecks import Bottleneck
 from pipeline.program.channels.groups import height
-from pipeline.program.regions import Channels, Compute, Region, RegionError, RegionPlan, plan_region
+from pipeline.program.cuts import Channels, Region, RegionError
+from pipeline.program.region_plan import Compute, RegionPlan
+from pipeline.program.regions import plan_region
 from pipeline.program.row_network import RowNetwork
 from pipeline.program.row_times import RowTimes, phase_seconds
 from pipeline.program.steps import MOVE_BYTES, STEP_BYTES

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.planning.rows.in_groups import RegionInGroups
+from pipeline.program.cuts import Region, Rows
 from pipeline.program.lives import PAGE_BYTES
-from pipeline.program.regions import Region, Rows
 from pipeline.program.stopping import go_on
 
 Numbers = NDArray[np.int64]

@@ -9,7 +9,8 @@ from models.compiler import compile_onnx
 from models.errors import PackError
 from models.packs.pack import Pack, open_pack, read_pack
 from models.packs.target import host_target
-from pipeline.program.regions import Region, RegionError, Rows, plan_region
+from pipeline.program.cuts import Region, RegionError, Rows
+from pipeline.program.regions import plan_region
 from pipeline.program.row_network import RowNetwork
 from tests.models.nets import NETS, written
 from tests.models.packs.documents import Document, read_document, write_document

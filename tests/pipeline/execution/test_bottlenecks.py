@@ -30,8 +30,8 @@ from pipeline.planning.plan import Choice
 from pipeline.planning.rows.explain import explain_regions
 from pipeline.planning.rows.in_groups import group_regions
 from pipeline.program.channels.groups import bottleneck_of, groups, height
+from pipeline.program.cuts import Channels, Region, RegionError
 from pipeline.program.partitions import Cuts
-from pipeline.program.regions import Channels, Region, RegionError
 from pipeline.program.steps import planned_region
 from pipeline.schedule.architectures import ARCHITECTURES
 from tests.models.nets import inputs_for

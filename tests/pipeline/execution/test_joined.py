@@ -18,7 +18,7 @@ from pipeline.execution.opened import opened
 from pipeline.planning.joining.joined import apart, joined
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice, Plan
-from pipeline.program.regions import Region, Rows
+from pipeline.program.cuts import Region, Rows
 from pipeline.schedule.architectures import ARCHITECTURES
 from pipeline.schedule.trace import TraceEvent
 from pipeline.schedule.validator import violations

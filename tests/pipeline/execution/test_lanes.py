@@ -29,7 +29,7 @@ from pipeline.execution.lanes import Lane, LaneRun
 from pipeline.execution.leases import SharedArena
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice
-from pipeline.program.regions import Region, Rows
+from pipeline.program.cuts import Region, Rows
 from pipeline.schedule.architectures import ARCHITECTURES
 from tests.pipeline.execution.hooked import HookedDevice
 from tests.pipeline.small import small_pack

@@ -26,8 +26,9 @@ from pipeline.fitting.row_variants import row_variants
 from pipeline.planning.make import make_plan
 from pipeline.planning.partitions.plan import pipeline_plan
 from pipeline.planning.plan import Choice
+from pipeline.program.cuts import Boxes, Region, Rows
 from pipeline.program.partitions import Cuts
-from pipeline.program.regions import Action, Boxes, Move, Region, Rows
+from pipeline.program.region_plan import Action, Move
 from pipeline.program.steps import planned_region, row_network
 from pipeline.schedule.architectures import ARCHITECTURES
 from pipeline.tiles.tiled_pack import tiled_pack

@@ -15,7 +15,8 @@ from models.packs.target import host_target
 from pipeline.devices.cpu import CpuDevice
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice
-from pipeline.program.regions import Boxes, Region, RegionError, Reuse, Rows, plan_region
+from pipeline.program.cuts import Boxes, Region, RegionError, Reuse, Rows
+from pipeline.program.regions import plan_region
 from pipeline.program.steps import planned_region, row_network
 from pipeline.schedule.architectures import ARCHITECTURES
 from pipeline.tiles.configuration import parse

@@ -13,7 +13,7 @@ from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice
 from pipeline.profiles.profile import Profile
 from pipeline.profiles.row_kernels import first_key
-from pipeline.program.regions import Region, Rows
+from pipeline.program.cuts import Region, Rows
 from pipeline.program.steps import row_network
 from pipeline.schedule.architectures import ARCHITECTURES
 from tests.pipeline.made_profiles import always, profile

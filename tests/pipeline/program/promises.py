@@ -3,7 +3,9 @@
 from contextlib import suppress
 
 from models.packs.manifest import Manifest
-from pipeline.program.regions import Region, RegionError, RegionPlan, Rows, plan_region
+from pipeline.program.cuts import Region, RegionError, Rows
+from pipeline.program.region_plan import RegionPlan
+from pipeline.program.regions import plan_region
 from pipeline.program.row_network import RowNetwork
 from pipeline.program.sketching.sketches import MOST_PHASES, Sketch, sketches
 

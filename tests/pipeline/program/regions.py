@@ -2,7 +2,8 @@
 
 from random import Random
 
-from pipeline.program.regions import Cut, Region, RegionError, Rows, plan_region
+from pipeline.program.cuts import Cut, Region, RegionError, Rows
+from pipeline.program.regions import plan_region
 from pipeline.program.row_network import RowNetwork
 
 _ROWS = (1, 1, 2, 3, 4, 7, 16, 40)

@@ -21,8 +21,10 @@ from pipeline.planning.offsets.problem import Placement
 from pipeline.planning.offsets.validator import violations as overlaps
 from pipeline.planning.plan import Choice, Plan
 from pipeline.program import steps
+from pipeline.program.cuts import Region, Rows
 from pipeline.program.lives import lifetimes, never_whole
-from pipeline.program.regions import Call, Move, Region, RegionPlan, Rows, plan_region
+from pipeline.program.region_plan import Call, Move, RegionPlan
+from pipeline.program.regions import plan_region
 from pipeline.program.row_network import RowNetwork
 from pipeline.program.steps import (
     Phase,

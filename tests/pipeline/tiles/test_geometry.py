@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from models.network.windows import Window
 from pipeline.program.boxes.box import Box, Interval, without
-from pipeline.program.regions import Reuse
+from pipeline.program.cuts import Reuse
 from pipeline.tiles.configuration import Group, Tiling
 from pipeline.tiles.geometry import GroupBoxes, up_tile, whole_macs
 from pipeline.tiles.layers import FusedLayer

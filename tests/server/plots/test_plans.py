@@ -7,8 +7,8 @@ from models.packs.pack import Pack, open_pack
 from pipeline.fitting.frontier import POINTS, frontier
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice
+from pipeline.program.cuts import Region, Rows
 from pipeline.program.lives import lifetimes
-from pipeline.program.regions import Region, Rows
 from pipeline.schedule.architectures import ARCHITECTURES
 from server.plots.plans import arena_picture, frontier_picture
 from tests.pipeline.small import small_pack

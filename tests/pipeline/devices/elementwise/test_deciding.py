@@ -23,8 +23,8 @@ from pipeline.planning.joining.joined import joined
 from pipeline.planning.make import make_plan
 from pipeline.planning.partitions.plan import pipeline_plan
 from pipeline.planning.plan import Choice, Plan
+from pipeline.program.cuts import Boxes, Cut, Region, Rows
 from pipeline.program.partitions import Cuts
-from pipeline.program.regions import Boxes, Cut, Region, Rows
 from pipeline.program.sessions import Opened, opened_by
 from pipeline.program.steps import row_network
 from pipeline.schedule.architectures import ARCHITECTURES

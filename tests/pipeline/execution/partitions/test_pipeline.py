@@ -31,8 +31,8 @@ from pipeline.execution.opened import open_pipeline, opened
 from pipeline.planning.make import make_plan
 from pipeline.planning.partitions.plan import PipelinePlan, pipeline_plan
 from pipeline.planning.plan import Choice
+from pipeline.program.cuts import Region, Rows
 from pipeline.program.partitions import Cuts
-from pipeline.program.regions import Region, Rows
 from pipeline.program.row_network import RowNetwork
 from pipeline.schedule.architectures import ARCHITECTURES
 from tests.examples import examples
