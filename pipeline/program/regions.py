@@ -13,8 +13,8 @@ rows of the old one are then *loaded*, once, before rows of the new one take the
 from functools import partial
 
 from pipeline.program.boxes.plan import planned
-from pipeline.program.boxes.rows import KeptRows, RowStretch
-from pipeline.program.boxes.store import KeptBoxes
+from pipeline.program.boxes.rows import RowStretch, kept_between_phases
+from pipeline.program.boxes.store import kept_between_tiles
 from pipeline.program.boxes.tiles import TileStretch
 from pipeline.program.channels.plan import plan_channels
 from pipeline.program.cuts import Boxes, Channels, Region, RegionError
@@ -36,11 +36,15 @@ def plan_region(network: RowNetwork, region: Region) -> RegionPlan:
     if operators is None:
         raise RegionError(f"pieces {region.first_piece} to {region.end_piece} do not run on rows")
     if isinstance(cut, Boxes):
-        return planned(TileStretch(network, region, operators, cut), KeptBoxes)
-    plan = planned(RowStretch(network, region, operators, cut.rows, saving=True), KeptRows)
+        return planned(TileStretch(network, region, operators, cut), kept_between_tiles)
+    plan = planned(
+        RowStretch(network, region, operators, cut.rows, saving=True), kept_between_phases
+    )
     if not plan.over:
         return plan
-    other = planned(RowStretch(network, region, operators, cut.rows, saving=False), KeptRows)
+    other = planned(
+        RowStretch(network, region, operators, cut.rows, saving=False), kept_between_phases
+    )
     return min(other, plan, key=partial(_size, network))
 
 

@@ -3,6 +3,7 @@
 Only how long each is in use is decided here; how large it is, what happens there tells (phases.py).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -37,6 +38,28 @@ class Lying:
             box.columns.end - box.columns.first,
             self.offset,
         )
+
+
+class Keeping:
+    """What phases keep for later ones, and where."""
+
+    def __init__(self) -> None:
+        self._held: dict[tuple[int, int], list[Lying]] = {}
+        self._put: dict[tuple[int, int], list[Lying]] = {}
+
+    def add_held(self, phase: int, place: Lying) -> None:
+        """Have ``place`` hold something in ``phase`` that earlier ones made."""
+        self._held.setdefault((phase, place.row_value), []).append(place)
+
+    def add_put(self, phase: int, position: int, place: Lying) -> None:
+        """Have what ``place`` should hold put there in ``phase`` after operator ``position``."""
+        self._put.setdefault((phase, position), []).append(place)
+
+    def held(self, phase: int, value: int) -> Sequence[Lying]:
+        return self._held.get((phase, value), ())
+
+    def put(self, phase: int, position: int) -> Sequence[Lying]:
+        return self._put.get((phase, position), ())
 
 
 class Layout:

@@ -1,24 +1,13 @@
 """What happens in a region, phase by phase: boxes are loaded, gathered, computed, copied out and kept."""
 
-from collections.abc import Iterator, Sequence
-from typing import Protocol
+from collections.abc import Iterator
 
 from models.packs.records.rows import RowInput
 from pipeline.program.boxes.box import Box, Interval, common, without
-from pipeline.program.boxes.layout import Layout, Lying
+from pipeline.program.boxes.layout import Keeping, Layout, Lying
 from pipeline.program.boxes.stretch import Stretch
 from pipeline.program.region_plan import Action, Call, Fill, Move
 from pipeline.program.row_network import Part
-
-
-class Keeping(Protocol):
-    """What phases keep for later ones, and where."""
-
-    def held(self, value: int, phase: int) -> Sequence[Lying]:
-        """Return where boxes of ``value`` lie that earlier phases made."""
-
-    def updated(self, phase: int, position: int) -> Iterator[tuple[int, Lying]]:
-        """Yield what is put where after operator ``position``, values and places."""
 
 
 class Phases:
@@ -38,8 +27,8 @@ class Phases:
                 yield from self._load(value)
             for slot, box in enumerate(self._stretch.inside[item.output].boxes[number]):
                 yield from self._run(position, slot, box)
-            for value, place in self._keeping.updated(number, position):
-                yield from self._put(self._itself(value), place.box, place)
+            for place in self._keeping.put(number, position):
+                yield from self._put(self._itself(place.row_value), place.box, place)
 
     def _load(self, value: int) -> Iterator[Action]:
         planes = self._stretch.network.values[value].planes
@@ -99,7 +88,7 @@ class Phases:
         if inside is None or inside.whole:
             yield self._whole(value), wanted
             return
-        places = [*self._keeping.held(value, self._now)]
+        places = [*self._keeping.held(self._now, value)]
         for slot, box in enumerate(inside.boxes[self._now]):
             places.append(Lying(value, self._layout.made[value, slot], box))
         for place in places:

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import TypeVar
 
-from pipeline.program.boxes.layout import Layout
-from pipeline.program.boxes.phases import Keeping, Phases
+from pipeline.program.boxes.layout import Keeping, Layout
+from pipeline.program.boxes.phases import Phases
 from pipeline.program.boxes.stretch import Stretch
 from pipeline.program.region_plan import RegionPlan, with_equal_as_one
 

@@ -1,13 +1,12 @@
 """Regions on rows: boxes that span all columns, each made once, in order; what is loaded, what is kept."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from functools import cached_property
 
 import numpy as np
 
 from pipeline.program.boxes.box import Box, Interval
-from pipeline.program.boxes.layout import Layout, Lying
+from pipeline.program.boxes.layout import Keeping, Layout, Lying
 from pipeline.program.boxes.stretch import Inside, Stretch
 from pipeline.program.cuts import Region
 from pipeline.program.loading import Written, needed_loadings, saving_loadings
@@ -97,57 +96,28 @@ class RowStretch(Stretch):
         return [Interval(*pair) for pair in pairs], bool((start < made.first).any())
 
 
-@dataclass(slots=True)
-class _Kept:
-    """The rows ``left`` after each phase, in one of ``strips``: that of ``turn``, as ``now`` says."""
-
-    strips: Sequence[int]
-    left: Sequence[Interval]
-    turn: int = 0
-    now: Lying | None = None
-
-
-class KeptRows:
-    """What phases keep for later ones: of each value in strips of its own.
+def kept_between_phases(stretch: RowStretch, layout: Layout) -> Keeping:
+    """Return what phases keep for later ones: of each value in strips of its own.
 
     These are two where rows move from one to the other, one where they are kept for one phase at most.
     """
-
-    def __init__(self, stretch: RowStretch, layout: Layout) -> None:
-        self._stretch = stretch
-        self._layout = layout
-        self._kept: dict[int, _Kept] = {}
-        self._updates: list[list[int]] = [[] for _ in stretch.items]
-        for value, inside in stretch.inside.items():
-            readers = stretch.gathering(value)
-            if not readers or inside.whole:
-                continue
-            left, waits = stretch.left(value)
-            if any(left):
-                strips = [layout.strips.kept() for _ in range(2 if waits else 1)]
-                update = max([inside.maker, *(position for position, _ in readers)])
-                layout.strips.prolong(layout.made[value, 0], update + 1)
-                self._kept[value] = _Kept(strips, left)
-                self._updates[update].append(value)
-
-    def held(self, value: int, phase: int) -> Sequence[Lying]:
-        """Return where rows of earlier phases lie."""
-        kept = self._kept.get(value)
-        return () if kept is None or kept.now is None else (kept.now,)
-
-    def updated(self, phase: int, position: int) -> Iterator[tuple[int, Lying]]:
-        """Yield what is to be kept after operator ``position``, and where.
-
-        Whoever asks puts it there before the next: it may be made of what was kept until then.
-        """
-        for value in self._updates[position]:
-            kept = self._kept[value]
-            left = kept.left[phase]
-            before = Interval(0, 0) if kept.now is None else kept.now.box.rows
-            if not self._stretch.inside[value].boxes[phase] and left == before:
-                continue
-            kept.turn = (kept.turn + 1) % len(kept.strips)
-            box = Box(left, self._stretch.all_of(value).columns)
-            place = self._layout.place(value, kept.strips[kept.turn], box)
-            yield value, place
-            kept.now = place
+    keeping = Keeping()
+    for value, inside in stretch.inside.items():
+        readers = stretch.gathering(value)
+        if not readers or inside.whole:
+            continue
+        left, waits = stretch.left(value)
+        if not any(left):
+            continue
+        strips = [layout.strips.kept() for _ in range(2 if waits else 1)]
+        update = max([inside.maker, *(position for position, _ in readers)])
+        layout.strips.prolong(layout.made[value, 0], update + 1)
+        columns = stretch.all_of(value).columns
+        turn, now = 0, Lying(value, strips[0], Box(Interval(0, 0), columns))
+        for phase, (rows, new) in enumerate(zip(left, inside.boxes, strict=True)):
+            keeping.add_held(phase, now)
+            if new or rows != now.box.rows:
+                turn = (turn + 1) % len(strips)
+                now = layout.place(value, strips[turn], Box(rows, columns))
+                keeping.add_put(phase, update, now)
+    return keeping

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from pipeline.program.boxes.box import Box, common, hull
-from pipeline.program.boxes.layout import Layout, Lying
+from pipeline.program.boxes.layout import Keeping, Layout
 from pipeline.program.boxes.tiles import TileStretch
 
 _ALIGNMENT = 64
@@ -23,31 +23,21 @@ class Kept:
     reader: int
 
 
-class KeptBoxes:
-    """What tiles of ``stretch`` keep; what lies whole somewhere is read from there."""
-
-    def __init__(self, stretch: TileStretch, layout: Layout) -> None:
-        self._stretch = stretch
-        kept = [*_kept(stretch)] if stretch.cut.reuse != "none" else []
-        sizes = [layout.n_bytes(item.row_value, item.box) for item in kept]
-        offsets, n_bytes = placed_boxes(kept, sizes)
-        self._by: dict[tuple[int, int], list[Lying]] = {}
-        self._for: dict[tuple[int, int], list[Lying]] = {}
-        store = layout.strips.kept(n_bytes) if n_bytes else -1
-        for item, offset in zip(kept, offsets, strict=True):
-            place = layout.place(item.row_value, store, item.box, offset)
-            self._by.setdefault((item.row_value, item.maker), []).append(place)
-            self._for.setdefault((item.row_value, item.reader), []).append(place)
-
-    def held(self, value: int, phase: int) -> Sequence[Lying]:
-        """Return where boxes of earlier tiles lie that this one takes."""
-        return self._for.get((value, phase), ())
-
-    def updated(self, phase: int, position: int) -> Iterator[tuple[int, Lying]]:
-        """Yield what of the output of operator ``position`` is kept, and where."""
-        value = self._stretch.items[position].output
-        for place in self._by.get((value, phase), ()):
-            yield value, place
+def kept_between_tiles(stretch: TileStretch, layout: Layout) -> Keeping:
+    """Return what tiles keep for later ones; what lies whole somewhere is read from there."""
+    keeping = Keeping()
+    kept = [*_kept(stretch)] if stretch.cut.reuse != "none" else []
+    offsets, n_bytes = placed_boxes(
+        kept, [layout.n_bytes(item.row_value, item.box) for item in kept]
+    )
+    if not n_bytes:
+        return keeping
+    store = layout.strips.kept(n_bytes)
+    for item, offset in zip(kept, offsets, strict=True):
+        place = layout.place(item.row_value, store, item.box, offset)
+        keeping.add_put(item.maker, stretch.inside[item.row_value].maker, place)
+        keeping.add_held(item.reader, place)
+    return keeping
 
 
 def _kept(stretch: TileStretch) -> Iterator[Kept]:
