@@ -2,21 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from itertools import pairwise
 
 from models.packs.manifest import Manifest
 from models.packs.records.bottlenecks import Bottleneck, GroupInput, GroupOperator
 from models.packs.records.rows import RowValue
 from pipeline.program.boxes.box import Interval, around
 from pipeline.program.cuts import RegionError
-
-
-@dataclass(frozen=True, slots=True)
-class Group:
-    """Inner channels [first, first + count)."""
-
-    first: int
-    count: int
 
 
 def bottleneck_of(manifest: Manifest, pieces: range) -> Bottleneck:
@@ -31,16 +23,15 @@ def bottleneck_of(manifest: Manifest, pieces: range) -> Bottleneck:
     raise RegionError(f"pieces {pieces.start} to {pieces.stop} are no bottleneck")
 
 
-def groups(item: Bottleneck, most: int) -> list[Group]:
-    """Return all channels in groups of ``most``, the last ones in smaller sizes that there are."""
-    sizes = [size for size in reversed(item.sizes) if size <= most]
-    counts: list[int] = []
-    left = item.channels
-    for size in sizes:
-        counts += [size] * (left // size)
-        left %= size
-    starts = accumulate(counts, initial=0)
-    return [Group(first, count) for first, count in zip(starts, counts, strict=False)]
+def groups(item: Bottleneck, most: int) -> list[Interval]:
+    """Return all inner channels in groups of ``most``, the last ones in smaller sizes that there are."""
+    found: list[Interval] = []
+    first = 0
+    for size in reversed([size for size in item.sizes if size <= most]):
+        while item.channels - first >= size:
+            found.append(Interval(first, first + size))
+            first += size
+    return found
 
 
 def passes(item: Bottleneck) -> list[list[int]]:

@@ -17,7 +17,6 @@ from pipeline.program.boxes.box import Box, Interval
 from pipeline.program.boxes.layout import Lying
 from pipeline.program.channels.groups import (
     Band,
-    Group,
     bands,
     bottleneck_of,
     edges,
@@ -128,7 +127,7 @@ class _Phases:
     def _weights(self) -> int:
         """The strip of the weights that add up one group."""
         outputs = self._item.operators[-1].shape[1]
-        most = max(group.count for group in self._groups)
+        most = max(len(group) for group in self._groups)
         return self.strips.during_pass(len(self._passes) - 1, _FLOAT_BYTES * outputs * most)
 
     def all(self) -> Iterator[list[Action]]:
@@ -146,7 +145,7 @@ class _Phases:
                 yield [self._put(band)]
 
     def _of_group(
-        self, turn: int, numbers: Sequence[int], group: Group, band: Band
+        self, turn: int, numbers: Sequence[int], group: Interval, band: Band
     ) -> Iterator[Action]:
         """Yield what is done for a group; weights are gathered first, so that kernels follow each other."""
         *made, last = numbers
@@ -158,29 +157,29 @@ class _Phases:
         else:
             yield from (self._each(turn, number, group, band) for number in numbers)
 
-    def _each(self, turn: int, number: int, group: Group, band: Band) -> Compute:
+    def _each(self, turn: int, number: int, group: Interval, band: Band) -> Compute:
         operator = self._item.operators[number]
         rows = band.made[number]
         _, _, _, width = operator.shape
         strip = self.strips.of_operator[turn, number]
         inputs = tuple(self._input(turn, taken, group, band) for taken in operator.inputs)
         if operator.kind == "mean":
-            place = InStrip(strip, (1, group.count, 1, 1), _FLOAT_BYTES * group.first)
+            place = InStrip(strip, (1, len(group), 1, 1), _FLOAT_BYTES * group.first)
             return Compute(number, operator.graphs[0], inputs, place)
-        size = self._item.sizes.index(group.count)
+        size = self._item.sizes.index(len(group))
         graph = operator.graphs[4 * size + edges(operator, rows)]
-        return Compute(number, graph, inputs, InStrip(strip, (1, group.count, len(rows), width)))
+        return Compute(number, graph, inputs, InStrip(strip, (1, len(group), len(rows), width)))
 
     def _once(self, turn: int, number: int) -> Compute:
         operator = self._item.operators[number]
-        everything = Group(0, self._item.channels)
+        everything = Interval(0, self._item.channels)
         inputs = tuple(
             self._input(turn, taken, everything, self._bands[0]) for taken in operator.inputs
         )
         place = InStrip(self.strips.of_operator[turn, number], operator.shape)
         return Compute(number, operator.graphs[0], inputs, place)
 
-    def _sum(self, turn: int, part: Place, group: Group, band: Band) -> Compute:
+    def _sum(self, turn: int, part: Place, group: Interval, band: Band) -> Compute:
         number = len(self._item.operators) - 1
         made, _, *others = self._item.operators[number].inputs
         inputs = [self._input(turn, made, group, band), part]
@@ -194,21 +193,21 @@ class _Phases:
             inputs.append(target if fetched else self._input(turn, taken, group, band))
         return Compute(number, first, tuple(inputs), target)
 
-    def _part(self, taken: GroupInput, group: Group) -> tuple[Place, list[Action]]:
+    def _part(self, taken: GroupInput, group: Interval) -> tuple[Place, list[Action]]:
         """Return where the weights of a group's inputs lie, and how they come there."""
         weights = taken.weights
         assert weights is not None  # models/packs/bottleneck_checks.py
         outputs, inputs = weights.shape[:2]
         block = self._network.manifest.target.block
-        shape = (outputs, group.count, 1, 1)
+        shape = (outputs, len(group), 1, 1)
         first = group.first // block
         if outputs == block:
             offset = weights.offset + _FLOAT_BYTES * group.first * block
             return replace(weights, offset=offset, shape=shape), []
         source = replace(weights, shape=(outputs // block, inputs // block, block * block))
         place = InStrip(self._weights, shape)
-        blocks = first, first + group.count // block
-        held = InStrip(self._weights, (outputs // block, group.count // block, block * block))
+        blocks = first, first + len(group) // block
+        held = InStrip(self._weights, (outputs // block, len(group) // block, block * block))
         return place, [Gather(source, blocks, held)]
 
     def _target(self, band: Band) -> InStrip | InValue:
@@ -216,7 +215,7 @@ class _Phases:
         shape = (1, channels, len(band.result), width)
         return InValue(self._item.output, shape) if self._whole else InStrip(self._result, shape)
 
-    def _input(self, turn: int, taken: GroupInput, group: Group, band: Band) -> Place:
+    def _input(self, turn: int, taken: GroupInput, group: Interval, band: Band) -> Place:
         if taken.weights is not None:
             return _of_weights(taken.weights, taken.axis == "channels", group)
         if taken.row_value is not None:
@@ -226,15 +225,15 @@ class _Phases:
         if made.kind == "each":
             _, _, _, width = made.shape
             strip = self.strips.of_operator[turn, taken.made]
-            return InStrip(strip, (1, group.count, len(band.made[taken.made]), width))
+            return InStrip(strip, (1, len(group), len(band.made[taken.made]), width))
         strip = next(
             strip for (_, number), strip in self.strips.of_operator.items() if number == taken.made
         )
         if taken.axis == "factors":
-            return InStrip(strip, (group.count, 1, 1, 1), _FLOAT_BYTES * group.first)
+            return InStrip(strip, (len(group), 1, 1, 1), _FLOAT_BYTES * group.first)
         return InStrip(strip, made.shape)
 
-    def _source(self, taken: GroupInput, group: Group, band: Band) -> Place:
+    def _source(self, taken: GroupInput, group: Interval, band: Band) -> Place:
         """Return where a group finds what it needs of a row value."""
         assert taken.row_value is not None
         _, channels, _, width = self._network.values[taken.row_value].shape
@@ -242,7 +241,7 @@ class _Phases:
         if taken.axis is None:
             shape, offset = (1, channels, rows, width), 0
         else:
-            shape = (1, group.count, rows, width)
+            shape = (1, len(group), rows, width)
             offset = _FLOAT_BYTES * group.first * rows * width
         if self._whole:
             return InValue(taken.row_value, shape, offset)
@@ -279,12 +278,12 @@ class _Phases:
         return whole, held
 
 
-def _of_weights(weights: Operand, by_channel: bool, group: Group) -> Operand:
+def _of_weights(weights: Operand, by_channel: bool, group: Interval) -> Operand:
     """Return the weights of a group, which lie together, or all of them."""
     if not by_channel:
         return weights
     axis = next(axis for axis, length in enumerate(weights.shape) if length > 1)
     own = weights.n_bytes // weights.shape[axis]
-    shape = (*weights.shape[:axis], group.count, *weights.shape[axis + 1 :])
+    shape = (*weights.shape[:axis], len(group), *weights.shape[axis + 1 :])
     assert math.prod(weights.shape[:axis]) == 1
     return replace(weights, offset=weights.offset + own * group.first, shape=shape)

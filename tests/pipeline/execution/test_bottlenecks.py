@@ -191,10 +191,10 @@ def test_every_channel_is_made_once(tmp_path: Path) -> None:
         for size in item.sizes:
             found = groups(item, size)
             assert [group.first for group in found] == [
-                sum(group.count for group in found[:number]) for number in range(len(found))
+                sum(len(group) for group in found[:number]) for number in range(len(found))
             ]
-            assert sum(group.count for group in found) == item.channels
-            assert all(group.count in item.sizes for group in found)
+            assert sum(len(group) for group in found) == item.channels
+            assert all(len(group) in item.sizes for group in found)
 
 
 def test_the_smallest_plan_of_a_gated_network_runs_in_groups(tmp_path: Path) -> None:
