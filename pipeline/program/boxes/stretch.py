@@ -38,10 +38,10 @@ class Inside:
 class Stretch(ABC):
     """What is known of ``region`` before anything has a place.
 
-    ``items``: its operators, numbers ``operators`` of the network. ``inside``: what they make, and
-    what is loaded, by row value. ``parts``: what
-    each value that they read is of others. ``outside``: what is read and made elsewhere. ``written``: what
-    is put to where it lies whole. ``over``: pairs of values, what is written over what to save memory.
+    ``items``: its operators, numbers ``operators`` of the network. ``inside``: what they make, and what is
+    loaded, by row value. ``parts``: what each value that they read is of others. ``outside``: what they
+    read and others make. ``written``: what is put to where it lies whole. ``over``: pairs of values, what
+    is written over what to save memory.
 
     Raises:
         RegionError: it would copy what is made outside, write two values to the same memory, read what it
