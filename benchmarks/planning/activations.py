@@ -29,9 +29,9 @@ from pipeline.planning.plan import Choice, Plan
 from pipeline.profiles.machine import this_machine
 from pipeline.profiles.profile import Profile
 from pipeline.profiles.profile_file import load_profile
+from pipeline.program.cuts import Region
 from pipeline.program.prepare import prepare
 from pipeline.program.program import Program
-from pipeline.program.regions import Region
 from pipeline.schedule.architectures import ARCHITECTURES
 
 _SWEEPS = 10
@@ -86,7 +86,7 @@ def measure(path: Path, share: float, blocks: int) -> dict[str, Any]:
                 runs = (engine.answer(inputs, checksums)[1] for _ in range(_SWEEPS))
                 found.extend(run.delay_seconds for run in runs)
     medians = [statistics.median(found) for found in seconds]
-    regions = [(each.first_piece, each.end_piece, each.rows) for each in halved.choice.regions]
+    regions = [(each.first_piece, each.end_piece, each.cut.rows) for each in halved.choice.regions]
     return figures | {
         "rows_bytes": _activations(halved),
         "whole_seconds": medians[0],

@@ -31,9 +31,9 @@ from pipeline.measuring.sample_inputs import random_inputs
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice
 from pipeline.program.channels.groups import height
+from pipeline.program.cuts import Channels, Region, RegionError
 from pipeline.program.prepare import prepare
 from pipeline.program.program import Program
-from pipeline.program.regions import Region, RegionError
 from pipeline.program.steps import planned_region
 from pipeline.schedule.architectures import ARCHITECTURES
 
@@ -126,8 +126,8 @@ def _region(program: Program, item: Bottleneck, channels: int, count: int) -> Re
     """Return a bottleneck in as many bands as are wanted; in one where all rows are needed at once."""
     size = max((each for each in item.sizes if each <= channels), default=item.sizes[0])
     rows = height(item.operators[-1])
-    whole = Region(item.first_piece, item.end_piece, rows, channels=size)
-    banded = Region(item.first_piece, item.end_piece, -(-rows // count), channels=size)
+    whole = Region(item.first_piece, item.end_piece, Channels(size, rows))
+    banded = Region(item.first_piece, item.end_piece, Channels(size, -(-rows // count)))
     try:
         planned_region(program, banded)
     except RegionError:

@@ -13,8 +13,9 @@ from models.geometry.of_pack import PackCnn
 from pipeline.dataflow.conversion import Overlap, graph_of, row_elements
 from pipeline.dataflow.csdf import Graph
 from pipeline.dataflow.schedules import Moment, moments
+from pipeline.program.cuts import Region, RegionError, Rows
 from pipeline.program.program import Program
-from pipeline.program.regions import Call, Move, Region, RegionError, RegionPlan
+from pipeline.program.region_plan import Call, Move, RegionPlan
 from pipeline.program.steps import planned_region, row_network
 
 
@@ -39,7 +40,7 @@ def row_regions(program: Program, rows: int = 1) -> tuple[Region, ...]:
 
 def _longest(program: Program, start: int, ends: Iterable[int], rows: int) -> Region | None:
     for end in ends:
-        region = Region(start, end, rows)
+        region = Region(start, end, Rows(rows))
         try:
             planned_region(program, region)
         except RegionError:

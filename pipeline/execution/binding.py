@@ -5,13 +5,13 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from models.packs.records.pieces import Piece
-from pipeline.devices.base import Device, DeviceError, KernelError, Launch, nothing
+from pipeline.devices.base import Device, DeviceError, Launch, nothing
 from pipeline.devices.memory import Memory
 from pipeline.devices.pack_kernels import PackKernels, Placed
 from pipeline.execution.engine_memory import EngineMemory
 from pipeline.execution.lane_memory import LaneMemory
 from pipeline.execution.lanes import LaneRun
-from pipeline.execution.phases import PhaseBinder
+from pipeline.execution.phases import PhaseBinder, named
 from pipeline.planning.plan import Plan
 from pipeline.program.decided import takes_rows
 from pipeline.program.program import Program
@@ -104,7 +104,7 @@ class _Binder:
         name = f"{self._name(pieces[0])} to {self._name(pieces[-1])}"
         with _naming(name):
             launch = self._kernels.of_program.run(list(map(self._placed, pieces)), self._scratch)
-        return _named(launch, name)
+        return named(launch, name)
 
     def _placed(self, piece: Piece) -> Placed:
         return Placed(
@@ -122,7 +122,7 @@ class _Binder:
     def _piece(self, piece: Piece) -> Launch:
         name = self._name(piece)
         with _naming(name):
-            return _named(self._resident(piece) if piece.resident else self._alone(piece), name)
+            return named(self._resident(piece) if piece.resident else self._alone(piece), name)
 
     def _resident(self, piece: Piece) -> Launch:
         kernel = self._kernels.device.load(self._program.pack.graphs[piece.graph])
@@ -160,15 +160,3 @@ def _naming(name: str) -> Iterator[None]:
         yield
     except DeviceError as exc:
         raise type(exc)(f"{name}: {exc}") from exc
-
-
-def _named(launch: Launch, name: str) -> Launch:
-    """Return ``launch`` with errors that say where."""
-
-    def named() -> None:
-        try:
-            launch()
-        except KernelError as exc:
-            raise type(exc)(f"{name}: {exc}") from exc
-
-    return named

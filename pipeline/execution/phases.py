@@ -16,7 +16,7 @@ from pipeline.devices.base import KernelError, Launch
 from pipeline.devices.pack_kernels import PackKernels, Part
 from pipeline.execution.lane_memory import LaneMemory
 from pipeline.program.program import Program
-from pipeline.program.regions import (
+from pipeline.program.region_plan import (
     Action,
     Area,
     Call,
@@ -93,18 +93,17 @@ class PhaseBinder:
         inputs += [self._memory.array(operand) for operand in operator.weights]
         output = self._strip(call.output)
         launch = self._kernels.row_operator(call.operator, call.graph, inputs, output)
-        return _named(launch, self._name(operator.first_piece))
+        return named(launch, self._name(operator.first_piece))
 
     def _compute(self, actions: Sequence[Compute]) -> Launch:
         parts = [
             Part(action.graph, list(map(self._placed, action.inputs)), self._placed(action.output))
             for action in actions
         ]
-        pieces = self._region.plan.region
-        return _named(
+        pieces = self._region.plan.region.pieces
+        return named(
             self._kernels.graphs(parts),
-            f"{self._name(pieces.first_piece)} to {self._name(pieces.end_piece - 1)}, in groups "
-            f"of {pieces.channels} channels",
+            f"{self._name(pieces[0])} to {self._name(pieces[-1])}, in groups of channels",
         )
 
     def _gather(self, action: Gather) -> Launch:
@@ -136,18 +135,16 @@ class PhaseBinder:
         return self._program.row_values[area.row_value]
 
     def _rows(self, area: Area) -> NDArray[Any]:
-        """Return the rows of ``area``, [planes, rows, elements]; columns are a dimension of their own."""
+        """Return ``area`` as [planes, rows, elements]."""
         value = self._value(area)
-        planes = area.first_plane + area.planes
-        elements = value.row_bytes // _DTYPE.itemsize
-        columns = area.columns
-        last = (elements,) if columns is None else (columns.held, elements // value.shape[3])
-        shape = (planes, area.held_rows, *last)
+        column = value.row_bytes // value.shape[3] // _DTYPE.itemsize
+        shape = (area.first_plane + area.planes, area.held_rows, area.held_columns * column)
         held: NDArray[Any] = self._memory.arena.array(self._start(area), _DTYPE.name, shape)
-        rows = held[area.first_plane :, area.first_row : area.first_row + area.rows]
-        if columns is None:
-            return rows
-        return rows[:, :, columns.first : columns.first + columns.count]
+        return held[
+            area.first_plane :,
+            area.first_row : area.first_row + area.rows,
+            area.first_column * column : (area.first_column + area.columns) * column,
+        ]
 
     def _strip(self, area: Area) -> NDArray[Any]:
         """Return a whole strip as kernels have it: [1, channels, rows, width]."""
@@ -165,13 +162,13 @@ class PhaseBinder:
         return self._memory.offset(len(self._program.values) + self._region.first_strip + strip)
 
 
-def _named(launch: Launch, name: str) -> Launch:
+def named(launch: Launch, name: str) -> Launch:
     """Return ``launch`` with errors that say where."""
 
-    def named() -> None:
+    def run() -> None:
         try:
             launch()
         except KernelError as exc:
             raise type(exc)(f"{name}: {exc}") from exc
 
-    return named
+    return run

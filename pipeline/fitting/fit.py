@@ -16,8 +16,8 @@ from pipeline.planning.make import make_plan, of_weights
 from pipeline.planning.plan import Choice, Plan, PlanError
 from pipeline.planning.thumb import SmallestPlans
 from pipeline.profiles.profile import Profile
+from pipeline.program.cuts import RegionError
 from pipeline.program.program import Program, program_checksum
-from pipeline.program.regions import RegionError
 from pipeline.program.steps import row_network
 from pipeline.schedule.architectures import Architecture
 

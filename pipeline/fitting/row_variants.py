@@ -27,7 +27,7 @@ from pipeline.planning.rows.variants import QUICK_STEPS, Variant, find_variants
 from pipeline.profiles.profile import Profile
 from pipeline.program.choice import choose_pieces, finest_positions
 from pipeline.program.program import Program
-from pipeline.program.regions import Action, Compute, RegionPlan
+from pipeline.program.region_plan import Action, Compute, RegionPlan
 from pipeline.program.row_network import RowNetwork
 from pipeline.program.row_times import phase_seconds
 from pipeline.program.steps import regions_of, row_network

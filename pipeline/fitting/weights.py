@@ -10,8 +10,8 @@ from pipeline.planning.search import search
 from pipeline.planning.streaming import PAGE_BYTES
 from pipeline.planning.thumb import USEFUL_RING_BYTES, SmallestPlans, rule_of_thumb
 from pipeline.profiles.profile import Profile
+from pipeline.program.cuts import Region
 from pipeline.program.program import Program
-from pipeline.program.regions import Region
 from pipeline.schedule.architectures import Architecture
 
 # The search tries rings in steps of this, or of this part of the weights.

@@ -27,8 +27,8 @@ from pipeline.planning.plan import Choice, Plan, PlanError
 from pipeline.planning.rows.variants import Variant
 from pipeline.planning.thumb import SmallestPlans, smaller_plans
 from pipeline.profiles.profile import Profile
+from pipeline.program.cuts import RegionError
 from pipeline.program.program import Program
-from pipeline.program.regions import RegionError
 from pipeline.program.steps import row_network
 from pipeline.program.stopping import tell
 from pipeline.schedule.architectures import Architecture

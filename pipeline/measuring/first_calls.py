@@ -16,8 +16,8 @@ from pipeline.devices.base import Device, Launch
 from pipeline.devices.pack_kernels import PackKernels
 from pipeline.measuring.engines import cache_bytes
 from pipeline.profiles.row_kernels import first_key, measured_rows
+from pipeline.program.boxes.box import Interval
 from pipeline.program.program import Program
-from pipeline.program.row_ranges import Rows
 
 _REPEATS = 3
 # More than the caches of one core, where several share a large one.
@@ -47,7 +47,7 @@ class FirstCalls:
     def _measured(self, number: int, item: RowOperator) -> float:
         rows = measured_rows(self._program.row_values[item.output], item)[0]
         inputs = [
-            self._ones(taken.row_value, len(Rows(0, rows).through(taken.window)))
+            self._ones(taken.row_value, len(Interval(0, rows).through(taken.window)))
             for taken in item.inputs
         ]
         weights = [np.ones(operand.shape, operand.dtype) for operand in item.weights]

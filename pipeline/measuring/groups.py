@@ -12,8 +12,8 @@ from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice
 from pipeline.planning.rows.in_groups import group_regions
 from pipeline.profiles.row_kernels import group_key
+from pipeline.program.cuts import Region, RegionError
 from pipeline.program.program import Program
-from pipeline.program.regions import Region, RegionError
 from pipeline.program.steps import Phase, planned_region
 from pipeline.schedule.architectures import ARCHITECTURES
 from pipeline.timing.traced_durations import services

@@ -18,8 +18,8 @@ from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice
 from pipeline.planning.rows.variants import QUICK_STEPS, Variant, find_variants
 from pipeline.profiles.profile import Profile
+from pipeline.program.cuts import Region
 from pipeline.program.program import Program
-from pipeline.program.regions import Region
 from pipeline.program.steps import Phase, Step, row_network
 from pipeline.schedule.architectures import ARCHITECTURES
 from pipeline.schedule.trace import TraceEvent

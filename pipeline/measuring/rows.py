@@ -23,8 +23,8 @@ from pipeline.profiles.row_kernels import (
     measured_rows,
     row_key,
 )
+from pipeline.program.boxes.box import Interval
 from pipeline.program.program import Program
-from pipeline.program.row_ranges import Rows
 
 _REPEATS = 7
 # Of one operator in one round: large ones are measured less often.
@@ -71,7 +71,7 @@ class RowKernels:
         held = 0
         while not launches or (held < _STRIPS_BYTES and len(launches) < _REPEATS):
             inputs = [
-                self._filled(taken.row_value, len(Rows(0, rows).through(taken.window)))
+                self._filled(taken.row_value, len(Interval(0, rows).through(taken.window)))
                 for taken in item.inputs
             ]
             output = self._filled(item.output, rows)

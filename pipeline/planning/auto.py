@@ -7,8 +7,8 @@ from pipeline.planning.explain import explain
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Plan
 from pipeline.planning.tune import Tuner, smallest_bytes
+from pipeline.program.cuts import Region
 from pipeline.program.program import Program
-from pipeline.program.regions import Region
 from pipeline.schedule.architectures import ARCHITECTURES, Architecture
 from pipeline.timing.timeline import Timeline, timeline
 

@@ -25,8 +25,8 @@ from pipeline.planning.streaming import (
 )
 from pipeline.planning.units import Unit
 from pipeline.program.choice import LaterChunks
+from pipeline.program.cuts import Region
 from pipeline.program.program import Program
-from pipeline.program.regions import Region
 from pipeline.program.same_spans import SameSpans
 from pipeline.program.stopping import go_on
 from pipeline.schedule.architectures import ARCHITECTURES, Architecture

@@ -17,9 +17,9 @@ from pipeline.planning.streaming import (
 )
 from pipeline.planning.units import Unit, streamed_units
 from pipeline.planning.words import sized
+from pipeline.program.cuts import Region
 from pipeline.program.lives import lifetimes, never_whole, placed
 from pipeline.program.program import Program
-from pipeline.program.regions import Region
 from pipeline.program.same_spans import SameSpans
 from pipeline.program.sessions import session_bytes
 from pipeline.program.steps import (

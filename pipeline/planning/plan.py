@@ -6,8 +6,8 @@ from typing import Any, Literal
 from pydantic import NonNegativeInt, PositiveInt
 
 from loader.ring import Group, Place
+from pipeline.program.cuts import Region
 from pipeline.program.macs import macs_ratio
-from pipeline.program.regions import Region
 from pipeline.program.steps import Step
 from pipeline.schedule.architectures import Architecture
 from pipeline.schedule.schedule import Stage

@@ -11,8 +11,8 @@ from pipeline.planning.plan import Choice, Plan, PlanError
 from pipeline.planning.spaced_sizes import spaced
 from pipeline.planning.streaming import READ_BYTES, READS_IN_RING
 from pipeline.program.choice import chunk_sizes
+from pipeline.program.cuts import Region
 from pipeline.program.program import Program
-from pipeline.program.regions import Region
 from pipeline.program.same_spans import SameSpans
 from pipeline.schedule.architectures import Architecture
 

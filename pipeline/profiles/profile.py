@@ -22,8 +22,8 @@ from pipeline.profiles.machine import Machine
 from pipeline.profiles.row_kernels import MeasuredRows, first_key, group_key, row_keys
 from pipeline.profiles.times import RECORD, CopyTime, Distribution, Overlap, Quantile, ReadTime
 from pipeline.program.choice import choose_pieces, finest_positions
+from pipeline.program.cuts import Region
 from pipeline.program.program import Program
-from pipeline.program.regions import Region
 from pipeline.program.row_network import RowNetwork
 from pipeline.program.row_times import phase_seconds
 from pipeline.program.steps import Phase, RegionSteps, Step, regions_of

@@ -7,8 +7,9 @@ from functools import cached_property
 from models.packs.records.rows import RowOperator, RowValue
 from pipeline.profiles.interpolation import interpolated
 from pipeline.program.channels.groups import bottleneck_of
+from pipeline.program.cuts import Channels, Region
 from pipeline.program.program import Program
-from pipeline.program.regions import Region, RegionPlan
+from pipeline.program.region_plan import RegionPlan
 from pipeline.program.row_network import RowNetwork
 
 #: Numbers of rows that are measured; a smaller output has fewer.
@@ -34,8 +35,9 @@ def copy_key(n_bytes: int) -> str:
 
 def group_key(program: Program, region: Region) -> str:
     """Return the key of a bottleneck in groups of channels, the same in parts of a network."""
-    item = bottleneck_of(program, region)
-    return f"channels into {item.output}:{region.channels}x{region.rows}"
+    item = bottleneck_of(program, region.pieces)
+    assert isinstance(region.cut, Channels), "asked for of bottlenecks"
+    return f"channels into {item.output}:{region.cut.channels}x{region.cut.rows}"
 
 
 def measured_rows(value: RowValue, operator: RowOperator) -> list[int]:

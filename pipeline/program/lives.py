@@ -114,10 +114,10 @@ def taken_by_rows(program: Program, steps: Sequence[Step]) -> frozenset[int]:
     by_rows = {program.row_values[value].value for plan in regions for value in plan.read}
     pieces = [step for step in steps if isinstance(step, Piece)]
     by_rows |= {piece.inputs[0].index for piece in pieces if takes_rows(piece)}
-    by_tiles = {
+    in_memory = {
         program.row_values[value].value
         for plan in regions
-        if plan.region.columns is not None or plan.region.channels is not None
+        if not plan.region.cut.takes_rows
         for value in plan.read
     }
     inputs = {port.value for port in program.inputs if not port.is_loose}
@@ -133,7 +133,7 @@ def taken_by_rows(program: Program, steps: Sequence[Step]) -> frozenset[int]:
     read |= {port.value for port in program.outputs}
     shared = {value.parent for value in program.values}
     return frozenset(
-        index for index in taken - by_tiles - read - shared if program.values[index].parent is None
+        index for index in taken - in_memory - read - shared if program.values[index].parent is None
     )
 
 
@@ -176,8 +176,8 @@ class _Lives:
         for row_value in plan.read | plan.written:
             self._use(self._program.row_values[row_value].value, self._now, self._now + count)
         for strip in plan.strips:
-            first, end = (0, count) if strip.kept else (strip.start, strip.end)
-            self._strips.append(Lifetime(strip.n_bytes, self._now + first, self._now + end))
+            start, end = self._now + strip.start, self._now + strip.end
+            self._strips.append(Lifetime(strip.n_bytes, start, end))
         self._now += count
 
     def found(self) -> tuple[Lifetime, ...]:

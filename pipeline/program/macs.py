@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from models.packs.records.bottlenecks import GroupOperator
 from models.packs.records.pieces import Piece
 from pipeline.program.channels.groups import bottleneck_of
-from pipeline.program.regions import Call, Compute, RegionPlan
+from pipeline.program.cuts import Channels
+from pipeline.program.region_plan import Call, Compute, RegionPlan
 from pipeline.program.row_network import RowNetwork
 from pipeline.program.steps import Step, regions_of
 
@@ -23,14 +24,12 @@ def macs_ratio(steps: Sequence[Step]) -> float:
 
 def _again(network: RowNetwork, plan: RegionPlan) -> int:
     """Return the MACs of ``plan`` beyond those of making everything once."""
-    if plan.region.channels is not None:
+    if isinstance(plan.region.cut, Channels):
         return _again_in_groups(network, plan)
     calls = (action for phase in plan.phases for action in phase if isinstance(action, Call))
     made = dict.fromkeys(plan.operators, 0)
     for call in calls:
-        held = call.output
-        width = network.values[held.row_value].shape[3]
-        made[call.operator] += held.rows * (width if held.columns is None else held.columns.count)
+        made[call.operator] += call.output.rows * call.output.columns
     return sum(
         (pixels - min(pixels, _pixels(network, number))) * _weights(network, number)
         for number, pixels in made.items()
@@ -39,7 +38,7 @@ def _again(network: RowNetwork, plan: RegionPlan) -> int:
 
 def _again_in_groups(network: RowNetwork, plan: RegionPlan) -> int:
     """Return the same of a bottleneck: overlaps of bands, and what is made again for factors of a gate."""
-    item = bottleneck_of(network.program, plan.region)
+    item = bottleneck_of(network.program, plan.region.pieces)
     actions = (action for phase in plan.phases for action in phase)
     made = [0] * len(item.operators)
     once = [_weights_of(operator) * math.prod(operator.shape[2:]) for operator in item.operators]

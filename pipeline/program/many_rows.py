@@ -1,6 +1,12 @@
 """Rows of several regions at once: a line of each array for each region, a column for each phase.
 
-The regions differ in how many rows they make at a time, nothing else.
+The regions end at the same operator and differ in how many rows it makes at a time, nothing else. What it
+needs decides, backwards, what the others make: so many times as many as strides multiply it by. For its
+first row, others need more than that. So that no phase makes more than the rest, the first ones run before
+the last operator has anything to do: they are counted as if it had made rows before its first. Every row is
+made once (seed 001: phases of a schedule, with the overlap kept between them).
+
+Says the same to whoever plans one region exactly and to sketches of many.
 """
 
 from collections.abc import Sequence
@@ -11,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.network.windows import Window
-from pipeline.program.row_ranges import Rows, shares
+from pipeline.program.row_network import RowNetwork
 
 Numbers = NDArray[np.int64]
 Times = NDArray[np.float64]
@@ -19,6 +25,9 @@ Which = NDArray[np.bool_]
 
 #: In place of a first row: there is none.
 NEVER = 1 << 40
+
+# So many rows of the last operator are phases ahead of its first one spread over.
+_MOST_AHEAD = 48
 
 
 @dataclass(frozen=True)
@@ -67,11 +76,56 @@ def wanted(operator: int, window: Window, made: Made) -> Wanted:
     return Wanted(operator, np.where(runs, low, NEVER), np.where(runs, high - low, -1))
 
 
-def share_lines(rows: Sequence[int], height: int) -> Numbers:
-    """Return, for each number of rows, how far the last operator is in each phase, to the same length."""
-    each = [shares(number, height) for number in rows]
-    longest = max(map(len, each))
-    return np.array([line + [height] * (longest - len(line)) for line in each], np.int64)
+def shares(rows: int, height: int) -> list[int]:
+    """Return up to which row the last operator of ``height`` has come in each phase; below 0: not begun."""
+    ahead = -(-_MOST_AHEAD // rows)
+    count = max(-(-height // rows), 1)
+    return [min((phase + 1) * rows, height) for phase in range(-ahead, count)]
+
+
+class Progress:
+    """How far operators up to ``last`` have come at the end of each phase: ask from the last one back.
+
+    ``rows``: of each region. What operators read are values as ``pieces`` have them. ``height``: the rows
+    that the last one makes.
+    """
+
+    def __init__(self, network: RowNetwork, pieces: range, last: int, rows: Sequence[int]) -> None:
+        self._network = network
+        self._pieces = pieces
+        self.height = network.values[network.operators[last].output].height
+        each = [shares(number, self.height) for number in rows]
+        longest = max(map(len, each))
+        same_length = [line + [self.height] * (longest - len(line)) for line in each]
+        self._shares = np.array(same_length, np.int64)
+        self._needed: dict[int, Numbers] = {}  # by row value: up to which row its readers need it
+
+    def ends(self, number: int, whole: bool) -> Numbers:
+        """Return up to which row operator ``number`` should have come, below 0: not begun.
+
+        ``whole``: what it makes is read outside of the region, so it is made to its last row.
+        """
+        item = self._network.operators[number]
+        height = self._network.values[item.output].height
+        ends = self._needed.pop(item.output, None)
+        if ends is None:  # nobody inside reads it: in step with the last one
+            ends = -(-height * self._shares // self.height)
+        ends = np.minimum(-(-ends // item.unit) * item.unit, height)
+        if whole:
+            ends[self._shares == self.height] = height
+        for taken in item.inputs:
+            needed = np.minimum(
+                taken.window.end(ends), self._network.values[taken.row_value].height
+            )
+            for part in self._network.parts(taken.row_value, self._pieces):
+                held = self._needed.get(part.row_value, needed)
+                self._needed[part.row_value] = np.maximum(held, needed)
+        return ends
+
+
+def made_of(ends: Numbers) -> Made:
+    """Return what operators make that come so far in each phase; nothing is made twice."""
+    return Made(np.maximum.accumulate(np.maximum(ends, 0), axis=-1))
 
 
 def kept_rows(made: Made, gathering: Sequence[tuple[Wanted, Which]]) -> tuple[Numbers, Numbers]:
@@ -104,8 +158,3 @@ def kept_sizes(made: Made, start: Numbers) -> tuple[Numbers, Numbers]:
     of_odd = np.where(changes & odd, left, 0).max(axis=1)
     of_even = np.where(changes & ~odd, left, 0).max(axis=1)
     return np.where(moves, of_odd, most), np.where(moves, of_even, 0)
-
-
-def one_region(phases: Sequence[Rows]) -> Made:
-    """Return the rows of one region, phase by phase."""
-    return Made(np.array([[rows.end for rows in phases]], np.int64))

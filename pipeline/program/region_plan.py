@@ -1,71 +1,42 @@
-"""What a region is and what was planned of it: areas, actions, strips, phases. Plain values.
+"""What was planned of a region: areas, actions, strips, phases.
 
 How they are found: pipeline/program/regions.py.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
-from typing import Literal
 
 from models.packs.records.pieces import Operand
-
-#: What tiles take of what others made: nothing, so that they make overlaps again; all there is, line by
-#: line; all there is, every other tile first (seed 002, Section 2.1.3).
-Reuse = Literal["none", "raster", "checkerboard"]
-
-
-@dataclass(frozen=True, slots=True)
-class Region:
-    """The pieces ``pieces`` of the program, ``rows`` rows of the last of them at a time.
-
-    ``in_arena``: its weights lie in the arena while it runs, where activations of other times lie, and not
-    in the ring.
-    ``columns``: so many of these rows: it runs on tiles (seed 002), which ``reuse`` what others made.
-    ``channels``: so many inner channels of these rows: the pieces are a bottleneck (seed 004).
-    """
-
-    first_piece: int
-    end_piece: int
-    rows: int
-    columns: int | None = None
-    reuse: Reuse = "none"
-    in_arena: bool = False
-    channels: int | None = None
-
-    @property
-    def pieces(self) -> range:
-        return range(self.first_piece, self.end_piece)
-
-
-@dataclass(frozen=True, slots=True)
-class Columns:
-    """Columns [first, first + count) of rows that are ``held`` columns wide where they lie."""
-
-    first: int
-    count: int
-    held: int
+from pipeline.program.cuts import Region
 
 
 @dataclass(frozen=True, slots=True)
 class Area:
-    """Rows [first_row, first_row + rows) of ``planes`` planes, in a strip or in a whole value.
+    """Columns [first_column, first_column + columns) of ``rows`` rows from ``first_row`` on, of planes.
 
     ``strip``: the number of a strip of the region, None: ``row_value`` where it is whole. There lie
-    ``held_rows`` rows of each plane, one plane behind the other; these are those from ``first_plane`` on.
-    ``columns``: of these rows, None: all of them. ``offset``: where in the strip it begins, in bytes.
+    ``held_rows`` rows of ``held_columns`` columns of each plane, one plane behind the other; these are of
+    ``planes`` planes from ``first_plane`` on. ``offset``: where in the strip it begins, in bytes.
     """
 
     row_value: int
     strip: int | None
     held_rows: int
+    held_columns: int
     first_plane: int
     planes: int
     first_row: int
     rows: int
-    columns: Columns | None = None
+    first_column: int
+    columns: int
     offset: int = 0
+
+    @property
+    def pixels(self) -> int:
+        """Of all planes."""
+        return self.planes * self.rows * self.columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +115,7 @@ Action = Move | Fill | Call | Compute | Gather
 class Strip:
     """Memory of a region, in use during the operators [start, end) of every phase.
 
-    ``kept`` ones hold rows between phases, too: nothing else may lie there during the whole region.
+    ``kept`` ones hold something between phases, too: they are in use during all operators.
     """
 
     n_bytes: int
@@ -153,32 +124,68 @@ class Strip:
     kept: bool = False
 
 
+@dataclass(slots=True)
+class _Growing:
+    """A strip of which only some is known yet."""
+
+    n_bytes: int
+    start: int
+    end: int
+    kept: bool
+
+
+class Strips:
+    """The strips of a region of so many ``moments`` while it is planned, told by their numbers."""
+
+    def __init__(self, moments: int) -> None:
+        self.moments = moments
+        self._strips: list[_Growing] = []
+
+    def during(self, start: int, end: int, n_bytes: int = 0) -> int:
+        """Return a new strip, in use during [start, end)."""
+        self._strips.append(_Growing(n_bytes, start, end, kept=False))
+        return len(self._strips) - 1
+
+    def kept(self, n_bytes: int = 0) -> int:
+        """Return a new strip that stays through all phases."""
+        self._strips.append(_Growing(n_bytes, 0, self.moments, kept=True))
+        return len(self._strips) - 1
+
+    def prolong(self, strip: int, end: int) -> None:
+        """Have it in use until ``end`` at least."""
+        self._strips[strip].end = max(self._strips[strip].end, end)
+
+    def hold(self, strip: int, n_bytes: int) -> None:
+        """Make it as large as that at least."""
+        held = self._strips[strip]
+        held.n_bytes = max(held.n_bytes, n_bytes)
+
+    def built(self) -> tuple[Strip, ...]:
+        return tuple(Strip(held.n_bytes, held.start, held.end, held.kept) for held in self._strips)
+
+
 @dataclass(frozen=True)
 class RegionPlan:
     """What a region does, phase by phase, and the memory it needs beside whole values.
 
-    ``operators``: those of the program that it runs. ``read``, ``written``: row values that it takes from,
-    or puts to, where they lie whole. ``over``: of the written ones, which of the read ones they replace.
-    ``alone``: of the written ones, those that have memory of their own, though whole pieces would write
-    over what is read. ``turns``: of a bottleneck, whose operators are others, how many follow each other.
-    ``scratch_bytes``: what any kernel allocates.
+    ``operators``: the row operators that it runs; none of a bottleneck, which has operators of its own.
+    ``moments``: how many follow each other, at most, in a phase; strips are in use during some of them.
+    ``read``, ``written``: row values that it takes from, or puts to, where they lie whole. ``over``: of the
+    written ones, which of the read ones they replace. ``alone``: of the written ones, those that have
+    memory of their own, though whole pieces would write over what is read. ``scratch_bytes``: what any
+    kernel allocates.
     """
 
     region: Region
     operators: range
+    moments: int
     strips: tuple[Strip, ...]
     phases: tuple[tuple[Action, ...], ...]
     read: frozenset[int]
     written: frozenset[int]
     over: tuple[tuple[int, int], ...] = ()
     alone: frozenset[int] = frozenset()
-    turns: int = 0
     scratch_bytes: int = 0
-
-    @property
-    def moments(self) -> int:
-        """How many operators follow each other in a phase; strips are in use during some of them."""
-        return self.turns or len(self.operators)
 
     @cached_property  # planners count them in hundreds of plans
     def launched(self) -> frozenset[tuple[Action, ...]]:
@@ -189,10 +196,15 @@ class RegionPlan:
         """Return the most that its strips hold at once."""
         changes = [0] * (self.moments + 1)
         for strip in self.strips:
-            start, end = (0, -1) if strip.kept else (strip.start, strip.end)
-            changes[start] += strip.n_bytes
-            changes[end] -= strip.n_bytes
+            changes[strip.start] += strip.n_bytes
+            changes[strip.end] -= strip.n_bytes
         return max(accumulate(changes))
+
+
+def with_equal_as_one(phases: Iterable[Iterable[Action]]) -> tuple[tuple[Action, ...], ...]:
+    """Return ``phases`` with actions that are alike, as most are in many of them, as one object."""
+    same: dict[Action, Action] = {}
+    return tuple(tuple(same.setdefault(action, action) for action in phase) for phase in phases)
 
 
 def launches(phase: Sequence[Action]) -> list[tuple[Action, ...]]:
@@ -204,7 +216,3 @@ def launches(phase: Sequence[Action]) -> list[tuple[Action, ...]]:
         else:
             found.append((action,))
     return found
-
-
-class RegionError(Exception):
-    """These pieces cannot run on rows."""

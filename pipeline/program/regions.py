@@ -1,9 +1,10 @@
-"""Regions: pieces that follow each other, computed a few rows at a time (row phases).
+"""Regions: pieces that follow each other, computed in parts: some rows, boxes, or channels in each phase.
 
 Every operator writes the rows that it makes to a *strip*. Whoever needs exactly these reads them there;
 who needs others, the overlap of a 3 x 3 kernel or rows that waited for a slower branch, gets a strip of its
 own, put together of new rows and of those that are *kept* from one phase to the next (the self-loops of
-seed 001). What is read outside of the region is copied to where it lies whole.
+seed 001). What is read outside of the region is copied to where it lies whole. So it is on tiles, whose
+boxes are some columns of rows (seed 002); groups of channels are added up (seed 004, channels/plan.py).
 
 Where a region makes a value of the same form as one that nobody reads after it, it may write over that:
 rows of the old one are then *loaded*, once, before rows of the new one take their place (loading.py).
@@ -11,98 +12,42 @@ rows of the old one are then *loaded*, once, before rows of the new one take the
 
 from functools import partial
 
+from pipeline.program.boxes.plan import planned
+from pipeline.program.boxes.rows import RowStretch, kept_between_phases
+from pipeline.program.boxes.store import kept_between_tiles
+from pipeline.program.boxes.tiles import TileStretch
 from pipeline.program.channels.plan import plan_channels
-from pipeline.program.region_phases import Phases
-from pipeline.program.region_plan import (
-    Action,
-    Area,
-    Call,
-    Columns,
-    Compute,
-    Fill,
-    Gather,
-    InStrip,
-    InValue,
-    Move,
-    Place,
-    Region,
-    RegionError,
-    RegionPlan,
-    Reuse,
-    Strip,
-    launches,
-)
-from pipeline.program.region_rows import RegionRows
-from pipeline.program.region_strips import StripLayout
+from pipeline.program.cuts import Boxes, Channels, Region, RegionError
+from pipeline.program.region_plan import RegionPlan
 from pipeline.program.row_network import RowNetwork
-from pipeline.program.tiling.plan import plan_tiles
-
-__all__ = [
-    "Action",
-    "Area",
-    "Call",
-    "Columns",
-    "Compute",
-    "Fill",
-    "Gather",
-    "InStrip",
-    "InValue",
-    "Move",
-    "Place",
-    "Region",
-    "RegionError",
-    "RegionPlan",
-    "Reuse",
-    "Strip",
-    "launches",
-    "plan_region",
-]
 
 
 def plan_region(network: RowNetwork, region: Region) -> RegionPlan:
-    """Plan ``region``: which rows, what lies where, what happens.
+    """Plan ``region``: what is made in each phase, what lies where, what happens.
 
     Raises:
-        RegionError: some of its pieces have no row operators; or it cannot run on tiles, or in groups of
+        RegionError: some of its pieces have no row operators; or they cannot run on tiles, or in groups of
             channels.
     """
-    if region.channels is not None:
-        return plan_channels(network, region)
+    cut = region.cut
+    if isinstance(cut, Channels):
+        return plan_channels(network, region, cut)
     operators = network.within(region.pieces)
-    columns = 1 if region.columns is None else region.columns
-    if operators is None or min(region.rows, columns) < 1:
+    if operators is None:
         raise RegionError(f"pieces {region.first_piece} to {region.end_piece} do not run on rows")
-    if region.columns is not None:
-        return plan_tiles(network, region, operators)
-    plan = _planned(network, region, operators, saving=True)
+    if isinstance(cut, Boxes):
+        return planned(TileStretch(network, region, operators, cut), kept_between_tiles)
+    plan = planned(
+        RowStretch(network, region, operators, cut.rows, saving=True), kept_between_phases
+    )
     if not plan.over:
         return plan
-    return min(
-        _planned(network, region, operators, saving=False), plan, key=partial(_size, network)
+    other = planned(
+        RowStretch(network, region, operators, cut.rows, saving=False), kept_between_phases
     )
+    return min(other, plan, key=partial(_size, network))
 
 
 def _size(network: RowNetwork, plan: RegionPlan) -> int:
     """Return the bytes of strips, less what is saved of whole values."""
     return plan.live_bytes() - sum(network.values[old].n_bytes for _, old in plan.over)
-
-
-def _planned(network: RowNetwork, region: Region, operators: range, saving: bool) -> RegionPlan:
-    """Plan ``region``; ``saving``: with values written over others that nobody reads any more."""
-    rows = RegionRows(network, region, operators, saving)
-    layout = StripLayout(rows)
-    happening = Phases(rows, layout)
-    same: dict[Action, Action] = {}  # most actions are alike in many phases: then they are one
-    phases = tuple(
-        tuple(same.setdefault(action, action) for action in happening.phase(number))
-        for number in range(len(rows.ranges))
-    )
-    return RegionPlan(
-        region,
-        operators,
-        tuple(strip.built() for strip in layout.strips),
-        phases,
-        frozenset(happening.read),
-        frozenset(rows.written()),
-        rows.over,
-    )

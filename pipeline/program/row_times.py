@@ -1,16 +1,9 @@
-"""How long phases on rows take: the sum of their kernels on so many, and of the copies between them."""
+"""How long phases take: the sum of their kernels on so many, and of the copies between them."""
 
 from typing import Protocol
 
-from pipeline.program.regions import (
-    Action,
-    Call,
-    Compute,
-    Fill,
-    Gather,
-    Move,
-    RegionPlan,
-)
+from pipeline.program.cuts import Channels
+from pipeline.program.region_plan import Action, Call, Compute, Fill, Gather, Move, RegionPlan
 from pipeline.program.row_network import RowNetwork
 
 
@@ -32,7 +25,7 @@ class RowTimes(Protocol):
 
 def phase_seconds(network: RowNetwork, plan: RegionPlan, times: RowTimes) -> list[float]:
     """Return what each phase of ``plan`` takes; of a bottleneck's by how much they do."""
-    if plan.region.channels is not None:
+    if isinstance(plan.region.cut, Channels):
         counts = [len(phase) for phase in plan.phases]
         total = times.bottleneck(plan)
         return [total * count / sum(counts) for count in counts]
@@ -57,7 +50,7 @@ def _seconds(network: RowNetwork, action: Action, times: RowTimes) -> float:
         case Call(operator, _, _, output):
             return times.call(operator, output.rows)
         case Move(target=target) | Fill(target=target):
-            row_bytes = network.values[target.row_value].row_bytes
-            return times.move(target.planes * target.rows * row_bytes)
+            value = network.values[target.row_value]
+            return times.move(target.pixels * (value.row_bytes // value.shape[3]))
         case Compute() | Gather():
             raise AssertionError("these are timed together")

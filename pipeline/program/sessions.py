@@ -15,7 +15,7 @@ from models.packs.records.rows import RowOperator
 from pipeline.program.choice import BINDING_BYTES
 from pipeline.program.decided import Chain, ChainPiece, NativePiece
 from pipeline.program.program import Program
-from pipeline.program.regions import Action, Area, Call, Compute, Fill, Gather, Move
+from pipeline.program.region_plan import Action, Area, Call, Compute, Fill, Gather, Move
 from pipeline.program.steps import MOVE_BYTES, Step, regions_of
 
 #: Of a session's bytes, those that it takes whatever it runs. Measured 19 to 23 KB.
@@ -174,8 +174,7 @@ def _program(item: Piece | RowOperator) -> Elementwise:
 
 def strip_shape(program: Program, area: Area) -> Shape:
     """Return the shape of a whole strip as kernels have it: [1, channels, rows, columns]."""
-    _, channels, _, width = program.row_values[area.row_value].shape
-    return (1, channels, area.rows, width if area.columns is None else area.columns.count)
+    return (1, program.row_values[area.row_value].shape[1], area.rows, area.columns)
 
 
 def _shapes(operands: Sequence[Operand]) -> list[Shape]:

@@ -15,13 +15,10 @@ from pipeline.program.choice import (
     choose_pieces,
     finest_positions,
 )
+from pipeline.program.cuts import Region
 from pipeline.program.program import Program
-from pipeline.program.regions import (
-    Action,
-    Region,
-    RegionPlan,
-    plan_region,
-)
+from pipeline.program.region_plan import Action, RegionPlan
+from pipeline.program.regions import plan_region
 from pipeline.program.row_network import RowNetwork
 
 # What a copy of rows takes in Python: two views, and what holds them. Measured 450 bytes.

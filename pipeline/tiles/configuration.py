@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import get_args
 
-from pipeline.program.regions import Reuse
+from pipeline.program.cuts import Boxes, Reuse
 from pipeline.tiles.layers import TileError
 
 _TILING = re.compile(r"(\d{1,4})x(\d{1,4})")
@@ -35,6 +35,13 @@ class Tiling:
     @property
     def is_whole(self) -> bool:
         return self.down == self.across == 1
+
+    def boxes_of(self, height: int, width: int) -> Boxes:
+        """Return the tiles of an output of ``height`` and ``width``.
+
+        They are of one size but the last; where sides do not divide there may be fewer than asked for.
+        """
+        return Boxes(-(-height // self.down), -(-width // self.across), self.reuse)
 
 
 @dataclass(frozen=True, slots=True)

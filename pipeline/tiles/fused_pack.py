@@ -14,8 +14,8 @@ from pipeline.measuring.sample_inputs import random_inputs
 from pipeline.peers.serve import anonymous_bytes
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice, Plan
+from pipeline.program.cuts import Region, RegionError
 from pipeline.program.prepare import prepare
-from pipeline.program.regions import Region, RegionError
 from pipeline.schedule.architectures import ARCHITECTURES
 from pipeline.tiles.configuration import Configuration
 from pipeline.tiles.layers import TileError, pack_layers

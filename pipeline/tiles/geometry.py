@@ -1,13 +1,12 @@
 """What each layer of a fused group makes and needs for each tile (``upTile``, seed 002 Section 2.1)."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from pipeline.program.row_ranges import Rows
-from pipeline.program.tiling.boxes import Box, common, hull, needed_box, without
-from pipeline.program.tiling.made import tiles_of
-from pipeline.program.tiling.store import Kept, kept_between, placed_boxes
+from pipeline.program.boxes.box import Box, Interval, common, hull, without
+from pipeline.program.boxes.store import Kept, kept_between, placed_boxes
+from pipeline.program.boxes.tiles import tiles_of
 from pipeline.tiles.configuration import Group
 from pipeline.tiles.layers import FusedLayer
 
@@ -18,19 +17,15 @@ def up_tile(layer: FusedLayer, tile: Box) -> Box:
     """Return the box of the input that ``tile`` of the output of ``layer`` is made of, without padding."""
     _, height, width = layer.source
     inside = common(
-        needed_box(layer.down, layer.across, tile), Box(Rows(0, height), Rows(0, width))
+        tile.through(layer.down, layer.across), Box(Interval(0, height), Interval(0, width))
     )
-    return inside or Box(Rows(0, 0), Rows(0, 0))
+    return inside or Box(Interval(0, 0), Interval(0, 0))
 
 
 def grid(group: Group, layers: tuple[FusedLayer, ...]) -> list[Box]:
-    """Return the tiles of the group's output in the order in which they run: of one size but the last.
-
-    Where sides do not divide there may be fewer than asked for.
-    """
+    """Return the tiles of the group's output in the order in which they run."""
     _, height, width = layers[group.end - 1].output
-    rows, columns = -(-height // group.tiling.down), -(-width // group.tiling.across)
-    return tiles_of(height, width, rows, columns, group.tiling.reuse)
+    return tiles_of(height, width, group.tiling.boxes_of(height, width))
 
 
 @dataclass(frozen=True)
@@ -53,7 +48,7 @@ class GroupBoxes:
                 if wanted is not None:
                     boxes[number] = without(wanted, done[number]) if reuse else [wanted]
                     done[number] += boxes[number] if reuse else []
-                    wanted = _around(up_tile(self._own[number], box) for box in boxes[number])
+                    wanted = hull(up_tile(self._own[number], box) for box in boxes[number])
             found.append(boxes)
         return found
 
@@ -115,10 +110,7 @@ class GroupBoxes:
     def _needed(self) -> list[list[list[Box]]]:
         """For each layer and tile, the boxes of its input, padding included."""
         return [
-            [
-                [needed_box(layer.down, layer.across, box) for box in tile[number]]
-                for tile in self.made
-            ]
+            [[box.through(layer.down, layer.across) for box in tile[number]] for tile in self.made]
             for number, layer in enumerate(self._own)
         ]
 
@@ -144,12 +136,6 @@ def _most_bytes(channels: int, tiles: Sequence[Sequence[Box]]) -> int:
             for slot in range(max(map(len, tiles)))
         )
     )
-
-
-def _around(boxes: Iterable[Box]) -> Box | None:
-    """Return the smallest box around those that are not empty."""
-    held = [box for box in boxes if box.pixels]
-    return hull(held) if held else None
 
 
 def whole_macs(layers: tuple[FusedLayer, ...]) -> int:

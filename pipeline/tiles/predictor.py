@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from pipeline.program.tiling.boxes import Box
+from pipeline.program.boxes.box import Box
 from pipeline.tiles.configuration import Configuration, Group
 from pipeline.tiles.geometry import GroupBoxes, up_tile
 from pipeline.tiles.layers import FusedLayer

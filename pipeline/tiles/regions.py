@@ -1,7 +1,7 @@
 """A configuration as regions of a pack: what the engine executes."""
 
+from pipeline.program.cuts import Region
 from pipeline.program.program import Program
-from pipeline.program.regions import Region
 from pipeline.tiles.configuration import Configuration
 from pipeline.tiles.layers import FusedLayer, TileError
 
@@ -28,9 +28,7 @@ def regions_of(
                 Region(
                     starts[group.first],
                     starts[group.end],
-                    -(-height // group.tiling.down),
-                    -(-width // group.tiling.across),
-                    group.tiling.reuse,
+                    group.tiling.boxes_of(height, width),
                 )
             )
     return tuple(found)

@@ -5,8 +5,9 @@ Sketches refuse the same ones, and are right of the others.
 
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice
+from pipeline.program.cuts import Region, RegionError, Rows
 from pipeline.program.program import Program
-from pipeline.program.regions import Area, Call, Fill, Move, Region, RegionError
+from pipeline.program.region_plan import Area, Call, Fill, Move
 from pipeline.program.steps import Phase, RegionSteps, row_network
 from pipeline.schedule.architectures import ARCHITECTURES
 from tests.pipeline.program.promises import check_sketches
@@ -25,7 +26,7 @@ def check_regions(program: Program) -> None:
         if operators is None:
             continue
         height = network.values[network.operators[operators[-1]].output].height
-        region = Region(first, end, -(-height // _MOST_PHASES))
+        region = Region(first, end, Rows(-(-height // _MOST_PHASES)))
         try:
             plan = make_plan(program, ARCHITECTURES["pre"], choice=Choice(regions=(region,)))
         except RegionError:
@@ -61,7 +62,8 @@ def _check_area(program: Program, region: RegionSteps, area: Area) -> None:
     else:
         room = region.plan.strips[area.strip].n_bytes
     planes = area.first_plane + area.planes
-    assert min(area.first_plane, area.first_row) >= 0, area
-    assert min(area.planes, area.rows) > 0, area
+    assert min(area.first_plane, area.first_row, area.first_column) >= 0, area
+    assert min(area.planes, area.rows, area.columns) > 0, area
     assert area.first_row + area.rows <= area.held_rows, area
+    assert area.first_column + area.columns <= area.held_columns == held.shape[3], area
     assert planes * area.held_rows * held.row_bytes <= room, area

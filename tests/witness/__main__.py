@@ -48,10 +48,10 @@ from pipeline.fitting.wanted import LEAST, NOTHING, Wanted
 from pipeline.measuring.sample_inputs import drawn_inputs
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Plan, PlanError
+from pipeline.program.cuts import Boxes, Channels, Cut, Region, Rows
 from pipeline.program.decided import ChainJoined, ChainPiece, NativePiece
 from pipeline.program.prepare import prepare
 from pipeline.program.program import Program
-from pipeline.program.regions import Region
 from pipeline.schedule.architectures import ARCHITECTURES
 from server.memory.request_needs import Need, smallest_budgets
 from tests.pipeline.devices.cuda.driving import driver_of
@@ -175,10 +175,17 @@ def sizes(plan: Plan) -> str:
 
 
 def region(item: Region) -> str:
-    columns = "" if item.columns is None else f"x{item.columns}{item.reuse}"
-    channels = "" if item.channels is None else f"c{item.channels}"
-    arena = "a" * item.in_arena
-    return f"{item.first_piece}-{item.end_piece}:{item.rows}{columns}{channels}{arena}"
+    return f"{item.first_piece}-{item.end_piece}:{cut(item.cut)}{'a' * item.in_arena}"
+
+
+def cut(item: Cut) -> str:
+    match item:
+        case Rows(rows):
+            return f"{rows}"
+        case Boxes(rows, columns, reuse):
+            return f"{rows}x{columns}{reuse}"
+        case Channels(channels, rows):
+            return f"{rows}c{channels}"
 
 
 def of_c(pack: Pack, inputs: Inputs, folder: Path, runs: bool) -> Facts:

@@ -10,8 +10,8 @@ from models.network.windows import SAME, Window
 from models.packs.records.pieces import Operands
 from models.packs.records.programs import Elementwise
 
-#: What memory holds around a value where windows reach over its border: "edge" is the first or the last row
-#: again; of tiles it is the lowest number in front, and the last row or column again behind.
+#: What memory holds around a value where windows reach over its border: "edge" is the first or the last row,
+#: of tiles also column, again.
 Outside = Literal["zero", "lowest", "edge"]
 
 

@@ -20,7 +20,7 @@ from pipeline.planning.make import make_plan
 from pipeline.planning.partitions.plan import PipelinePlan
 from pipeline.planning.plan import Choice, Plan
 from pipeline.planning.rows.variants import ALL_STEPS
-from pipeline.program.regions import Region, RegionError
+from pipeline.program.cuts import Region, RegionError
 from pipeline.schedule.architectures import ARCHITECTURES
 
 #: So many points at least, where a network has as many plans.
@@ -74,8 +74,8 @@ def _between(member: Member, found: Sequence[Planned], factor: float) -> Iterato
     """Yield plans with the regions of ``found``, but ``factor`` times the rows where they are not few."""
     for item in found:
         regions = tuple(
-            replace(region, rows=round(factor * region.rows))
-            if region.rows >= _ROWS_BETWEEN
+            replace(region, cut=replace(region.cut, rows=round(factor * region.cut.rows)))
+            if region.cut.rows >= _ROWS_BETWEEN
             else region
             for region in item.plan.choice.regions
         )

@@ -10,10 +10,10 @@ from pipeline.applications.parts import Parts
 from pipeline.applications.placements import PLACEMENTS
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice, Plan
+from pipeline.program.cuts import Region, RegionError, Rows
 from pipeline.program.lives import lifetimes, placed
 from pipeline.program.partitions import Cuts
 from pipeline.program.program import Program
-from pipeline.program.regions import Region, RegionError
 from pipeline.program.row_network import RowNetwork
 from pipeline.program.steps import row_network
 from pipeline.schedule.architectures import ARCHITECTURES
@@ -38,7 +38,7 @@ def placed_plan(program: Program, way: str) -> Plan:
 def by_one_row(program: Program) -> Plan:
     """Return the plan in which whatever can be made by one row is (seed 001, the [17] of seed 000)."""
     network = row_network(program)
-    return _with(program, [Region(run.start, run.stop, 1) for run in network.runs])
+    return _with(program, [Region(run.start, run.stop, Rows(1)) for run in network.runs])
 
 
 def of_parts(program: Program, cuts: Sequence[int], plan_of: Callable[[Program], Plan]) -> Plan:
@@ -77,7 +77,7 @@ def _runs(
             pieces = [program.row_operators[number] for number in operators]
             start = min(item.first_piece for item in pieces)
             end = max(item.end_piece for item in pieces)
-            regions.append(Region(start, end, genes[last]))
+            regions.append(Region(start, end, Rows(genes[last])))
     return regions
 
 
@@ -118,4 +118,4 @@ def _smaller(network: RowNetwork, region: Region) -> Iterator[Region]:
         for front in range(less + 1):
             start, end = places[front], places[len(places) - 1 - (less - front)]
             if start < end and network.within(range(start, end)) is not None:
-                yield Region(start, end, region.rows)
+                yield Region(start, end, region.cut)

@@ -108,8 +108,7 @@ class Strip:
             return self.row_bytes
         if self.window is None:
             return self.row_bytes * rows
-        first, end = self.window.needed(0, rows)
-        return self.row_bytes * min(end - first, self.size)
+        return self.row_bytes * self.window.most_needed(rows, self.size)
 
 
 @dataclass(frozen=True, slots=True)

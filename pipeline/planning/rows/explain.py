@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from pipeline.planning.plan import Plan
 from pipeline.planning.words import brief
 from pipeline.program.channels.groups import bottleneck_of, height
+from pipeline.program.cuts import Boxes, Channels, Region, Rows
 from pipeline.program.program import Program
 from pipeline.program.steps import Phase, RegionSteps, Step, regions_of
 
@@ -31,23 +32,32 @@ def _line(program: Program, region: RegionSteps, seconds: float | None) -> str:
     where = "in the arena" if held.in_arena else "at once"
     instead = f" instead of {brief(whole)} of whole values" if whole else ""
     cost = "" if seconds is None else f", {1e3 * seconds:.1f} ms"
-    kind, size = "rows", f"{held.rows} {_plural('row', held.rows)}"
-    if held.channels is not None:
-        item = bottleneck_of(program, held)
-        kind = "groups of channels"
-        few = held.rows < height(item.operators[-1])
-        size = f"{held.channels} of {item.channels}{f', {size}' if few else ''}"
     return (
-        f"on {kind}, {_layers(program, held.pieces)}: {size} at a time in "
+        f"on {_cut(program, held)} at a time in "
         f"{phases} {_plural('phase', phases)}; strips of {brief(region.plan.live_bytes())}{instead}, "
         f"{brief(weights)} of weights {where}{cost}"
     )
 
 
+def _cut(program: Program, region: Region) -> str:
+    """Return what a region runs on, of which layers, and how much of it at a time."""
+    layers, rows = _layers(program, region.pieces), region.cut.rows
+    size = f"{rows} {_plural('row', rows)}"
+    match region.cut:
+        case Rows():
+            return f"rows, {layers}: {size}"
+        case Boxes(columns=columns):
+            return f"tiles, {layers}: {size} of {columns} {_plural('column', columns)}"
+        case Channels(channels=channels):
+            item = bottleneck_of(program, region.pieces)
+            few = f", {size}" if rows < height(item.operators[-1]) else ""
+            return f"groups of channels, {layers}: {channels} of {item.channels}{few}"
+
+
 def _inner_bytes(program: Program, region: RegionSteps) -> int:
     """Return the bytes of the values that exist as rows, or as groups of channels, only."""
-    if region.plan.region.channels is not None:
-        operators = bottleneck_of(program, region.plan.region).operators
+    if isinstance(region.plan.region.cut, Channels):
+        operators = bottleneck_of(program, region.plan.region.pieces).operators
         return sum(4 * math.prod(item.shape) for item in operators if item.kind == "each")
     made = {region.network.operators[number].output for number in region.plan.operators}
     inner = {program.row_values[number].value for number in made - region.plan.written}

@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from models.packs.records.bottlenecks import Bottleneck
 from pipeline.program.channels.groups import height
 from pipeline.program.choice import BINDING_BYTES
+from pipeline.program.cuts import Channels, Region, RegionError
 from pipeline.program.program import Program
-from pipeline.program.regions import Compute, Region, RegionError, RegionPlan, plan_region
+from pipeline.program.region_plan import Compute, RegionPlan
+from pipeline.program.regions import plan_region
 from pipeline.program.row_network import RowNetwork
 from pipeline.program.row_times import RowTimes, phase_seconds
 from pipeline.program.steps import MOVE_BYTES, STEP_BYTES
@@ -56,7 +58,7 @@ def group_regions(program: Program) -> Iterator[Region]:
     for item in program.bottlenecks:
         for channels in item.sizes:
             for rows in _rows(item):
-                yield Region(item.first_piece, item.end_piece, rows, channels=channels)
+                yield Region(item.first_piece, item.end_piece, Channels(channels, rows))
 
 
 def _rows(item: Bottleneck) -> list[int]:

@@ -9,7 +9,7 @@ import numpy as np
 from pipeline.planning.rows.in_groups import RegionInGroups
 from pipeline.planning.rows.live_values import LiveValues
 from pipeline.planning.rows.ways import Edges
-from pipeline.program.region_plan import Region
+from pipeline.program.cuts import Region
 from pipeline.program.row_network import RowNetwork
 from pipeline.program.sketching.sketches import Sketch
 from pipeline.program.steps import STEP_BYTES
@@ -133,7 +133,7 @@ class RegionEdges:
         if n_bytes < self._most and not self._has(self._apart | self._given, item.touched):
             yield _Edge(
                 self._numbers[first],
-                item.region.rows,
+                item.region.cut.rows,
                 n_bytes,
                 self._live.weights(first, end),
                 item.binding_bytes,

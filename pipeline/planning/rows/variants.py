@@ -17,8 +17,8 @@ from pipeline.planning.rows.live_values import LiveValues
 from pipeline.planning.rows.region_edges import RegionEdges
 from pipeline.planning.rows.ways import Numbers, Way, Ways
 from pipeline.planning.rows.whole_pieces import WholePieces
+from pipeline.program.cuts import Region
 from pipeline.program.program import Program
-from pipeline.program.regions import Region
 from pipeline.program.row_network import RowNetwork
 from pipeline.program.row_times import RowTimes
 from pipeline.program.sketching.sketches import Sketch, sketches

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.planning.rows.in_groups import RegionInGroups
+from pipeline.program.cuts import Region, Rows
 from pipeline.program.lives import PAGE_BYTES
-from pipeline.program.regions import Region
 from pipeline.program.stopping import go_on
 
 Numbers = NDArray[np.int64]
@@ -59,7 +59,7 @@ class Edges:
         found = self.in_groups.get(number)
         if found is not None:
             return replace(found.region, in_arena=in_arena)
-        return Region(first, end, int(self.rows[number]), in_arena=in_arena)
+        return Region(first, end, Rows(int(self.rows[number])), in_arena)
 
     def arena_within(self, rings: Numbers) -> Numbers:
         """Return what each needs of the arena with each limit of the ring, [rings, ways]."""

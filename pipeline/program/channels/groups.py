@@ -1,46 +1,37 @@
 """Which channels and rows a bottleneck makes at a time, and in which order its operators run."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from itertools import pairwise
 
-from models.packs.records.bottlenecks import Bottleneck, GroupOperator
+from models.packs.records.bottlenecks import Bottleneck, GroupInput, GroupOperator
+from models.packs.records.rows import RowValue
+from pipeline.program.boxes.box import Interval, around
+from pipeline.program.cuts import RegionError
 from pipeline.program.program import Program
-from pipeline.program.region_plan import Region, RegionError
-from pipeline.program.row_ranges import Rows
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
-    """Inner channels [first, first + count)."""
-
-    first: int
-    count: int
-
-
-def bottleneck_of(program: Program, region: Region) -> Bottleneck:
-    """Return the bottleneck that ``region`` is.
+def bottleneck_of(program: Program, pieces: range) -> Bottleneck:
+    """Return the bottleneck that ``pieces`` are.
 
     Raises:
-        RegionError: there is none of these pieces, or none of groups of so many channels.
+        RegionError: they are none.
     """
     for item in program.bottlenecks:
-        if range(item.first_piece, item.end_piece) == region.pieces:
-            if region.channels not in item.sizes:
-                raise RegionError(f"groups of {region.channels} channels, not of {item.sizes}")
+        if range(item.first_piece, item.end_piece) == pieces:
             return item
-    raise RegionError(f"pieces {region.first_piece} to {region.end_piece} are no bottleneck")
+    raise RegionError(f"pieces {pieces.start} to {pieces.stop} are no bottleneck")
 
 
-def groups(item: Bottleneck, most: int) -> list[Group]:
-    """Return all channels in groups of ``most``, the last ones in smaller sizes that there are."""
-    sizes = [size for size in reversed(item.sizes) if size <= most]
-    counts: list[int] = []
-    left = item.channels
-    for size in sizes:
-        counts += [size] * (left // size)
-        left %= size
-    starts = accumulate(counts, initial=0)
-    return [Group(first, count) for first, count in zip(starts, counts, strict=False)]
+def groups(item: Bottleneck, most: int) -> list[Interval]:
+    """Return all inner channels in groups of ``most``, the last ones in smaller sizes that there are."""
+    found: list[Interval] = []
+    first = 0
+    for size in reversed([size for size in item.sizes if size <= most]):
+        while item.channels - first >= size:
+            found.append(Interval(first, first + size))
+            first += size
+    return found
 
 
 def passes(item: Bottleneck) -> list[list[int]]:
@@ -76,50 +67,83 @@ def height(operator: GroupOperator) -> int:
     return operator.shape[2]
 
 
-def bands(item: Bottleneck, rows: int) -> list[list[Rows]]:
-    """Return, for each band of up to ``rows`` rows of the result, what each operator makes for it.
+@dataclass(frozen=True, slots=True)
+class Band:
+    """The rows that each operator has ``made`` of it, and those that are ``read`` of row values."""
+
+    made: Sequence[Interval]
+    read: Mapping[int, Interval]
+
+    @property
+    def result(self) -> Interval:
+        return self.made[-1]
+
+
+def bands(item: Bottleneck, rows: int, values: Sequence[RowValue]) -> list[Band]:
+    """Return the bands of up to ``rows`` rows of the result; one: all rows.
 
     They are even: a last one of few rows would leave the padding below to the one before.
 
     Raises:
-        RegionError: all rows are needed before the first.
+        RegionError: all rows are needed before the first; or operators need other rows of one tensor than
+            their windows of a band say, or padding inside.
     """
     last = height(item.operators[-1])
     if rows >= last:
-        return [[Rows(0, height(operator)) for operator in item.operators]]
+        inputs = (taken.row_value for operator in item.operators for taken in operator.inputs)
+        return [
+            Band(
+                [Interval(0, height(operator)) for operator in item.operators],
+                {read: Interval(0, values[read].height) for read in inputs if read is not None},
+            )
+        ]
     if any(operator.kind in ("mean", "once") for operator in item.operators):
         raise RegionError("factors of a gate are made of all rows")
     count = -(-last // rows)
     ends = [last * number // count for number in range(count + 1)]
-    return [_band(item, Rows(first, end)) for first, end in pairwise(ends)]
+    return [_band(item, Interval(*pair), values) for pair in pairwise(ends)]
 
 
-def _band(item: Bottleneck, result: Rows) -> list[Rows]:
-    """Return what each operator makes of what later ones need."""
-    found = [Rows(0, 0)] * len(item.operators)
-    found[-1] = result
-    for number in range(len(item.operators) - 1, -1, -1):
-        for taken in item.operators[number].inputs:
+def _band(item: Bottleneck, result: Interval, values: Sequence[RowValue]) -> Band:
+    """Return the band of ``result``, through windows from there back."""
+    made = [Interval(0, 0)] * len(item.operators)
+    made[-1] = result
+    for number, operator in reversed([*enumerate(item.operators)]):
+        for taken in operator.inputs:
             if taken.made is not None:
                 most = height(item.operators[taken.made])
-                rows = found[number].through(taken.window).within(most)
-                found[taken.made] = _both(found[taken.made], rows)
-    return found
+                rows = made[number].through(taken.window).within(most)
+                made[taken.made] = around((made[taken.made], rows))
+    read: dict[int, Interval] = {}
+    for operator, rows in zip(item.operators, made, strict=True):
+        for taken in operator.inputs:
+            if taken.row_value is not None and operator.kind != "sum":
+                needed = _needed(operator, rows, taken, values[taken.row_value].height)
+                there = read.setdefault(taken.row_value, needed)
+            elif taken.made is not None:
+                needed = _needed(operator, rows, taken, height(item.operators[taken.made]))
+                there = made[taken.made]
+            else:
+                continue
+            if there != needed:
+                raise RegionError("operators need other rows of one tensor")
+    return Band(made, read)
 
 
-def _both(one: Rows, other: Rows) -> Rows:
-    if not one:
-        return other
-    return Rows(min(one.first, other.first), max(one.end, other.end))
+def _needed(operator: GroupOperator, rows: Interval, taken: GroupInput, most: int) -> Interval:
+    """Return what ``rows`` need of an input of ``most`` rows.
+
+    Raises:
+        RegionError: they need padding and are not at a border.
+    """
+    wanted = rows.through(taken.window)
+    above = wanted.first < 0 and rows.first > 0
+    if above or (wanted.end > most and rows.end < height(operator)):
+        raise RegionError(f"{len(rows)} rows at a time need padding inside")
+    return wanted.within(most)
 
 
-def edges(operator: GroupOperator, rows: Rows) -> int:
+def edges(operator: GroupOperator, rows: Interval) -> int:
     """Return which of the four graphs of each size makes ``rows``: of all, the first, inner, the last."""
     above, below = rows.first == 0, rows.end == height(operator)
     return {(True, True): 0, (True, False): 1, (False, False): 2, (False, True): 3}[above, below]
-
-
-def is_padded_inside(operator: GroupOperator, wanted: Rows, rows: Rows, most: int) -> bool:
-    """Return whether ``rows``, made of ``wanted`` of ``most``, need padding and are not at a border."""
-    above = wanted.first < 0 and rows.first > 0
-    return above or (wanted.end > most and rows.end < height(operator))

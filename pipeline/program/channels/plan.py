@@ -13,17 +13,18 @@ from functools import cached_property
 
 from models.packs.records.bottlenecks import Bottleneck, GroupInput
 from models.packs.records.pieces import Operand
+from pipeline.program.boxes.box import Box, Interval
+from pipeline.program.boxes.layout import Lying
 from pipeline.program.channels.groups import (
-    Group,
+    Band,
     bands,
     bottleneck_of,
     edges,
     groups,
-    height,
-    is_padded_inside,
     passes,
 )
 from pipeline.program.channels.strips import GroupStrips
+from pipeline.program.cuts import Channels, Region, RegionError
 from pipeline.program.region_plan import (
     Action,
     Area,
@@ -33,40 +34,35 @@ from pipeline.program.region_plan import (
     InValue,
     Move,
     Place,
-    Region,
-    RegionError,
     RegionPlan,
+    with_equal_as_one,
 )
 from pipeline.program.row_network import RowNetwork
-from pipeline.program.row_ranges import Rows
 from pipeline.program.values.shared_memory import roots
 
 _FLOAT_BYTES = 4
 
 
-def plan_channels(network: RowNetwork, region: Region) -> RegionPlan:
-    """Plan ``region``, whose channels are given.
+def plan_channels(network: RowNetwork, region: Region, cut: Channels) -> RegionPlan:
+    """Plan ``region``, cut as ``cut`` says.
 
     Raises:
         RegionError: it is no bottleneck, or cannot run in such groups or on so few rows.
     """
-    item = bottleneck_of(network.program, region)
-    if region.rows < 1 or region.columns is not None:
-        raise RegionError(f"a bottleneck of {region.rows} rows and {region.columns} columns")
-    phases = _Phases(network, item, region)
-    same: dict[Action, Action] = {}
-    happening = tuple(
-        tuple(same.setdefault(action, action) for action in phase) for phase in phases.all()
-    )
+    item = bottleneck_of(network.program, region.pieces)
+    if cut.channels not in item.sizes:
+        raise RegionError(f"groups of {cut.channels} channels, not of {item.sizes}")
+    phases = _Phases(network, item, cut)
+    happening = with_equal_as_one(phases.all())
     return RegionPlan(
         region,
         range(0),
+        phases.strips.moments,
         phases.strips.built(),
         happening,
         frozenset(phases.sources),
         frozenset((item.output,)),
         alone=_alone(network, item, phases.sources),
-        turns=phases.strips.moments,
         scratch_bytes=max(operator.scratch_bytes for operator in item.operators),
     )
 
@@ -96,19 +92,17 @@ def _alone(network: RowNetwork, item: Bottleneck, sources: set[int]) -> frozense
 
 
 class _Phases:
-    """Tells the actions of ``region``, which is ``item``."""
+    """Tells the actions of ``item``."""
 
-    def __init__(self, network: RowNetwork, item: Bottleneck, region: Region) -> None:
+    def __init__(self, network: RowNetwork, item: Bottleneck, cut: Channels) -> None:
         self._network = network
         self._item = item
-        self._ranges = bands(item, region.rows)
-        self._rows = max(len(ranges[-1]) for ranges in self._ranges)
-        self._groups = groups(item, region.channels or 0)
+        self._bands = bands(item, cut.rows, network.values)
+        self._groups = groups(item, cut.channels)
         self._passes = passes(item)
-        self.strips = GroupStrips(item, region.channels or 0, self._ranges)
-        self._whole = len(self._ranges) == 1
+        self.strips = GroupStrips(item, cut.channels, self._bands)
+        self._whole = len(self._bands) == 1
         self._gathered: dict[int, int] = {}
-        self._fetching: dict[int, dict[int, Rows]] = {}
 
     @cached_property
     def sources(self) -> set[int]:
@@ -126,202 +120,170 @@ class _Phases:
     def _result(self) -> int:
         """The strip of the result's rows, where these do not lie in their place."""
         _, channels, _, width = self._item.operators[-1].shape
-        return self.strips.kept(_FLOAT_BYTES * channels * self._rows * width)
+        most = max(len(band.result) for band in self._bands)
+        return self.strips.kept(_FLOAT_BYTES * channels * most * width)
 
     @cached_property
     def _weights(self) -> int:
         """The strip of the weights that add up one group."""
         outputs = self._item.operators[-1].shape[1]
-        most = max(group.count for group in self._groups)
-        return self.strips.during(_FLOAT_BYTES * outputs * most, len(self._passes) - 1)
+        most = max(len(group) for group in self._groups)
+        return self.strips.during_pass(len(self._passes) - 1, _FLOAT_BYTES * outputs * most)
 
     def all(self) -> Iterator[list[Action]]:
         """Yield what each phase does."""
-        for ranges in self._ranges:
-            before = [] if self._whole else list(self._fetched(ranges))
+        for band in self._bands:
+            before = [] if self._whole else list(self._fetched(band))
             for turn, numbers in enumerate(self._passes):
                 each = numbers if turn == len(self._passes) - 1 else numbers[:-1]
                 for group in self._groups:
-                    yield [*before, *self._of_group(turn, each, group, ranges)]
+                    yield [*before, *self._of_group(turn, each, group, band)]
                     before = []
                 if each != numbers:
                     before = [self._once(turn, numbers[-1])]
             if not self._whole:
-                yield [self._put(ranges)]
+                yield [self._put(band)]
 
     def _of_group(
-        self, turn: int, numbers: Sequence[int], group: Group, ranges: Sequence[Rows]
+        self, turn: int, numbers: Sequence[int], group: Interval, band: Band
     ) -> Iterator[Action]:
         """Yield what is done for a group; weights are gathered first, so that kernels follow each other."""
         *made, last = numbers
         if self._item.operators[last].kind == "sum":
             part, copies = self._part(self._item.operators[last].inputs[1], group)
             yield from copies
-            yield from (self._each(turn, number, group, ranges) for number in made)
-            yield self._sum(turn, part, group, ranges)
+            yield from (self._each(turn, number, group, band) for number in made)
+            yield self._sum(turn, part, group, band)
         else:
-            yield from (self._each(turn, number, group, ranges) for number in numbers)
+            yield from (self._each(turn, number, group, band) for number in numbers)
 
-    def _each(self, turn: int, number: int, group: Group, ranges: Sequence[Rows]) -> Compute:
+    def _each(self, turn: int, number: int, group: Interval, band: Band) -> Compute:
         operator = self._item.operators[number]
-        rows = ranges[number]
+        rows = band.made[number]
         _, _, _, width = operator.shape
         strip = self.strips.of_operator[turn, number]
-        inputs = tuple(self._input(turn, taken, group, ranges) for taken in operator.inputs)
+        inputs = tuple(self._input(turn, taken, group, band) for taken in operator.inputs)
         if operator.kind == "mean":
-            place = InStrip(strip, (1, group.count, 1, 1), _FLOAT_BYTES * group.first)
+            place = InStrip(strip, (1, len(group), 1, 1), _FLOAT_BYTES * group.first)
             return Compute(number, operator.graphs[0], inputs, place)
-        size = self._item.sizes.index(group.count)
+        size = self._item.sizes.index(len(group))
         graph = operator.graphs[4 * size + edges(operator, rows)]
-        return Compute(number, graph, inputs, InStrip(strip, (1, group.count, len(rows), width)))
+        return Compute(number, graph, inputs, InStrip(strip, (1, len(group), len(rows), width)))
 
     def _once(self, turn: int, number: int) -> Compute:
         operator = self._item.operators[number]
-        everything = Group(0, self._item.channels)
+        everything = Interval(0, self._item.channels)
         inputs = tuple(
-            self._input(turn, taken, everything, self._ranges[0]) for taken in operator.inputs
+            self._input(turn, taken, everything, self._bands[0]) for taken in operator.inputs
         )
         place = InStrip(self.strips.of_operator[turn, number], operator.shape)
         return Compute(number, operator.graphs[0], inputs, place)
 
-    def _sum(self, turn: int, part: Place, group: Group, ranges: Sequence[Rows]) -> Compute:
+    def _sum(self, turn: int, part: Place, group: Interval, band: Band) -> Compute:
         number = len(self._item.operators) - 1
         made, _, *others = self._item.operators[number].inputs
-        inputs = [self._input(turn, made, group, ranges), part]
-        target = self._target(ranges)
+        inputs = [self._input(turn, made, group, band), part]
+        target = self._target(band)
         first, more, last = self._item.operators[number].graphs
         if group.first:
             graph = last if group is self._groups[-1] else more
             return Compute(number, graph, (*inputs, target), target)
         for taken in others:
             fetched = taken.row_value is not None and not self._whole
-            inputs.append(target if fetched else self._input(turn, taken, group, ranges))
+            inputs.append(target if fetched else self._input(turn, taken, group, band))
         return Compute(number, first, tuple(inputs), target)
 
-    def _part(self, taken: GroupInput, group: Group) -> tuple[Place, list[Action]]:
+    def _part(self, taken: GroupInput, group: Interval) -> tuple[Place, list[Action]]:
         """Return where the weights of a group's inputs lie, and how they come there."""
         weights = taken.weights
         assert weights is not None  # models/packs/bottleneck_checks.py
         outputs, inputs = weights.shape[:2]
         block = self._network.program.target.block
-        shape = (outputs, group.count, 1, 1)
+        shape = (outputs, len(group), 1, 1)
         first = group.first // block
         if outputs == block:
             offset = weights.offset + _FLOAT_BYTES * group.first * block
             return replace(weights, offset=offset, shape=shape), []
         source = replace(weights, shape=(outputs // block, inputs // block, block * block))
         place = InStrip(self._weights, shape)
-        blocks = first, first + group.count // block
-        held = InStrip(self._weights, (outputs // block, group.count // block, block * block))
+        blocks = first, first + len(group) // block
+        held = InStrip(self._weights, (outputs // block, len(group) // block, block * block))
         return place, [Gather(source, blocks, held)]
 
-    def _target(self, ranges: Sequence[Rows]) -> InStrip | InValue:
+    def _target(self, band: Band) -> InStrip | InValue:
         _, channels, _, width = self._item.operators[-1].shape
-        shape = (1, channels, len(ranges[-1]), width)
+        shape = (1, channels, len(band.result), width)
         return InValue(self._item.output, shape) if self._whole else InStrip(self._result, shape)
 
-    def _input(self, turn: int, taken: GroupInput, group: Group, ranges: Sequence[Rows]) -> Place:
+    def _input(self, turn: int, taken: GroupInput, group: Interval, band: Band) -> Place:
         if taken.weights is not None:
             return _of_weights(taken.weights, taken.axis == "channels", group)
         if taken.row_value is not None:
-            return self._source(taken, group, ranges)
+            return self._source(taken, group, band)
         assert taken.made is not None
         made = self._item.operators[taken.made]
         if made.kind == "each":
             _, _, _, width = made.shape
             strip = self.strips.of_operator[turn, taken.made]
-            return InStrip(strip, (1, group.count, len(ranges[taken.made]), width))
+            return InStrip(strip, (1, len(group), len(band.made[taken.made]), width))
         strip = next(
             strip for (_, number), strip in self.strips.of_operator.items() if number == taken.made
         )
         if taken.axis == "factors":
-            return InStrip(strip, (group.count, 1, 1, 1), _FLOAT_BYTES * group.first)
+            return InStrip(strip, (len(group), 1, 1, 1), _FLOAT_BYTES * group.first)
         return InStrip(strip, made.shape)
 
-    def _source(self, taken: GroupInput, group: Group, ranges: Sequence[Rows]) -> Place:
+    def _source(self, taken: GroupInput, group: Interval, band: Band) -> Place:
         """Return where a group finds what it needs of a row value."""
         assert taken.row_value is not None
-        _, channels, rows, width = self._network.values[taken.row_value].shape
-        if not self._whole:
-            rows = len(self._fetched_rows(ranges)[taken.row_value])
+        _, channels, _, width = self._network.values[taken.row_value].shape
+        rows = len(band.read[taken.row_value])
         if taken.axis is None:
             shape, offset = (1, channels, rows, width), 0
         else:
-            shape = (1, group.count, rows, width)
+            shape = (1, len(group), rows, width)
             offset = _FLOAT_BYTES * group.first * rows * width
         if self._whole:
             return InValue(taken.row_value, shape, offset)
         return InStrip(self._gathered[taken.row_value], shape, offset)
 
-    def _fetched_rows(self, ranges: Sequence[Rows]) -> dict[int, Rows]:
-        band = ranges[-1].first
-        if band not in self._fetching:
-            self._fetching[band] = self._rows_to_fetch(ranges)
-        return self._fetching[band]
-
-    def _rows_to_fetch(self, ranges: Sequence[Rows]) -> dict[int, Rows]:
-        """Return the rows of each source that are gathered for a band.
-
-        Raises:
-            RegionError: its readers need others, or inner rows need padding.
-        """
-        found: dict[int, Rows] = {}
-        for number, operator in enumerate(self._item.operators):
-            for taken in operator.inputs:
-                if taken.weights is not None:
-                    continue
-                wanted = ranges[number].through(taken.window)
-                most = self._most_rows(taken)
-                rows = wanted.within(most)
-                if is_padded_inside(operator, wanted, ranges[number], most):
-                    raise RegionError(f"{self._rows} rows at a time need padding inside")
-                if taken.made is not None and ranges[taken.made] != rows:
-                    raise RegionError("operators need other rows of one tensor")
-                if taken.row_value is None or operator.kind == "sum":
-                    continue
-                if found.setdefault(taken.row_value, rows) != rows:
-                    raise RegionError("operators need other rows of one tensor")
-        return found
-
-    def _most_rows(self, taken: GroupInput) -> int:
-        if taken.made is not None:
-            return height(self._item.operators[taken.made])
-        assert taken.row_value is not None
-        return self._network.values[taken.row_value].height
-
-    def _fetched(self, ranges: Sequence[Rows]) -> Iterator[Action]:
+    def _fetched(self, band: Band) -> Iterator[Action]:
         """Yield what brings the rows that a band reads to strips."""
-        for row_value, rows in self._fetched_rows(ranges).items():
+        for row_value, rows in band.read.items():
             value = self._network.values[row_value]
             if row_value not in self._gathered:
-                every = (self._fetched_rows(each)[row_value] for each in self._ranges)
-                n_bytes = value.planes * value.row_bytes * max(map(len, every))
+                most = max(len(each.read[row_value]) for each in self._bands)
+                n_bytes = value.planes * value.row_bytes * most
                 self._gathered[row_value] = self.strips.kept(n_bytes)
             yield self._moved(row_value, rows, self._gathered[row_value])
         if self._added is not None:
-            yield self._moved(self._added, ranges[-1], self._result)
+            yield self._moved(self._added, band.result, self._result)
 
-    def _moved(self, row_value: int, rows: Rows, strip: int) -> Move:
-        source = self._lying(row_value, rows)
-        return Move(source, replace(source, strip=strip, held_rows=len(rows), first_row=0))
+    def _moved(self, row_value: int, rows: Interval, strip: int) -> Move:
+        whole, held = self._lying(row_value, rows, strip)
+        return Move(whole, held)
 
-    def _lying(self, row_value: int, rows: Rows) -> Area:
-        """Return ``rows`` of a value where it lies whole."""
+    def _put(self, band: Band) -> Move:
+        whole, held = self._lying(self._item.output, band.result, self._result)
+        return Move(held, whole)
+
+    def _lying(self, row_value: int, rows: Interval, strip: int) -> tuple[Area, Area]:
+        """Return ``rows`` of a value where it lies whole, and in a strip that holds just them."""
         value = self._network.values[row_value]
-        return Area(row_value, None, value.height, 0, value.planes, rows.first, len(rows))
+        _, _, height, width = value.shape
+        columns = Interval(0, width)
+        box, everything = Box(rows, columns), Box(Interval(0, height), columns)
+        places = Lying(row_value, None, everything), Lying(row_value, strip, box)
+        whole, held = (place.area(box, 0, value.planes) for place in places)
+        return whole, held
 
-    def _put(self, ranges: Sequence[Rows]) -> Move:
-        target = self._lying(self._item.output, ranges[-1])
-        held = replace(target, strip=self._result, held_rows=target.rows, first_row=0)
-        return Move(held, target)
 
-
-def _of_weights(weights: Operand, by_channel: bool, group: Group) -> Operand:
+def _of_weights(weights: Operand, by_channel: bool, group: Interval) -> Operand:
     """Return the weights of a group, which lie together, or all of them."""
     if not by_channel:
         return weights
     axis = next(axis for axis, length in enumerate(weights.shape) if length > 1)
     own = weights.n_bytes // weights.shape[axis]
-    shape = (*weights.shape[:axis], group.count, *weights.shape[axis + 1 :])
+    shape = (*weights.shape[:axis], len(group), *weights.shape[axis + 1 :])
     assert math.prod(weights.shape[:axis]) == 1
     return replace(weights, offset=weights.offset + own * group.first, shape=shape)

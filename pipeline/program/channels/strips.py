@@ -2,82 +2,54 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 from models.packs.records.bottlenecks import Bottleneck
-from pipeline.program.channels.groups import passes
-from pipeline.program.region_plan import Strip
-from pipeline.program.row_ranges import Rows
+from pipeline.program.channels.groups import Band, passes
+from pipeline.program.region_plan import Strips
 
 _FLOAT_BYTES = 4
 
 
-@dataclass
-class _Growing:
-    n_bytes: int
-    start: int
-    end: int
-    kept: bool = False
+class GroupStrips(Strips):
+    """Those of ``item`` in groups of up to ``most`` channels; on ``bands``.
 
-
-@dataclass
-class GroupStrips:
-    """The strips of ``item`` in groups of up to ``most`` channels; ``ranges``: rows of each band.
-
-    ``of_operator``: the strip of what an operator makes in a pass; ``moment``: when it runs.
+    ``of_operator``: the strip of what an operator makes in a pass.
     """
 
-    item: Bottleneck
-    most: int
-    ranges: Sequence[Sequence[Rows]]
-    of_operator: dict[tuple[int, int], int] = field(default_factory=dict)
-    moment: dict[tuple[int, int], int] = field(default_factory=dict)
-    _strips: list[_Growing] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        for turn, numbers in enumerate(passes(self.item)):
-            for number in numbers:
-                self.moment[turn, number] = len(self.moment)
+    def __init__(self, item: Bottleneck, most: int, bands: Sequence[Band]) -> None:
+        turns = passes(item)
+        super().__init__(sum(map(len, turns)))
+        self._item = item
+        self._most = most
+        self._bands = bands
+        self.of_operator: dict[tuple[int, int], int] = {}
+        self._moments: list[range] = []  # of each pass
+        for turn, numbers in enumerate(turns):
+            begin = self._moments[-1].stop if turn else 0
+            self._moments.append(range(begin, begin + len(numbers)))
             for number in numbers:
                 self._place(turn, number, numbers)
 
-    @property
-    def moments(self) -> int:
-        return len(self.moment)
-
-    def built(self) -> tuple[Strip, ...]:
-        """Return all strips."""
-        return tuple(
-            Strip(strip.n_bytes, strip.start, strip.end, strip.kept) for strip in self._strips
-        )
-
-    def kept(self, n_bytes: int) -> int:
-        """Return a new strip that stays through all phases, of at least so many bytes."""
-        return self._add(n_bytes, 0, self.moments, kept=True)
-
-    def during(self, n_bytes: int, turn: int) -> int:
+    def during_pass(self, turn: int, n_bytes: int) -> int:
         """Return a new strip for pass ``turn``."""
-        moments = [moment for (own, _), moment in self.moment.items() if own == turn]
-        return self._add(n_bytes, min(moments), max(moments) + 1)
+        return self.during(self._moments[turn].start, self._moments[turn].stop, n_bytes)
 
     def _place(self, turn: int, number: int, numbers: Sequence[int]) -> None:
-        operator = self.item.operators[number]
+        operator = self._item.operators[number]
         if operator.kind == "sum":
             return
         if operator.kind in ("mean", "once"):
-            self.of_operator[turn, number] = self.kept(_FLOAT_BYTES * math.prod(operator.shape))
+            n_bytes = _FLOAT_BYTES * math.prod(operator.shape)
+            self.of_operator[turn, number] = self.kept(n_bytes)
             return
         _, _, _, width = operator.shape
-        rows = max(len(ranges[number]) for ranges in self.ranges)
+        rows = max(len(band.made[number]) for band in self._bands)
+        moment = dict(zip(numbers, self._moments[turn], strict=True))
         readers = [
-            self.moment[turn, other]
+            moment[other]
             for other in numbers
-            if any(taken.made == number for taken in self.item.operators[other].inputs)
+            if any(taken.made == number for taken in self._item.operators[other].inputs)
         ]
-        n_bytes = _FLOAT_BYTES * self.most * rows * width
-        start = self.moment[turn, number]
-        self.of_operator[turn, number] = self._add(n_bytes, start, max(readers) + 1)
-
-    def _add(self, n_bytes: int, start: int, end: int, kept: bool = False) -> int:
-        self._strips.append(_Growing(n_bytes, start, end, kept))
-        return len(self._strips) - 1
+        self.of_operator[turn, number] = self.during(
+            moment[number], max(readers) + 1, _FLOAT_BYTES * self._most * rows * width
+        )

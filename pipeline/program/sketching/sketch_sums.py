@@ -156,10 +156,9 @@ class Sums:
             self.bindings -= np.where(just, reader.bindings, 0)
             self.seconds -= np.where(just, reader.seconds, 0.0)
             if reader.in_place and reader.operator == last and not whole:
-                alone = np.all(direct, axis=0)
-                alone = alone & (sum(other.operator == last for other in readers) == 1)
+                alone = sum(other.operator == last for other in readers) == 1
                 # The output lies in this strip: it is there once. Else it has a strip of its own.
-                self.live[:, reader.operator] -= np.where(alone, strip, 0)
+                self.live[:, reader.operator] -= np.where(just & alone, strip, 0)
 
     def _add_kept(self, made: Made, start: Numbers, unit: int) -> None:
         """Add the strips of the rows that later phases need, and copies to them."""

@@ -6,13 +6,13 @@ proposed here ``plan_region`` makes, in just this memory; times and bindings are
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from models.packs.records.rows import RowOperator
 from pipeline.program.loading import Written, needed_loadings, saving_loadings
-from pipeline.program.many_rows import Made, Numbers, Times, share_lines, wanted
+from pipeline.program.many_rows import Made, Numbers, Progress, Times, made_of, wanted
 from pipeline.program.row_network import RowNetwork
 from pipeline.program.row_times import RowTimes
 from pipeline.program.sketching.sketch_sums import Reader, Sums
@@ -59,14 +59,6 @@ def sketches(
         yield from _Backwards(network, end, last, useful, times).walk(sorted(starts, reverse=True))
 
 
-@dataclass(slots=True)
-class _Value:
-    """What is known of a row value that an operator before makes: who reads it, up to which row."""
-
-    ends: Numbers
-    readers: list[Reader] = field(default_factory=list)
-
-
 class _Backwards:
     def __init__(
         self, network: RowNetwork, end: int, last: int, rows: tuple[int, ...], times: RowTimes
@@ -75,12 +67,11 @@ class _Backwards:
         self._end = end
         self._last = last
         self._rows = rows
-        self._height = network.values[network.operators[last].output].height
-        self._shares = share_lines(rows, self._height)
         self._after = network.readers.after(end)
         self._run = range(end)
+        self._progress = Progress(network, self._run, last, rows)
         self._sums = Sums(len(rows), last, times)
-        self._wanted: dict[int, _Value] = {}
+        self._readers: dict[int, list[Reader]] = {}  # of what operators before make
         self._outside: list[tuple[int, Reader]] = []  # with the row value that it reads
         self._written: dict[int, Written] = {}  # what operators make and others read outside
         # What pieces put together of several values, and others read later.
@@ -181,11 +172,9 @@ class _Backwards:
         """Put operator ``number``, which all others follow, into the region."""
         value = self._network.values[item.output]
         unit = value.planes * value.row_bytes
-        held = self._wanted.pop(item.output, None)
         copies = self._copies.get(item.output, ())
         whole = value.value in self._after
-        ends = self._ends(item, held, value.height, whole or bool(copies))
-        made = Made(np.maximum.accumulate(np.maximum(ends, 0), axis=1))
+        made = made_of(self._progress.ends(number, whole or bool(copies)))
         self._sums.add_kernels(number, made.count, value.height)
         for _ in range(whole + len(copies)):
             self._sums.add_copies(made, unit)
@@ -195,24 +184,13 @@ class _Backwards:
             self._copied[item.output] = {
                 value: Written(value, number, made.ends) for value in copies
             }
-        readers = held.readers if held else []
+        readers = self._readers.pop(item.output, [])
         self._sums.add_value(number, made, unit, readers, whole or bool(copies), not whole)
         for position in range(len(item.inputs)):
-            self._read(number, position, ends, made)
+            self._read(number, position, made)
 
-    def _ends(
-        self, item: RowOperator, held: _Value | None, height: int, to_the_last: bool
-    ) -> Numbers:
-        """Return up to which row ``item`` has made its output at the end of each phase."""
-        ends = -(-height * self._shares // self._height) if held is None else held.ends
-        unit = item.unit
-        ends = np.minimum(-(-ends // unit) * unit, height)
-        if to_the_last:
-            ends[self._shares == self._height] = height
-        return ends
-
-    def _read(self, number: int, position: int, ends: Numbers, made: Made) -> None:
-        """Add an input of operator ``number``, which should come to row ``ends`` and makes ``made``."""
+    def _read(self, number: int, position: int, made: Made) -> None:
+        """Add an input of operator ``number``, which makes ``made``."""
         item = self._network.operators[number]
         taken = item.inputs[position]
         value = self._network.values[taken.row_value]
@@ -233,8 +211,5 @@ class _Backwards:
         )
         self._sums.add_reader(reader)
         self._outside.append((taken.row_value, reader))
-        needed = np.minimum(taken.window.end(ends), value.height)
         for part in parts:
-            held = self._wanted.setdefault(part.row_value, _Value(needed))
-            held.ends = np.maximum(held.ends, needed)
-            held.readers.append(reader)
+            self._readers.setdefault(part.row_value, []).append(reader)

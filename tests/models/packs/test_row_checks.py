@@ -9,8 +9,9 @@ from models.compiler import compile_onnx
 from models.errors import PackError
 from models.packs.pack import Pack, open_pack, read_pack
 from models.packs.target import host_target
+from pipeline.program.cuts import Region, RegionError, Rows
 from pipeline.program.program import Program
-from pipeline.program.regions import Region, RegionError, plan_region
+from pipeline.program.regions import plan_region
 from pipeline.program.row_network import RowNetwork
 from tests.models.nets import NETS, written
 from tests.models.packs.documents import Document, read_document, write_document
@@ -169,8 +170,8 @@ def test_a_value_that_is_nowhere_whole_is_not_read_there(pack_folder: Path) -> N
     edit(pack_folder, smaller)
     network = RowNetwork(Program.as_compiled(open_pack(pack_folder)))
     with pytest.raises(RegionError, match="nowhere whole"):
-        plan_region(network, Region(5, 9, 2))
-    assert plan_region(network, Region(0, 9, 2)).strips
+        plan_region(network, Region(5, 9, Rows(2)))
+    assert plan_region(network, Region(0, 9, Rows(2))).strips
 
 
 def test_the_first_operator_of_a_gpu_is_refused(pack_folder: Path) -> None:

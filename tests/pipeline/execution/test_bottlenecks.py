@@ -29,9 +29,9 @@ from pipeline.planning.plan import Choice
 from pipeline.planning.rows.explain import explain_regions
 from pipeline.planning.rows.in_groups import group_regions
 from pipeline.program.channels.groups import bottleneck_of, groups, height
+from pipeline.program.cuts import Channels, Region, RegionError
 from pipeline.program.partitions import Cuts
 from pipeline.program.program import Program
-from pipeline.program.regions import Region, RegionError
 from pipeline.program.steps import planned_region
 from pipeline.schedule.architectures import ARCHITECTURES
 from tests.models.nets import inputs_for
@@ -139,7 +139,7 @@ def together(program: Program, channels: int, rows: int) -> tuple[Region, ...]:
     found = []
     for item in program.bottlenecks:
         size = max((each for each in item.sizes if each <= channels), default=item.sizes[0])
-        found.append(Region(item.first_piece, item.end_piece, rows, channels=size))
+        found.append(Region(item.first_piece, item.end_piece, Channels(size, rows)))
     return tuple(found)
 
 
@@ -192,10 +192,10 @@ def test_every_channel_is_made_once(tmp_path: Path) -> None:
         for size in item.sizes:
             found = groups(item, size)
             assert [group.first for group in found] == [
-                sum(group.count for group in found[:number]) for number in range(len(found))
+                sum(len(group) for group in found[:number]) for number in range(len(found))
             ]
-            assert sum(group.count for group in found) == item.channels
-            assert all(group.count in item.sizes for group in found)
+            assert sum(len(group) for group in found) == item.channels
+            assert all(len(group) in item.sizes for group in found)
 
 
 def test_the_smallest_plan_of_a_gated_network_runs_in_groups(tmp_path: Path) -> None:
@@ -203,7 +203,7 @@ def test_the_smallest_plan_of_a_gated_network_runs_in_groups(tmp_path: Path) -> 
     program = Program.as_compiled(compiled(CASES["gate"], tmp_path))
     auto = ARCHITECTURES["auto"]
     least = fit(program, auto, LEAST).plan
-    assert any(region.channels is not None for region in least.choice.regions)
+    assert any(isinstance(region.cut, Channels) for region in least.choice.regions)
     without = replace(program, bottlenecks=())
     assert least.total_bytes < fit(without, auto, LEAST).plan.total_bytes
     (line, *_) = explain_regions(program, least)
@@ -211,7 +211,7 @@ def test_the_smallest_plan_of_a_gated_network_runs_in_groups(tmp_path: Path) -> 
     assert "on groups of channels" in line
     assert f" of {inner}" in line
     roomy = fit(program, auto, Wanted(total_bytes=4 * least.total_bytes)).plan
-    assert not any(region.channels is not None for region in roomy.choice.regions)
+    assert not any(isinstance(region.cut, Channels) for region in roomy.choice.regions)
 
 
 def test_what_cannot_be_a_group_is_refused(tmp_path: Path) -> None:
@@ -219,11 +219,9 @@ def test_what_cannot_be_a_group_is_refused(tmp_path: Path) -> None:
     item = program.bottlenecks[0]
     first, end, size = item.first_piece, item.end_piece, item.sizes[0]
     for region, reason in (
-        (Region(first, end, _SIDE, channels=size + 1), "channels, not of"),
-        (Region(first, end - 1, _SIDE, channels=size), "are no bottleneck"),
-        (Region(first, end, 8, channels=size), "made of all rows"),
-        (Region(first, end, 0, channels=size), "of 0 rows"),
-        (Region(first, end, 8, columns=8, channels=size), "8 columns"),
+        (Region(first, end, Channels(size + 1, _SIDE)), "channels, not of"),
+        (Region(first, end - 1, Channels(size, _SIDE)), "are no bottleneck"),
+        (Region(first, end, Channels(size, 8)), "made of all rows"),
     ):
         with pytest.raises(RegionError, match=reason):
             planned_region(program, region)
@@ -234,11 +232,9 @@ def test_strips_hold_what_a_group_makes(tmp_path: Path) -> None:
     program = Program.as_compiled(compiled(Case(stride=2), tmp_path))
     region = together(program, program.target.block, _SIDE)[0]
     plan = planned_region(program, region)
-    item = bottleneck_of(program, region)
+    item = bottleneck_of(program, region.pieces)
     made = [
-        4 * region.channels * math.prod(operator.shape[2:])
-        for operator in item.operators[:2]
-        if region.channels
+        4 * program.target.block * math.prod(operator.shape[2:]) for operator in item.operators[:2]
     ]
     assert sum(made) == plan.live_bytes()
 
@@ -266,8 +262,9 @@ def test_mobilenet_takes_a_third_of_its_expansion(pool: ReadPool, tmp_path: Path
     pack = open_pack(compile_onnx(source, tmp_path / "m"))
     program = Program.as_compiled(pack)
     regions = tuple(
-        replace(region, rows=-(-height(bottleneck_of(program, region).operators[-1]) // 8))
+        replace(region, cut=replace(region.cut, rows=-(-height(item.operators[-1]) // 8)))
         for region in together(program, program.target.block, 1)
+        for item in [bottleneck_of(program, region.pieces)]
     )
     plan = make_plan(program, ARCHITECTURES["auto"], choice=Choice(regions=regions))
     assert plan.arena_bytes <= 5_619_712 / 3

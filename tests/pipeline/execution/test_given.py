@@ -25,9 +25,9 @@ from pipeline.execution.errors import InputError
 from pipeline.execution.given import Arrays, copies
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice, Plan
+from pipeline.program.cuts import Region, Rows
 from pipeline.program.lives import taken_by_rows
 from pipeline.program.program import Program
-from pipeline.program.regions import Region
 from pipeline.program.row_network import RowNetwork
 from pipeline.schedule.architectures import ARCHITECTURES
 
@@ -51,7 +51,7 @@ def plans(pack: Pack) -> dict[str, Plan]:
     end = max(n for n in range(1, len(program.pieces)) if network.within(range(n)) is not None)
     found = {"whole": make_plan(program, auto)}
     for rows in (1, 3, 8):
-        regions = (Region(0, end, rows),)
+        regions = (Region(0, end, Rows(rows)),)
         found[f"{rows} rows"] = make_plan(program, auto, choice=Choice(regions=regions))
     return found
 

@@ -21,6 +21,7 @@ from pipeline.fitting.row_variants import estimated_seconds, row_variants
 from pipeline.fitting.wanted import LEAST, Fitted, Wanted
 from pipeline.planning.plan import PlanError
 from pipeline.planning.thumb import smallest_plan
+from pipeline.program.cuts import Rows
 from pipeline.program.lives import taken_by_rows
 from pipeline.program.program import Program
 from pipeline.program.steps import STEP_BYTES
@@ -67,7 +68,7 @@ def test_few_rows_at_a_time_are_said_to_cost_more_than_many(program: Program) ->
     assert least.choice.regions
     taken = []
     for rows in (1, 2, 4, 8):
-        regions = tuple(replace(each, rows=rows) for each in least.choice.regions)
+        regions = tuple(replace(each, cut=Rows(rows)) for each in least.choice.regions)
         plan = smallest_plan(program, AUTO, regions, least.choice.chunk_bytes)
         taken.append(estimated_seconds(program, plan))
     assert taken == sorted(set(taken), reverse=True)

@@ -17,8 +17,8 @@ from pipeline.profiles import found_plans_file
 from pipeline.profiles.delay_limits import SweepLimits
 from pipeline.profiles.found_plans_file import KnownFile, plans_of
 from pipeline.profiles.profile_file import load_profile, manifest_checksum, save_profile
+from pipeline.program.cuts import Boxes, Channels, Region, Rows
 from pipeline.program.program import Program
-from pipeline.program.regions import Region
 from pipeline.schedule.architectures import ARCHITECTURES
 from pipeline.timing.simulator import simulate
 from pipeline.timing.traced_durations import services
@@ -32,7 +32,7 @@ KNOWN = FoundPlan(
         1,
         (3, 4),
         "tail",
-        (Region(0, 5, 2), Region(5, 7, 2, 3, "raster")),
+        (Region(0, 5, Rows(2)), Region(5, 7, Boxes(2, 3, "raster")), Region(7, 9, Channels(2, 3))),
     ),
     ("because",),
     (Point(1, 2, 0.5),),
@@ -115,6 +115,21 @@ def test_what_is_not_as_it_was_written_is_ignored(
     text = path.read_text("utf-8")
     assert edited(text) != text
     path.write_text(edited(text), "utf-8")
+    assert opened(path).get("auto 1 None") is None
+    assert "ignored" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "changed", ['"rows":2', '"cut":{}', '"cut":{"rows":0}', '"cut":{"rows":2,"groups":3}']
+)
+def test_a_region_of_another_form_is_never_taken_for_one(
+    changed: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "plans.json"
+    saved(opened(path), "auto 1 None")
+    text = path.read_text("utf-8")
+    assert '"cut":{"rows":2}' in text
+    path.write_text(text.replace('"cut":{"rows":2}', changed), "utf-8")
     assert opened(path).get("auto 1 None") is None
     assert "ignored" in caplog.text
 

@@ -2,8 +2,10 @@
 
 from contextlib import suppress
 
+from pipeline.program.cuts import Region, RegionError, Rows
 from pipeline.program.program import Program
-from pipeline.program.regions import Region, RegionError, RegionPlan, plan_region
+from pipeline.program.region_plan import RegionPlan
+from pipeline.program.regions import plan_region
 from pipeline.program.row_network import RowNetwork
 from pipeline.program.sketching.sketches import MOST_PHASES, Sketch, sketches
 
@@ -44,7 +46,7 @@ def sketched(network: RowNetwork) -> dict[Region, Promised]:
 def _promises(sketch: Sketch) -> list[tuple[Region, Promised]]:
     return [
         (
-            Region(sketch.first_piece, sketch.end_piece, rows),
+            Region(sketch.first_piece, sketch.end_piece, Rows(rows)),
             (int(sketch.strip_bytes[number]), int(sketch.shared_bytes[number]), sketch.touched),
         )
         for number, rows in enumerate(sketch.rows)
@@ -61,7 +63,7 @@ def planned(network: RowNetwork) -> dict[Region, Promised]:
                 continue
             height = network.values[network.operators[operators[-1]].output].height
             for rows in _ROWS:
-                region = Region(start, end, rows)
+                region = Region(start, end, Rows(rows))
                 if rows <= height <= rows * MOST_PHASES:
                     with suppress(RegionError):
                         found[region] = _takes(network, plan_region(network, region))

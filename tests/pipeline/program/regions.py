@@ -2,7 +2,8 @@
 
 from random import Random
 
-from pipeline.program.regions import Region, RegionError, Reuse, plan_region
+from pipeline.program.cuts import Cut, Region, RegionError, Rows
+from pipeline.program.regions import plan_region
 from pipeline.program.row_network import RowNetwork
 
 _ROWS = (1, 1, 2, 3, 4, 7, 16, 40)
@@ -17,7 +18,7 @@ def random_regions(random: Random, network: RowNetwork) -> tuple[Region, ...]:
         ends = [end for end in range(start + 1, count + 1) if network.within(range(start, end))]
         random.shuffle(ends)
         for end in ends if random.random() < 0.8 else ():
-            region = Region(start, end, random.choice(_ROWS), in_arena=random.random() < 0.5)
+            region = Region(start, end, Rows(random.choice(_ROWS)), random.random() < 0.5)
             if is_possible(network, region):
                 found.append(region)
                 start = end - 1
@@ -26,15 +27,13 @@ def random_regions(random: Random, network: RowNetwork) -> tuple[Region, ...]:
     return tuple(found)
 
 
-def largest_regions(
-    network: RowNetwork, rows: int, columns: int | None = None, reuse: Reuse = "none"
-) -> tuple[Region, ...]:
-    """Return the longest regions there are, from the first piece on, of so many rows, or tiles, each."""
+def largest_regions(network: RowNetwork, cut: Cut) -> tuple[Region, ...]:
+    """Return the longest regions there are, from the first piece on, each cut as ``cut`` says."""
     count = len(network.program.pieces)
     found: list[Region] = []
     start = 0
     while start < count:
-        regions = [Region(start, end, rows, columns, reuse) for end in range(count, start, -1)]
+        regions = [Region(start, end, cut) for end in range(count, start, -1)]
         region = next((item for item in regions if is_possible(network, item)), None)
         if region is not None:
             found.append(region)

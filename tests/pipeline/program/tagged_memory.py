@@ -12,7 +12,7 @@ from models.packs.records.rows import Outside, RowInput, RowOperator
 from pipeline.planning.plan import Plan
 from pipeline.program.lives import taken_by_rows
 from pipeline.program.program import Program
-from pipeline.program.regions import Action, Area, Call, Fill, Move
+from pipeline.program.region_plan import Action, Area, Call, Fill, Move
 from pipeline.program.steps import Phase, RegionSteps
 
 Tags = NDArray[np.int64]

@@ -20,9 +20,11 @@ from pipeline.planning.offsets.problem import Placement
 from pipeline.planning.offsets.validator import violations as overlaps
 from pipeline.planning.plan import Choice, Plan
 from pipeline.program import steps
+from pipeline.program.cuts import Region, Rows
 from pipeline.program.lives import lifetimes, never_whole
 from pipeline.program.program import Program
-from pipeline.program.regions import Call, Move, Region, RegionPlan, plan_region
+from pipeline.program.region_plan import Call, Move, RegionPlan
+from pipeline.program.regions import plan_region
 from pipeline.program.row_network import RowNetwork
 from pipeline.program.steps import (
     Phase,
@@ -202,7 +204,7 @@ def test_rows_that_are_still_needed_are_loaded_before_others_overwrite_them(
 ) -> None:
     """The window of the next phase begins ``above`` rows before those that were written."""
     source = sum_over_what_it_adds(above)
-    region = Region(0, 2, rows)
+    region = Region(0, 2, Rows(rows))
     TaggedMemory(
         source, make_plan(source, ARCHITECTURES["pre"], choice=Choice(regions=(region,)))
     ).run()
@@ -252,7 +254,9 @@ def test_threads_plan_regions_of_a_network_side_by_side() -> None:
     barrier, interval = Barrier(4), sys.getswitchinterval()
 
     def plan(order: int) -> None:
-        regions = sorted(found, key=lambda region: (region.rows * order % 7, region.first_piece))
+        regions = sorted(
+            found, key=lambda region: (region.cut.rows * order % 7, region.first_piece)
+        )
         barrier.wait()
         for region in regions:
             assert planned_region(network, region).region == region

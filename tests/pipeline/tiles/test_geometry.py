@@ -8,9 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.network.windows import Window
-from pipeline.program.regions import Reuse
-from pipeline.program.row_ranges import Rows
-from pipeline.program.tiling.boxes import Box, without
+from pipeline.program.boxes.box import Box, Interval, without
+from pipeline.program.cuts import Reuse
 from pipeline.tiles.configuration import Group, Tiling
 from pipeline.tiles.geometry import GroupBoxes, up_tile, whole_macs
 from pipeline.tiles.layers import FusedLayer
@@ -62,7 +61,7 @@ def test_every_output_is_made_once_where_tiles_reuse(
         made = Counter(
             pixel for tile in boxes.made for box in tile[number] for pixel in pixels(box)
         )
-        whole = Box(Rows(0, layer.output[1]), Rows(0, layer.output[2]))
+        whole = Box(Interval(0, layer.output[1]), Interval(0, layer.output[2]))
         if number == len(layers) - 1:
             assert made == Counter(pixels(whole))
         assert made.keys() <= set(pixels(whole))

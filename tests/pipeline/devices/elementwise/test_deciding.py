@@ -24,12 +24,12 @@ from pipeline.planning.joining.joined import joined
 from pipeline.planning.make import make_plan
 from pipeline.planning.partitions.plan import pipeline_plan
 from pipeline.planning.plan import Choice, Plan
+from pipeline.program.cuts import Boxes, Cut, Region, Rows
 from pipeline.program.decided import ChainPiece
 from pipeline.program.partitions import Cuts
 from pipeline.program.prepare import prepare
 from pipeline.program.preparing.chains import with_chains
 from pipeline.program.program import Program
-from pipeline.program.regions import Region
 from pipeline.program.sessions import Opened, opened_by
 from pipeline.program.steps import row_network
 from pipeline.schedule.architectures import ARCHITECTURES
@@ -113,7 +113,7 @@ class Way(NamedTuple):
 
     chains: str
     architecture: str
-    tile: tuple[int, int | None] | None
+    cut: Cut | None
     lanes: int
     coarse: bool
     most_joined: int | None
@@ -124,7 +124,7 @@ WAYS = st.builds(
     Way,
     st.sampled_from(["nodes", "library", "onnxruntime"]),
     st.sampled_from(["pre", "2s", "auto", "seq"]),
-    st.sampled_from([None, (1, None), (4, None), (20, None), (6, 8)]),
+    st.sampled_from([None, Rows(1), Rows(4), Rows(20), Boxes(6, 8)]),
     st.integers(1, 2),
     st.booleans(),
     st.none() | st.integers(0, 200_000),
@@ -134,8 +134,8 @@ WAYS = st.builds(
 
 def planned(program: Program, way: Way) -> Plan:
     regions: tuple[Region, ...] = ()
-    if way.tile is not None and host_target().block > 1:
-        regions = largest_regions(row_network(program), *way.tile)
+    if way.cut is not None and host_target().block > 1:
+        regions = largest_regions(row_network(program), way.cut)
     architecture = ARCHITECTURES[way.architecture]
     choice = Choice(
         chunk_bytes=None if way.coarse else CHUNK_BYTES, lanes=way.lanes, regions=regions

@@ -21,9 +21,9 @@ from pipeline.devices.cpu import CpuDevice
 from pipeline.execution.opened import opened
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice
+from pipeline.program.cuts import Region, Rows
 from pipeline.program.prepare import prepare
 from pipeline.program.program import Program
-from pipeline.program.regions import Region
 from pipeline.program.steps import row_network
 from pipeline.schedule.architectures import ARCHITECTURES
 from tests.models.nets import CHUNK_BYTES, inputs_for, parsed
@@ -140,7 +140,7 @@ def test_rows_and_threads_change_no_bit(pack: Pack, pool: ReadPool) -> None:
     expected = answer(pack, pool).tobytes()
     network = row_network(Program.as_compiled(pack))
     for rows, threads in ((1, 1), (3, None), (8, 2)):
-        regions = largest_regions(network, rows) if host_target().block > 1 else ()
+        regions = largest_regions(network, Rows(rows)) if host_target().block > 1 else ()
         assert answer(pack, pool, regions, threads).tobytes() == expected
 
 
@@ -157,7 +157,7 @@ def test_threads_of_onnx_runtime_change_no_bit(
 
     monkeypatch.setattr("pipeline.devices.cpu.pool_is_shared", lambda: True)
     monkeypatch.setattr(CpuDevice, "_bind_chain", counted)
-    for regions in ((), largest_regions(row_network(Program.as_compiled(pack)), 8)):
+    for regions in ((), largest_regions(row_network(Program.as_compiled(pack)), Rows(8))):
         assert answer(pack, pool, regions, 2).tobytes() == expected
     assert chains
 

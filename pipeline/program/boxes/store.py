@@ -6,34 +6,45 @@ They lie in one strip through the whole region; two may lie in the same place if
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from pipeline.program.tiling.boxes import Box, common, hull
-from pipeline.program.tiling.made import TileBoxes
+from pipeline.program.boxes.box import Box, common, hull
+from pipeline.program.boxes.layout import Keeping, Layout
+from pipeline.program.boxes.tiles import TileStretch
 
 _ALIGNMENT = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """``box`` of a value: box ``slot`` of what tile ``maker`` makes holds it, tile ``reader`` takes it."""
+    """``box`` of a value: tile ``maker`` makes it, tile ``reader`` takes it."""
 
     row_value: int
     box: Box
-    slot: int
     maker: int
     reader: int
 
 
-def kept_boxes(boxes: TileBoxes) -> list[Kept]:
-    """Return all that is kept between tiles; what lies whole somewhere is read from there."""
-    if boxes.region.reuse == "none":
-        return []
-    found: list[Kept] = []
-    for value, made in boxes.made.items():
-        if not made.whole:
-            makers = [tile[made.maker] for tile in boxes.boxes]
-            wanted = [_wanted(boxes, value, tile) for tile in range(len(boxes.boxes))]
-            found.extend(kept_between(value, makers, wanted))
-    return found
+def kept_between_tiles(stretch: TileStretch, layout: Layout) -> Keeping:
+    """Return what tiles keep for later ones; what lies whole somewhere is read from there."""
+    keeping = Keeping()
+    kept = [*_kept(stretch)] if stretch.cut.reuse != "none" else []
+    offsets, n_bytes = placed_boxes(
+        kept, [layout.n_bytes(item.row_value, item.box) for item in kept]
+    )
+    if not n_bytes:
+        return keeping
+    store = layout.strips.kept(n_bytes)
+    for item, offset in zip(kept, offsets, strict=True):
+        place = layout.place(item.row_value, store, item.box, offset)
+        keeping.add_put(item.maker, stretch.inside[item.row_value].maker, place)
+        keeping.add_held(item.reader, place)
+    return keeping
+
+
+def _kept(stretch: TileStretch) -> Iterator[Kept]:
+    for value, inside in stretch.inside.items():
+        if not inside.whole:
+            wanted = [_wanted(stretch, value, tile) for tile in range(stretch.phases)]
+            yield from kept_between(value, inside.boxes, wanted)
 
 
 def kept_between(
@@ -42,18 +53,18 @@ def kept_between(
     """Yield what later tiles read of a value, by who ``made`` it: boxes of each tile, as ``wanted`` are."""
     for reader, wants in enumerate(wanted):
         for tile, boxes in enumerate(made[:reader]) if wants else ():
-            for slot, box in enumerate(boxes):
-                shared = [both for want in wants if (both := common(want, box)) is not None]
-                if shared:
-                    yield Kept(row_value, hull(shared), slot, tile, reader)
+            for box in boxes:
+                shared = hull(both for want in wants if (both := common(want, box)) is not None)
+                if shared is not None:
+                    yield Kept(row_value, shared, tile, reader)
 
 
-def _wanted(boxes: TileBoxes, value: int, tile: int) -> list[Box]:
+def _wanted(stretch: TileStretch, value: int, tile: int) -> list[Box]:
     """Return the boxes of ``value`` that operators read for ``tile``."""
     needs = (
-        boxes.inside(value, boxes.items[position].needed(number, box))
-        for position, number in boxes.readers[value]
-        for box in boxes.boxes[tile][position]
+        stretch.read(position, number, box)
+        for position, number in stretch.readers[value]
+        for box in stretch.inside[stretch.items[position].output].boxes[tile]
     )
     return [box for box in needs if box is not None]
 

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 from models.network.windows import Window
 from models.packs.records.rows import RowOperator
-from pipeline.program.tiling.boxes import Box, needed_box
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,10 +15,6 @@ class TiledOperator(RowOperator):
 
     tile_graph: int
     across: tuple[Window, ...]
-
-    def needed(self, number: int, box: Box) -> Box:
-        """Return the box of input ``number`` that output ``box`` is made of; it may reach outside of it."""
-        return needed_box(self.inputs[number].window, self.across[number], box)
 
     @property
     def units(self) -> tuple[int, int]:

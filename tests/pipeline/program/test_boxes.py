@@ -6,16 +6,15 @@ from typing import get_args
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.program.region_plan import Reuse
-from pipeline.program.row_ranges import Rows
-from pipeline.program.tiling.boxes import Box, common, hull, without
-from pipeline.program.tiling.made import tiles_of
-from pipeline.program.tiling.store import Kept, placed_boxes
+from pipeline.program.boxes.box import Box, Interval, common, hull, without
+from pipeline.program.boxes.store import Kept, placed_boxes
+from pipeline.program.boxes.tiles import tiles_of
+from pipeline.program.cuts import Boxes, Reuse
 
 
-def lines(most: int) -> st.SearchStrategy[Rows]:
+def lines(most: int) -> st.SearchStrategy[Interval]:
     pairs = st.tuples(st.integers(0, most), st.integers(0, most))
-    return pairs.map(lambda pair: Rows(min(pair), max(pair) + 1))
+    return pairs.map(lambda pair: Interval(min(pair), max(pair) + 1))
 
 
 boxes = st.builds(Box, lines(8), lines(8))
@@ -42,25 +41,27 @@ def test_what_is_left_of_a_box(box: Box, others: list[Box]) -> None:
 def test_common_and_around(one: Box, other: Box) -> None:
     both = common(one, other)
     assert (pixels(both) if both else set()) == pixels(one) & pixels(other)
-    assert pixels(hull([one, other])) >= pixels(one) | pixels(other)
+    both = hull([one, other])
+    assert both is not None
+    assert pixels(both) >= pixels(one) | pixels(other)
 
 
 @given(st.integers(1, 12), st.integers(1, 12), st.integers(1, 13), st.integers(1, 13))
 def test_tiles_cover_a_plane_once(height: int, width: int, rows: int, columns: int) -> None:
-    whole = pixels(Box(Rows(0, height), Rows(0, width)))
+    whole = pixels(Box(Interval(0, height), Interval(0, width)))
     reuses: tuple[Reuse, ...] = get_args(Reuse)
     for reuse in reuses:
-        tiles = tiles_of(height, width, rows, columns, reuse)
+        tiles = tiles_of(height, width, Boxes(rows, columns, reuse))
         assert sum(tile.pixels for tile in tiles) == len(whole)
         assert set().union(*map(pixels, tiles)) == whole
 
 
 def test_tiles_of_one_colour_have_no_edge_in_common() -> None:
-    tiles = tiles_of(9, 12, 3, 3, "checkerboard")
+    tiles = tiles_of(9, 12, Boxes(3, 3, "checkerboard"))
     first = tiles[: len(tiles) // 2]
     for one, other in combinations(first, 2):
-        beside = Box(one.rows, Rows(one.columns.first - 1, one.columns.end + 1))
-        above = Box(Rows(one.rows.first - 1, one.rows.end + 1), one.columns)
+        beside = Box(one.rows, Interval(one.columns.first - 1, one.columns.end + 1))
+        above = Box(Interval(one.rows.first - 1, one.rows.end + 1), one.columns)
         assert common(beside, other) is None
         assert common(above, other) is None
 
@@ -70,8 +71,8 @@ spans = st.tuples(st.integers(0, 6), st.integers(1, 5), st.integers(1, 500))
 
 @given(st.lists(spans, max_size=8))
 def test_what_is_kept_at_once_lies_apart(drawn: list[tuple[int, int, int]]) -> None:
-    nothing = Box(Rows(0, 1), Rows(0, 1))
-    kept = [Kept(0, nothing, 0, maker, maker + after) for maker, after, _ in drawn]
+    nothing = Box(Interval(0, 1), Interval(0, 1))
+    kept = [Kept(0, nothing, maker, maker + after) for maker, after, _ in drawn]
     sizes = [size for *_, size in drawn]
     offsets, n_bytes = placed_boxes(kept, sizes)
     assert all(offset + size <= n_bytes for offset, size in zip(offsets, sizes, strict=True))

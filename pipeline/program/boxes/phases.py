@@ -1,0 +1,123 @@
+"""What happens in a region, phase by phase: boxes are loaded, gathered, computed, copied out and kept."""
+
+from collections.abc import Iterator
+
+from models.packs.records.rows import RowInput
+from pipeline.program.boxes.box import Box, Interval, common, without
+from pipeline.program.boxes.layout import Keeping, Layout, Lying
+from pipeline.program.boxes.stretch import Stretch
+from pipeline.program.region_plan import Action, Call, Fill, Move
+from pipeline.program.row_network import Part
+
+
+class Phases:
+    """Tells the actions of a region. Strips grow, meanwhile, to what they have to hold."""
+
+    def __init__(self, stretch: Stretch, layout: Layout, keeping: Keeping) -> None:
+        self._stretch = stretch
+        self._layout = layout
+        self._keeping = keeping
+        self._now = 0
+
+    def phase(self, number: int) -> Iterator[Action]:
+        """Yield what phase ``number`` does; phases come in their order, each once."""
+        self._now = number
+        for position, item in enumerate(self._stretch.items):
+            for value in self._stretch.loaded[position]:
+                yield from self._load(value)
+            for slot, box in enumerate(self._stretch.inside[item.output].boxes[number]):
+                yield from self._run(position, slot, box)
+            for place in self._keeping.put(number, position):
+                yield from self._put(self._itself(place.row_value), place.box, place)
+
+    def _load(self, value: int) -> Iterator[Action]:
+        planes = self._stretch.network.values[value].planes
+        for slot, box in enumerate(self._stretch.inside[value].boxes[self._now]):
+            place = self._layout.place(value, self._layout.made[value, slot], box)
+            yield Move(self._whole(value).area(box, 0, planes), place.area(box, 0, planes))
+
+    def _run(self, position: int, slot: int, box: Box) -> Iterator[Action]:
+        item, values = self._stretch.items[position], self._stretch.network.values
+        areas = []
+        for number, taken in enumerate(item.inputs):
+            needs = self._stretch.needed(position, number, box)
+            own = self._layout.own.get((position, number, slot))
+            strip = self._layout.made[taken.row_value, slot] if own is None else own
+            place = self._layout.place(taken.row_value, strip, needs)
+            if own is not None:
+                yield from self._gather(taken, place)
+            areas.append(place.area(needs, 0, values[taken.row_value].planes))
+        place = self._layout.place(item.output, self._layout.made[item.output, slot], box)
+        output = place.area(box, 0, values[item.output].planes)
+        graph = self._stretch.graph(position)
+        yield Call(self._stretch.operators[position], graph, tuple(areas), output)
+        inside = self._stretch.inside[item.output]
+        for copy in [*[self._itself(item.output)] * inside.whole, *inside.copies]:
+            target = self._whole(copy.row_value)
+            yield Move(
+                place.area(box, copy.source_plane, copy.planes),
+                target.area(box, copy.first_plane, copy.planes),
+            )
+
+    def _gather(self, taken: RowInput, target: Lying) -> Iterator[Action]:
+        """Put what ``target`` should have of an input together there."""
+        box, whole = target.box, self._stretch.all_of(taken.row_value)
+        planes = self._stretch.network.values[taken.row_value].planes
+        inside = common(box, whole)
+        margins = [] if inside == box else without(box, [whole])
+        for margin in margins if taken.fill != "edge" else ():
+            yield Fill(target.area(margin, 0, planes), taken.fill != "zero")
+        if inside is None:
+            return
+        for part in self._stretch.parts[taken.row_value]:
+            yield from self._put(part, inside, target)
+        for line, again in _edges(box, inside) if margins and taken.fill == "edge" else ():
+            yield Move(target.area(line, 0, planes), target.area(again, 0, planes))
+
+    def _put(self, part: Part, wanted: Box, target: Lying) -> Iterator[Action]:
+        """Put the box ``wanted`` of a part, which one operator makes, to ``target``."""
+        for source, box in self._sources(part.row_value, wanted):
+            yield Move(
+                source.area(box, part.source_plane, part.planes),
+                target.area(box, part.first_plane, part.planes),
+            )
+
+    def _sources(self, value: int, wanted: Box) -> Iterator[tuple[Lying, Box]]:
+        """Yield where the box ``wanted`` of a value of one maker lies now."""
+        inside = self._stretch.inside.get(value)
+        if inside is None or inside.whole:
+            yield self._whole(value), wanted
+            return
+        places = [*self._keeping.held(self._now, value)]
+        for slot, box in enumerate(inside.boxes[self._now]):
+            places.append(Lying(value, self._layout.made[value, slot], box))
+        for place in places:
+            both = common(place.box, wanted)
+            if both is not None:
+                yield place, both
+
+    def _whole(self, value: int) -> Lying:
+        return Lying(value, None, self._stretch.all_of(value))
+
+    def _itself(self, value: int) -> Part:
+        return Part(value, 0, 0, self._stretch.network.values[value].planes)
+
+
+def _edges(box: Box, inside: Box) -> Iterator[tuple[Box, Box]]:
+    """Yield what is at the border of a value, and what of ``box`` around it holds the same again.
+
+    Columns first: rows are then as wide as the box.
+    """
+    for edge, column in _beyond(box.columns, inside.columns):
+        yield Box(inside.rows, edge), Box(inside.rows, column)
+    for edge, row in _beyond(box.rows, inside.rows):
+        yield Box(edge, box.columns), Box(row, box.columns)
+
+
+def _beyond(around: Interval, inside: Interval) -> Iterator[tuple[Interval, Interval]]:
+    """Yield the first or the last of ``inside``, and each that lies before or behind it."""
+    first, last = Interval(inside.first, inside.first + 1), Interval(inside.end - 1, inside.end)
+    for number in range(around.first, inside.first):
+        yield first, Interval(number, number + 1)
+    for number in range(inside.end, around.end):
+        yield last, Interval(number, number + 1)

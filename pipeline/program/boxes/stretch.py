@@ -1,0 +1,143 @@
+"""The operators of a region that makes boxes, with who makes and who reads what: whatever it is cut into.
+
+A value is told by its number among the row values; *whole*: read outside of the region, so it lies in one
+piece there.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from models.packs.records.rows import RowOperator
+from pipeline.program.boxes.box import Box, Interval
+from pipeline.program.cuts import Region, RegionError
+from pipeline.program.row_network import Part, RowNetwork, readers_of
+
+
+@dataclass(slots=True)
+class Inside:
+    """A value that an operator of the region makes, or that is loaded.
+
+    ``maker``: the position of who makes it; of what is loaded, of who reads it first. ``boxes``: the new
+    ones of each phase, apart from each other. ``whole``: it is read outside where it lies whole.
+    ``copies``: planes of it that are part of values which lie whole, ``row_value`` being these.
+    """
+
+    maker: int
+    whole: bool = False
+    boxes: list[list[Box]] = field(default_factory=list)
+    loaded: bool = False
+    copies: list[Part] = field(default_factory=list)
+
+    @property
+    def lies_whole(self) -> bool:
+        return self.whole or bool(self.copies)
+
+
+class Stretch(ABC):
+    """What is known of ``region`` before anything has a place.
+
+    ``items``: its operators, numbers ``operators`` of the network. ``inside``: what they make, and what is
+    loaded, by row value. ``parts``: what each value that they read is of others. ``outside``: what they
+    read and others make. ``written``: what is put to where it lies whole. ``over``: pairs of values, what
+    is written over what to save memory.
+
+    Raises:
+        RegionError: it would copy what is made outside, write two values to the same memory, read what it
+            makes under another name, or read or write what is nowhere whole.
+    """
+
+    over: tuple[tuple[int, int], ...] = ()
+
+    def __init__(self, network: RowNetwork, region: Region, operators: range) -> None:
+        self.network = network
+        self.region = region
+        self.operators = operators
+        self.items: Sequence[RowOperator] = [network.operators[number] for number in operators]
+        after = network.readers.after(region.end_piece)
+        self.inside = {
+            item.output: Inside(position, network.values[item.output].value in after)
+            for position, item in enumerate(self.items)
+        }
+        for value, part in network.copied(region.pieces):
+            if part.row_value not in self.inside:
+                raise RegionError(f"{self.name(value)} is put together of what is made outside")
+            self.inside[part.row_value].copies.append(replace(part, row_value=value))
+        self.parts = network.parts_read(self.items, region.pieces)
+        read = {part.row_value for parts in self.parts.values() for part in parts}
+        self.outside = frozenset(read - self.inside.keys())
+        copied = {copy.row_value for held in self.inside.values() for copy in held.copies}
+        self.written = frozenset(
+            copied | {value for value, held in self.inside.items() if held.whole}
+        )
+        self._check()
+
+    def _check(self) -> None:
+        first, end = self.region.first_piece, self.region.end_piece
+        if self.network.memory.clash(self.written):
+            raise RegionError(f"pieces {first} to {end} would overwrite what they made")
+        if self.network.views(self.outside, self.region.pieces):
+            raise RegionError(f"pieces {first} to {end} read what they made under another name")
+        for value in sorted(self.network.in_parts & (self.outside | self.written)):
+            raise RegionError(f"{self.name(value)} is nowhere whole")
+
+    @property
+    def phases(self) -> int:
+        """How many there are."""
+        return len(self.inside[self.items[-1].output].boxes)
+
+    @property
+    @abstractmethod
+    def direct(self) -> frozenset[tuple[int, int]]:
+        """The inputs that are, in every phase, just what their makers make in it."""
+
+    @abstractmethod
+    def slots(self, position: int) -> int:
+        """Return how many boxes an operator makes at most in a phase."""
+
+    @abstractmethod
+    def needed(self, position: int, number: int, box: Box) -> Box:
+        """Return the box of input ``number`` that ``box`` is made of; it may reach outside of it."""
+
+    @abstractmethod
+    def graph(self, position: int) -> int:
+        """Return the graph that makes boxes."""
+
+    def slots_of(self, value: int) -> int:
+        """Return how many boxes of ``value`` there are at most in a phase."""
+        held = self.inside[value]
+        return 1 if held.loaded else self.slots(held.maker)
+
+    @cached_property
+    def loaded(self) -> list[list[int]]:
+        """For each operator, the values that are loaded before it runs."""
+        return [
+            [value for value, held in self.inside.items() if held.loaded and held.maker == position]
+            for position in range(len(self.items))
+        ]
+
+    @cached_property
+    def readers(self) -> dict[int, list[tuple[int, int]]]:
+        """For each value of one maker, who reads it: operators and which of their inputs it is part of."""
+        return readers_of(self.items, self.parts, self.inside)
+
+    def gathering(self, value: int) -> list[tuple[int, int]]:
+        """Return those of its readers for whom boxes are put together."""
+        return [reader for reader in self.readers[value] if reader not in self.direct]
+
+    def all_of(self, value: int) -> Box:
+        """Return the box that is all of ``value``."""
+        return self._all[value]
+
+    @cached_property
+    def _all(self) -> dict[int, Box]:
+        values = {*self.inside, *self.written, *self.parts, *self.outside}
+        return {
+            value: Box(Interval(0, height), Interval(0, width))
+            for value in values
+            for _, _, height, width in [self.network.values[value].shape]
+        }
+
+    def name(self, value: int) -> str:
+        return self.network.values[value].name

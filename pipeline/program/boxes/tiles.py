@@ -1,0 +1,134 @@
+"""Regions on tiles: which boxes of its output each operator makes for each tile, a phase (seed 002).
+
+A tile is a box of the last operator's output; what it needs decides, backwards, what the others make
+(``upTile``). Where tiles reuse what others made, only what is not there yet is made: every element once,
+whatever the order of the tiles. Where they do not, overlaps are made again in each tile.
+"""
+
+from functools import cached_property
+
+from pipeline.program.boxes.box import Box, Interval, common, hull, without
+from pipeline.program.boxes.operators import TiledOperator
+from pipeline.program.boxes.stretch import Stretch
+from pipeline.program.cuts import Boxes, Region, RegionError
+from pipeline.program.row_network import RowNetwork
+
+
+def tiles_of(height: int, width: int, cut: Boxes) -> list[Box]:
+    """Return the tiles of a plane in the order in which they run, the last ones perhaps smaller.
+
+    Line by line; in a checkerboard those of one colour first, which have no edge in common.
+    """
+    down, across = -(-height // cut.rows), -(-width // cut.columns)
+    places = [(i, j) for i in range(down) for j in range(across)]
+    if cut.reuse == "checkerboard":
+        places.sort(key=lambda place: sum(place) % 2)
+    return [Box(_slice(i, cut.rows, height), _slice(j, cut.columns, width)) for i, j in places]
+
+
+def _slice(number: int, size: int, extent: int) -> Interval:
+    return Interval(number * size, min((number + 1) * size, extent))
+
+
+class TileStretch(Stretch):
+    """Cut as ``cut`` says.
+
+    Raises:
+        RegionError: an operator makes no tiles, or what the region reads would be overwritten.
+    """
+
+    def __init__(self, network: RowNetwork, region: Region, operators: range, cut: Boxes) -> None:
+        super().__init__(network, region, operators)
+        self.cut = cut
+        self._tiled = list(map(self._of_tiles, operators))
+        for value in sorted(self.outside):
+            over = sorted(network.memory.overlapping(value) & self.written)
+            if over:
+                raise RegionError(
+                    f"{self.name(over[0])} lies over {self.name(value)}, which later tiles read"
+                )
+        _, _, height, width = network.values[self.items[-1].output].shape
+        for tile in tiles_of(height, width, cut):
+            self._make(tile, height, width)
+
+    def _of_tiles(self, number: int) -> TiledOperator:
+        item = self.network.operators[number]
+        if not isinstance(item, TiledOperator):
+            raise RegionError(f"{self.name(item.output)} is not made by tiles, only by whole rows")
+        return item
+
+    def _make(self, tile: Box, height: int, width: int) -> None:
+        """Find what each operator makes for ``tile`` of the last one's output."""
+        wanted: dict[int, list[Box]] = {}
+        for position in reversed(range(len(self.items))):
+            item = self._tiled[position]
+            inside = self.inside[item.output]
+            boxes = wanted.get(item.output, [])
+            if inside.lies_whole or not self.readers[item.output]:
+                boxes = [*boxes, self._share(item.output, tile, height, width)]
+            needed = hull(boxes)
+            made = [] if needed is None else [_aligned(needed, item)]
+            if self.cut.reuse != "none":
+                there = [box for before in inside.boxes for box in before]
+                made = [left for box in made for left in without(box, there)]
+            inside.boxes.append(made)
+            for number, taken in enumerate(item.inputs):
+                for box in made:
+                    needs = self.read(position, number, box)
+                    if needs is not None:
+                        for part in self.parts[taken.row_value]:
+                            wanted.setdefault(part.row_value, []).append(needs)
+
+    def read(self, position: int, number: int, box: Box) -> Box | None:
+        """Return what of ``needed`` is no padding; None: all is."""
+        taken = self.items[position].inputs[number]
+        return common(self.needed(position, number, box), self.all_of(taken.row_value))
+
+    def _share(self, value: int, tile: Box, height: int, width: int) -> Box:
+        """Return the part of ``value`` that belongs to ``tile`` of so many rows and columns."""
+        whole = self.all_of(value)
+        return Box(
+            _scaled(tile.rows, whole.rows.end, height),
+            _scaled(tile.columns, whole.columns.end, width),
+        )
+
+    @cached_property
+    def direct(self) -> frozenset[tuple[int, int]]:
+        return frozenset(
+            (position, number)
+            for position, item in enumerate(self.items)
+            for number, taken in enumerate(item.inputs)
+            if taken.row_value in self.inside and self._is_direct(position, number)
+        )
+
+    def _is_direct(self, position: int, number: int) -> bool:
+        item = self.items[position]
+        makers = self.inside[item.inputs[number].row_value].boxes
+        return all(
+            not made or [self.needed(position, number, box) for box in made] == there
+            for made, there in zip(self.inside[item.output].boxes, makers, strict=True)
+        )
+
+    def slots(self, position: int) -> int:
+        return max(map(len, self.inside[self.items[position].output].boxes))
+
+    def needed(self, position: int, number: int, box: Box) -> Box:
+        item = self._tiled[position]
+        return box.through(item.inputs[number].window, item.across[number])
+
+    def graph(self, position: int) -> int:
+        return self._tiled[position].tile_graph
+
+
+def _scaled(lines: Interval, extent: int, last: int) -> Interval:
+    return Interval(lines.first * extent // last, lines.end * extent // last)
+
+
+def _aligned(box: Box, item: TiledOperator) -> Box:
+    """Return ``box`` made larger, to where upsampling begins and ends."""
+    down, across = item.units
+    return Box(_multiples(box.rows, down), _multiples(box.columns, across))
+
+
+def _multiples(lines: Interval, unit: int) -> Interval:
+    return Interval(lines.first // unit * unit, -(-lines.end // unit) * unit)

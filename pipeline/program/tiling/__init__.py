@@ -1,1 +1,0 @@
-"""Regions on tiles: which boxes are made, what is kept between tiles, what lies where, what happens."""
