@@ -49,8 +49,8 @@ def execute(
 ) -> list[Array]:
     """Run ``program``; return its outputs, of the shapes and dtypes of ``expected``.
 
-    No tensor is written beyond its end, no input or constant is changed, and offsets that are multiples
-    of 4 bytes and of an element are enough. The first output lies in the memory of input ``over``, if given.
+    No tensor is written beyond its end, no input or constant is changed, and offsets that are multiples of
+    4 bytes and of an element are enough. The first output lies in the memory of input ``over``, if given.
     """
     given = [placed(array) for array in inputs]
     constants = [placed(array) for array in program.constants]
