@@ -22,7 +22,7 @@ from pipeline.devices.lowered import device_measure
 from pipeline.execution.engine import Engine
 from pipeline.execution.opened import opened
 from pipeline.fitting.fit import fit
-from pipeline.fitting.wanted import Wanted
+from pipeline.fitting.wanted import Fitted, Wanted
 from pipeline.measuring.sample_inputs import random_inputs
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Plan
@@ -129,9 +129,10 @@ def pipelines(
     inputs = random_inputs(program)
     sweeps: dict[str, tuple[Plan, list[TraceEvent]]] = {}
     with ExitStack() as stack:
-        engines, memory = {}, {}
+        engines, memory, predicted = {}, {}, {}
         for name in names:
-            plan = _plan(program, device, name, known)
+            fitted = _fit(program, device, name, known)
+            plan, predicted[name] = fitted.plan, fitted.predicted_seconds
             before = device.driver.memory_info()[0]
             engines[name] = stack.enter_context(
                 opened_in_memory(program, plan, device, bytes_per_second)
@@ -150,7 +151,8 @@ def pipelines(
             engine.run(inputs, record=events.append)
             sweeps[name] = (engine.plan, events)
         rows = [
-            _row(name, engines[name].plan, samples, memory[name], sweeps[name][1]) for name in names
+            _row(name, engines[name].plan, samples, memory[name], predicted[name], sweeps[name][1])
+            for name in names
         ]
     for row in rows:
         row["equal_to_pre"] = all(
@@ -160,14 +162,19 @@ def pipelines(
     return rows, sweeps
 
 
-def _plan(program: Program, device: CudaDevice, name: str, profile: Profile) -> Plan:
+def _fit(program: Program, device: CudaDevice, name: str, profile: Profile) -> Fitted:
     architecture = device.adapt(ARCHITECTURES[name])
     limit = int(program.weight_bytes * _PART_OF_WEIGHTS) if name == "auto" else None
-    return fit(program, architecture, Wanted(weight_bytes=limit), profile).plan
+    return fit(program, architecture, Wanted(weight_bytes=limit), profile)
 
 
 def _row(
-    name: str, plan: Plan, samples: dict[str, list[float]], used: int, events: list[TraceEvent]
+    name: str,
+    plan: Plan,
+    samples: dict[str, list[float]],
+    used: int,
+    predicted: float | None,
+    events: list[TraceEvent],
 ) -> dict[str, Any]:
     delay = median(samples[name])
     memory = plan.memory
@@ -176,6 +183,7 @@ def _row(
     return {
         "architecture": name,
         "delay_ms": 1e3 * delay,
+        "predicted_ms": None if predicted is None else 1e3 * predicted,
         "ratio_to_pre": delay / median(samples["pre"]),
         "weight_bytes": plan.weight_bytes,
         "equation_bytes": plan.equation_bytes,

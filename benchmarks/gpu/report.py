@@ -73,6 +73,7 @@ def _pipelines(item: dict[str, Any]) -> list[str]:
         (
             row["architecture"],
             f"{row['delay_ms']:.2f}",
+            "-" if row["predicted_ms"] is None else f"{row['predicted_ms']:.2f}",
             f"{100 * (row['ratio_to_pre'] - 1):+.1f} %",
             str(row["weight_bytes"]),
             str(row["equation_bytes"]),
@@ -84,8 +85,8 @@ def _pipelines(item: dict[str, Any]) -> list[str]:
         for row in item["rows"]
     ]
     columns = (
-        "architecture", "ms", "beside pre", "weights", "equation", "device, planned", "driver's count",
-        "all stages busy ms", "bits of pre",
+        "architecture", "ms", "predicted", "beside pre", "weights", "equation", "device, planned",
+        "driver's count", "all stages busy ms", "bits of pre",
     )  # fmt: skip
     speed = item["bytes_per_second"] / 1e9
     return [

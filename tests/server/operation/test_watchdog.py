@@ -41,7 +41,7 @@ class Stuck:
 
     async def begin(self) -> None:
         self.late = asyncio.create_task(
-            self.service.infer("tiny", TINY, parameters={"timeout": 50_000})
+            self.service.infer("tiny", TINY, parameters={"timeout": 200_000})
         )
         await self.gate.reached()
         assert (await self.late).status_code == 504

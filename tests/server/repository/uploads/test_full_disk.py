@@ -107,7 +107,8 @@ async def others_are_answered(service: Service, packs: Packs) -> AsyncIterator[N
 def _stopped_while_it_compiles(repository: Path) -> int:
     """Return the process that makes the pack of an upload, stopped when it has begun."""
     until = time.monotonic() + LIMIT_SECONDS
-    while not any(repository.glob(".compiling-*/new/.compiling-*")):
+    # Its first file is written when it has found space enough.
+    while not any(repository.glob(".compiling-*/new/.compiling-*/*/*")):
         assert time.monotonic() < until
     for file in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
