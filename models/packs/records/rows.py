@@ -10,8 +10,8 @@ from models.network.windows import SAME, Window
 from models.packs.records.pieces import Operands
 from models.packs.records.programs import Elementwise
 
-#: What memory holds around a value where windows reach over its border: "edge" is the first or the last row,
-#: of tiles also column, again.
+#: What memory holds around a value where windows reach over its border: "edge" is the first or the last row
+#: again, of tiles also column.
 Outside = Literal["zero", "lowest", "edge"]
 
 
