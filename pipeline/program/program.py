@@ -18,7 +18,7 @@ from models.packs.records.pieces import Alternative, GraphRange, Layer, Piece, V
 from models.packs.records.ports import Port
 from models.packs.records.programs import ElementProgram
 from models.packs.records.rows import RowOperator, RowValue
-from models.packs.records.spans import FileRecord, Span, Store
+from models.packs.records.spans import FileRecord, Span
 from models.packs.target import Target
 from pipeline.program.decided import Chain
 
@@ -111,10 +111,6 @@ class Program:
         return self.pack.manifest.quantised
 
     @property
-    def store(self) -> Store:
-        return self.pack.manifest.store
-
-    @property
     def least_chunk_bytes(self) -> int:
         return self.pack.manifest.least_chunk_bytes
 
@@ -152,7 +148,7 @@ def program_checksum(program: Program) -> str:
     """Return the checksum of all that planners look at: of the file, and of what was decided."""
     told = [getattr(program, each.name) for each in fields(program) if each.init][1:]
     sets = [sorted(each) if isinstance(each, frozenset) else each for each in told]
-    rest = (program.graphs, program.programs, program.target, program.store)
+    rest = (program.graphs, program.programs, program.target)
     return checksum(f"{program.name} {rest} {sets}".encode())
 
 
