@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
+from math import inf
 
 from models.packs.choice import choose_pieces, finest_positions
 from models.packs.manifest import Manifest
@@ -24,7 +25,7 @@ from pipeline.fitting.arithmetic import (
 )
 from pipeline.planning.make import chunk_limit
 from pipeline.planning.plan import Plan
-from pipeline.planning.rows.in_groups import in_groups
+from pipeline.planning.rows.in_groups import group_regions
 from pipeline.planning.rows.variants import QUICK_STEPS, Variant, find_variants
 from pipeline.profiles.profile import Profile
 from pipeline.program.regions import Action, Compute, RegionPlan
@@ -100,14 +101,18 @@ def _search(
 ) -> tuple[Variant, ...]:
     network = row_network(manifest)
     search = partial(find_variants, most_steps=most_steps, most_arena=most_arena)
+    regions = group_regions(manifest)
     if profile is None:
         estimated = _Estimated(network)
-        seconds = estimated.pieces()
-        groups = list(in_groups(network, estimated))
-        return tuple(search(manifest, network, estimated, seconds, in_groups=groups))
+        slow = dict.fromkeys(regions, inf)
+        return tuple(search(manifest, network, estimated, estimated.pieces(), in_groups=slow))
     times, seconds = profile.row_times(network), profile.piece_seconds(manifest)
-    groups = list(in_groups(network, times, partial(profile.knows_groups, manifest=manifest)))
-    return tuple(search(manifest, network, times, seconds, in_groups=groups))
+    known = {
+        region: profile.groups_seconds(region, manifest)
+        for region in regions
+        if profile.knows_groups(region, manifest)
+    }
+    return tuple(search(manifest, network, times, seconds, in_groups=known))
 
 
 @dataclass(frozen=True)

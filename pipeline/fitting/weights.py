@@ -1,6 +1,7 @@
 """The best way to stream a network whose parts on rows are decided: ring, chunks and resident weights."""
 
 from functools import partial
+from math import inf
 
 from models.packs.manifest import Manifest
 from pipeline.fitting.judge import judged
@@ -25,12 +26,13 @@ def plan_weights(
     profile: Profile | None,
     regions: tuple[Region, ...] = (),
     wanted: Wanted | None = None,
+    enough: float = inf,
 ) -> Fitted:
     """Return the best plan with at most ``limit`` bytes for weights; None: with what helps.
 
     ``least``: the smallest ones of the model. The best may have more where there is none so small.
     ``regions`` run on rows. Of the time that is ``wanted`` only ``auto`` knows: about the least memory that
-    reaches it.
+    reaches it; what is slower than ``enough`` it need not find.
 
     Raises:
         PlanError: ``auto`` has no such plan. ProfileError: the profile lacks a kernel.
@@ -42,7 +44,7 @@ def plan_weights(
         goal = None if wanted is None else _goal(wanted, profile)
         bounded = wanted is not None and wanted.guaranteed
         times = partial(profile.durations, quantile="max") if bounded else profile.durations
-        auto = plan_auto(manifest, limit, goal, times, architecture, regions)
+        auto = plan_auto(manifest, limit, goal, times, architecture, regions, enough=enough)
         return judged(auto.plan, profile, auto.reasons)
     if profile is not None and architecture.tuned == "search":
         return _searched(manifest, architecture, limit, profile)

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import chain
+from math import inf
 
 from models.packs.manifest import Manifest
 from pipeline.fitting.arithmetic import READ_BYTES_A_SECOND
@@ -106,7 +107,7 @@ class Within:
             tell("ways to stream", number + 1, len(variants))
             if best is not None and variant.seconds >= _seconds(best, variant):
                 break  # the following ones compute for even longer
-            fitted = self._best(variant, self._room)
+            fitted = self._best(variant, self._room, enough=self._enough(best))
             if fitted is not None and (
                 best is None or _seconds(fitted, variant) < _seconds(best, variant)
             ):
@@ -142,8 +143,19 @@ class Within:
             raise PlanError(f"{self._manifest.name}: {too_late(closest, wanted)}")
         return closest
 
-    def _best(self, variant: Variant, room: int, in_time: Wanted | None = None) -> Fitted | None:
-        """Return the best plan of one variant in ``room``, ``in_time`` if one is; None: it has none."""
+    def _enough(self, best: Fitted | None) -> float:
+        """Return the most seconds of a plan that joined kernels may make faster than ``best``."""
+        if best is None or best.predicted_seconds is None or self._profile is None:
+            return inf
+        return best.predicted_seconds + self._profile.launch * len(best.plan.steps)
+
+    def _best(
+        self, variant: Variant, room: int, in_time: Wanted | None = None, enough: float = inf
+    ) -> Fitted | None:
+        """Return the best plan of one variant in ``room``, ``in_time`` if one is; None: it has none.
+
+        What is slower than ``enough`` need not be found.
+        """
         least = next(self._smallest([variant]))
         if least.choice.regions != variant.regions or least.total_bytes > room:
             return None
@@ -158,7 +170,9 @@ class Within:
             if weights <= least.weight_bytes:
                 break
             try:
-                fitted = plan_weights(self._least, weights, self._profile, variant.regions, in_time)
+                fitted = plan_weights(
+                    self._least, weights, self._profile, variant.regions, in_time, enough
+                )
             except PlanError:
                 break  # a little more than the smallest may be too little for what it chooses
             if not fits_arena(fitted.plan, self._wanted):

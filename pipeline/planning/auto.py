@@ -1,6 +1,7 @@
 """The plan of ``auto``: ring, chunks, reads and resident weights chosen together on a profile."""
 
 from dataclasses import dataclass, replace
+from math import inf
 
 from models.packs.manifest import Manifest
 from pipeline.planning.draft import Draft, Drafts, DurationsOf, Judge, bounded_seconds, idle_seconds
@@ -49,20 +50,24 @@ def plan_auto(
     durations_of: DurationsOf,
     architecture: Architecture = ARCHITECTURES["auto"],
     regions: tuple[Region, ...] = (),
+    *,
+    enough: float = inf,
 ) -> AutoPlan:
     """Return the fastest plan whose ``weight_bytes`` are within the limit (None: no limit).
 
     ``regions`` run on rows. With a ``goal``: the plan of about the least weight memory that reaches it
     within the limit, or the fastest one; where that is a bound, ``durations_of`` tells the longest ones.
 
+    ``enough``: seconds of a plan that is known; one that is slower need not be found.
+
     Raises:
-        PlanError: the limit is too small for any plan.
+        PlanError: the limit is too small for any plan, or for one that is as fast as is ``enough``.
     """
     drafts = Drafts(manifest, durations_of, architecture, regions)
     limit = drafts.all_resident_bytes
     if weight_limit_bytes is not None:
         limit = min(limit, weight_limit_bytes)
-    draft = Tuner(manifest, drafts, limit, goal.judge if goal else idle_seconds).best()
+    draft = Tuner(manifest, drafts, limit, goal.judge if goal else idle_seconds, enough).best()
     if goal is not None:
         draft = _least(manifest, drafts, draft, goal)
     plan = make_plan(manifest, architecture, choice=replace(draft.choice, regions=regions))

@@ -64,6 +64,12 @@ class Draft:
         """A request right after another one."""
         return back_to_back(self.stages, self.durations)
 
+    @property
+    def reads_seconds(self) -> float:
+        """What the reads take at least that do not come before a request: no delay is shorter."""
+        own = self.durations.stages[0][self.stages[0].ahead : len(self.groups)]
+        return sum(own) / self.durations.depth
+
     def slower(self, factor: float) -> "Draft":
         """Return this with reads that take ``factor`` times as long."""
         reads, *others = self.durations.stages

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import cached_property
 from itertools import product
+from math import inf
 
 from loader.errors import LoaderError
 from models.packs.choice import chunk_sizes
@@ -36,8 +37,11 @@ _MOST_READ_BYTES = 4 * READ_BYTES
 _SIZES_RATIO = 1.4
 _READS_IN_RING = (1.5, 2, 3, 4, 6, 9, 14)
 _DEPTHS = (1, 2, 4)
+_USUAL_DEPTH = 2
 _RING_PARTS = (0.8, 0.6, 0.4, 0.25, 0.12, 0.06)
 _FINALISTS = 3
+# Improvement gains less than this.
+_FAR = 1.1
 #: Of improvement; a step that helps nothing ends it earlier.
 ROUNDS = 4
 
@@ -54,18 +58,25 @@ def smallest_bytes(manifest: Manifest, drafts: Drafts) -> int:
 class Tuner:
     """Searches the choices within ``limit`` bytes of weight memory for the least that ``judge`` tells.
 
-    Deterministic.
+    Where that is far from ``enough`` seconds there is no plan: one that is as fast is known. Deterministic.
     """
 
     def __init__(
-        self, manifest: Manifest, drafts: Drafts, limit: int, judge: Judge = idle_seconds
+        self,
+        manifest: Manifest,
+        drafts: Drafts,
+        limit: int,
+        judge: Judge = idle_seconds,
+        enough: float = inf,
     ) -> None:
         self._seconds_of = judge
+        self._enough = enough
+        self._narrow = False
         self._manifest = manifest
         self._drafts = drafts
         self._limit = limit
         self._scores: dict[Choice, float] = {}
-        self._least = float("inf")
+        self._least = inf
         smallest = smallest_bytes(manifest, drafts)
         finest = drafts.level(manifest.largest_chunk_bytes)
         kept = finest.kept_bytes
@@ -81,9 +92,15 @@ class Tuner:
     def best(self, rounds: int = ROUNDS) -> Draft:
         """Return the best draft that ``rounds`` of improvement find."""
         rings = self._ranked(self._rings())
-        finalists = self._different(rings)
+        # How many reads are in flight hardly changes how large they should be.
+        deeper = product(self._different(rings, len(rings)), _DEPTHS)
+        rings = self._ranked([*rings, *(replace(item, depth=depth) for item, depth in deeper)])
+        finalists = self._different(rings, _FINALISTS)
+        self._narrow = True
         mixed = [self._split(choice, part) for choice in finalists for part in _RING_PARTS]
-        found = self._ranked([*rings[:1], *mixed, *self._all_resident()])[0]
+        found = next(iter(self._ranked([*rings[:1], *mixed, *self._all_resident()])), None)
+        if found is None or self._is_far(found):
+            raise PlanError(f"{self._manifest.name}: nothing is as fast as what is known")
         for _ in range(rounds):
             better = self._ranked([found, *self._changed(found)])[0]
             if better == found:
@@ -95,12 +112,14 @@ class Tuner:
         # after it must not lose by that.
         return draft if draft.again.delay_seconds <= idle.again.delay_seconds * _NO_WORSE else idle
 
+    def _is_far(self, choice: Choice) -> bool:
+        """Return whether no improvement makes ``choice`` as fast as is enough."""
+        return self._seconds_of(self._drafts.draft(choice)) > _FAR * self._enough
+
     def _ranked(self, choices: Iterable[Choice | None]) -> list[Choice]:
         """Return the choices that are possible, best first; of equals the first given."""
         known = {choice: self._score(choice) for choice in choices if choice is not None}
-        return sorted(
-            (choice for choice in known if known[choice] < float("inf")), key=known.__getitem__
-        )
+        return sorted((choice for choice in known if known[choice] < inf), key=known.__getitem__)
 
     def _score(self, choice: Choice) -> float:
         if choice not in self._scores:
@@ -110,14 +129,18 @@ class Tuner:
     def _judge(self, choice: Choice) -> float:
         """Return the score; of what cannot be the best only that it is not, which is much quicker."""
         hopeless = self._least * _NO_WORSE
-        if self._at_least(self._level(choice).until[-1]) > hopeless:
-            return float("inf")
+        kernels = self._level(choice).until[-1]
+        if self._at_least(kernels) > hopeless or kernels > self._enough:
+            return inf
         try:
             draft = self._drafts.draft(choice)
         except LoaderError:
-            return float("inf")
+            return inf
         if draft.weight_bytes > self._limit:
-            return float("inf")
+            return inf
+        # Of rings those that are slow are ranked, too: the best of each size of chunks goes on.
+        if self._narrow and self._at_least(draft.reads_seconds) > hopeless:
+            return inf
         seconds = self._seconds_of(draft)
         if self._at_least(seconds) > hopeless:
             return self._at_least(seconds)
@@ -158,18 +181,18 @@ class Tuner:
                 for reads in _READS_IN_RING
                 for most in (READ_BYTES, _MOST_READ_BYTES)
             }
-            for size, depth in product(sorted(sizes, reverse=True), _DEPTHS):
-                yield Choice(ring, chunk, size, depth, (), ahead="tail")
+            for size in sorted(sizes, reverse=True):
+                yield Choice(ring, chunk, size, _USUAL_DEPTH, (), ahead="tail")
         finest = self._manifest.largest_chunk_bytes
         least = self._drafts.level(finest).largest_bytes
         yield Choice(least, finest, PAGE_BYTES, 1, (), ahead="tail")
 
-    def _different(self, ranked: list[Choice]) -> list[Choice]:
-        """Return the best choice of each of the best sizes of chunks."""
+    def _different(self, ranked: list[Choice], most: int) -> list[Choice]:
+        """Return the best choice of each of the best sizes of chunks, ``most`` of them."""
         chunks: dict[int | None, Choice] = {}
         for choice in ranked:
             chunks.setdefault(choice.chunk_bytes, choice)
-        return list(chunks.values())[:_FINALISTS]
+        return list(chunks.values())[:most]
 
     def _split(self, choice: Choice, part: float) -> Choice | None:
         """Return ``choice`` with ``part`` of the memory as its ring and the rest for resident weights."""
