@@ -11,12 +11,11 @@ from models.packs.manifest import Manifest
 from pipeline.fitting.joining import with_joined
 from pipeline.fitting.judge import check, judged
 from pipeline.fitting.wanted import LEAST, NOTHING, Fitted, Wanted
-from pipeline.fitting.weights import plan_weights
+from pipeline.fitting.weights import Tried, plan_weights
 from pipeline.fitting.within import Within
 from pipeline.planning.found_plans import PLANNER_VERSION, FoundPlan, FoundPlans, canonical
 from pipeline.planning.make import make_plan, of_weights
 from pipeline.planning.plan import Choice, Plan, PlanError
-from pipeline.planning.thumb import SmallestPlans
 from pipeline.profiles.profile import Profile
 from pipeline.program.regions import RegionError
 from pipeline.program.steps import row_network
@@ -31,11 +30,12 @@ def fit(
     wanted: Wanted = NOTHING,
     profile: Profile | None = None,
     known: FoundPlans | None = None,
+    tried: Tried | None = None,
 ) -> Fitted:
     """Return the best plan of ``architecture`` that is what is ``wanted``.
 
     What an earlier search found is taken from ``known``, unless it was quick and this may take its time,
-    and what is found is kept there.
+    and what is found is kept there. ``tried``: of questions before about the same, in other memory.
 
     Raises:
         PlanError: there is none, with the figures; or not without a profile. ProfileError: the profile
@@ -43,15 +43,16 @@ def fit(
     """
     architecture = of_weights(architecture, manifest)
     _check_profile(manifest, architecture, wanted, profile)
+    tried = tried or Tried(manifest, architecture, profile)
     if known is None or not architecture.tuned or wanted.ring_bytes is not None:
-        return _searched(manifest, architecture, wanted, profile)
+        return _searched(tried, wanted)
     question = _question(manifest, architecture, wanted, profile)
     before = known.get(question)
     if before is not None and before.thorough >= (wanted.thorough and not wanted.least):
         found = _again(manifest, architecture, wanted, profile, before)
         if found is not None:
             return found
-    fitted = _searched(manifest, architecture, wanted, profile)
+    fitted = _searched(tried, wanted)
     kept = FoundPlan(
         fitted.plan.choice, fitted.reasons, fitted.curve, fitted.thorough, fitted.plan.total_bytes
     )
@@ -89,7 +90,7 @@ def _streaming(
 ) -> Plan | None:
     if architecture.tuned == "search":
         return None
-    within = Within(manifest, of_weights(architecture, manifest), wanted, None)
+    within = Within(Tried(manifest, of_weights(architecture, manifest), None), wanted)
     for choice in (Choice(), least.choice):
         found = within.streaming(choice)
         if found is not None:
@@ -97,30 +98,25 @@ def _streaming(
     return None
 
 
-def _searched(
-    manifest: Manifest, architecture: Architecture, wanted: Wanted, profile: Profile | None
-) -> Fitted:
-    fitted = replace(_found(manifest, architecture, wanted, profile), thorough=wanted.thorough)
-    check(manifest, fitted, wanted)
+def _searched(tried: Tried, wanted: Wanted) -> Fitted:
+    fitted = replace(_found(tried, wanted), thorough=wanted.thorough)
+    check(tried.manifest, fitted, wanted)
     return fitted
 
 
-def _found(
-    manifest: Manifest, architecture: Architecture, wanted: Wanted, profile: Profile | None
-) -> Fitted:
+def _found(tried: Tried, wanted: Wanted) -> Fitted:
+    manifest, architecture, profile = tried.manifest, tried.architecture, tried.profile
     if wanted.ring_bytes is not None:
         choice = Choice(wanted.ring_bytes, ahead=architecture.ahead)
-        given = judged(make_plan(manifest, architecture, choice=choice), profile)
-        return with_joined(manifest, given, profile)
+        plan = make_plan(manifest, architecture, choice=choice)
+        return with_joined(manifest, Fitted(plan), profile)
     if wanted.least:
-        return Within(manifest, architecture, wanted, profile).least()
+        return Within(tried, wanted).least()
     if wanted.delay_seconds is not None:
-        return Within(manifest, architecture, wanted, profile).in_time()
+        return Within(tried, wanted).in_time()
     if wanted.total_bytes is not None or wanted.arena_bytes is not None:
-        return Within(manifest, architecture, wanted, profile).fastest()
-    least = SmallestPlans(manifest, architecture)
-    best = plan_weights(least, wanted.weight_bytes, profile)
-    return with_joined(manifest, best, profile)
+        return Within(tried, wanted).fastest()
+    return with_joined(manifest, plan_weights(tried, wanted.weight_bytes), profile)
 
 
 def _again(

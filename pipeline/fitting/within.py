@@ -10,7 +10,6 @@ from functools import cached_property
 from itertools import chain
 from math import inf
 
-from models.packs.manifest import Manifest
 from pipeline.fitting.arithmetic import READ_BYTES_A_SECOND
 from pipeline.fitting.joining import with_joined
 from pipeline.fitting.judge import (
@@ -23,16 +22,15 @@ from pipeline.fitting.judge import (
 )
 from pipeline.fitting.row_variants import row_variants
 from pipeline.fitting.wanted import Fitted, Wanted
-from pipeline.fitting.weights import plan_weights
+from pipeline.fitting.weights import Tried, plan_weights
 from pipeline.planning.joining.joined import reserved_bytes
 from pipeline.planning.plan import Choice, Plan, PlanError
 from pipeline.planning.rows.variants import Variant
-from pipeline.planning.thumb import SmallestPlans, smaller_plans
+from pipeline.planning.thumb import smaller_plans
 from pipeline.profiles.profile import Profile
 from pipeline.program.regions import RegionError
 from pipeline.program.steps import row_network
 from pipeline.program.stopping import tell
-from pipeline.schedule.architectures import Architecture
 
 # Of the variants that promise the least memory so many are planned to see which has it.
 _TRIED = 4
@@ -47,20 +45,14 @@ _UNLIMITED_BYTES = 1 << 62
 
 
 class Within:
-    """Plans of one network and architecture, judged by ``profile``, within what is ``wanted``."""
+    """Plans within what is ``wanted``, of the network that was ``tried``, judged by its profile."""
 
-    def __init__(
-        self,
-        manifest: Manifest,
-        architecture: Architecture,
-        wanted: Wanted,
-        profile: Profile | None,
-    ) -> None:
-        self._manifest = manifest
-        self._architecture = architecture
+    def __init__(self, tried: Tried, wanted: Wanted) -> None:
+        self._tried = tried
+        self._manifest = tried.manifest
+        self._profile = tried.profile
+        self._least = tried.least
         self._wanted = wanted
-        self._profile = profile
-        self._least = SmallestPlans(manifest, architecture)
         total = wanted.total_bytes
         self._room = _UNLIMITED_BYTES if total is None else total
 
@@ -70,7 +62,7 @@ class Within:
 
     def _found(self, wanted: Wanted, profile: Profile | None) -> tuple[Variant, ...]:
         return row_variants(
-            self._manifest, self._architecture, profile, wanted.steps, wanted.arena_bytes
+            self._manifest, self._tried.architecture, profile, wanted.steps, wanted.arena_bytes
         )
 
     def least(self) -> Fitted:
@@ -170,9 +162,7 @@ class Within:
             if weights <= least.weight_bytes:
                 break
             try:
-                fitted = plan_weights(
-                    self._least, weights, self._profile, variant.regions, in_time, enough
-                )
+                fitted = plan_weights(self._tried, weights, variant.regions, in_time, enough)
             except PlanError:
                 break  # a little more than the smallest may be too little for what it chooses
             if not fits_arena(fitted.plan, self._wanted):
@@ -180,7 +170,7 @@ class Within:
             excess = fitted.plan.total_bytes - room
             if excess <= 0:
                 if in_time:
-                    return fitted
+                    return judged(fitted.plan, self._profile, fitted.reasons)
                 return with_joined(self._manifest, fitted, self._profile, -excess)
             # Larger chunks take more scratch or larger sessions: what they take is not there for weights.
             weights = min(weights, fitted.plan.weight_bytes) - excess

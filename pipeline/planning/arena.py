@@ -35,6 +35,19 @@ def plan_arena(values: tuple[Lifetime, ...]) -> ArenaPlan:
     return ArenaPlan(placed.offsets, placed.n_bytes, placed.lower_bound_bytes)
 
 
+def in_order(values: Sequence[Lifetime]) -> tuple[Lifetime, ...]:
+    """Return ``values`` in moments that are counted only where one begins or ends.
+
+    Their arrangement is the same, and so it is the same question however layers are cut.
+    """
+    moments = sorted({life.start for life in values} | {life.end for life in values})
+    number = dict(zip(moments, range(len(moments)), strict=True))
+    return tuple(
+        Lifetime(life.n_bytes, number[life.start], number[life.end], life.alignment)
+        for life in values
+    )
+
+
 def arena_problem(values: Sequence[Lifetime]) -> Problem:
     """Return the problem of placing ``values``, in their order."""
     return Problem(

@@ -7,7 +7,7 @@ from loader.ring import Group
 from models.packs.manifest import Manifest
 from models.packs.same_spans import SameSpans
 from pipeline.planning.advice import chunk_advice
-from pipeline.planning.arena import plan_arena
+from pipeline.planning.arena import in_order, plan_arena
 from pipeline.planning.joining.joined import joined
 from pipeline.planning.plan import Choice, Plan, PlanError
 from pipeline.planning.streaming import (
@@ -67,7 +67,7 @@ def make_plan(
     same = SameSpans(manifest)
     resident_bytes = same.n_bytes(kept)
     apart = never_whole(manifest, steps) if choice.regions else frozenset()
-    arena = plan_arena(lifetimes(manifest, steps, apart, frozenset(kept)))
+    arena = plan_arena(in_order(lifetimes(manifest, steps, apart, frozenset(kept))))
     behind_values = arena.offsets[len(manifest.values) :]
     strips = len(behind_values) - len(stream.in_arena)
     stream = stream.with_arena(behind_values[strips:])
