@@ -58,7 +58,5 @@ def test_every_operator_is_drawn() -> None:
     """A kind whose nodes ONNX Runtime refuses would be drawn in vain."""
     drawn = {name for number in range(300) for name in draw_case(random.Random(number)).operators}
     # Those of other domains and those on bytes come of compiling; the last two are in no operator set drawn.
-    compiled = {
-        name for name in READERS if not name.isalnum() or "Quantize" in name or "QLinear" in name
-    }
+    compiled = {name for name in READERS if not name.isalnum() or "Quantize" in name or "QLinear" in name}
     assert drawn >= READERS.keys() - compiled - {"Upsample", "Swish"} - _NOT_IN_C
