@@ -26,7 +26,7 @@ from pipeline.fitting.arithmetic import (
 from pipeline.planning.make import chunk_limit
 from pipeline.planning.plan import Plan
 from pipeline.planning.rows.in_groups import group_regions
-from pipeline.planning.rows.variants import QUICK_STEPS, Variant, find_variants
+from pipeline.planning.rows.variants import QUICK_STEPS, REACH, Variant, find_variants
 from pipeline.profiles.profile import Profile
 from pipeline.program.regions import Action, Compute, RegionPlan
 from pipeline.program.row_network import RowNetwork
@@ -43,6 +43,7 @@ def row_variants(
     profile: Profile | None,
     most_steps: int = QUICK_STEPS,
     most_arena: int | None = None,
+    reach: float = REACH,
 ) -> tuple[Variant, ...]:
     """Return the variants that plans of ``architecture`` may choose, the whole network first.
 
@@ -55,11 +56,11 @@ def row_variants(
     unknown = profile is not None and not profile.has_row_times(row_network(manifest))
     if architecture.tuned != "auto" or unknown:
         return (_WHOLE,)
-    question = _question(manifest, profile, most_steps, most_arena)
+    question = _question(manifest, profile, most_steps, most_arena, reach)
     known = _FOUND.get(question)
     if known is None:
         # A network without activations of known size has no ways, and nothing to put on rows.
-        found = _search(manifest, profile, most_steps, most_arena) or (_WHOLE,)
+        found = _search(manifest, profile, most_steps, most_arena, reach) or (_WHOLE,)
         with _CHANGING:
             while len(_FOUND) >= _MOST_FOUND:
                 del _FOUND[next(iter(_FOUND))]
@@ -76,10 +77,14 @@ _CHANGING = threading.Lock()
 
 
 def _question(
-    manifest: Manifest, profile: Profile | None, most_steps: int, most_arena: int | None
+    manifest: Manifest,
+    profile: Profile | None,
+    most_steps: int,
+    most_arena: int | None,
+    reach: float,
 ) -> str:
     """Return what variants depend on, in short, the same whatever a device adds to a manifest."""
-    question = sha256(f"{most_steps} {most_arena}".encode())
+    question = sha256(f"{most_steps} {most_arena} {reach}".encode())
     checksums = [record.checksum for record in manifest.files.values()]
     checksums += [span.checksum for span in manifest.spans]
     question.update(str(checksums).encode())
@@ -97,10 +102,14 @@ def _question(
 
 
 def _search(
-    manifest: Manifest, profile: Profile | None, most_steps: int, most_arena: int | None
+    manifest: Manifest,
+    profile: Profile | None,
+    most_steps: int,
+    most_arena: int | None,
+    reach: float,
 ) -> tuple[Variant, ...]:
     network = row_network(manifest)
-    search = partial(find_variants, most_steps=most_steps, most_arena=most_arena)
+    search = partial(find_variants, most_steps=most_steps, most_arena=most_arena, reach=reach)
     regions = group_regions(manifest)
     if profile is None:
         estimated = _Estimated(network)

@@ -25,7 +25,7 @@ from pipeline.fitting.wanted import Fitted, Wanted
 from pipeline.fitting.weights import Tried, plan_weights
 from pipeline.planning.joining.joined import reserved_bytes
 from pipeline.planning.plan import Choice, Plan, PlanError
-from pipeline.planning.rows.variants import Variant
+from pipeline.planning.rows.variants import REACH, Variant
 from pipeline.planning.thumb import smaller_plans
 from pipeline.profiles.profile import Profile
 from pipeline.program.regions import RegionError
@@ -58,11 +58,16 @@ class Within:
 
     @cached_property  # nothing measured is asked for the least
     def _variants(self) -> tuple[Variant, ...]:
-        return self._found(self._wanted, self._profile)
+        return self._found(self._wanted, self._profile, REACH)
 
-    def _found(self, wanted: Wanted, profile: Profile | None) -> tuple[Variant, ...]:
+    def _found(self, wanted: Wanted, profile: Profile | None, reach: float) -> tuple[Variant, ...]:
         return row_variants(
-            self._manifest, self._tried.architecture, profile, wanted.steps, wanted.arena_bytes
+            self._manifest,
+            self._tried.architecture,
+            profile,
+            wanted.steps,
+            wanted.arena_bytes,
+            reach,
         )
 
     def least(self) -> Fitted:
@@ -72,7 +77,7 @@ class Within:
         is measured yet, and hold whatever is asked later.
         """
         quick = replace(self._wanted, thorough=False)
-        untimed = self._found(quick, None) if self._knows_rows else self._variants
+        untimed = self._found(quick, None, inf) if self._knows_rows else self._variants
         tried = sorted(untimed, key=self._promised)[:_TRIED]
         plan = min(self._smallest(tried), key=self._excess)
         # The same regions may take less with other chunks.
@@ -104,7 +109,17 @@ class Within:
                 best is None or _seconds(fitted, variant) < _seconds(best, variant)
             ):
                 best = fitted
-        return best or self.least()
+        return self.least() if best is None else self._explained(best, variants)
+
+    def _explained(self, best: Fitted, variants: Sequence[Variant]) -> Fitted:
+        """Return ``best`` with how many variants it is the best of."""
+        known = len(self._variants)
+        if known == 1:
+            return best
+        reason = (
+            f"of {known} ways to run parts on rows or channels up to {len(variants)} were planned"
+        )
+        return replace(best, reasons=(*best.reasons, reason))
 
     def streaming(self, choice: Choice, total_bytes: int | None = None) -> Fitted | None:
         """Return the best plan with exactly the regions of ``choice`` that fits; None: there is none.

@@ -52,10 +52,11 @@ def plan_auto(
     limit = drafts.all_resident_bytes
     if weight_limit_bytes is not None:
         limit = min(limit, weight_limit_bytes)
-    draft = Tuner(manifest, drafts, limit, goal.judge if goal else idle_seconds, enough).best()
+    tuner = Tuner(manifest, drafts, limit, goal.judge if goal else idle_seconds, enough)
+    draft = tuner.best()
     if goal is not None:
         draft = _least(manifest, drafts, draft, goal)
-    return AutoPlan(drafts.plan(draft.choice), draft, explain(manifest, draft))
+    return AutoPlan(drafts.plan(draft.choice), draft, (*explain(manifest, draft), tuner.effort))
 
 
 def _least(manifest: Manifest, drafts: Drafts, fastest: Draft, goal: Goal) -> Draft:

@@ -72,6 +72,7 @@ class Tuner:
         self._seconds_of = judge
         self._enough = enough
         self._narrow = False
+        self.ended = ""
         self._manifest = manifest
         self._drafts = drafts
         self._limit = limit
@@ -101,9 +102,11 @@ class Tuner:
         found = next(iter(self._ranked([*rings[:1], *mixed, *self._all_resident()])), None)
         if found is None or self._is_far(found):
             raise PlanError(f"{self._manifest.name}: nothing is as fast as what is known")
+        self.ended = f"its {rounds} rounds of improvement were over"
         for _ in range(rounds):
             better = self._ranked([found, *self._changed(found)])[0]
             if better == found:
+                self.ended = "no change of the best helped"
                 break
             found = better
         found = self._trimmed(found)
@@ -111,6 +114,12 @@ class Tuner:
         # Beside the tail of a sweep the next one's head takes time from its kernels; a request right
         # after it must not lose by that.
         return draft if draft.again.delay_seconds <= idle.again.delay_seconds * _NO_WORSE else idle
+
+    @property
+    def effort(self) -> str:
+        """What was tried, in words, and what ended that."""
+        tried = f"{len(self._scores)} choices of ring, chunks, reads and residents"
+        return f"{tried} were tried, until {self.ended}"
 
     def _is_far(self, choice: Choice) -> bool:
         """Return whether no improvement makes ``choice`` as fast as is enough."""

@@ -31,8 +31,9 @@ from pipeline.program.stopping import tell
 QUICK_STEPS, ALL_STEPS = 9_000, 120_000
 _ROWS = (1, 2, 4, 8, 16, 32)
 _FIRST_ENDS = 10
-# Rows of a strip for each operator are soon as many as the value has: so long may regions be, by its rows.
-_REACH = 1.0
+#: So many operators a region may have for each row that it makes: of more, strips are soon as large as the
+#: whole values.
+REACH = 1.0
 # A byte of bindings as seconds: nothing for the fastest ways, so much that few are bound for the smallest.
 _SECONDS_A_BYTE = (0.0, 2e-8, 1e-6)
 # The smallest ring that is worth it is found by asking for less and less.
@@ -66,12 +67,14 @@ def find_variants(
     most_steps: int = ALL_STEPS,
     *,
     most_arena: int | None = None,
+    reach: float = REACH,
     in_groups: Mapping[Region, float] = MappingProxyType({}),
 ) -> list[Variant]:
     """Return the variants of a network that no other beats, the fastest and largest first.
 
     ``times`` of row operators, ``piece_seconds`` of the manifest's pieces. ``in_groups``: bottlenecks in
     groups of channels, and how long they take; inf: nobody knows, longer than whole.
+    ``reach``: of regions, in operators for each row.
     ``most_arena``: only what needs so many bytes of arena and scratch at most, or the least of those if
     nothing does. Deterministic.
     """
@@ -85,7 +88,7 @@ def find_variants(
         for parts in apart
     ]
     # Sketches are many: all take what they need of each before the next ones are made.
-    for end, found in searches[0].walk(times, most_steps):
+    for end, found in searches[0].walk(times, most_steps, reach):
         for search in searches:
             search.regions.take(end, found)
     worth = _worth(searches, in_groups, piece_seconds)
@@ -152,17 +155,19 @@ class _Search:
         self._graphs_of: dict[range, frozenset[int]] = {}
         self._most_arena = self._whole.most if limit is None else limit.arena_bytes
 
-    def walk(self, times: RowTimes, most_steps: int) -> Iterator[tuple[int, list[Sketch]]]:
+    def walk(
+        self, times: RowTimes, most_steps: int, reach: float
+    ) -> Iterator[tuple[int, list[Sketch]]]:
         """Yield regions by the place where they end, those that divide most first; take them at once.
 
         Until so many operators were walked over.
         """
         network, ends = self._network, self.regions.ends()
         steps = 0
-        for ends_now, reach in ((ends[:_FIRST_ENDS], inf), (ends[_FIRST_ENDS:], _REACH)):
+        for ends_now, far in ((ends[:_FIRST_ENDS], inf), (ends[_FIRST_ENDS:], reach)):
             largest = self._useful_weights()
             for end in ends_now:
-                starts = self.regions.starts(end, largest, reach)
+                starts = self.regions.starts(end, largest, far)
                 if not starts or steps >= most_steps:
                     continue
                 steps += network.operators_before(end) - network.operators_before(starts[0])
