@@ -37,7 +37,6 @@ _MOST_READ_BYTES = 4 * READ_BYTES
 _SIZES_RATIO = 1.4
 _READS_IN_RING = (1.5, 2, 3, 4, 6, 9, 14)
 _DEPTHS = (1, 2, 4)
-_USUAL_DEPTH = 2
 _RING_PARTS = (0.8, 0.6, 0.4, 0.25, 0.12, 0.06)
 _FINALISTS = 3
 # Improvement gains less than this.
@@ -93,10 +92,7 @@ class Tuner:
     def best(self, rounds: int = ROUNDS) -> Draft:
         """Return the best draft that ``rounds`` of improvement find."""
         rings = self._ranked(self._rings())
-        # How many reads are in flight hardly changes how large they should be.
-        deeper = product(self._different(rings, len(rings)), _DEPTHS)
-        rings = self._ranked([*rings, *(replace(item, depth=depth) for item, depth in deeper)])
-        finalists = self._different(rings, _FINALISTS)
+        finalists = self._different(rings)
         self._narrow = True
         mixed = [self._split(choice, part) for choice in finalists for part in _RING_PARTS]
         found = next(iter(self._ranked([*rings[:1], *mixed, *self._all_resident()])), None)
@@ -190,18 +186,18 @@ class Tuner:
                 for reads in _READS_IN_RING
                 for most in (READ_BYTES, _MOST_READ_BYTES)
             }
-            for size in sorted(sizes, reverse=True):
-                yield Choice(ring, chunk, size, _USUAL_DEPTH, (), ahead="tail")
+            for size, depth in product(sorted(sizes, reverse=True), _DEPTHS):
+                yield Choice(ring, chunk, size, depth, (), ahead="tail")
         finest = self._manifest.largest_chunk_bytes
         least = self._drafts.level(finest).largest_bytes
         yield Choice(least, finest, PAGE_BYTES, 1, (), ahead="tail")
 
-    def _different(self, ranked: list[Choice], most: int) -> list[Choice]:
-        """Return the best choice of each of the best sizes of chunks, ``most`` of them."""
+    def _different(self, ranked: list[Choice]) -> list[Choice]:
+        """Return the best choice of each of the best sizes of chunks."""
         chunks: dict[int | None, Choice] = {}
         for choice in ranked:
             chunks.setdefault(choice.chunk_bytes, choice)
-        return list(chunks.values())[:most]
+        return list(chunks.values())[:_FINALISTS]
 
     def _split(self, choice: Choice, part: float) -> Choice | None:
         """Return ``choice`` with ``part`` of the memory as its ring and the rest for resident weights."""
