@@ -9,12 +9,11 @@ from loader.errors import LoaderError
 from pipeline.fitting.joining import with_joined
 from pipeline.fitting.judge import check, judged
 from pipeline.fitting.wanted import LEAST, NOTHING, Fitted, Wanted
-from pipeline.fitting.weights import plan_weights
+from pipeline.fitting.weights import Tried, plan_weights
 from pipeline.fitting.within import Within
 from pipeline.planning.found_plans import PLANNER_VERSION, FoundPlan, FoundPlans, canonical
 from pipeline.planning.make import make_plan, of_weights
 from pipeline.planning.plan import Choice, Plan, PlanError
-from pipeline.planning.thumb import SmallestPlans
 from pipeline.profiles.profile import Profile
 from pipeline.program.cuts import RegionError
 from pipeline.program.program import Program, program_checksum
@@ -30,11 +29,12 @@ def fit(
     wanted: Wanted = NOTHING,
     profile: Profile | None = None,
     known: FoundPlans | None = None,
+    tried: Tried | None = None,
 ) -> Fitted:
     """Return the best plan of ``architecture`` that is what is ``wanted``.
 
     What an earlier search found is taken from ``known``, unless it was quick and this may take its time,
-    and what is found is kept there.
+    and what is found is kept there. ``tried``: of questions before about the same, in other memory.
 
     Raises:
         PlanError: there is none, with the figures; or not without a profile. ProfileError: the profile
@@ -42,15 +42,16 @@ def fit(
     """
     architecture = of_weights(architecture, program)
     _check_profile(program, architecture, wanted, profile)
+    tried = tried or Tried(program, architecture, profile)
     if known is None or not architecture.tuned or wanted.ring_bytes is not None:
-        return _searched(program, architecture, wanted, profile)
+        return _searched(tried, wanted)
     question = _question(program, architecture, wanted, profile)
     before = known.get(question)
     if before is not None and before.thorough >= (wanted.thorough and not wanted.least):
         found = _again(program, architecture, wanted, profile, before)
         if found is not None:
             return found
-    fitted = _searched(program, architecture, wanted, profile)
+    fitted = _searched(tried, wanted)
     kept = FoundPlan(
         fitted.plan.choice, fitted.reasons, fitted.curve, fitted.thorough, fitted.plan.total_bytes
     )
@@ -88,7 +89,7 @@ def _streaming(
 ) -> Plan | None:
     if architecture.tuned == "search":
         return None
-    within = Within(program, of_weights(architecture, program), wanted, None)
+    within = Within(Tried(program, of_weights(architecture, program), None), wanted)
     for choice in (Choice(), least.choice):
         found = within.streaming(choice)
         if found is not None:
@@ -96,30 +97,25 @@ def _streaming(
     return None
 
 
-def _searched(
-    program: Program, architecture: Architecture, wanted: Wanted, profile: Profile | None
-) -> Fitted:
-    fitted = replace(_found(program, architecture, wanted, profile), thorough=wanted.thorough)
-    check(program, fitted, wanted)
+def _searched(tried: Tried, wanted: Wanted) -> Fitted:
+    fitted = replace(_found(tried, wanted), thorough=wanted.thorough)
+    check(tried.program, fitted, wanted)
     return fitted
 
 
-def _found(
-    program: Program, architecture: Architecture, wanted: Wanted, profile: Profile | None
-) -> Fitted:
+def _found(tried: Tried, wanted: Wanted) -> Fitted:
+    program, architecture, profile = tried.program, tried.architecture, tried.profile
     if wanted.ring_bytes is not None:
         choice = Choice(wanted.ring_bytes, ahead=architecture.ahead)
-        given = judged(make_plan(program, architecture, choice=choice), profile)
-        return with_joined(program, given, profile)
+        plan = make_plan(program, architecture, choice=choice)
+        return with_joined(program, Fitted(plan), profile)
     if wanted.least:
-        return Within(program, architecture, wanted, profile).least()
+        return Within(tried, wanted).least()
     if wanted.delay_seconds is not None:
-        return Within(program, architecture, wanted, profile).in_time()
+        return Within(tried, wanted).in_time()
     if wanted.total_bytes is not None or wanted.arena_bytes is not None:
-        return Within(program, architecture, wanted, profile).fastest()
-    least = SmallestPlans(program, architecture)
-    best = plan_weights(least, wanted.weight_bytes, profile)
-    return with_joined(program, best, profile)
+        return Within(tried, wanted).fastest()
+    return with_joined(program, plan_weights(tried, wanted.weight_bytes), profile)
 
 
 def _again(

@@ -6,8 +6,10 @@ from pipeline.fitting.fit import fit
 from pipeline.fitting.judge import judged
 from pipeline.fitting.row_variants import estimated_seconds
 from pipeline.fitting.wanted import LEAST, NOTHING, Fitted, Wanted
+from pipeline.fitting.weights import Tried
 from pipeline.fitting.within import Within
 from pipeline.planning.found_plans import FoundPlans
+from pipeline.planning.make import of_weights
 from pipeline.planning.plan import Choice, Plan
 from pipeline.profiles.profile import Profile
 from pipeline.program.program import Program
@@ -54,7 +56,8 @@ def frontier(
         PlanError: there is no plan. ProfileError: the profile lacks a kernel.
     """
     tell("the smallest plan", 0, 1)
-    smallest = fit(program, architecture, LEAST, profile, known)
+    tried = Tried(program, of_weights(architecture, program), profile)
+    smallest = fit(program, architecture, LEAST, profile, known, tried)
     largest = fit(program, resident, NOTHING, profile, known)
     low, high = smallest.plan.total_bytes, max(largest.plan.total_bytes, 1)
     found = [smallest, largest]
@@ -64,7 +67,7 @@ def frontier(
             tell("plans", step, count)
             limit = max(round(low * (high / low) ** (step / count)), low)
             wanted = Wanted(total_bytes=limit, thorough=thorough)
-            found.append(fit(program, architecture, wanted, profile, known))
+            found.append(fit(program, architecture, wanted, profile, known, tried))
         points = _unbeaten([_point(program, item) for item in found])
         if len(points) >= POINTS or count >= _MOST_LIMITS:
             return points
@@ -125,7 +128,7 @@ def costs_of_least(
         return [first]
     enough: list[Cost] = []
     # Rules of thumb stream it; the profile judges what they find.
-    within = Within(program, least.architecture, NOTHING, None)
+    within = Within(Tried(program, least.architecture, None), NOTHING)
     for choice in (least.choice, Choice()):
         low, high = least.total_bytes, all_memory.plan.total_bytes
         for _ in range(_HALVINGS):

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
+from math import inf
 
 from models.packs.records.pieces import Piece
 from pipeline.fitting.arithmetic import (
@@ -22,8 +23,8 @@ from pipeline.fitting.arithmetic import (
 )
 from pipeline.planning.make import chunk_limit
 from pipeline.planning.plan import Plan
-from pipeline.planning.rows.in_groups import in_groups
-from pipeline.planning.rows.variants import QUICK_STEPS, Variant, find_variants
+from pipeline.planning.rows.in_groups import group_regions
+from pipeline.planning.rows.variants import QUICK_STEPS, REACH, Variant, find_variants
 from pipeline.profiles.profile import Profile
 from pipeline.program.choice import choose_pieces, finest_positions
 from pipeline.program.program import Program
@@ -42,6 +43,7 @@ def row_variants(
     profile: Profile | None,
     most_steps: int = QUICK_STEPS,
     most_arena: int | None = None,
+    reach: float = REACH,
 ) -> tuple[Variant, ...]:
     """Return the variants that plans of ``architecture`` may choose, the whole network first.
 
@@ -54,11 +56,11 @@ def row_variants(
     unknown = profile is not None and not profile.has_row_times(row_network(program))
     if architecture.tuned != "auto" or unknown:
         return (_WHOLE,)
-    question = _question(program, profile, most_steps, most_arena)
+    question = _question(program, profile, most_steps, most_arena, reach)
     known = _FOUND.get(question)
     if known is None:
         # A network without activations of known size has no ways, and nothing to put on rows.
-        found = _search(program, profile, most_steps, most_arena) or (_WHOLE,)
+        found = _search(program, profile, most_steps, most_arena, reach) or (_WHOLE,)
         with _CHANGING:
             while len(_FOUND) >= _MOST_FOUND:
                 del _FOUND[next(iter(_FOUND))]
@@ -75,10 +77,14 @@ _CHANGING = threading.Lock()
 
 
 def _question(
-    program: Program, profile: Profile | None, most_steps: int, most_arena: int | None
+    program: Program,
+    profile: Profile | None,
+    most_steps: int,
+    most_arena: int | None,
+    reach: float,
 ) -> str:
     """Return what variants depend on, in short, the same whatever a device decides."""
-    question = sha256(f"{most_steps} {most_arena}".encode())
+    question = sha256(f"{most_steps} {most_arena} {reach}".encode())
     checksums = [record.checksum for record in program.files.values()]
     checksums += [span.checksum for span in program.spans]
     question.update(str(checksums).encode())
@@ -96,18 +102,26 @@ def _question(
 
 
 def _search(
-    program: Program, profile: Profile | None, most_steps: int, most_arena: int | None
+    program: Program,
+    profile: Profile | None,
+    most_steps: int,
+    most_arena: int | None,
+    reach: float,
 ) -> tuple[Variant, ...]:
     network = row_network(program)
-    search = partial(find_variants, most_steps=most_steps, most_arena=most_arena)
+    search = partial(find_variants, most_steps=most_steps, most_arena=most_arena, reach=reach)
+    regions = group_regions(program)
     if profile is None:
         estimated = _Estimated(network)
-        seconds = estimated.pieces()
-        groups = list(in_groups(network, estimated))
-        return tuple(search(program, network, estimated, seconds, in_groups=groups))
+        slow = dict.fromkeys(regions, inf)
+        return tuple(search(program, network, estimated, estimated.pieces(), in_groups=slow))
     times, seconds = profile.row_times(network), profile.piece_seconds(program)
-    groups = list(in_groups(network, times, partial(profile.knows_groups, program=program)))
-    return tuple(search(program, network, times, seconds, in_groups=groups))
+    known = {
+        region: profile.groups_seconds(region, program)
+        for region in regions
+        if profile.knows_groups(region, program)
+    }
+    return tuple(search(program, network, times, seconds, in_groups=known))
 
 
 @dataclass(frozen=True)

@@ -1,15 +1,17 @@
 """The best way to stream a network whose parts on rows are decided: ring, chunks and resident weights."""
 
-from functools import partial
+from functools import lru_cache, partial
+from math import inf
 
-from pipeline.fitting.judge import judged
 from pipeline.fitting.wanted import Fitted, Wanted
 from pipeline.planning.auto import Goal, plan_auto
+from pipeline.planning.draft import Drafts
 from pipeline.planning.make import make_plan
 from pipeline.planning.search import search
 from pipeline.planning.streaming import PAGE_BYTES
 from pipeline.planning.thumb import USEFUL_RING_BYTES, SmallestPlans, rule_of_thumb
 from pipeline.profiles.profile import Profile
+from pipeline.profiles.times import Quantile
 from pipeline.program.cuts import Region
 from pipeline.program.program import Program
 from pipeline.schedule.architectures import Architecture
@@ -17,38 +19,61 @@ from pipeline.schedule.architectures import Architecture
 # The search tries rings in steps of this, or of this part of the weights.
 _STEP_BYTES = 1 << 20
 _STEPS = 128
+# As many variants as searches in neighbouring budgets plan.
+_MOST_DRAFTS = 8
+
+
+class Tried:
+    """What questions about one network have in common: its smallest plans, and drafts, by their regions.
+
+    The last of both are kept: a search asks for the same again, and the next one for other memory.
+    """
+
+    def __init__(
+        self, program: Program, architecture: Architecture, profile: Profile | None
+    ) -> None:
+        self.program = program
+        self.architecture = architecture
+        self.profile = profile
+        self.least = SmallestPlans(program, architecture)
+        self.drafts = lru_cache(maxsize=_MOST_DRAFTS)(self._drafts)
+
+    def _drafts(self, regions: tuple[Region, ...], quantile: Quantile) -> Drafts:
+        assert self.profile is not None  # nobody drafts without times
+        times = partial(self.profile.durations, quantile=quantile)
+        return Drafts(self.program, times, self.architecture, regions)
 
 
 def plan_weights(
-    least: SmallestPlans,
+    tried: Tried,
     limit: int | None,
-    profile: Profile | None,
     regions: tuple[Region, ...] = (),
     wanted: Wanted | None = None,
+    enough: float = inf,
 ) -> Fitted:
     """Return the best plan with at most ``limit`` bytes for weights; None: with what helps.
 
-    ``least``: the smallest ones of the model. The best may have more where there is none so small.
-    ``regions`` run on rows. Of the time that is ``wanted`` only ``auto`` knows: about the least memory that
-    reaches it.
+    Nobody has judged it yet. It may have more where there is none so small. ``regions`` run on rows. Of the
+    time that is ``wanted`` only ``auto`` knows: about the least memory that reaches it; what is slower than
+    ``enough`` it need not find.
 
     Raises:
         PlanError: ``auto`` has no such plan. ProfileError: the profile lacks a kernel.
     """
-    program, architecture = least.program, least.architecture
+    program, architecture, profile = tried.program, tried.architecture, tried.profile
     if architecture.tuned == "auto" and limit is None:
-        limit = least.of(regions).resident_bytes + USEFUL_RING_BYTES
+        limit = tried.least.of(regions).resident_bytes + USEFUL_RING_BYTES
     if profile is not None and architecture.tuned == "auto":
         goal = None if wanted is None else _goal(wanted, profile)
         bounded = wanted is not None and wanted.guaranteed
-        times = partial(profile.durations, quantile="max") if bounded else profile.durations
-        auto = plan_auto(program, limit, goal, times, architecture, regions)
-        return judged(auto.plan, profile, auto.reasons)
+        drafts = tried.drafts(regions, "max" if bounded else "median")
+        auto = plan_auto(drafts, limit, goal, enough)
+        return Fitted(auto.plan, reasons=auto.reasons)
     if profile is not None and architecture.tuned == "search":
         return _searched(program, architecture, limit, profile)
     if limit is None:
-        return judged(make_plan(program, architecture), profile)
-    return judged(rule_of_thumb(least, limit, regions), profile)
+        return Fitted(make_plan(program, architecture))
+    return Fitted(rule_of_thumb(tried.least, limit, regions))
 
 
 def _goal(wanted: Wanted, profile: Profile) -> Goal | None:
@@ -70,4 +95,4 @@ def _searched(
     if chosen not in allowed and allowed:
         chosen = min(allowed, key=lambda point: point.delay_seconds)
     plan = make_plan(program, architecture, chosen.ring_bytes)
-    return judged(plan, profile, curve=result.curve)
+    return Fitted(plan, curve=result.curve)

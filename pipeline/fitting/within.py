@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import chain
+from math import inf
 
 from pipeline.fitting.arithmetic import READ_BYTES_A_SECOND
 from pipeline.fitting.joining import with_joined
@@ -21,17 +22,15 @@ from pipeline.fitting.judge import (
 )
 from pipeline.fitting.row_variants import row_variants
 from pipeline.fitting.wanted import Fitted, Wanted
-from pipeline.fitting.weights import plan_weights
+from pipeline.fitting.weights import Tried, plan_weights
 from pipeline.planning.joining.joined import reserved_bytes
 from pipeline.planning.plan import Choice, Plan, PlanError
-from pipeline.planning.rows.variants import Variant
-from pipeline.planning.thumb import SmallestPlans, smaller_plans
+from pipeline.planning.rows.variants import REACH, Variant
+from pipeline.planning.thumb import smaller_plans
 from pipeline.profiles.profile import Profile
 from pipeline.program.cuts import RegionError
-from pipeline.program.program import Program
 from pipeline.program.steps import row_network
 from pipeline.program.stopping import tell
-from pipeline.schedule.architectures import Architecture
 
 # Of the variants that promise the least memory so many are planned to see which has it.
 _TRIED = 4
@@ -46,30 +45,29 @@ _UNLIMITED_BYTES = 1 << 62
 
 
 class Within:
-    """Plans of one network and architecture, judged by ``profile``, within what is ``wanted``."""
+    """Plans within what is ``wanted``, of the network that was ``tried``, judged by its profile."""
 
-    def __init__(
-        self,
-        program: Program,
-        architecture: Architecture,
-        wanted: Wanted,
-        profile: Profile | None,
-    ) -> None:
-        self._program = program
-        self._architecture = architecture
+    def __init__(self, tried: Tried, wanted: Wanted) -> None:
+        self._tried = tried
+        self._program = tried.program
+        self._profile = tried.profile
+        self._least = tried.least
         self._wanted = wanted
-        self._profile = profile
-        self._least = SmallestPlans(program, architecture)
         total = wanted.total_bytes
         self._room = _UNLIMITED_BYTES if total is None else total
 
     @cached_property  # nothing measured is asked for the least
     def _variants(self) -> tuple[Variant, ...]:
-        return self._found(self._wanted, self._profile)
+        return self._found(self._wanted, self._profile, REACH)
 
-    def _found(self, wanted: Wanted, profile: Profile | None) -> tuple[Variant, ...]:
+    def _found(self, wanted: Wanted, profile: Profile | None, reach: float) -> tuple[Variant, ...]:
         return row_variants(
-            self._program, self._architecture, profile, wanted.steps, wanted.arena_bytes
+            self._program,
+            self._tried.architecture,
+            profile,
+            wanted.steps,
+            wanted.arena_bytes,
+            reach,
         )
 
     def least(self) -> Fitted:
@@ -79,7 +77,7 @@ class Within:
         is measured yet, and hold whatever is asked later.
         """
         quick = replace(self._wanted, thorough=False)
-        untimed = self._found(quick, None) if self._knows_rows else self._variants
+        untimed = self._found(quick, None, inf) if self._knows_rows else self._variants
         tried = sorted(untimed, key=self._promised)[:_TRIED]
         plan = min(self._smallest(tried), key=self._excess)
         # The same regions may take less with other chunks.
@@ -106,12 +104,22 @@ class Within:
             tell("ways to stream", number + 1, len(variants))
             if best is not None and variant.seconds >= _seconds(best, variant):
                 break  # the following ones compute for even longer
-            fitted = self._best(variant, self._room)
+            fitted = self._best(variant, self._room, enough=self._enough(best))
             if fitted is not None and (
                 best is None or _seconds(fitted, variant) < _seconds(best, variant)
             ):
                 best = fitted
-        return best or self.least()
+        return self.least() if best is None else self._explained(best, variants)
+
+    def _explained(self, best: Fitted, variants: Sequence[Variant]) -> Fitted:
+        """Return ``best`` with how many variants it is the best of."""
+        known = len(self._variants)
+        if known == 1:
+            return best
+        reason = (
+            f"of {known} ways to run parts on rows or channels up to {len(variants)} were planned"
+        )
+        return replace(best, reasons=(*best.reasons, reason))
 
     def streaming(self, choice: Choice, total_bytes: int | None = None) -> Fitted | None:
         """Return the best plan with exactly the regions of ``choice`` that fits; None: there is none.
@@ -142,8 +150,19 @@ class Within:
             raise PlanError(f"{self._program.name}: {too_late(closest, wanted)}")
         return closest
 
-    def _best(self, variant: Variant, room: int, in_time: Wanted | None = None) -> Fitted | None:
-        """Return the best plan of one variant in ``room``, ``in_time`` if one is; None: it has none."""
+    def _enough(self, best: Fitted | None) -> float:
+        """Return the most seconds of a plan that joined kernels may make faster than ``best``."""
+        if best is None or best.predicted_seconds is None or self._profile is None:
+            return inf
+        return best.predicted_seconds + self._profile.launch * len(best.plan.steps)
+
+    def _best(
+        self, variant: Variant, room: int, in_time: Wanted | None = None, enough: float = inf
+    ) -> Fitted | None:
+        """Return the best plan of one variant in ``room``, ``in_time`` if one is; None: it has none.
+
+        What is slower than ``enough`` need not be found.
+        """
         least = next(self._smallest([variant]))
         if least.choice.regions != variant.regions or least.total_bytes > room:
             return None
@@ -158,7 +177,7 @@ class Within:
             if weights <= least.weight_bytes:
                 break
             try:
-                fitted = plan_weights(self._least, weights, self._profile, variant.regions, in_time)
+                fitted = plan_weights(self._tried, weights, variant.regions, in_time, enough)
             except PlanError:
                 break  # a little more than the smallest may be too little for what it chooses
             if not fits_arena(fitted.plan, self._wanted):
@@ -166,7 +185,7 @@ class Within:
             excess = fitted.plan.total_bytes - room
             if excess <= 0:
                 if in_time:
-                    return fitted
+                    return judged(fitted.plan, self._profile, fitted.reasons)
                 return with_joined(self._program, fitted, self._profile, -excess)
             # Larger chunks take more scratch or larger sessions: what they take is not there for weights.
             weights = min(weights, fitted.plan.weight_bytes) - excess

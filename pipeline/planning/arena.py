@@ -40,6 +40,19 @@ def arenas(program: Program) -> Callable[[tuple[Lifetime, ...]], ArenaPlan]:
     return lru_cache(maxsize=8)(plan_arena)
 
 
+def in_order(values: Sequence[Lifetime]) -> tuple[Lifetime, ...]:
+    """Return ``values`` in moments that are counted only where one begins or ends.
+
+    Their arrangement is the same, and so it is the same question however layers are cut.
+    """
+    moments = sorted({life.start for life in values} | {life.end for life in values})
+    number = dict(zip(moments, range(len(moments)), strict=True))
+    return tuple(
+        Lifetime(life.n_bytes, number[life.start], number[life.end], life.alignment)
+        for life in values
+    )
+
+
 def arena_problem(values: Sequence[Lifetime]) -> Problem:
     """Return the problem of placing ``values``, in their order."""
     return Problem(

@@ -1,16 +1,13 @@
 """The plan of ``auto``: ring, chunks, reads and resident weights chosen together on a profile."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from math import inf
 
-from pipeline.planning.draft import Draft, Drafts, DurationsOf, Judge, bounded_seconds, idle_seconds
+from pipeline.planning.draft import Draft, Drafts, Judge, bounded_seconds, idle_seconds
 from pipeline.planning.explain import explain
-from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Plan
 from pipeline.planning.tune import Tuner, smallest_bytes
-from pipeline.program.cuts import Region
 from pipeline.program.program import Program
-from pipeline.schedule.architectures import ARCHITECTURES, Architecture
-from pipeline.timing.timeline import Timeline, timeline
 
 # The least memory for a delay is found to within this ratio.
 _PRECISION = 1.05
@@ -31,47 +28,35 @@ class Goal:
 
 @dataclass(frozen=True)
 class AutoPlan:
-    """``predicted``: a request after an idle moment, when the head of the weights is in the ring.
-
-    ``back_to_back_seconds``: the delay of a request right after another. ``reasons`` in words, for users.
-    """
+    """``draft``: what it was chosen by. ``reasons`` in words, for users."""
 
     plan: Plan
-    predicted: Timeline
-    back_to_back_seconds: float
+    draft: Draft
     reasons: tuple[str, ...]
 
 
 def plan_auto(
-    program: Program,
-    weight_limit_bytes: int | None,
-    goal: Goal | None,
-    durations_of: DurationsOf,
-    architecture: Architecture = ARCHITECTURES["auto"],
-    regions: tuple[Region, ...] = (),
+    drafts: Drafts, weight_limit_bytes: int | None, goal: Goal | None = None, enough: float = inf
 ) -> AutoPlan:
     """Return the fastest plan whose ``weight_bytes`` are within the limit (None: no limit).
 
-    ``regions`` run on rows. With a ``goal``: the plan of about the least weight memory that reaches it
-    within the limit, or the fastest one; where that is a bound, ``durations_of`` tells the longest ones.
+    With a ``goal``: the plan of about the least weight memory that reaches it within the limit, or the
+    fastest one; where that is a bound, ``drafts`` are of the longest durations.
+
+    ``enough``: seconds of a plan that is known; one that is slower need not be found.
 
     Raises:
-        PlanError: the limit is too small for any plan.
+        PlanError: the limit is too small for any plan, or for one that is as fast as is ``enough``.
     """
-    drafts = Drafts(program, durations_of, architecture, regions)
+    program = drafts.program
     limit = drafts.all_resident_bytes
     if weight_limit_bytes is not None:
         limit = min(limit, weight_limit_bytes)
-    draft = Tuner(program, drafts, limit, goal.judge if goal else idle_seconds).best()
+    tuner = Tuner(program, drafts, limit, goal.judge if goal else idle_seconds, enough)
+    draft = tuner.best()
     if goal is not None:
         draft = _least(program, drafts, draft, goal)
-    plan = make_plan(program, architecture, choice=replace(draft.choice, regions=regions))
-    return AutoPlan(
-        plan,
-        timeline(plan.stages, durations_of(plan), plan.stages[0].ahead),
-        draft.again.delay_seconds,
-        explain(program, draft),
-    )
+    return AutoPlan(drafts.plan(draft.choice), draft, (*explain(program, draft), tuner.effort))
 
 
 def _least(program: Program, drafts: Drafts, fastest: Draft, goal: Goal) -> Draft:

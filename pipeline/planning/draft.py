@@ -64,6 +64,12 @@ class Draft:
         """A request right after another one."""
         return back_to_back(self.stages, self.durations)
 
+    @property
+    def reads_seconds(self) -> float:
+        """What the reads take at least that do not come before a request: no delay is shorter."""
+        own = self.durations.stages[0][self.stages[0].ahead : len(self.groups)]
+        return sum(own) / self.durations.depth
+
     def slower(self, factor: float) -> "Draft":
         """Return this with reads that take ``factor`` times as long."""
         reads, *others = self.durations.stages
@@ -99,7 +105,7 @@ class Drafts:
         architecture: Architecture = ARCHITECTURES["auto"],
         regions: tuple[Region, ...] = (),
     ) -> None:
-        self._program = program
+        self.program = program
         self._durations_of = durations_of
         self._architecture = of_weights(architecture, program)
         self._loading = loading_bytes(program, self._architecture)
@@ -112,12 +118,12 @@ class Drafts:
     @property
     def chunk_advice(self) -> str:
         """How a smaller --chunk would help, to end a message with."""
-        return chunk_advice(self._program, self._architecture)
+        return chunk_advice(self.program, self._architecture)
 
     @property
     def all_resident_bytes(self) -> int:
         """Weight memory where all spans stay."""
-        return self._loading + self.same.n_bytes(range(len(self._program.spans)))
+        return self._loading + self.same.n_bytes(range(len(self.program.spans)))
 
     def smallest_bytes(self, level: Level) -> int:
         """Return the least weight memory that runs the kernels of ``level``."""
@@ -144,7 +150,7 @@ class Drafts:
 
     def level_of(self, choice: Choice) -> Level:
         """Return the kernels of the chunks that are chosen."""
-        limit = chunk_limit(self._program, self._architecture, choice) or 0
+        limit = chunk_limit(self.program, self._architecture, choice) or 0
         if not choice.later_chunks:
             return self.level(limit)
         key = limit, choice.later_chunks
@@ -157,9 +163,14 @@ class Drafts:
         """Return the kernels of chunks of up to ``chunk_bytes``."""
         if chunk_bytes not in self._levels:
             choice = Choice(chunk_bytes=chunk_bytes, regions=self._regions)
-            plan = make_plan(self._program, self._architecture, choice=choice)
-            self._levels[chunk_bytes] = level_of(self._program, plan, self._durations_of(plan))
+            plan = make_plan(self.program, self._architecture, choice=choice)
+            self._levels[chunk_bytes] = level_of(self.program, plan, self._durations_of(plan))
         return self._levels[chunk_bytes]
+
+    def plan(self, choice: Choice) -> Plan:
+        """Return the plan that the draft of ``choice`` is of."""
+        choice = replace(choice, regions=self._regions)
+        return make_plan(self.program, self._architecture, choice=choice)
 
     def draft(self, choice: Choice) -> Draft:
         """Return the draft of ``choice``.

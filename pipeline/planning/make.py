@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from loader.ring import Group
 from pipeline.planning.advice import chunk_advice
-from pipeline.planning.arena import arenas
+from pipeline.planning.arena import arenas, in_order
 from pipeline.planning.joining.joined import joined
 from pipeline.planning.plan import Choice, Plan, PlanError
 from pipeline.planning.streaming import (
@@ -67,7 +67,7 @@ def make_plan(
     same = program.made(SameSpans)
     resident_bytes = same.n_bytes(kept)
     apart = never_whole(program, steps) if choice.regions else frozenset()
-    arena = program.made(arenas)(lifetimes(program, steps, apart, frozenset(kept)))
+    arena = program.made(arenas)(in_order(lifetimes(program, steps, apart, frozenset(kept))))
     behind_values = arena.offsets[len(program.values) :]
     strips = len(behind_values) - len(stream.in_arena)
     stream = stream.with_arena(behind_values[strips:])

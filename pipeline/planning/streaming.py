@@ -87,10 +87,10 @@ def streaming(
     places = _places(architecture, groups, n_bytes, elsewhere)
     largest_read = max((group.read_bytes for group in groups), default=0)
     staged_bytes = staging_bytes(architecture, units, n_bytes, largest_read, loading)
-    staged = [replace(group, length=group.read_bytes) for group in groups]
-    read_places = (
-        _places(architecture, staged, staged_bytes, elsewhere) if architecture.copies else places
-    )
+    read_places = places
+    if architecture.copies:
+        staged = [replace(group, length=group.read_bytes) for group in groups]
+        read_places = _places(architecture, staged, staged_bytes, elsewhere)
     ahead = choice.ahead != "never" and architecture.order == "free"
     users = (
         range(units[group.first_span].steps.start, units[group.end_span - 1].steps.stop)

@@ -20,6 +20,8 @@ from pipeline.schedule.architectures import Architecture
 USEFUL_RING_BYTES = READS_IN_RING * READ_BYTES
 _WHOLE = 1 << 62
 _RATIO = 1.5
+# Of a few variants, with the chunks that were chosen, and with those that are best.
+_MOST_PLANS = 16
 
 
 def smallest_plan(
@@ -52,8 +54,7 @@ class SmallestPlans:
     def __init__(self, program: Program, architecture: Architecture) -> None:
         self.program = program
         self.architecture = architecture
-        # With the chunks that were chosen, and with those that are best.
-        self._made = lru_cache(maxsize=2)(partial(smallest_plan, program, architecture))
+        self._made = lru_cache(maxsize=_MOST_PLANS)(partial(smallest_plan, program, architecture))
 
     def of(self, regions: tuple[Region, ...] = (), chunk_bytes: int | None = None) -> Plan:
         """Return the plan of the least memory as ``smallest_plan`` does."""

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import cached_property
 from itertools import product
+from math import inf
 
 from loader.errors import LoaderError
 from pipeline.planning.chunks.parts import PartChunks
@@ -38,6 +39,8 @@ _READS_IN_RING = (1.5, 2, 3, 4, 6, 9, 14)
 _DEPTHS = (1, 2, 4)
 _RING_PARTS = (0.8, 0.6, 0.4, 0.25, 0.12, 0.06)
 _FINALISTS = 3
+# Improvement gains less than this.
+_FAR = 1.1
 #: Of improvement; a step that helps nothing ends it earlier.
 ROUNDS = 4
 
@@ -54,18 +57,26 @@ def smallest_bytes(program: Program, drafts: Drafts) -> int:
 class Tuner:
     """Searches the choices within ``limit`` bytes of weight memory for the least that ``judge`` tells.
 
-    Deterministic.
+    Where that is far from ``enough`` seconds there is no plan: one that is as fast is known. Deterministic.
     """
 
     def __init__(
-        self, program: Program, drafts: Drafts, limit: int, judge: Judge = idle_seconds
+        self,
+        program: Program,
+        drafts: Drafts,
+        limit: int,
+        judge: Judge = idle_seconds,
+        enough: float = inf,
     ) -> None:
         self._seconds_of = judge
+        self._enough = enough
+        self._narrow = False
+        self.ended = ""
         self._program = program
         self._drafts = drafts
         self._limit = limit
         self._scores: dict[Choice, float] = {}
-        self._least = float("inf")
+        self._least = inf
         smallest = smallest_bytes(program, drafts)
         finest = drafts.level(program.largest_chunk_bytes)
         kept = finest.kept_bytes
@@ -82,11 +93,16 @@ class Tuner:
         """Return the best draft that ``rounds`` of improvement find."""
         rings = self._ranked(self._rings())
         finalists = self._different(rings)
+        self._narrow = True
         mixed = [self._split(choice, part) for choice in finalists for part in _RING_PARTS]
-        found = self._ranked([*rings[:1], *mixed, *self._all_resident()])[0]
+        found = next(iter(self._ranked([*rings[:1], *mixed, *self._all_resident()])), None)
+        if found is None or self._is_far(found):
+            raise PlanError(f"{self._program.name}: nothing is as fast as what is known")
+        self.ended = f"its {rounds} rounds of improvement were over"
         for _ in range(rounds):
             better = self._ranked([found, *self._changed(found)])[0]
             if better == found:
+                self.ended = "no change of the best helped"
                 break
             found = better
         found = self._trimmed(found)
@@ -95,12 +111,20 @@ class Tuner:
         # after it must not lose by that.
         return draft if draft.again.delay_seconds <= idle.again.delay_seconds * _NO_WORSE else idle
 
+    @property
+    def effort(self) -> str:
+        """What was tried, in words, and what ended that."""
+        tried = f"{len(self._scores)} choices of ring, chunks, reads and residents"
+        return f"{tried} were tried, until {self.ended}"
+
+    def _is_far(self, choice: Choice) -> bool:
+        """Return whether no improvement makes ``choice`` as fast as is enough."""
+        return self._seconds_of(self._drafts.draft(choice)) > _FAR * self._enough
+
     def _ranked(self, choices: Iterable[Choice | None]) -> list[Choice]:
         """Return the choices that are possible, best first; of equals the first given."""
         known = {choice: self._score(choice) for choice in choices if choice is not None}
-        return sorted(
-            (choice for choice in known if known[choice] < float("inf")), key=known.__getitem__
-        )
+        return sorted((choice for choice in known if known[choice] < inf), key=known.__getitem__)
 
     def _score(self, choice: Choice) -> float:
         if choice not in self._scores:
@@ -110,14 +134,18 @@ class Tuner:
     def _judge(self, choice: Choice) -> float:
         """Return the score; of what cannot be the best only that it is not, which is much quicker."""
         hopeless = self._least * _NO_WORSE
-        if self._at_least(self._level(choice).until[-1]) > hopeless:
-            return float("inf")
+        kernels = self._level(choice).until[-1]
+        if self._at_least(kernels) > hopeless or kernels > self._enough:
+            return inf
         try:
             draft = self._drafts.draft(choice)
         except LoaderError:
-            return float("inf")
+            return inf
         if draft.weight_bytes > self._limit:
-            return float("inf")
+            return inf
+        # Of rings those that are slow are ranked, too: the best of each size of chunks goes on.
+        if self._narrow and self._at_least(draft.reads_seconds) > hopeless:
+            return inf
         seconds = self._seconds_of(draft)
         if self._at_least(seconds) > hopeless:
             return self._at_least(seconds)

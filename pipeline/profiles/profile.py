@@ -231,6 +231,10 @@ class Profile(BaseModel):
         """Return whether a bottleneck was measured in these groups of channels."""
         return group_key(program, region) in self.kernels
 
+    def groups_seconds(self, region: Region, program: Program) -> float:
+        """Return what a bottleneck that was measured in these groups of channels usually takes."""
+        return self.kernel(group_key(program, region)).median
+
     def kernel(self, key: str) -> Distribution:
         """Return k of the kernel that ``key`` tells apart.
 

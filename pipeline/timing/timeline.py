@@ -172,31 +172,35 @@ def recur(
     # latest[t][n]: when the first n operations of stage t have all ended.
     latest: list[list[float]] = [[0.0] for _ in stages]
     released = [0.0] * len(stages)
-
-    def note(stage: int, start: float, end: float) -> None:
-        starts[stage].append(start)
-        ends[stage].append(end)
-        known = latest[stage]
-        known.append(end if end > known[-1] else known[-1])
-
     for start, end in head:
-        note(0, start, end)
+        starts[0].append(start)
+        ends[0].append(end)
+        latest[0].append(max(end, latest[0][-1]))
     stage = 0
+    # Plain loops and comparisons: planners spend most of their time here.
     while stage < len(stages):
-        index = len(ends[stage])
-        ready = released[stage]
-        if index == len(stages[stage].after):
-            stage += 1
-            continue
-        for count, known in zip(stages[stage].after[index], latest, strict=False):
-            if count >= len(known):
-                stage += 1
-                break
-            ready = max(ready, known[count])
-        else:
-            released[stage] = ready
-            note(stage, *servers[stage].serve(index, ready))
-            stage = 0
+        waits, serve, known = stages[stage].after, servers[stage].serve, latest[stage]
+        own_starts, own_ends = starts[stage], ends[stage]
+        ready, index = released[stage], len(own_ends)
+        begun, most = index, len(waits)
+        while index < most:
+            for count, others in zip(waits[index], latest, strict=False):
+                if count >= len(others):
+                    break
+                if others[count] > ready:  # noqa: PLR1730  max() takes twice as long
+                    ready = others[count]
+            else:
+                start, end = serve(index, ready)
+                own_starts.append(start)
+                own_ends.append(end)
+                known.append(end if end > known[-1] else known[-1])
+                released[stage] = ready
+                index += 1
+                if not stage:
+                    continue
+            break
+        # What a later stage ended may let an earlier one go on.
+        stage = 0 if stage and index > begun else stage + 1
     for item, row in zip(stages, ends, strict=True):
         if len(row) < len(item):
             raise ScheduleError(f"{item.name} {len(row)} waits for what never ends")

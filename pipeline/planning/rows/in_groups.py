@@ -1,6 +1,6 @@
 """Bottlenecks in groups of channels: which groups and rows plans may choose, and what each takes."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from models.packs.records.bottlenecks import Bottleneck
@@ -69,13 +69,11 @@ def _rows(item: Bottleneck) -> list[int]:
 
 
 def in_groups(
-    network: RowNetwork, times: RowTimes, known: Callable[[Region], bool] = lambda region: True
+    network: RowNetwork, regions: Iterable[Region], times: RowTimes
 ) -> Iterator[RegionInGroups]:
-    """Yield what each of them takes; not of those that cannot run, or whose time is not ``known``."""
-    for region in group_regions(network.program):
+    """Yield what each of ``regions`` takes; not of those that cannot run."""
+    for region in regions:
         go_on()
-        if not known(region):
-            continue
         try:
             plan = plan_region(network, region)
         except RegionError:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import repeat
 from typing import NamedTuple
 
 import numpy as np
@@ -13,6 +14,9 @@ from pipeline.program.cuts import Region
 from pipeline.program.row_network import RowNetwork
 from pipeline.program.sketching.sketches import Sketch
 from pipeline.program.steps import STEP_BYTES
+
+# Regions of so few operators are always tried.
+_FEW_OPERATORS = 6
 
 
 class _Edge(NamedTuple):
@@ -55,7 +59,7 @@ class RegionEdges:
 
     def take(self, end: int, found: Iterable[Sketch]) -> None:
         """Take the regions of sketches that end at ``end``."""
-        edges = _stacked(self._on_rows(found))
+        edges = self._on_rows(end, found)
         if edges is not None:
             self.edges[self._numbers[end]] = edges
 
@@ -69,17 +73,37 @@ class RegionEdges:
                 self.edges[place] = edges if before is None else before.followed_by(edges)
                 self._graphs[replace(item.region, in_arena=False)] = item.graphs
 
+    def with_ideal_groups(self) -> dict[int, Edges]:
+        """Return ``edges``, and bottlenecks that take nothing but what lives before or behind them."""
+        found, crossing = dict(self.edges), self._live.crossing
+        for item in self._network.program.bottlenecks:
+            first, end = item.first_piece, item.end_piece
+            if first in self._numbers and end in self._numbers:
+                arena = max(crossing[first], crossing[end])
+                edges = _stacked([_Edge(self._numbers[first], 1, arena, 0, 0, 0.0)])
+                before = found.get(self._numbers[end])
+                assert edges is not None
+                found[self._numbers[end]] = edges if before is None else before.followed_by(edges)
+        return found
+
     def graphs(self, region: Region) -> frozenset[int] | None:
         """Return the graphs of a region in groups of channels; None: it is on rows."""
         return self._graphs.get(replace(region, in_arena=False))
 
-    def starts(self, end: int, most_weights: int) -> list[int]:
-        """Return where a region that ends at ``end`` may begin, with less than so many bytes of weights."""
+    def starts(self, end: int, most_weights: int, reach: float) -> list[int]:
+        """Return where a region that ends at ``end`` may begin, with less than so many bytes of weights.
+
+        And with at most ``reach`` operators for each row that it makes.
+        """
         run = next(run for run in self._network.runs if run.start < end <= run.stop)
+        last = self._network.operators_before(end)
+        most = max(reach * self._height(end), _FEW_OPERATORS)
         return [
             place
             for place in self._places
-            if run.start <= place < end and self._live.weights(place, end) < most_weights
+            if run.start <= place < end
+            and last - self._network.operators_before(place) <= most
+            and self._live.weights(place, end) < most_weights
         ]
 
     def ends(self) -> list[int]:
@@ -109,21 +133,33 @@ class RegionEdges:
         last = self._network.operators[self._network.operators_before(end) - 1]
         return self._network.values[last.output].height
 
-    def _on_rows(self, found: Iterable[Sketch]) -> Iterator[_Edge]:
-        """Yield what of the sketches is worth a thought."""
-        for sketch in found:
-            if self._has(self._apart, sketch.touched):
-                continue
-            beside = self._live.beside(sketch.first_piece, sketch.end_piece, sketch.touched)
-            weights = self._live.weights(sketch.first_piece, sketch.end_piece)
-            for number, each in enumerate(sketch.rows):
-                n_bytes = beside + int(sketch.strip_bytes[number] - sketch.shared_bytes[number])
-                if n_bytes < self._most:
-                    phases = -(-self._height(sketch.end_piece) // each)
-                    bound = int(sketch.binding_bytes[number]) + phases * STEP_BYTES
-                    start = self._numbers[sketch.first_piece]
-                    seconds = float(sketch.seconds[number])
-                    yield _Edge(start, each, n_bytes, weights, bound, seconds)
+    def _on_rows(self, end: int, found: Iterable[Sketch]) -> Edges | None:
+        """Return what of the sketches that end at ``end`` is worth a thought; None: nothing."""
+        sketches = [sketch for sketch in found if not self._has(self._apart, sketch.touched)]
+        if not sketches:
+            return None
+        rows = np.array(sketches[0].rows, np.int64)  # those of all that end there
+        own = [sketch.strip_bytes - sketch.shared_bytes for sketch in sketches]
+        firsts = [sketch.first_piece for sketch in sketches]
+        touched = [sketch.touched for sketch in sketches]
+        beside = [self._live.beside(*item) for item in zip(firsts, repeat(end), touched)]
+        weights = [self._live.weights(first, end) for first in firsts]
+        arena = np.array(own) + np.array(beside)[:, None]
+        bound = np.array([sketch.binding_bytes for sketch in sketches])
+        bound += -(-self._height(end) // rows) * STEP_BYTES
+        which = arena < self._most
+        if not which.any():
+            return None
+        start = np.array([self._numbers[first] for first in firsts])
+        each = np.ones_like(arena)
+        return Edges(
+            (start[:, None] * each)[which],
+            (rows * each)[which],
+            arena[which],
+            (np.array(weights)[:, None] * each)[which],
+            bound[which],
+            np.array([sketch.seconds for sketch in sketches])[which],
+        )
 
     def _in_groups(self, item: RegionInGroups) -> Iterator[_Edge]:
         first, end = item.region.first_piece, item.region.end_piece

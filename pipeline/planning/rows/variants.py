@@ -5,19 +5,22 @@ and, as all its weights must be there at once, more of the ring. Each limit of b
 through the network (pipeline/planning/rows/ways.py); those that no other beats are the variants.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import groupby
+from math import inf
+from types import MappingProxyType
 
 import numpy as np
 
 from pipeline.planning.rows.arena_limits import ArenaLimit, arena_limits, arenas
-from pipeline.planning.rows.in_groups import RegionInGroups
+from pipeline.planning.rows.in_groups import in_groups as regions_in_groups
 from pipeline.planning.rows.joins_apart import inputs_in_parts, worth_apart
 from pipeline.planning.rows.live_values import LiveValues
 from pipeline.planning.rows.region_edges import RegionEdges
 from pipeline.planning.rows.ways import Numbers, Way, Ways
 from pipeline.planning.rows.whole_pieces import WholePieces
-from pipeline.program.cuts import Region
+from pipeline.program.cuts import Region, Rows
 from pipeline.program.program import Program
 from pipeline.program.row_network import RowNetwork
 from pipeline.program.row_times import RowTimes
@@ -28,11 +31,16 @@ from pipeline.program.stopping import tell
 QUICK_STEPS, ALL_STEPS = 9_000, 120_000
 _ROWS = (1, 2, 4, 8, 16, 32)
 _FIRST_ENDS = 10
+#: So many operators a region may have for each row that it makes: of more, strips are soon as large as the
+#: whole values.
+REACH = 1.0
 # A byte of bindings as seconds: nothing for the fastest ways, so much that few are bound for the smallest.
 _SECONDS_A_BYTE = (0.0, 2e-8, 1e-6)
 # The smallest ring that is worth it is found by asking for less and less.
 _MOST_DESCENTS = 12
 _NO_WORSE = 1.02
+# More than all weights.
+_ANY_RING = 1 << 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +67,14 @@ def find_variants(
     most_steps: int = ALL_STEPS,
     *,
     most_arena: int | None = None,
-    in_groups: Sequence[RegionInGroups] = (),
+    reach: float = REACH,
+    in_groups: Mapping[Region, float] = MappingProxyType({}),
 ) -> list[Variant]:
     """Return the variants of a network that no other beats, the fastest and largest first.
 
     ``times`` of row operators, ``piece_seconds`` of the program's pieces. ``in_groups``: bottlenecks in
-    groups of channels.
+    groups of channels, and how long they take; inf: nobody knows, longer than whole.
+    ``reach``: of regions, in operators for each row.
     ``most_arena``: only what needs so many bytes of arena and scratch at most, or the least of those if
     nothing does. Deterministic.
     """
@@ -78,13 +88,35 @@ def find_variants(
         for parts in apart
     ]
     # Sketches are many: all take what they need of each before the next ones are made.
-    for end, found in searches[0].walk(times, most_steps):
+    for end, found in searches[0].walk(times, most_steps, reach):
         for search in searches:
             search.regions.take(end, found)
+    worth = _worth(searches, in_groups, piece_seconds)
+    groups = list(regions_in_groups(network, worth, times))
     for search in searches:
-        search.regions.take_in_groups(in_groups)
+        search.regions.take_in_groups(groups)
     small = most_arena is not None
     return _unbeaten((found for search in searches for found in search.variants()), small)
+
+
+def _worth(
+    searches: Iterable["_Search"],
+    in_groups: Mapping[Region, float],
+    piece_seconds: Callable[[int], float],
+) -> Iterator[Region]:
+    """Yield those of ``in_groups`` that may be of use: where memory counts all, elsewhere the fastest.
+
+    That only if it is faster than its pieces are whole.
+    """
+    needed = [search.needed() for search in searches]
+    for pieces, run in groupby(in_groups, lambda region: region.pieces):
+        regions = list(run)
+        if any(need(pieces) for need in needed):
+            yield from regions
+            continue
+        fastest = min(regions, key=in_groups.__getitem__)
+        if in_groups[fastest] < sum(map(piece_seconds, pieces)):
+            yield fastest
 
 
 def _unbeaten(variants: Iterable[Variant], small: bool) -> list[Variant]:
@@ -117,22 +149,25 @@ class _Search:
         self._program = program
         self._network = network
         self._places = _places(program, network)
-        live = LiveValues(program, network, apart, given)
+        self._live = live = LiveValues(program, network, apart, given)
         self._whole = WholePieces(program, live, self._places, apart | given, piece_seconds, limit)
         self.regions = RegionEdges(network, live, self._places, self._whole.most, apart, given)
+        self._graphs_of: dict[range, frozenset[int]] = {}
         self._most_arena = self._whole.most if limit is None else limit.arena_bytes
 
-    def walk(self, times: RowTimes, most_steps: int) -> Iterator[tuple[int, list[Sketch]]]:
+    def walk(
+        self, times: RowTimes, most_steps: int, reach: float
+    ) -> Iterator[tuple[int, list[Sketch]]]:
         """Yield regions by the place where they end, those that divide most first; take them at once.
 
         Until so many operators were walked over.
         """
         network, ends = self._network, self.regions.ends()
         steps = 0
-        for ends_now in (ends[:_FIRST_ENDS], ends[_FIRST_ENDS:]):
+        for ends_now, far in ((ends[:_FIRST_ENDS], inf), (ends[_FIRST_ENDS:], reach)):
             largest = self._useful_weights()
             for end in ends_now:
-                starts = self.regions.starts(end, largest)
+                starts = self.regions.starts(end, largest, far)
                 if not starts or steps >= most_steps:
                     continue
                 steps += network.operators_before(end) - network.operators_before(starts[0])
@@ -146,6 +181,16 @@ class _Search:
 
     def _ways(self) -> Ways:
         return Ways(self._places, self._whole.cost, self.regions.edges)
+
+    def needed(self) -> Callable[[range], bool]:
+        """Return what tells whether pieces need more of an arena whole than the least of any way.
+
+        Whatever they take in groups of channels: at least what lives before or behind them.
+        """
+        ways = Ways(self._places, self._whole.cost, self.regions.with_ideal_groups())
+        least = int(ways.least_arena(np.array([_ANY_RING]))[0])
+        live = self._live.live
+        return lambda pieces: max(live[pieces.start : pieces.stop]) > least
 
     def variants(self) -> Iterator[Variant]:
         """Yield the best way for each of many limits, and what ever tighter ones leave of the smallest."""
@@ -193,14 +238,18 @@ class _Search:
         activations = way.arena + scratch
         return Variant(way.regions, n_bytes, way.seconds, chunk_bytes, activations)
 
-    def _graphs(self, region: Region) -> set[int]:
+    def _graphs(self, region: Region) -> frozenset[int]:
         """Return the graphs of a region's operators."""
+        known = self._graphs_of.get(region.pieces) if isinstance(region.cut, Rows) else None
+        if known is not None:
+            return known
         in_groups = self.regions.graphs(region)
         if in_groups is not None:
-            return set(in_groups)
+            return in_groups
         operators = self._network.operators_within(region.pieces)
         items = self._network.operators[operators.start : operators.stop]
-        return {item.graph for item in items}
+        self._graphs_of[region.pieces] = frozenset(item.graph for item in items)
+        return self._graphs_of[region.pieces]
 
 
 def _places(program: Program, network: RowNetwork) -> list[int]:

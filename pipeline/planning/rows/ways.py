@@ -155,32 +155,37 @@ class Ways:
             taken[better, place] = choice[better]
             cost[better, place] = found[better]
         possible = np.flatnonzero(np.isfinite(cost[:, -1]))
-        return [
-            self._way(taken[index], int(levels[index]), int(rings[index])) for index in possible
-        ]
+        return self._taken(taken[possible], levels[possible], rings[possible])
 
-    def _way(self, taken: NDArray[np.int32], level: int, most_ring: int) -> Way:
-        """Return the way that was taken to each place, from the last one back, in such a ring."""
-        regions: list[Region] = []
-        arena, ring, bound, seconds = 0, 0, 0, 0.0
-        place, whole = len(self._places) - 1, self._whole
-        while place:
-            if taken[place] < 0:
-                place -= 1
-                arena = max(arena, int(whole.arena[place]))
-                ring = max(ring, int(whole.ring[level, place]))
-                bound += int(whole.bound[level, place])
-                seconds += float(whole.seconds[place])
-                continue
-            edges, number = self._edges[place], int(taken[place])
-            start = int(edges.start[number])
-            weights = int(edges.ring[number])
-            in_arena = weights > most_ring
-            regions.append(edges.region(number, self._places[start], self._places[place], in_arena))
-            beside = weights + PAGE_BYTES if in_arena else 0
-            arena = max(arena, int(edges.arena[number]) + beside)
-            ring = max(ring, 0 if in_arena else weights)
-            bound += int(edges.bound[number])
-            seconds += float(edges.seconds[number])
-            place = start
-        return Way(tuple(reversed(regions)), level, arena, ring, bound, seconds)
+    def _taken(self, taken: NDArray[np.int32], levels: Numbers, rings: Numbers) -> list[Way]:
+        """Return the ways that were ``taken`` to each place, from the last one back, in such ``rings``."""
+        regions: list[list[Region]] = [[] for _ in taken]
+        at = np.full(len(taken), len(self._places) - 1)
+        arena, ring, bound = np.zeros((3, len(taken)), np.int64)
+        seconds = np.zeros(len(taken))
+        for place in range(len(self._places) - 1, 0, -1):
+            here = np.flatnonzero(at == place)
+            whole = here[taken[here, place] < 0]
+            before = place - 1
+            at[whole] = before
+            arena[whole] = np.maximum(arena[whole], self._whole.arena[before])
+            ring[whole] = np.maximum(ring[whole], self._whole.ring[levels[whole], before])
+            bound[whole] += self._whole.bound[levels[whole], before]
+            seconds[whole] += self._whole.seconds[before]
+            for way in here[taken[here, place] >= 0].tolist():
+                edges, number = self._edges[place], int(taken[way, place])
+                start, weights = int(edges.start[number]), int(edges.ring[number])
+                in_arena = weights > rings[way]
+                first, end = self._places[start], self._places[place]
+                regions[way].append(edges.region(number, first, end, bool(in_arena)))
+                beside = weights + PAGE_BYTES if in_arena else 0
+                arena[way] = max(arena[way], edges.arena[number] + beside)
+                ring[way] = max(ring[way], 0 if in_arena else weights)
+                bound[way] += edges.bound[number]
+                seconds[way] += edges.seconds[number]
+                at[way] = start
+        columns = (column.tolist() for column in (levels, arena, ring, bound, seconds))
+        return [
+            Way(tuple(reversed(held)), *numbers)
+            for held, *numbers in zip(regions, *columns, strict=True)
+        ]

@@ -9,6 +9,7 @@ from models.packs.pack import open_pack
 from pipeline.fitting import within
 from pipeline.fitting.fit import by_thumb, fit
 from pipeline.fitting.wanted import LEAST, NOTHING, Wanted
+from pipeline.fitting.weights import Tried
 from pipeline.fitting.within import Within
 from pipeline.planning import thumb
 from pipeline.planning.plan import Choice, Plan
@@ -60,12 +61,12 @@ def test_smallest_plans_are_made_once_for_all_budgets(
 
     monkeypatch.setattr(thumb, "smallest_plan", counted)
     auto = ARCHITECTURES["auto"]
-    searched = Within(network, auto, NOTHING, None)
+    searched = Within(Tried(network, auto, None), NOTHING)
     least = smallest(network, auto).total_bytes
     for part in range(8):
         budget = least + part * network.weight_bytes // 4
         found = searched.streaming(Choice(), budget)
-        alone = Within(network, auto, Wanted(total_bytes=budget), None).streaming(Choice())
+        alone = Within(Tried(network, auto, None), Wanted(total_bytes=budget)).streaming(Choice())
         assert found is not None
         assert found == alone
         assert found.plan.total_bytes <= budget

@@ -29,7 +29,7 @@ NEARLY = 1.02
 
 def planned(net: Network, limit: int | None, target: float | None = None) -> AutoPlan:
     goal = None if target is None else Goal(target)
-    return plan_auto(net.program, limit, goal, net.durations)
+    return plan_auto(Drafts(net.program, net.durations), limit, goal)
 
 
 def smallest(net: Network) -> int:
@@ -52,7 +52,7 @@ def test_within_the_limit_and_no_slower_than_two_stages_with_as_much(
     other = make_plan(net.program, ARCHITECTURES["2s"], ring)
     assert other.weight_bytes <= limit
     simple = simulate(other.stages, net.durations(other)).delay_seconds
-    assert plan.predicted.delay_seconds <= simple * NEARLY
+    assert plan.draft.idle.delay_seconds <= simple * NEARLY
 
 
 @drawn
@@ -70,7 +70,7 @@ def test_weights_that_expand_stay_within_the_limit_with_their_staging(
     limit = least + int(part * (net.all_bytes - min(least, net.all_bytes)))
     plan = planned(net, limit)
     assert plan.plan.weight_bytes <= limit
-    assert plan.predicted.delay_seconds <= tight.predicted.delay_seconds * NEARLY
+    assert plan.draft.idle.delay_seconds <= tight.draft.idle.delay_seconds * NEARLY
     assert plan.plan.read_bytes <= sum(span.file_length for span in net.program.spans)
 
 
@@ -98,8 +98,8 @@ def test_reading_ahead_delays_no_request_right_after_another(net: Network, part:
     plan = planned(net, smallest(net) + int(part * net.streamable_bytes))
     choice = plan.plan.choice
     cold = Drafts(net.program, net.durations).draft(replace(choice, ahead="never"))
-    assert plan.back_to_back_seconds <= cold.idle.delay_seconds * NEARLY
-    assert plan.predicted.delay_seconds <= plan.back_to_back_seconds * NEARLY
+    assert plan.draft.again.delay_seconds <= cold.idle.delay_seconds * NEARLY
+    assert plan.draft.idle.delay_seconds <= plan.draft.again.delay_seconds * NEARLY
 
 
 @examples(2, many=30)
@@ -107,7 +107,7 @@ def test_reading_ahead_delays_no_request_right_after_another(net: Network, part:
 def test_more_memory_is_never_much_slower(net: Network) -> None:
     room = net.all_bytes - smallest(net)
     delays = [
-        planned(net, smallest(net) + room * step // 6).predicted.delay_seconds for step in range(7)
+        planned(net, smallest(net) + room * step // 6).draft.idle.delay_seconds for step in range(7)
     ]
     for number, delay in enumerate(delays[1:], start=1):
         assert delay <= min(delays[:number]) * NEARLY
@@ -117,9 +117,9 @@ def test_more_memory_is_never_much_slower(net: Network) -> None:
 @given(net=networks())
 def test_with_everything_resident_the_delay_is_that_of_the_kernels(net: Network) -> None:
     plan = planned(net, None)
-    assert plan.predicted.delay_seconds <= kernel_seconds(net, plan) * 1.001
+    assert plan.draft.idle.delay_seconds <= kernel_seconds(net, plan) * 1.001
     pre = make_plan(net.program, ARCHITECTURES["pre"])
-    assert plan.predicted.delay_seconds <= sum(net.durations(pre).stages[-1]) * NEARLY
+    assert plan.draft.idle.delay_seconds <= sum(net.durations(pre).stages[-1]) * NEARLY
 
 
 @pytest.mark.parametrize(
@@ -138,8 +138,8 @@ def test_a_disk_that_is_the_bottleneck_costs_no_more_than_what_must_be_read(
     plan = planned(net, int(part * net.all_bytes))
     reading = plan.plan.read_bytes / PAGE * page_seconds
     least = max(kernel_seconds(net, plan), reading)
-    assert plan.predicted.delay_seconds <= 1.10 * least
-    assert plan.back_to_back_seconds <= 1.20 * least
+    assert plan.draft.idle.delay_seconds <= 1.10 * least
+    assert plan.draft.again.delay_seconds <= 1.20 * least
 
 
 def test_resident_weights_lie_where_reads_are_the_bottleneck() -> None:
@@ -149,7 +149,7 @@ def test_resident_weights_lie_where_reads_are_the_bottleneck() -> None:
     net = network(chunks, speeds, 5e-5)
     plan = planned(net, 8 * 16 * PAGE)
     unhidden = planned(net, 3 * 16 * PAGE)
-    assert plan.predicted.stall_seconds < unhidden.predicted.stall_seconds
+    assert plan.draft.idle.stall_seconds < unhidden.draft.idle.stall_seconds
     assert any("bottleneck" in reason for reason in plan.reasons)
 
 
@@ -165,21 +165,21 @@ def test_memory_that_does_not_help_is_given_back() -> None:
     net = heavy_tail(1e-6)
     limit = net.all_bytes // 2
     plan = planned(net, limit)
-    assert plan.predicted.stall_seconds <= 0.01 * plan.predicted.delay_seconds
+    assert plan.draft.idle.stall_seconds <= 0.01 * plan.draft.idle.delay_seconds
     assert plan.plan.weight_bytes < 0.8 * limit
     assert "kernels are the bottleneck" in plan.reasons[0]
 
 
 def test_a_delay_is_reached_with_little_memory() -> None:
     net = heavy_tail(3e-5)
-    fastest = planned(net, None).predicted.delay_seconds
-    slowest = planned(net, smallest(net)).predicted.delay_seconds
+    fastest = planned(net, None).draft.idle.delay_seconds
+    slowest = planned(net, smallest(net)).draft.idle.delay_seconds
     target = (fastest + slowest) / 2
     plan = planned(net, None, target)
-    assert plan.predicted.delay_seconds <= target * 1.0001
+    assert plan.draft.idle.delay_seconds <= target * 1.0001
     assert smallest(net) <= plan.plan.weight_bytes < net.all_bytes
     less = planned(net, int(plan.plan.weight_bytes * 0.8))
-    assert less.predicted.delay_seconds > target
+    assert less.draft.idle.delay_seconds > target
 
 
 def test_a_delay_below_the_kernels_gives_the_fastest() -> None:
