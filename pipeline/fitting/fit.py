@@ -6,8 +6,7 @@ Pure: what is found is kept in memory; who wants it on the disk saves it there. 
 from dataclasses import asdict, replace
 
 from loader.errors import LoaderError
-from pipeline.fitting.joining import with_joined
-from pipeline.fitting.judge import check, judged
+from pipeline.fitting.judge import check, judged, with_joined
 from pipeline.fitting.wanted import LEAST, NOTHING, Fitted, Wanted
 from pipeline.fitting.weights import Tried, plan_weights
 from pipeline.fitting.within import Within

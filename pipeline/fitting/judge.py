@@ -1,8 +1,11 @@
 """What a profile says of plans, and whether they are what was wanted."""
 
+from dataclasses import replace
+
 from pipeline.fitting.wanted import Fitted, Prediction, Wanted
 from pipeline.planning.advice import chunk_advice
 from pipeline.planning.found_plans import Point
+from pipeline.planning.joining.joined import joined
 from pipeline.planning.plan import Plan, PlanError
 from pipeline.planning.words import milliseconds, sized
 from pipeline.profiles.profile import Profile
@@ -22,6 +25,17 @@ def judged(
         ProfileError: the profile lacks one of its kernels.
     """
     return Fitted(plan, None if profile is None else predict(plan, profile), reasons, curve)
+
+
+def with_joined(
+    program: Program, fitted: Fitted, profile: Profile | None, most_bytes: int | None = None
+) -> Fitted:
+    """Return ``fitted`` with short kernels that run as one, where these take at most ``most_bytes`` more.
+
+    None: all there are. With what ``profile`` says of it then; nothing else of the plan changes.
+    """
+    plan = joined(program, fitted.plan, most_bytes)
+    return replace(judged(plan, profile, fitted.reasons, fitted.curve), thorough=fitted.thorough)
 
 
 def predict(plan: Plan, profile: Profile) -> Prediction:

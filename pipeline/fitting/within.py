@@ -11,7 +11,6 @@ from itertools import chain
 from math import inf
 
 from pipeline.fitting.arithmetic import READ_BYTES_A_SECOND
-from pipeline.fitting.joining import with_joined
 from pipeline.fitting.judge import (
     activation_bytes,
     fits_arena,
@@ -19,6 +18,7 @@ from pipeline.fitting.judge import (
     reaches,
     seconds_of,
     too_late,
+    with_joined,
 )
 from pipeline.fitting.row_variants import row_variants
 from pipeline.fitting.wanted import Fitted, Wanted

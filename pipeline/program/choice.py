@@ -36,16 +36,7 @@ def choose_pieces(
         limit = limits[bisect_right(starts, way.pieces.start)]
         return limit is None or way.n_bytes <= limit
 
-    return _with_ways(program, filter(fits, program.made(_ways)))
-
-
-def with_alternatives(program: Program, chosen: Iterable[Alternative]) -> tuple[Piece, ...]:
-    """Return all pieces in execution order, joined as ``chosen`` say; of one run the last one counts."""
-    return _with_ways(program, (_Way.of(program, alternative) for alternative in chosen))
-
-
-def _with_ways(program: Program, chosen: Iterable["_Way"]) -> tuple[Piece, ...]:
-    replaced = {way.pieces.start: way for way in chosen}
+    replaced = {way.pieces.start: way for way in filter(fits, program.made(_ways))}
     pieces: list[Piece] = []
     number = 0
     while number < len(program.pieces):

@@ -10,8 +10,8 @@ from models.errors import ModelError
 from models.geometry.cnn import Cnn, Edge, Layer, Shape
 from pipeline.applications.application import Application, ApplicationError, Partition, one_by_one
 from pipeline.applications.files.reading import ApplicationFile, read_application, runs_at_once
-from pipeline.applications.files.writing import written_application
 from tests.pipeline.applications.drawn import NoPacks, applications
+from tests.pipeline.applications.written import written_application
 
 PACK = Cnn("packed", (Layer("a..b", "op", Shape(2, 2, 2)), Layer("c", "op", Shape(2, 2, 2))), ())
 LAYERS = """

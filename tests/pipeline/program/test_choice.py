@@ -4,6 +4,7 @@ import contextlib
 import functools
 import itertools
 from collections.abc import Callable
+from dataclasses import replace
 
 import onnx
 import pytest
@@ -17,7 +18,6 @@ from pipeline.program.choice import (
     largest_unit_bytes,
     scratch_bytes,
     streamed_bytes,
-    with_alternatives,
 )
 from pipeline.program.program import Program
 from tests.models.chosen import WholeMemory, check_dimensions
@@ -114,7 +114,8 @@ def test_every_choice_gives_the_same_bits(pack: Pack) -> None:
         for limit in (*chunk_sizes(program), None):
             assert memory.run(choose_pieces(program, limit), inputs) == finest, limit
         for alternative in program.alternatives:
-            assert memory.run(with_alternatives(program, [alternative]), inputs) == finest
+            alone = replace(program, alternatives=(alternative,))
+            assert memory.run(choose_pieces(alone, None), inputs) == finest
 
 
 @pytest.mark.parametrize("name", CERTAIN)
@@ -196,7 +197,7 @@ def test_figures_follow_the_choice(compiled: Callable[[str, int], Pack]) -> None
 def test_one_layer_can_be_joined_alone(compiled: Callable[[str, int], Pack]) -> None:
     program = Program.as_compiled(compiled("residual", FINE[0]))
     alternative = program.alternatives[-1]
-    pieces = with_alternatives(program, [alternative])
+    pieces = choose_pieces(replace(program, alternatives=(alternative,)), None)
     gone = alternative.end_piece - alternative.first_piece - len(alternative.joined)
     assert len(pieces) == len(program.pieces) - gone
     assert pieces[: alternative.first_piece] == program.pieces[: alternative.first_piece]
