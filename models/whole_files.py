@@ -3,7 +3,6 @@
 import contextlib
 import errno
 import os
-import secrets
 import shutil
 import stat
 import sys
@@ -25,7 +24,7 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
     Raises:
         OSError: it cannot be written; the old one stays, as with any other error of the block.
     """
-    part = path.with_name(f".{secrets.token_hex(8)}.part")
+    part = path.with_name(f".{os.urandom(8).hex()}.part")
     try:
         with part.open("xb") as file:
             if path.is_file():

@@ -7,7 +7,6 @@ containers, where a process number means nothing. A file system without such loc
 import contextlib
 import fcntl
 import os
-import secrets
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,7 +24,7 @@ def locked_folder(parent: Path, name: str) -> Iterator[Path]:
         OSError: it cannot be made.
     """
     while True:
-        folder = parent / f"{PREFIX}{name}-{os.getpid()}-{secrets.token_hex(4)}"
+        folder = parent / f"{PREFIX}{name}-{os.getpid()}-{os.urandom(4).hex()}"
         folder.mkdir()
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         with contextlib.suppress(OSError):  # without locks nobody can take it for left over either

@@ -4,7 +4,6 @@ Only their proportions decide.
 """
 
 import math
-from collections.abc import Iterator
 
 from models.packs.records.pieces import Piece
 from pipeline.program.program import Program
@@ -25,13 +24,20 @@ READ_BYTES_A_SECOND = 1.5e9
 READ_SECONDS = 100e-6
 
 
-def piece_seconds(program: Program) -> Iterator[float]:
-    """Yield about how long each of the finest pieces takes."""
-    for piece in program.pieces:
-        operands = (*piece.inputs, *piece.outputs)
-        n_bytes = sum(operand.n_bytes for operand in operands if operand.kind == "value")
-        multiplied = multiplications(piece) / MULTIPLICATIONS_A_SECOND
-        yield LAUNCH_SECONDS + multiplied + n_bytes / BYTES_A_SECOND
+def piece_seconds(program: Program) -> tuple[float, ...]:
+    """Return about how long each of the finest pieces takes; made once."""
+    return program.made(_piece_seconds)
+
+
+def _piece_seconds(program: Program) -> tuple[float, ...]:
+    return tuple(map(_seconds, program.pieces))
+
+
+def _seconds(piece: Piece) -> float:
+    operands = (*piece.inputs, *piece.outputs)
+    n_bytes = sum(operand.n_bytes for operand in operands if operand.kind == "value")
+    multiplied = multiplications(piece) / MULTIPLICATIONS_A_SECOND
+    return LAUNCH_SECONDS + multiplied + n_bytes / BYTES_A_SECOND
 
 
 def multiplications(piece: Piece) -> int:

@@ -3,13 +3,14 @@
 from dataclasses import dataclass
 
 from pipeline.fitting.fit import fit
+from pipeline.fitting.joining import with_joined
 from pipeline.fitting.judge import judged
 from pipeline.fitting.row_variants import estimated_seconds
 from pipeline.fitting.wanted import LEAST, NOTHING, Fitted, Wanted
 from pipeline.fitting.weights import Tried
 from pipeline.fitting.within import Within
 from pipeline.planning.found_plans import FoundPlans
-from pipeline.planning.make import of_weights
+from pipeline.planning.make import make_plan, of_weights
 from pipeline.planning.plan import Choice, Plan
 from pipeline.profiles.profile import Profile
 from pipeline.program.program import Program
@@ -126,10 +127,17 @@ def costs_of_least(
     first = cost(judged(least, profile), least.total_bytes)
     if first.times <= _HARDLY_LONGER:
         return [first]
+    choices = [Choice()]
+    if least.choice.regions:
+        # No memory makes the same parts faster than all of it does.
+        kept = Fitted(make_plan(program, resident, choice=Choice(regions=least.choice.regions)))
+        fastest = cost(with_joined(program, kept, profile), least.total_bytes)
+        if fastest.times <= _HARDLY_LONGER:
+            choices.insert(0, least.choice)
     enough: list[Cost] = []
     # Rules of thumb stream it; the profile judges what they find.
     within = Within(Tried(program, least.architecture, None), NOTHING)
-    for choice in (least.choice, Choice()):
+    for choice in choices:
         low, high = least.total_bytes, all_memory.plan.total_bytes
         for _ in range(_HALVINGS):
             middle = round((low * high) ** 0.5)

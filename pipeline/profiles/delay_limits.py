@@ -7,7 +7,6 @@ n-th smallest, of sums), so a sweep whose excesses add up to E takes at most E l
 """
 
 from collections.abc import Sequence
-from statistics import median
 from typing import Annotated, Self
 
 import numpy as np
@@ -136,7 +135,7 @@ def _head(plan: Plan, reads: Sequence[float]) -> tuple[float, ...]:
     ahead = plan.stages[0].ahead
     lengths = [group.read_bytes for group in plan.groups]
     rest = list(zip(reads[ahead:], lengths[ahead:], strict=True))
-    pace = median(seconds / length for seconds, length in rest) if rest else 0.0
+    pace = float(np.median([seconds / length for seconds, length in rest])) if rest else 0.0
     return tuple(
         max(seen, pace * length) for seen, length in zip(reads[:ahead], lengths, strict=False)
     )

@@ -7,13 +7,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
+from typing import NamedTuple
 
 from models.packs.records.pieces import Operand
 from pipeline.program.cuts import Region
 
 
-@dataclass(frozen=True, slots=True)
-class Area:
+class Area(NamedTuple):
     """Columns [first_column, first_column + columns) of ``rows`` rows from ``first_row`` on, of planes.
 
     ``strip``: the number of a strip of the region, None: ``row_value`` where it is whole. There lie
@@ -39,24 +39,21 @@ class Area:
         return self.planes * self.rows * self.columns
 
 
-@dataclass(frozen=True, slots=True)
-class Move:
+class Move(NamedTuple):
     """Copy rows of one area to another of the same size."""
 
     source: Area
     target: Area
 
 
-@dataclass(frozen=True, slots=True)
-class Fill:
+class Fill(NamedTuple):
     """Write what padding holds."""
 
     target: Area
     lowest: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(NamedTuple):
     """Run ``graph``, of row operator ``operator``, on whole strips."""
 
     operator: int

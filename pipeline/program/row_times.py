@@ -29,12 +29,14 @@ def phase_seconds(network: RowNetwork, plan: RegionPlan, times: RowTimes) -> lis
         counts = [len(phase) for phase in plan.phases]
         total = times.bottleneck(plan)
         return [total * count / sum(counts) for count in counts]
-    known: dict[Action, float] = {}
+    # Equal actions are one object, and to hash what an action says takes longer than to time it.
+    known: dict[int, float] = {}
 
     def seconds(action: Action) -> float:
-        if action not in known:
-            known[action] = _seconds(network, action, times)
-        return known[action]
+        took = known.get(id(action))
+        if took is None:
+            took = known[id(action)] = _seconds(network, action, times)
+        return took
 
     found = [sum(map(seconds, phase)) for phase in plan.phases]
     called: set[int] = set()

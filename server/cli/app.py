@@ -17,7 +17,8 @@ from pipeline.applications.search import Constraints, Settings, Solution, reduce
 from server.cli.applications.opened import OpenedApplication, open_application
 from server.cli.applications.printed import print_application, print_frontier
 from server.cli.applications.ways import chromosome_row, ours_row, papers_rows
-from server.cli.arguments.options import DeviceName, Json, Threads, open_named, size
+from server.cli.arguments.options import Json, open_named, size
+from server.cli.arguments.served import DeviceName, Threads
 from server.cli.printing.output import print_json
 from server.cli.printing.steps import working
 

@@ -20,20 +20,8 @@ from pipeline.profiles.profile import Profile
 from pipeline.program.prepare import prepare
 from pipeline.program.program import Program
 from server.cli.arguments.architectures import configurations, profile_for
-from server.cli.arguments.options import (
-    DeviceName,
-    Json,
-    MemoryKind,
-    Pace,
-    PackPath,
-    PrecisionName,
-    Recompile,
-    Ring,
-    Threads,
-    disk_of,
-    open_named,
-    size,
-)
+from server.cli.arguments.options import Json, Pace, PackPath, Ring, disk_of, open_named, size
+from server.cli.arguments.served import DeviceName, MemoryKind, PrecisionName, Recompile, Threads
 from server.cli.benching.networks import built
 from server.cli.benching.peers import peers
 from server.cli.printing.bench_tables import print_pipeline, print_resolutions

@@ -1,7 +1,6 @@
 """``layerstream compile``: from an ONNX file to a pack."""
 
-import logging
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
@@ -9,44 +8,25 @@ from typing import Annotated, Any, Literal, get_args
 import typer
 
 from models.datasets.folders import read_folder
-from models.detection.recipe import Detection, read_detection
+from models.detection.recipe import read_detection
 from models.images.preprocess import read_labels, read_preprocess
-from models.packs.designed import DesignedMemory
 from models.packs.manifest import Manifest
 from models.packs.pack import Pack, read_pack
-from models.packs.records.ports import Port
 from models.packs.records.spans import Store, loses_bits
 from models.packs.target import CPU, named_target
 from pipeline.checking.accepting import checker
-from pipeline.devices.base import Device
 from pipeline.devices.lowered import device_measure
-from pipeline.fitting.fit import fit
-from pipeline.fitting.frontier import costs_of_least
-from pipeline.fitting.wanted import LEAST
-from pipeline.planning.make import make_plan
-from pipeline.planning.plan import Plan
-from pipeline.profiles.found_plans_file import plans_of
-from pipeline.profiles.profile import ProfileError
-from pipeline.program.choice import choose_pieces, largest_unit_bytes, scratch_bytes
-from pipeline.program.prepare import prepare
-from pipeline.program.program import Program
-from pipeline.program.same_spans import shared_bytes
-from pipeline.program.sessions import session_bytes
-from pipeline.schedule.architectures import ARCHITECTURES
 from server.cli.arguments.options import Json, open_named, size
 from server.cli.printing.output import print_json, say, suggest, warn
 from server.cli.printing.sentences import counted, less_for_pictures, serving, stored_as, typed
 from server.cli.printing.steps import steps
-from server.memory.request_needs import Need, smallest_budgets
-from server.repository.planning.pack_profiles import find_profile
+from server.cli.printing.summary import summary_of
 from server.settings.sizes import format_least, format_size, parse_shapes
 
 # A CPU has no kernels for these: what they save is reading.
 _STORED_AS = {"half": "fp16", "mixed": "int8"}
 # Pictures of --calibrate on which is measured what --store costs.
 _MEASURED = 8
-# Of the smallest budget, what is worth a line of its own: a quarter.
-_LARGE = 4
 #: What --store takes.
 STORES: tuple[Store, ...] = get_args(Store)
 
@@ -205,108 +185,3 @@ def _whole_layers(manifest: Manifest, chunk_bytes: int | None) -> list[str]:
         f"with a batch of {max(batches)} layers are not cut: the smallest ring holds the largest of them, "
         f"{format_least(largest)}, where chunks of a batch of 1 take about {format_least(finest)}"
     ]
-
-
-def summary_of(pack: Pack, cpu: Device) -> dict[str, Any]:
-    """Return what users want to know of a pack: sizes in bytes, counts, ports.
-
-    What kernels take is that of ``cpu``, as ``plan`` and ``serve`` have it; of a GPU's pack it is as
-    compiled, since only its device could say more.
-    """
-    manifest = pack.manifest
-    program = Program.as_compiled(pack) if manifest.target.capability else prepare(pack, cpu)
-    known = plans_of(pack)
-    least = fit(program, ARCHITECTURES["auto"], LEAST, None, known).plan
-    known.save()
-    needs = [Need.of(manifest)]
-    budgets = smallest_budgets(least.total_bytes, needs)
-    return {
-        "model": pack.name,
-        "version": pack.version,
-        "folder": str(pack.folder),
-        "target": manifest.target.model_dump(),
-        "layers": len(manifest.layers),
-        "parameters": manifest.parameters,
-        "weight_bytes": manifest.weight_bytes,
-        "store": manifest.store,
-        "expands": manifest.expands,
-        "file_bytes": manifest.files["weights.bin"].n_bytes,
-        "expanded_bytes": sum(span.length for span in manifest.spans),
-        "shared_bytes": shared_bytes(program),
-        "largest_layer_bytes": manifest.largest_layer_bytes,
-        "largest_chunk_bytes": manifest.largest_chunk_bytes,
-        "largest_joined_bytes": largest_unit_bytes(program, choose_pieces(program, None)),
-        "spans": len(manifest.spans),
-        "pieces": len(manifest.pieces),
-        "sessions": len(manifest.graphs),
-        "smallest_budget_bytes": budgets.full_bytes,
-        "pictures_budget_bytes": budgets.bare_bytes,
-        "costs": [] if manifest.target.capability else _costs(program, least, cpu, needs),
-        "arena_bytes": make_plan(program, ARCHITECTURES["2s"]).arena_bytes,
-        "scratch_bytes": scratch_bytes(program.pieces),
-        "unrolled": _unrolled(program, least),
-        "session_bytes": session_bytes(program, program.pieces),
-        "inputs": [
-            {**_port(port), "optional": port.default is not None} for port in manifest.inputs
-        ],
-        "outputs": [_port(port) for port in manifest.outputs],
-        "preprocess": manifest.preprocess and manifest.preprocess.model_dump(),
-        "labels": _label_count(manifest),
-        "detection": manifest.detection and _detector(manifest.detection),
-        "source_sizes": manifest.source_sizes and manifest.source_sizes.model_dump(),
-        "designed": manifest.designed and _designed(manifest.designed),
-        "resident_pieces": [asdict(piece) for piece in manifest.resident_pieces],
-        "bottlenecks": [
-            {"channels": item.channels, "groups": list(item.sizes)} for item in manifest.bottlenecks
-        ],
-    }
-
-
-def _unrolled(program: Program, least: Plan) -> dict[str, Any] | None:
-    """Return the layer that unrolls most in the ``least`` plan, where that is a large part of it."""
-    found = (
-        {"layer": layer.name, "operator": layer.operator, "bytes": piece.unrolled.whole_bytes}
-        for layer in program.layers
-        for piece in program.pieces[layer.first_piece : layer.end_piece]
-        if piece.unrolled is not None
-        and piece.scratch_bytes == least.scratch_bytes
-        and piece.unrolled.whole_bytes * _LARGE >= least.total_bytes
-    )
-    return next(found, None)
-
-
-def _costs(program: Program, least: Plan, cpu: Device, needs: list[Need]) -> list[dict[str, Any]]:
-    """Return how many times as long as with all memory requests take: in the smallest budget, in more."""
-    profile = find_profile(program.pack, cpu, logging.DEBUG)
-    try:
-        found = costs_of_least(program, least, profile=profile)
-    except ProfileError:  # it was measured before there were rows, or on other kernels
-        found = costs_of_least(program, least)
-    return [
-        {
-            "budget_bytes": smallest_budgets(cost.total_bytes, needs).full_bytes,
-            "times": cost.times,
-            "estimated": cost.estimated,
-        }
-        for cost in found
-    ]
-
-
-def _port(port: Port) -> dict[str, Any]:
-    return {"name": port.name, "dtype": port.dtype, "shape": port.shape}
-
-
-def _label_count(manifest: Manifest) -> int:
-    named = manifest.detection or manifest.classification
-    return len(named.labels) if named else 0
-
-
-def _designed(memory: DesignedMemory) -> dict[str, Any]:
-    return {**memory.model_dump(), "peak": memory.peak.numbers}
-
-
-def _detector(detection: Detection) -> dict[str, Any]:
-    """Return what a detector is, without its labels and anchors."""
-    fields = {"nms", "score_threshold", "iou_threshold"}
-    heads = [head.output for head in detection.heads]
-    return {"classes": detection.classes, "heads": heads, **detection.model_dump(include=fields)}

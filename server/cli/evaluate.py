@@ -12,7 +12,8 @@ from models.datasets.voc import read_voc
 from models.packs.pack import Pack, open_pack
 from pipeline.evaluating.evaluate import evaluate as run_evaluation
 from pipeline.evaluating.results_file import FILE, check_results, save_result
-from server.cli.arguments.options import DeviceName, Json, PackPath, Threads, open_named
+from server.cli.arguments.options import Json, PackPath, open_named
+from server.cli.arguments.served import DeviceName, Threads
 from server.cli.printing.evaluations import facts, tables
 from server.cli.printing.output import print_facts, print_json, print_table, warn
 from server.cli.printing.steps import bar

@@ -23,7 +23,6 @@ from pipeline.execution.errors import InputError
 from pipeline.profiles.profile_file import FILE as PROFILE
 from pipeline.profiles.profile_file import disturbance
 from server.cli.arguments.options import Json, PackPath, open_named
-from server.cli.compile import summary_of
 from server.cli.printing.evaluations import evaluated
 from server.cli.printing.figures import KIB
 from server.cli.printing.output import print_facts, print_json, print_table, say, suggest
@@ -52,6 +51,7 @@ from server.cli.printing.sentences import (
     unrolled,
 )
 from server.cli.printing.steps import planning
+from server.cli.printing.summary import summary_of
 from server.errors import few
 from server.settings.sizes import format_least, format_size
 

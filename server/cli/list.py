@@ -8,17 +8,9 @@ import typer
 
 from models.errors import PackError
 from models.packs.pack import find_pack
-from server.cli.arguments import options
-from server.cli.arguments.options import (
-    ActivationsOption,
-    DeviceName,
-    Json,
-    Names,
-    RequestMemory,
-    Threads,
-    open_named,
-    size,
-)
+from server.cli.arguments import served
+from server.cli.arguments.options import Json, open_named, size
+from server.cli.arguments.served import ActivationsOption, DeviceName, Names, RequestMemory, Threads
 from server.cli.printing.figures import MIB
 from server.cli.printing.output import print_json, print_table, say, suggest, warn
 from server.cli.printing.sentences import command, shares, typed
@@ -35,7 +27,7 @@ _COLUMNS = ("model", "versions", MIB.head("weights"), MIB.head("needs"))
 def list_(
     context: typer.Context,
     repository: Annotated[Path, typer.Argument(help="A folder of packs: NAME/VERSION.")],
-    budget: options.Budget = None,
+    budget: served.Budget = None,
     request_memory: RequestMemory = None,
     activations: ActivationsOption = "auto",
     models: Names = None,

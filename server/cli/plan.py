@@ -14,22 +14,17 @@ from pipeline.profiles.profile import Profile, ProfileError
 from pipeline.program.prepare import prepare
 from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES, Architecture
-from server.cli.arguments import options
-from server.cli.arguments.options import (
+from server.cli.arguments import served
+from server.cli.arguments.options import Arena, Json, Ring, architecture, open_named, size
+from server.cli.arguments.predicted import profiled
+from server.cli.arguments.served import (
     ActivationsOption,
     ArchitectureName,
-    Arena,
     DeviceName,
-    Json,
     Recompile,
     RequestMemory,
-    Ring,
     Threads,
-    architecture,
-    open_named,
-    size,
 )
-from server.cli.arguments.predicted import profiled
 from server.cli.arguments.weights import Weights, weight_bytes
 from server.cli.planning.deadlines import deadlines_of, seconds_of
 from server.cli.planning.frontier import frontier_rows, print_frontier
@@ -48,7 +43,7 @@ from server.settings.workers import has_several, workers_of
 def plan(
     context: typer.Context,
     packs: Annotated[list[Path], typer.Argument(help="Packs that share the budget.")],
-    budget: options.Budget = None,
+    budget: served.Budget = None,
     request_memory: RequestMemory = None,
     activations: ActivationsOption = "auto",
     delay: Annotated[

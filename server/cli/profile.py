@@ -16,21 +16,17 @@ from pipeline.profiles.profile import Profile, ProfileError
 from pipeline.profiles.profile_file import save_profile
 from pipeline.program.program import Program
 from server.cli.arguments.options import (
-    DeviceName,
     Json,
-    MemoryKind,
     Pace,
     PackPath,
-    PrecisionName,
-    Recompile,
     Ring,
-    Threads,
     architecture,
     disk_of,
     open_named,
     size,
 )
 from server.cli.arguments.predicted import UNLIMITED_BYTES, profiled
+from server.cli.arguments.served import DeviceName, MemoryKind, PrecisionName, Recompile, Threads
 from server.cli.arguments.weights import Weights, weight_bytes
 from server.cli.printing.output import print_json, say
 from server.cli.printing.profiles import figures_of, print_profile

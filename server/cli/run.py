@@ -17,21 +17,15 @@ from pipeline.fitting.fit import fit
 from pipeline.fitting.wanted import Wanted
 from pipeline.planning.plan import Plan, PlanError
 from pipeline.planning.words import sized
-from server.cli.arguments.options import (
+from server.cli.arguments.options import Arena, Json, PackPath, Ring, architecture, open_named, size
+from server.cli.arguments.served import (
     ArchitectureName,
-    Arena,
     DeviceName,
-    Json,
     MemoryKind,
-    PackPath,
     PrecisionName,
     Recompile,
-    Ring,
     Threads,
     Verify,
-    architecture,
-    open_named,
-    size,
 )
 from server.cli.arguments.weights import Weights, weight_bytes
 from server.cli.printing.output import say

@@ -16,18 +16,9 @@ from pipeline.profiles.profile import Profile
 from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES, Architecture
 from pipeline.timing.simulator import simulate as simulate_sweep
-from server.cli.arguments.options import (
-    DeviceName,
-    Json,
-    PackPath,
-    Recompile,
-    Ring,
-    Threads,
-    architecture,
-    open_named,
-    size,
-)
+from server.cli.arguments.options import Json, PackPath, Ring, architecture, open_named, size
 from server.cli.arguments.predicted import memory_of, profiled
+from server.cli.arguments.served import DeviceName, Recompile, Threads
 from server.cli.arguments.weights import Weights, weight_bytes
 from server.cli.printing.figures import number, unit_of_rows
 from server.cli.printing.output import print_json, print_table, write_text

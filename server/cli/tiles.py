@@ -10,7 +10,8 @@ from pipeline.tiles.configuration import Configuration, parse
 from pipeline.tiles.fused_pack import FusedPack
 from pipeline.tiles.predictor import paper_predict
 from pipeline.tiles.search import paper_candidates
-from server.cli.arguments.options import Json, PackPath, Threads, open_named, size
+from server.cli.arguments.options import Json, PackPath, open_named, size
+from server.cli.arguments.served import Threads
 from server.cli.printing.figures import number, unit_of_rows
 from server.cli.printing.output import print_json, print_table, say
 from server.cli.printing.steps import working

@@ -15,13 +15,7 @@ are, or all of both.
 
 from server.errors import BusyError
 from server.memory.request_memory import Lease, RequestMemory
-
-_SHARE = 8
-
-
-def room_beside_bodies(n_bytes: int) -> int:
-    """Return what requests must have room for so that one has ``n_bytes`` beside bodies in line."""
-    return -(-n_bytes * _SHARE // (_SHARE - 1))
+from server.memory.request_room import BODIES_SHARE
 
 
 class BodyShare:
@@ -36,8 +30,8 @@ class BodyShare:
     def divide(self, photograph_bytes: int = 0) -> None:
         """Divide the memory as large as it is now; ``photograph_bytes`` are left for a usual photograph."""
         room = self._memory.room_bytes
-        self.line.capacity_bytes = room // _SHARE
-        self.aside.capacity_bytes = max(room - room // _SHARE - photograph_bytes, 0)
+        self.line.capacity_bytes = room // BODIES_SHARE
+        self.aside.capacity_bytes = max(room - room // BODIES_SHARE - photograph_bytes, 0)
 
     @property
     def waiting(self) -> int:

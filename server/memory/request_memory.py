@@ -12,23 +12,8 @@ from collections import Counter
 from dataclasses import dataclass
 
 from server.errors import BusyError, TooLargeError
+from server.memory.request_room import SMALL_BYTES, kept_bytes
 from server.settings.sizes import format_size
-
-#: What takes no more may take it from all that is free, and at once.
-SMALL_BYTES = 128 << 10
-# Kept for that: others leave so much free, or an eighth of a small pool.
-_KEPT_BYTES = 256 << 10
-_KEPT_SHARE = 8
-
-
-def kept_bytes(capacity_bytes: int) -> int:
-    """Return what is kept of a pool for what takes next to nothing."""
-    return min(_KEPT_BYTES, capacity_bytes // _KEPT_SHARE)
-
-
-def capacity_for(n_bytes: int) -> int:
-    """Return the smallest pool in which one request can hold ``n_bytes``."""
-    return n_bytes + min(_KEPT_BYTES, n_bytes // (_KEPT_SHARE - 1) + 1)
 
 
 @dataclass(eq=False)

@@ -11,8 +11,7 @@ from models.images.placement import Size
 from models.images.preprocess import Preprocess
 from models.network.fields import Array
 from models.packs.manifest import Manifest
-from server.memory.body_share import room_beside_bodies
-from server.memory.request_memory import capacity_for
+from server.memory.request_room import capacity_for, room_beside_bodies
 
 #: Text and values of a body between its arrival and its arrays, and pieces of an answer.
 CODEC_BYTES = 512 << 10

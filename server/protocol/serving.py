@@ -13,8 +13,8 @@ from pipeline.execution.given import Arrays, Tensors, copies
 from pipeline.execution.statistics import SweepStatistics
 from server.context import Context
 from server.errors import DisconnectedError, LateError, NotServingError
-from server.memory.request_memory import SMALL_BYTES
 from server.memory.request_needs import answer_bytes
+from server.memory.request_room import SMALL_BYTES
 from server.metrics.inference_statistics import Passage
 from server.protocol.errors import outcome_of
 from server.repository.worker import Worker

@@ -87,23 +87,20 @@ def reserved_bytes(program: Program, weight_bytes: int) -> int:
 
     More memory leaves more for weights, too.
     """
-    kernels = _together(program)
-    if not kernels:
-        return 0
+    return max(0, min(program.made(_together_bytes), weight_bytes // _RESERVED))
+
+
+def _together_bytes(program: Program) -> int:
+    """Return what joining all that could run with others takes, in the coarsest chunks."""
+    kernels = [piece for piece in choose_pieces(program, None) if _joins(program, piece)]
     least = session_bytes(program, kernels)
-    together = session_bytes(program, kernels, runs=[range(len(kernels))])
-    return max(0, min(together - least, weight_bytes // _RESERVED))
+    return session_bytes(program, kernels, runs=[range(len(kernels))]) - least if kernels else 0
 
 
 def joinable_bytes(program: Program, steps: Sequence[Step]) -> int:
     """Return the most bytes of sessions that fewer launches of ``steps`` could save."""
     kinds = {step.graph for step in steps if isinstance(step, Piece) and _joins(program, step)}
     return SESSION_BYTES * max(len(kinds) - 1, 0)
-
-
-def _together(program: Program) -> list[Piece]:
-    """Return the pieces that could run with others, in the coarsest chunks."""
-    return [piece for piece in choose_pieces(program, None) if _joins(program, piece)]
 
 
 def _runs(program: Program, steps: Sequence[Step], stages: Sequence[Stage]) -> Iterator[range]:

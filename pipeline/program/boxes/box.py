@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from models.network.windows import Window
 
@@ -28,8 +29,7 @@ class Interval:
         return Interval(max(self.first, 0), min(self.end, length))
 
 
-@dataclass(frozen=True, slots=True)
-class Box:
+class Box(NamedTuple):
     """Columns ``columns`` of rows ``rows``."""
 
     rows: Interval

@@ -4,8 +4,8 @@ Only how long each is in use is decided here; how large it is, what happens ther
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 from models.packs.records.rows import RowOperator
 from pipeline.program.boxes.box import Box
@@ -13,8 +13,7 @@ from pipeline.program.boxes.stretch import Stretch
 from pipeline.program.region_plan import Area, Strips
 
 
-@dataclass(frozen=True, slots=True)
-class Lying:
+class Lying(NamedTuple):
     """``box`` of a row value as it lies in a strip from ``offset`` on; None: in the whole value."""
 
     row_value: int

@@ -2,7 +2,7 @@
 
 from contextlib import closing
 from pathlib import Path
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, cast
 
 import typer
 
@@ -12,15 +12,6 @@ from pipeline.devices.cuda.choices import Kind, Precision
 from pipeline.devices.find import KINDS, PRECISIONS, check_name, open_device
 from pipeline.schedule.architectures import ARCHITECTURES, Architecture
 from server.settings.sizes import parse_size
-from server.settings.table import setting
-from server.settings.workers import MOST_THREADS
-
-
-def _of(name: str) -> Any:
-    """Return the option for what is a setting of ``serve``, too: the same flag, the same words."""
-    item = setting(name)
-    return typer.Option(item.flag, help=item.help, metavar=item.value or None, show_default=False)
-
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 PackPath = Annotated[Path, typer.Argument(help="A pack: REPOSITORY/NAME or .../VERSION.")]
@@ -32,26 +23,12 @@ Arena = Annotated[
     str | None,
     typer.Option(metavar="SIZE", help="Most memory of activations: arena, scratch, tensors."),
 ]
-Budget = Annotated[str | None, _of("budget")]
-RequestMemory = Annotated[str | None, _of("request_memory")]
-ActivationsOption = Annotated[Literal["auto", "own", "shared"], _of("activations")]
-Names = Annotated[list[str] | None, _of("models")]
-ArchitectureName = Annotated[str, _of("architecture")]
-DeviceName = Annotated[str, _of("device")]
-Recompile = Annotated[bool, _of("recompile")]
-MemoryKind = Annotated[str | None, _of("memory_kind")]
-PrecisionName = Annotated[str, _of("precision")]
-Verify = Annotated[Literal["first", "always"], _of("verify")]
 Pace = Annotated[
     str | None,
     typer.Option(
         metavar="SPEED",
         help="Bytes a second, as 3.5GB/s, of a disk that reads without a core, in place of the real one.",
     ),
-]
-Threads = Annotated[
-    int | None,
-    typer.Option(min=1, max=MOST_THREADS, metavar="NUMBER", help=setting("threads").help),
 ]
 
 

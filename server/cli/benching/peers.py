@@ -14,7 +14,8 @@ from pipeline.devices.base import Device
 from pipeline.energy.meter import find_meter
 from pipeline.schedule.architectures import ARCHITECTURES
 from server.cli.arguments.architectures import profile_for
-from server.cli.arguments.options import Json, Threads, open_named
+from server.cli.arguments.options import Json, open_named
+from server.cli.arguments.served import Threads
 from server.cli.benching.networks import named, network
 from server.cli.printing.bench_tables import network_lines, print_peers
 from server.cli.printing.output import print_json, tell, warn

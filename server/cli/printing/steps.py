@@ -6,10 +6,9 @@ Names in what is shown are no markup, and no character of them steers the termin
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
-from rich import progress
 from rich.markup import escape
-from rich.status import Status
 from rich.text import Text
 
 from models.errors import printable
@@ -17,11 +16,15 @@ from models.progress import Progress
 from pipeline.program.stopping import telling
 from server.cli.printing.output import errors
 
+if TYPE_CHECKING:
+    from rich.progress import Progress as Shown
+    from rich.status import Status
+
 
 class Working:
     """What a command is doing, in one line that turns."""
 
-    def __init__(self, status: Status) -> None:
+    def __init__(self, status: "Status") -> None:
         self._status = status
 
     def show(self, what: str) -> None:
@@ -81,7 +84,7 @@ def steps(title: str) -> Iterator[Progress]:
 class Bar:
     """A bar called ``title``; its length is known with the first step."""
 
-    def __init__(self, shown: progress.Progress, title: str) -> None:
+    def __init__(self, shown: "Shown", title: str) -> None:
         self._shown = shown
         self._title = escape(printable(title))
         self._task = shown.add_task(self._title, total=None)
@@ -98,8 +101,8 @@ class Bar:
 @contextmanager
 def bar(title: str) -> Iterator[Bar]:
     """Yield a bar that is gone at the end."""
+    from rich.progress import Progress as Shown
+
     console = errors()
-    with progress.Progress(
-        console=console, transient=True, disable=not console.is_terminal
-    ) as shown:
+    with Shown(console=console, transient=True, disable=not console.is_terminal) as shown:
         yield Bar(shown, title)

@@ -1,7 +1,6 @@
 """``layerstream --version``: of the distribution, and of what its results depend on."""
 
 import platform
-from importlib import metadata
 
 
 def versions() -> str:
@@ -18,6 +17,8 @@ def own_version() -> str:
 
 
 def _version(distribution: str) -> str:
+    from importlib import metadata  # nothing but a version needs it, and it takes long to import
+
     try:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:

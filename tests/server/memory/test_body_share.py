@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from server.errors import BusyError
-from server.memory.body_share import BodyPart, BodyShare, room_beside_bodies
+from server.memory.body_share import BodyPart, BodyShare
 from server.memory.request_memory import Lease, RequestMemory
+from server.memory.request_room import room_beside_bodies
 from tests.examples import examples
 from tests.server.support import LIMIT_SECONDS
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.memory.request_memory import RequestMemory, capacity_for
+from server.memory.request_memory import RequestMemory
 from server.memory.request_needs import (
     CODEC_BYTES,
     Need,
@@ -11,6 +11,7 @@ from server.memory.request_needs import (
     smallest_budget,
     smallest_budgets,
 )
+from server.memory.request_room import capacity_for
 from tests.examples import examples
 
 SIZES = st.integers(0, 1 << 36)

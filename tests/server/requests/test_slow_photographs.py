@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from server.errors import BusyError
-from server.memory import request_memory
+from server.memory import request_memory, request_room
 from server.memory.body_share import BodyPart
 from server.requests.admission import Turns
 from server.requests.exchange import FREE_BYTES, GRACE_SECONDS, Exchange
@@ -22,7 +22,7 @@ BEGINNING, REST = FREE_BYTES + 1, 100 << 10
 def _without_a_part_for_small_ones() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(request_memory, "SMALL_BYTES", 0)
-        patch.setattr(request_memory, "_KEPT_BYTES", 0)
+        patch.setattr(request_room, "_KEPT_BYTES", 0)
         yield
 
 

@@ -1,0 +1,33 @@
+"""Options of commands that are settings of ``serve``, too: the same flags, the same words.
+
+Apart from the others: a command that has none of them does not wait until the settings are there.
+"""
+
+from typing import Annotated, Any, Literal
+
+import typer
+
+from server.settings.table import setting
+from server.settings.workers import MOST_THREADS
+
+
+def _of(name: str) -> Any:
+    """Return the option for what is a setting of ``serve``, too: the same flag, the same words."""
+    item = setting(name)
+    return typer.Option(item.flag, help=item.help, metavar=item.value or None, show_default=False)
+
+
+Budget = Annotated[str | None, _of("budget")]
+RequestMemory = Annotated[str | None, _of("request_memory")]
+ActivationsOption = Annotated[Literal["auto", "own", "shared"], _of("activations")]
+Names = Annotated[list[str] | None, _of("models")]
+ArchitectureName = Annotated[str, _of("architecture")]
+DeviceName = Annotated[str, _of("device")]
+Recompile = Annotated[bool, _of("recompile")]
+MemoryKind = Annotated[str | None, _of("memory_kind")]
+PrecisionName = Annotated[str, _of("precision")]
+Verify = Annotated[Literal["first", "always"], _of("verify")]
+Threads = Annotated[
+    int | None,
+    typer.Option(min=1, max=MOST_THREADS, metavar="NUMBER", help=setting("threads").help),
+]
