@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 
 from pipeline.fitting.fit import fit
-from pipeline.fitting.joining import with_joined
-from pipeline.fitting.judge import judged
+from pipeline.fitting.judge import judged, with_joined
 from pipeline.fitting.row_variants import estimated_seconds
 from pipeline.fitting.wanted import LEAST, NOTHING, Fitted, Wanted
 from pipeline.fitting.weights import Tried
