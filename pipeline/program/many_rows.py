@@ -33,6 +33,18 @@ _BITS = 62
 _MOST_AHEAD = 48
 
 
+def most(numbers: Numbers) -> Numbers:
+    """Return the most in any phase of each region."""
+    found: Numbers = np.maximum.reduce(numbers, axis=1)
+    return found
+
+
+def total(numbers: Numbers | Which) -> Numbers:
+    """Return the sum, or how many are true, over all phases of each region."""
+    found: Numbers = np.add.reduce(numbers, axis=1, dtype=np.int64)
+    return found
+
+
 @dataclass(frozen=True)
 class Made:
     """The rows [first, ends) that are made, or loaded, in each phase."""
@@ -57,16 +69,16 @@ class Made:
     @cached_property
     def calls(self) -> Numbers:
         """In how many phases of each region there are any."""
-        return np.add.reduce(self.runs, axis=1, dtype=np.int64)
+        return total(self.runs)
 
     @cached_property
     def total(self) -> Numbers:
-        return np.add.reduce(self.count, axis=1)
+        return total(self.count)
 
     @cached_property
     def most(self) -> Numbers:
         """The most in any phase of each region."""
-        return np.maximum.reduce(self.count, axis=1)
+        return most(self.count)
 
     @cached_property
     def kinds(self) -> Numbers:
@@ -75,8 +87,7 @@ class Made:
             seen = np.bitwise_or.reduce(np.left_shift(1, self.count), axis=1)
             return np.array([(bits >> 1).bit_count() for bits in seen.tolist()], np.int64)
         ordered = np.sort(self.count, axis=1)
-        changes = np.add.reduce(ordered[:, 1:] != ordered[:, :-1], axis=1, dtype=np.int64)
-        return changes + (ordered[:, 0] > 0)
+        return total(ordered[:, 1:] != ordered[:, :-1]) + (ordered[:, 0] > 0)
 
     @cached_property
     def just(self) -> tuple[Numbers, Numbers]:

@@ -23,7 +23,7 @@ from pipeline.planning.rows.whole_pieces import WholePieces
 from pipeline.program.cuts import Region, Rows
 from pipeline.program.program import Program
 from pipeline.program.row_network import RowNetwork
-from pipeline.program.row_times import RowTimes
+from pipeline.program.row_times import KnownTimes, RowTimes
 from pipeline.program.sketching.sketches import Sketch, sketches
 from pipeline.program.stopping import tell
 
@@ -88,6 +88,7 @@ def find_variants(
         for parts in apart
     ]
     # Sketches are many: all take what they need of each before the next ones are made.
+    times = KnownTimes(times)
     for end, found in searches[0].walk(times, most_steps, reach):
         for search in searches:
             search.regions.take(end, found)
@@ -229,8 +230,7 @@ class _Search:
         return list(dict.fromkeys(found))
 
     def _variant(self, way: Way) -> Variant:
-        inside = {piece for region in way.regions for piece in region.pieces}
-        graphs, scratch = self._whole.beside(inside, way.level)
+        graphs, scratch = self._whole.beside([region.pieces for region in way.regions], way.level)
         graphs.update(*map(self._graphs, way.regions))
         held = sum(self._program.graphs[number].session_bytes for number in graphs)
         n_bytes = way.arena + way.ring + way.bound + held + scratch

@@ -8,6 +8,7 @@ programming over the places finds the way of the least sum.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,8 +64,7 @@ class Edges:
 
     def arena_within(self, rings: Numbers) -> Numbers:
         """Return what each needs of the arena with each limit of the ring, [rings, ways]."""
-        outside = self.ring > rings[:, None]
-        return self.arena + np.where(outside, self.ring + PAGE_BYTES, 0)
+        return self.arena + np.where(self.ring > rings[:, None], self.ring + PAGE_BYTES, 0)
 
 
 @dataclass(frozen=True)
@@ -99,6 +99,7 @@ class Ways:
         self._places = places
         self._whole = whole
         self._edges = edges
+        self._regions: dict[tuple[int, int, bool], Region] = {}
 
     def least_arena(self, rings: Numbers) -> Numbers:
         """Return the least arena of any way, for each limit of the ring."""
@@ -121,19 +122,24 @@ class Ways:
 
         ``levels``: the number of each ring. A bound byte counts as so many seconds.
         """
+        changes = [0, *(np.flatnonzero(rings[1:] != rings[:-1]) + 1).tolist(), len(rings)]
         parts = [
-            slice(first, first + _LIMITS_AT_ONCE) for first in range(0, len(rings), _LIMITS_AT_ONCE)
+            slice(first, min(first + _LIMITS_AT_ONCE, end))
+            for start, end in pairwise(changes)
+            for first in range(start, end, _LIMITS_AT_ONCE)
         ]
         return [
             way
             for part in parts
-            for way in self._best(rings[part], levels[part], arenas[part], seconds_a_byte[part])
+            for way in self._best(
+                rings[part.start], levels[part], arenas[part], seconds_a_byte[part]
+            )
         ]
 
     def _best(
-        self, rings: Numbers, levels: Numbers, arenas: Numbers, seconds_a_byte: Times
+        self, ring: np.int64, levels: Numbers, arenas: Numbers, seconds_a_byte: Times
     ) -> list[Way]:
-        count = len(rings)
+        count = len(arenas)
         cost = np.full((count, len(self._places)), np.inf)
         cost[:, 0] = 0
         taken = np.full((count, len(self._places)), -1, np.int32)  # -1: whole
@@ -147,18 +153,21 @@ class Ways:
             edges = self._edges.get(place)
             if edges is None:
                 continue
-            each = cost[:, edges.start] + edges.seconds + seconds_a_byte[:, None] * edges.bound
-            each[edges.arena_within(rings) > arenas[:, None]] = np.inf
+            each = cost.take(edges.start, axis=1)
+            each += edges.seconds
+            each += seconds_a_byte[:, None] * edges.bound
+            needed = edges.arena_within(np.array([ring]))
+            np.copyto(each, np.inf, where=needed > arenas[:, None])
             choice = each.argmin(axis=1)
             found = each[np.arange(count), choice]
             better = found < cost[:, place]
             taken[better, place] = choice[better]
             cost[better, place] = found[better]
         possible = np.flatnonzero(np.isfinite(cost[:, -1]))
-        return self._taken(taken[possible], levels[possible], rings[possible])
+        return self._taken(taken[possible], levels[possible], ring)
 
-    def _taken(self, taken: NDArray[np.int32], levels: Numbers, rings: Numbers) -> list[Way]:
-        """Return the ways that were ``taken`` to each place, from the last one back, in such ``rings``."""
+    def _taken(self, taken: NDArray[np.int32], levels: Numbers, limit: np.int64) -> list[Way]:
+        """Return the ways that were ``taken`` to each place, in rings of ``limit`` at most."""
         regions: list[list[Region]] = [[] for _ in taken]
         at = np.full(len(taken), len(self._places) - 1)
         arena, ring, bound = np.zeros((3, len(taken)), np.int64)
@@ -172,20 +181,32 @@ class Ways:
             ring[whole] = np.maximum(ring[whole], self._whole.ring[levels[whole], before])
             bound[whole] += self._whole.bound[levels[whole], before]
             seconds[whole] += self._whole.seconds[before]
-            for way in here[taken[here, place] >= 0].tolist():
-                edges, number = self._edges[place], int(taken[way, place])
-                start, weights = int(edges.start[number]), int(edges.ring[number])
-                in_arena = weights > rings[way]
-                first, end = self._places[start], self._places[place]
-                regions[way].append(edges.region(number, first, end, bool(in_arena)))
-                beside = weights + PAGE_BYTES if in_arena else 0
-                arena[way] = max(arena[way], edges.arena[number] + beside)
-                ring[way] = max(ring[way], 0 if in_arena else weights)
-                bound[way] += edges.bound[number]
-                seconds[way] += edges.seconds[number]
-                at[way] = start
+            through = here[taken[here, place] >= 0]
+            if not len(through):
+                continue
+            edges, numbers = self._edges[place], taken[through, place]
+            needed = edges.arena_within(np.array([limit]))[0, numbers]
+            weights = edges.ring[numbers]
+            in_arena = weights > limit
+            arena[through] = np.maximum(arena[through], needed)
+            ring[through] = np.maximum(ring[through], np.where(in_arena, 0, weights))
+            bound[through] += edges.bound[numbers]
+            seconds[through] += edges.seconds[numbers]
+            at[through] = edges.start[numbers]
+            each = zip(through.tolist(), numbers.tolist(), in_arena.tolist(), strict=True)
+            for way, number, inside in each:
+                regions[way].append(self._region(place, number, inside))
         columns = (column.tolist() for column in (levels, arena, ring, bound, seconds))
         return [
             Way(tuple(reversed(held)), *numbers)
             for held, *numbers in zip(regions, *columns, strict=True)
         ]
+
+    def _region(self, place: int, number: int, in_arena: bool) -> Region:
+        """Return edge ``number`` of those that end at ``place``; ways have many in common."""
+        key = place, number, in_arena
+        if key not in self._regions:
+            edges = self._edges[place]
+            first, end = self._places[edges.start[number]], self._places[place]
+            self._regions[key] = edges.region(number, first, end, in_arena)
+        return self._regions[key]

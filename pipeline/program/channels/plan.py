@@ -38,7 +38,6 @@ from pipeline.program.region_plan import (
     with_equal_as_one,
 )
 from pipeline.program.row_network import RowNetwork
-from pipeline.program.values.shared_memory import roots
 
 _FLOAT_BYTES = 4
 
@@ -73,7 +72,7 @@ def _alone(network: RowNetwork, item: Bottleneck, sources: set[int]) -> frozense
     Raises:
         RegionError: it lies there as a part of something larger.
     """
-    program, places = network.program, roots(network.program)
+    program, places = network.program, network.memory.roots
 
     def memory(row_value: int) -> tuple[int, int, int]:
         value = network.values[row_value].value
@@ -103,6 +102,9 @@ class _Phases:
         self.strips = GroupStrips(item, cut.channels, self._bands)
         self._whole = len(self._bands) == 1
         self._gathered: dict[int, int] = {}
+        # What is done for a group is the same in all bands of as many rows; its weights in any.
+        self._done: dict[tuple[tuple[int, ...], int, int], list[Action]] = {}
+        self._weights_of: dict[tuple[int, int], Operand] = {}
 
     @cached_property
     def sources(self) -> set[int]:
@@ -134,15 +136,28 @@ class _Phases:
         """Yield what each phase does."""
         for band in self._bands:
             before = [] if self._whole else list(self._fetched(band))
+            form = self._form(band)
             for turn, numbers in enumerate(self._passes):
                 each = numbers if turn == len(self._passes) - 1 else numbers[:-1]
                 for group in self._groups:
-                    yield [*before, *self._of_group(turn, each, group, band)]
+                    key = form, turn, group.first
+                    if key not in self._done:
+                        self._done[key] = list(self._of_group(turn, each, group, band))
+                    yield [*before, *self._done[key]]
                     before = []
                 if each != numbers:
                     before = [self._once(turn, numbers[-1])]
             if not self._whole:
                 yield [self._put(band)]
+
+    def _form(self, band: Band) -> tuple[int, ...]:
+        """Return what a group does in ``band`` depends on: how many rows, and which are borders."""
+        made = zip(self._item.operators, band.made, strict=True)
+        return (
+            *(edges(operator, rows) for operator, rows in made),
+            *map(len, band.made),
+            *map(len, band.read.values()),
+        )
 
     def _of_group(
         self, turn: int, numbers: Sequence[int], group: Interval, band: Band
@@ -217,7 +232,11 @@ class _Phases:
 
     def _input(self, turn: int, taken: GroupInput, group: Interval, band: Band) -> Place:
         if taken.weights is not None:
-            return _of_weights(taken.weights, taken.axis == "channels", group)
+            weights_key = id(taken), group.first
+            if weights_key not in self._weights_of:
+                own = _of_weights(taken.weights, taken.axis == "channels", group)
+                self._weights_of[weights_key] = own
+            return self._weights_of[weights_key]
         if taken.row_value is not None:
             return self._source(taken, group, band)
         assert taken.made is not None

@@ -7,7 +7,16 @@ import numpy as np
 
 from pipeline.program.choice import BINDING_BYTES
 from pipeline.program.loading import Loading
-from pipeline.program.many_rows import Made, Numbers, Times, Wanted, Which, kept_rows, kept_sizes
+from pipeline.program.many_rows import (
+    Made,
+    Numbers,
+    Times,
+    Wanted,
+    Which,
+    kept_rows,
+    kept_sizes,
+    total,
+)
 from pipeline.program.row_network import RowNetwork
 from pipeline.program.row_times import RowTimes
 from pipeline.program.steps import MOVE_BYTES
@@ -24,7 +33,7 @@ class Reader:
     in_place: bool
     alone: bool
     strip_bytes: Numbers
-    bindings: Numbers
+    bindings: int
     seconds: Times
 
     @property
@@ -88,7 +97,7 @@ class Sums:
         """Return the seconds of so many copies, of ``n_bytes`` together."""
         move = self._times.move
         each = zip(calls.tolist(), n_bytes.tolist(), strict=True)
-        return np.array([n * move(total // n) if n else 0.0 for n, total in each])
+        return np.array([n * move(size // n) if n else 0.0 for n, size in each])
 
     def add_reader(self, reader: Reader) -> None:
         """Add the strip of an input."""
@@ -131,7 +140,7 @@ class Sums:
         n_bytes = np.zeros(len(self.kept), np.int64)
         for item in loadings:
             value = network.values[item.value]
-            unit = value.planes * value.row_bytes
+            unit = network.row_bytes[item.value]
             everywhere = item.which.all()
             there = self if everywhere else self.copy()
             there.add_copies(item.made, unit)
@@ -160,18 +169,17 @@ class Sums:
                 live -= just * reader.strip_bytes
             self.bindings -= just * reader.bindings
             self.seconds -= just * reader.seconds
-            if reader.in_place and reader.operator == last and not whole:
+            at_end = reader.in_place and reader.operator == last and not whole
+            if at_end and sum(other.operator == last for other in readers) == 1:
                 # The output lies in this strip: it is there once. Else it has a strip of its own.
-                if sum(other.operator == last for other in readers) == 1:
-                    live -= just * strip
+                live -= just * strip
 
     def _add_kept(self, made: Made, start: Numbers, unit: int) -> None:
         """Add the strips of the rows that later phases need, and copies to them."""
         left = made.ends - start
-        some = left > 0
-        calls = np.add.reduce(some, axis=1, dtype=np.int64)
+        calls = total(left > 0)
         if not calls.any():
             return
         self.kept += sum(kept_sizes(made, start)) * unit
         self.bindings += (calls > 0) * (4 * MOVE_BYTES)
-        self.seconds += self.moves(calls, np.add.reduce(left, axis=1) * unit)
+        self.seconds += self.moves(calls, total(left) * unit)

@@ -12,7 +12,7 @@ import numpy as np
 
 from models.packs.records.rows import RowOperator
 from pipeline.program.loading import Written, needed_loadings, saving_loadings
-from pipeline.program.many_rows import Made, Numbers, Progress, Times, Wanted, wanted
+from pipeline.program.many_rows import Made, Numbers, Progress, Times, Wanted, most, total, wanted
 from pipeline.program.row_network import RowNetwork
 from pipeline.program.row_times import RowTimes
 from pipeline.program.sketching.sketch_sums import Reader, Sums
@@ -181,7 +181,7 @@ class _Backwards:
     def _add(self, number: int, item: RowOperator) -> None:
         """Put operator ``number``, which all others follow, into the region."""
         value = self._network.values[item.output]
-        unit = value.planes * value.row_bytes
+        unit = self._network.row_bytes[item.output]
         copies = self._copies.get(item.output, ())
         whole = value.value in self._after
         made = self._progress.made(number, whole or bool(copies))
@@ -203,19 +203,18 @@ class _Backwards:
         """Add an input of operator ``number``, which makes ``made``."""
         item = self._network.operators[number]
         taken = item.inputs[position]
-        value = self._network.values[taken.row_value]
-        unit = value.planes * value.row_bytes
+        unit = self._network.row_bytes[taken.row_value]
         parts = self._network.parts(taken.row_value, self._run)
         rows = wanted(number, taken.window, made)
-        most, total = (made.most, made.total) if rows.same is made else _sizes(rows)
+        largest, together = (made.most, made.total) if rows.same is made else _sizes(rows)
         reader = Reader(
             rows,
             item.in_place == position,
             len(parts) == 1 and parts[0].row_value == taken.row_value,
-            most * unit,
+            largest * unit,
             # Rows of what lies whole are elsewhere in each phase; of strips there are a few kinds.
-            np.full(len(self._rows), 4 * len(parts) * MOVE_BYTES, np.int64),
-            self._sums.moves(made.calls * len(parts), total * unit),
+            4 * len(parts) * MOVE_BYTES,
+            self._sums.moves(made.calls * len(parts), together * unit),
         )
         self._sums.add_reader(reader)
         self._outside.append((taken.row_value, reader))
@@ -226,4 +225,4 @@ class _Backwards:
 def _sizes(rows: Wanted) -> tuple[Numbers, Numbers]:
     """Return the most rows in any phase of each region, and all of them."""
     count = np.maximum(rows.count, 0)
-    return np.maximum.reduce(count, axis=1), np.add.reduce(count, axis=1)
+    return most(count), total(count)
