@@ -195,7 +195,7 @@ class _Search:
 
     def variants(self) -> Iterator[Variant]:
         """Yield the best way for each of many limits, and what ever tighter ones leave of the smallest."""
-        ways = self._ways()
+        ways = self._ways().worth(max(_SECONDS_A_BYTE))
         found = {self._variant(way): way for way in self._best(ways, self._whole.rings)}
         yield from found
         if not found:

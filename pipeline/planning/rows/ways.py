@@ -23,6 +23,8 @@ Times = NDArray[np.float64]
 
 # More of them would take more memory than all else that planning needs.
 _LIMITS_AT_ONCE = 64
+# Sums of thousands of seconds differ by less, as a part of them, whatever order they are added in.
+_EXACT = 1e-11
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,19 @@ class Edges:
             np.concatenate([self.bound, others.bound]),
             np.concatenate([self.seconds, others.seconds]),
             {**self.in_groups, **behind},
+        )
+
+    def those(self, which: NDArray[np.bool_]) -> "Edges":
+        """Return some of these."""
+        numbers = (np.cumsum(which) - 1).tolist()
+        return Edges(
+            self.start[which],
+            self.rows[which],
+            self.arena[which],
+            self.ring[which],
+            self.bound[which],
+            self.seconds[which],
+            {numbers[number]: item for number, item in self.in_groups.items() if which[number]},
         )
 
     def region(self, number: int, first: int, end: int, in_arena: bool) -> Region:
@@ -101,6 +116,28 @@ class Ways:
         self._edges = edges
         self._regions: dict[tuple[int, int, bool], Region] = {}
 
+    def worth(self, most_seconds_a_byte: float) -> "Ways":
+        """Return these without regions that the same pieces beat within any limit where they run whole.
+
+        They need no more of the arena, and take less time whatever a bound byte counts, up to so many
+        seconds. About half of all regions are such.
+        """
+        whole = self._whole
+        bound = np.concatenate([[0], np.cumsum(whole.bound.max(axis=0, initial=0))])
+        seconds = np.concatenate([[0.0], np.cumsum(whole.seconds)])
+        found = {}
+        for place, edges in self._edges.items():
+            arena = np.maximum.accumulate(whole.arena[place - 1 :: -1])[::-1][edges.start]
+            better = edges.arena >= arena
+            for price in (0.0, most_seconds_a_byte):
+                # By more than sums of numbers are exact to.
+                margin = _EXACT * (seconds[-1] + price * bound[-1])
+                together = seconds[place] + price * bound[place] + margin
+                before = seconds[edges.start] + price * bound[edges.start]
+                better &= together - before < edges.seconds + price * edges.bound
+            found[place] = edges.those(~better)
+        return Ways(self._places, whole, found)
+
     def least_arena(self, rings: Numbers) -> Numbers:
         """Return the least arena of any way, for each limit of the ring."""
         best = np.full((len(rings), len(self._places)), np.iinfo(np.int64).max)
@@ -109,7 +146,7 @@ class Ways:
             go_on()
             best[:, place] = np.maximum(best[:, place - 1], self._whole.arena[place - 1])
             edges = self._edges.get(place)
-            if edges is not None:
+            if edges is not None and len(edges.start):
                 through = np.maximum(best[:, edges.start], edges.arena_within(rings))
                 best[:, place] = np.minimum(best[:, place], through.min(axis=1))
         least: Numbers = best[:, -1]
@@ -151,7 +188,7 @@ class Ways:
             cost[:, place] += seconds_a_byte * whole.bound[levels, before]
             cost[arenas < whole.arena[before], place] = np.inf
             edges = self._edges.get(place)
-            if edges is None:
+            if edges is None or not len(edges.start):
                 continue
             each = cost.take(edges.start, axis=1)
             each += edges.seconds
