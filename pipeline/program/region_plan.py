@@ -204,15 +204,7 @@ class RegionPlan:
 def with_equal_as_one(phases: Iterable[Iterable[Action]]) -> tuple[tuple[Action, ...], ...]:
     """Return ``phases`` with actions that are alike, as most are in many of them, as one object."""
     same: dict[Action, Action] = {}
-    # What was the same object before needs no comparing; it is kept, so that no other takes its id.
-    known: dict[int, tuple[Action, Action]] = {}
-
-    def one(action: Action) -> Action:
-        if id(action) not in known:
-            known[id(action)] = action, same.setdefault(action, action)
-        return known[id(action)][1]
-
-    return tuple(tuple(map(one, phase)) for phase in phases)
+    return tuple(tuple(same.setdefault(action, action) for action in phase) for phase in phases)
 
 
 def launches(phase: Sequence[Action]) -> list[tuple[Action, ...]]:
