@@ -27,7 +27,9 @@ from pipeline.program.row_times import KnownTimes, RowTimes
 from pipeline.program.sketching.sketches import Sketch, sketches
 from pipeline.program.stopping import tell
 
-#: Operators that are walked over to find regions: while a model loads, and where time is no object.
+#: Operators that are walked over to find regions: while a model loads, and where time is no object. Not
+#: seconds, so that plans are the same wherever they are searched for: on a slow core an operator takes
+#: 0.1 to 0.2 ms, so these stand for up to 2 s and 24 s.
 QUICK_STEPS, ALL_STEPS = 9_000, 120_000
 _ROWS = (1, 2, 4, 8, 16, 32)
 _FIRST_ENDS = 10
