@@ -8,7 +8,6 @@ programming over the places finds the way of the least sum.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -159,24 +158,20 @@ class Ways:
 
         ``levels``: the number of each ring. A bound byte counts as so many seconds.
         """
-        changes = [0, *(np.flatnonzero(rings[1:] != rings[:-1]) + 1).tolist(), len(rings)]
         parts = [
-            slice(first, min(first + _LIMITS_AT_ONCE, end))
-            for start, end in pairwise(changes)
-            for first in range(start, end, _LIMITS_AT_ONCE)
+            slice(first, first + _LIMITS_AT_ONCE) for first in range(0, len(rings), _LIMITS_AT_ONCE)
         ]
         return [
             way
             for part in parts
-            for way in self._best(
-                rings[part.start], levels[part], arenas[part], seconds_a_byte[part]
-            )
+            for way in self._best(rings[part], levels[part], arenas[part], seconds_a_byte[part])
         ]
 
     def _best(
-        self, ring: np.int64, levels: Numbers, arenas: Numbers, seconds_a_byte: Times
+        self, rings: Numbers, levels: Numbers, arenas: Numbers, seconds_a_byte: Times
     ) -> list[Way]:
-        count = len(arenas)
+        count = len(rings)
+        each_ring, which = np.unique(rings, return_inverse=True)
         cost = np.full((count, len(self._places)), np.inf)
         cost[:, 0] = 0
         taken = np.full((count, len(self._places)), -1, np.int32)  # -1: whole
@@ -193,7 +188,7 @@ class Ways:
             each = cost.take(edges.start, axis=1)
             each += edges.seconds
             each += seconds_a_byte[:, None] * edges.bound
-            needed = edges.arena_within(np.array([ring]))
+            needed = edges.arena_within(each_ring)[which]
             np.copyto(each, np.inf, where=needed > arenas[:, None])
             choice = each.argmin(axis=1)
             found = each[np.arange(count), choice]
@@ -201,10 +196,10 @@ class Ways:
             taken[better, place] = choice[better]
             cost[better, place] = found[better]
         possible = np.flatnonzero(np.isfinite(cost[:, -1]))
-        return self._taken(taken[possible], levels[possible], ring)
+        return self._taken(taken[possible], levels[possible], rings[possible])
 
-    def _taken(self, taken: NDArray[np.int32], levels: Numbers, limit: np.int64) -> list[Way]:
-        """Return the ways that were ``taken`` to each place, in rings of ``limit`` at most."""
+    def _taken(self, taken: NDArray[np.int32], levels: Numbers, rings: Numbers) -> list[Way]:
+        """Return the ways that were ``taken`` to each place, from the last one back, in such ``rings``."""
         regions: list[list[Region]] = [[] for _ in taken]
         at = np.full(len(taken), len(self._places) - 1)
         arena, ring, bound = np.zeros((3, len(taken)), np.int64)
@@ -222,9 +217,9 @@ class Ways:
             if not len(through):
                 continue
             edges, numbers = self._edges[place], taken[through, place]
-            needed = edges.arena_within(np.array([limit]))[0, numbers]
             weights = edges.ring[numbers]
-            in_arena = weights > limit
+            in_arena = weights > rings[through]
+            needed = edges.arena[numbers] + np.where(in_arena, weights + PAGE_BYTES, 0)
             arena[through] = np.maximum(arena[through], needed)
             ring[through] = np.maximum(ring[through], np.where(in_arena, 0, weights))
             bound[through] += edges.bound[numbers]
