@@ -46,11 +46,21 @@ class Window(Record):
 
     def begin(self, first: Places) -> Places:
         """Return where that begins which outputs from ``first`` on need."""
-        return first // self.factor * self.stride - self.before
+        # Most windows do little: rows of whole networks are asked about, thousands of times.
+        if self.factor > 1:
+            first = first // self.factor
+        if self.stride > 1:
+            first = first * self.stride
+        return first - self.before if self.before else first
 
     def end(self, end: Places) -> Places:
         """Return where that ends which outputs before ``end`` need."""
-        return self.begin(end - 1) + self.reach
+        if self.factor > 1:
+            return self.begin(end - 1) + self.reach
+        if self.stride > 1:
+            end = end * self.stride
+        more = self.reach - self.stride - self.before
+        return end + more if more else end
 
     def needed(self, first: Places, end: Places) -> tuple[Places, Places]:
         """Return the part of the input that outputs [first, end) need; some may lie in the padding."""

@@ -26,8 +26,23 @@ Which = NDArray[np.bool_]
 #: In place of a first row: there is none.
 NEVER = 1 << 40
 
+# Numbers of rows below this are counted as bits of one number.
+_BITS = 62
+
 # So many rows of the last operator are phases ahead of its first one spread over.
 _MOST_AHEAD = 48
+
+
+def most(numbers: Numbers) -> Numbers:
+    """Return the most in any phase of each region."""
+    found: Numbers = np.maximum.reduce(numbers, axis=1)
+    return found
+
+
+def total(numbers: Numbers | Which) -> Numbers:
+    """Return the sum, or how many are true, over all phases of each region."""
+    found: Numbers = np.add.reduce(numbers, axis=1, dtype=np.int64)
+    return found
 
 
 @dataclass(frozen=True)
@@ -38,23 +53,60 @@ class Made:
 
     @cached_property
     def first(self) -> Numbers:
-        return np.concatenate([np.zeros((len(self.ends), 1), np.int64), self.ends[:, :-1]], axis=1)
+        first = np.zeros_like(self.ends)
+        first[:, 1:] = self.ends[:, :-1]
+        return first
 
     @cached_property
     def count(self) -> Numbers:
         return self.ends - self.first
+
+    @cached_property
+    def runs(self) -> Which:
+        """Where there are any."""
+        return self.count > 0
+
+    @cached_property
+    def calls(self) -> Numbers:
+        """In how many phases of each region there are any."""
+        return total(self.runs)
+
+    @cached_property
+    def total(self) -> Numbers:
+        return total(self.count)
+
+    @cached_property
+    def most(self) -> Numbers:
+        """The most in any phase of each region."""
+        return most(self.count)
+
+    @cached_property
+    def kinds(self) -> Numbers:
+        """How many different numbers of rows there are in phases of each region."""
+        if self.most.max() < _BITS:
+            seen = np.bitwise_or.reduce(np.left_shift(1, self.count), axis=1)
+            return np.array([(bits >> 1).bit_count() for bits in seen.tolist()], np.int64)
+        ordered = np.sort(self.count, axis=1)
+        return total(ordered[:, 1:] != ordered[:, :-1]) + (ordered[:, 0] > 0)
+
+    @cached_property
+    def just(self) -> tuple[Numbers, Numbers]:
+        """``first`` and ``count`` of ``Wanted``, where just these are read."""
+        return np.where(self.runs, self.first, NEVER), np.where(self.runs, self.count, -1)
 
 
 @dataclass(frozen=True)
 class Wanted:
     """Rows that operator ``operator`` reads in each phase; they may lie outside of the value.
 
-    ``first``: the first row, ``NEVER`` where it does not run; ``count``: of them, -1 there.
+    ``first``: the first row, ``NEVER`` where it does not run; ``count``: of them, -1 there. ``same``: rows
+    that these are just like.
     """
 
     operator: int
     first: Numbers
     count: Numbers
+    same: Made | None = None
 
     def within(self, height: int) -> tuple[Numbers, Numbers]:
         """Return the rows [first, end) of a value of ``height``; ``NEVER`` and 0 where there are none."""
@@ -65,6 +117,8 @@ class Wanted:
 
     def is_just(self, made: Made) -> Which:
         """Return which regions read, in every phase, just what is made in it."""
+        if self.same is made:
+            return np.ones(len(made.ends), bool)
         same = (self.count < 0) | ((self.first == made.first) & (self.count == made.count))
         return np.asarray(same.all(axis=1))
 
@@ -72,7 +126,9 @@ class Wanted:
 def wanted(operator: int, window: Window, made: Made) -> Wanted:
     """Return what ``operator`` reads through ``window`` for what it makes."""
     low, high = window.needed(made.first, made.ends)
-    runs = made.count > 0
+    if low is made.first and high is made.ends:
+        return Wanted(operator, *made.just, made)
+    runs = made.runs
     return Wanted(operator, np.where(runs, low, NEVER), np.where(runs, high - low, -1))
 
 
@@ -98,7 +154,16 @@ class Progress:
         longest = max(map(len, each))
         same_length = [line + [self.height] * (longest - len(line)) for line in each]
         self._shares = np.array(same_length, np.int64)
+        self._finished = self._shares == self.height
         self._needed: dict[int, Numbers] = {}  # by row value: up to which row its readers need it
+        self._made: dict[int, tuple[Numbers, Made]] = {}
+
+    def made(self, number: int, whole: bool) -> Made:
+        """Return what operator ``number`` makes; the same object as another if it comes just as far."""
+        ends = self.ends(number, whole)
+        if id(ends) not in self._made:
+            self._made[id(ends)] = ends, made_of(ends)
+        return self._made[id(ends)][1]
 
     def ends(self, number: int, whole: bool) -> Numbers:
         """Return up to which row operator ``number`` should have come, below 0: not begun.
@@ -110,22 +175,27 @@ class Progress:
         ends = self._needed.pop(item.output, None)
         if ends is None:  # nobody inside reads it: in step with the last one
             ends = -(-height * self._shares // self.height)
-        ends = np.minimum(-(-ends // item.unit) * item.unit, height)
+        if item.unit > 1:
+            ends = np.minimum(-(-ends // item.unit) * item.unit, height)
         if whole:
-            ends[self._shares == self.height] = height
+            ends = np.where(self._finished, height, ends)
         for taken in item.inputs:
-            needed = np.minimum(
-                taken.window.end(ends), self._network.values[taken.row_value].height
-            )
+            most = self._network.values[taken.row_value].height
+            needed = taken.window.end(ends)
+            # Operators that come as far as others have the same array (``made``).
+            if needed is not ends or most < height:
+                needed = np.minimum(needed, most)
             for part in self._network.parts(taken.row_value, self._pieces):
                 held = self._needed.get(part.row_value, needed)
-                self._needed[part.row_value] = np.maximum(held, needed)
+                self._needed[part.row_value] = (
+                    needed if held is needed else np.maximum(held, needed)
+                )
         return ends
 
 
 def made_of(ends: Numbers) -> Made:
-    """Return what operators make that come so far in each phase; nothing is made twice."""
-    return Made(np.maximum.accumulate(np.maximum(ends, 0), axis=-1))
+    """Return what operators make that come so far in each phase, as ``Progress`` says: never back."""
+    return Made(np.maximum(ends, 0))
 
 
 def kept_rows(made: Made, gathering: Sequence[tuple[Wanted, Which]]) -> tuple[Numbers, Numbers]:
@@ -135,10 +205,10 @@ def kept_rows(made: Made, gathering: Sequence[tuple[Wanted, Which]]) -> tuple[Nu
     """
     later = np.full((made.ends.shape[0], made.ends.shape[1] + 1), NEVER, np.int64)
     for reader, gathers in gathering:
-        first = np.where(gathers[:, None], np.maximum(reader.first, 0), NEVER)
-        later[:, :-1] = np.minimum(later[:, :-1], first)
+        first = reader.first if gathers.all() else np.where(gathers[:, None], reader.first, NEVER)
+        np.minimum(later[:, :-1], first, out=later[:, :-1])
     after = np.minimum.accumulate(later[:, ::-1], axis=1)[:, ::-1][:, 1:]
-    return np.minimum(after, made.ends), made.ends
+    return np.maximum(np.minimum(after, made.ends), 0), made.ends
 
 
 def kept_sizes(made: Made, start: Numbers) -> tuple[Numbers, Numbers]:

@@ -62,6 +62,11 @@ class RowNetwork:
         replaced = [range(item.first_piece, item.end_piece) for item in self._own_operators]
         return replaced + [range(item.first_piece, item.end_piece) for item in self.values]
 
+    @cached_property  # asked for each operator of thousands of regions
+    def row_bytes(self) -> list[int]:
+        """Bytes of a row of all planes of each value."""
+        return [value.planes * value.row_bytes for value in self.values]
+
     @property
     def _own_operators(self) -> tuple[RowOperator, ...]:
         return self.operators[self.own.start : self.own.stop]

@@ -23,6 +23,33 @@ class RowTimes(Protocol):
         """Return what all of a bottleneck in groups of channels takes."""
 
 
+class KnownTimes:
+    """``times``, each worked out once: searches ask for the same ones thousands of times."""
+
+    def __init__(self, times: RowTimes) -> None:
+        self._times = times
+        self._calls: dict[tuple[int, int], float] = {}
+        self._moves: dict[int, float] = {}
+
+    def call(self, operator: int, rows: int) -> float:
+        found = self._calls.get((operator, rows))
+        if found is None:
+            found = self._calls[operator, rows] = self._times.call(operator, rows)
+        return found
+
+    def first(self, operator: int) -> float:
+        return self._times.first(operator)
+
+    def move(self, n_bytes: int) -> float:
+        found = self._moves.get(n_bytes)
+        if found is None:
+            found = self._moves[n_bytes] = self._times.move(n_bytes)
+        return found
+
+    def bottleneck(self, plan: RegionPlan) -> float:
+        return self._times.bottleneck(plan)
+
+
 def phase_seconds(network: RowNetwork, plan: RegionPlan, times: RowTimes) -> list[float]:
     """Return what each phase of ``plan`` takes; of a bottleneck's by how much they do."""
     if isinstance(plan.region.cut, Channels):

@@ -38,7 +38,8 @@ class RegionInGroups:
     @classmethod
     def of(cls, network: RowNetwork, plan: RegionPlan, seconds: float) -> "RegionInGroups":
         """Return what ``plan`` takes, which runs for so many seconds."""
-        actions = {action for phase in plan.phases for action in phase}
+        # Of those that are alike all are one object.
+        actions = {id(action): action for phase in plan.phases for action in phase}.values()
         kernels = [action for action in actions if isinstance(action, Compute)]
         alone = sum(network.values[value].n_bytes for value in plan.alone)
         return cls(

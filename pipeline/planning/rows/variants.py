@@ -23,11 +23,13 @@ from pipeline.planning.rows.whole_pieces import WholePieces
 from pipeline.program.cuts import Region, Rows
 from pipeline.program.program import Program
 from pipeline.program.row_network import RowNetwork
-from pipeline.program.row_times import RowTimes
+from pipeline.program.row_times import KnownTimes, RowTimes
 from pipeline.program.sketching.sketches import Sketch, sketches
 from pipeline.program.stopping import tell
 
-#: Operators that are walked over to find regions: while a model loads, and where time is no object.
+#: Operators that are walked over to find regions: while a model loads, and where time is no object. Not
+#: seconds, so that plans are the same wherever they are searched for: on a slow core an operator takes
+#: 0.1 to 0.2 ms, so these stand for up to 2 s and 24 s.
 QUICK_STEPS, ALL_STEPS = 9_000, 120_000
 _ROWS = (1, 2, 4, 8, 16, 32)
 _FIRST_ENDS = 10
@@ -88,6 +90,7 @@ def find_variants(
         for parts in apart
     ]
     # Sketches are many: all take what they need of each before the next ones are made.
+    times = KnownTimes(times)
     for end, found in searches[0].walk(times, most_steps, reach):
         for search in searches:
             search.regions.take(end, found)
@@ -194,7 +197,7 @@ class _Search:
 
     def variants(self) -> Iterator[Variant]:
         """Yield the best way for each of many limits, and what ever tighter ones leave of the smallest."""
-        ways = self._ways()
+        ways = self._ways().worth(max(_SECONDS_A_BYTE))
         found = {self._variant(way): way for way in self._best(ways, self._whole.rings)}
         yield from found
         if not found:
@@ -229,8 +232,7 @@ class _Search:
         return list(dict.fromkeys(found))
 
     def _variant(self, way: Way) -> Variant:
-        inside = {piece for region in way.regions for piece in region.pieces}
-        graphs, scratch = self._whole.beside(inside, way.level)
+        graphs, scratch = self._whole.beside([region.pieces for region in way.regions], way.level)
         graphs.update(*map(self._graphs, way.regions))
         held = sum(self._program.graphs[number].session_bytes for number in graphs)
         n_bytes = way.arena + way.ring + way.bound + held + scratch

@@ -22,6 +22,8 @@ Times = NDArray[np.float64]
 
 # More of them would take more memory than all else that planning needs.
 _LIMITS_AT_ONCE = 64
+# Sums of thousands of seconds differ by less, as a part of them, whatever order they are added in.
+_EXACT = 1e-11
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,19 @@ class Edges:
             {**self.in_groups, **behind},
         )
 
+    def those(self, which: NDArray[np.bool_]) -> "Edges":
+        """Return some of these."""
+        numbers = (np.cumsum(which) - 1).tolist()
+        return Edges(
+            self.start[which],
+            self.rows[which],
+            self.arena[which],
+            self.ring[which],
+            self.bound[which],
+            self.seconds[which],
+            {numbers[number]: item for number, item in self.in_groups.items() if which[number]},
+        )
+
     def region(self, number: int, first: int, end: int, in_arena: bool) -> Region:
         """Return edge ``number``, of the pieces [first, end)."""
         found = self.in_groups.get(number)
@@ -63,8 +78,7 @@ class Edges:
 
     def arena_within(self, rings: Numbers) -> Numbers:
         """Return what each needs of the arena with each limit of the ring, [rings, ways]."""
-        outside = self.ring > rings[:, None]
-        return self.arena + np.where(outside, self.ring + PAGE_BYTES, 0)
+        return self.arena + np.where(self.ring > rings[:, None], self.ring + PAGE_BYTES, 0)
 
 
 @dataclass(frozen=True)
@@ -99,6 +113,29 @@ class Ways:
         self._places = places
         self._whole = whole
         self._edges = edges
+        self._regions: dict[tuple[int, int, bool], Region] = {}
+
+    def worth(self, most_seconds_a_byte: float) -> "Ways":
+        """Return these without regions that the same pieces beat within any limit where they run whole.
+
+        They need no more of the arena, and take less time whatever a bound byte counts, up to so many
+        seconds. About half of all regions are such.
+        """
+        whole = self._whole
+        bound = np.concatenate([[0], np.cumsum(whole.bound.max(axis=0, initial=0))])
+        seconds = np.concatenate([[0.0], np.cumsum(whole.seconds)])
+        found = {}
+        for place, edges in self._edges.items():
+            arena = np.maximum.accumulate(whole.arena[place - 1 :: -1])[::-1][edges.start]
+            better = edges.arena >= arena
+            for price in (0.0, most_seconds_a_byte):
+                # By more than sums of numbers are exact to.
+                margin = _EXACT * (seconds[-1] + price * bound[-1])
+                together = seconds[place] + price * bound[place] + margin
+                before = seconds[edges.start] + price * bound[edges.start]
+                better &= together - before < edges.seconds + price * edges.bound
+            found[place] = edges.those(~better)
+        return Ways(self._places, whole, found)
 
     def least_arena(self, rings: Numbers) -> Numbers:
         """Return the least arena of any way, for each limit of the ring."""
@@ -108,7 +145,7 @@ class Ways:
             go_on()
             best[:, place] = np.maximum(best[:, place - 1], self._whole.arena[place - 1])
             edges = self._edges.get(place)
-            if edges is not None:
+            if edges is not None and len(edges.start):
                 through = np.maximum(best[:, edges.start], edges.arena_within(rings))
                 best[:, place] = np.minimum(best[:, place], through.min(axis=1))
         least: Numbers = best[:, -1]
@@ -134,6 +171,7 @@ class Ways:
         self, rings: Numbers, levels: Numbers, arenas: Numbers, seconds_a_byte: Times
     ) -> list[Way]:
         count = len(rings)
+        each_ring, which = np.unique(rings, return_inverse=True)
         cost = np.full((count, len(self._places)), np.inf)
         cost[:, 0] = 0
         taken = np.full((count, len(self._places)), -1, np.int32)  # -1: whole
@@ -145,10 +183,13 @@ class Ways:
             cost[:, place] += seconds_a_byte * whole.bound[levels, before]
             cost[arenas < whole.arena[before], place] = np.inf
             edges = self._edges.get(place)
-            if edges is None:
+            if edges is None or not len(edges.start):
                 continue
-            each = cost[:, edges.start] + edges.seconds + seconds_a_byte[:, None] * edges.bound
-            each[edges.arena_within(rings) > arenas[:, None]] = np.inf
+            each = cost.take(edges.start, axis=1)
+            each += edges.seconds
+            each += seconds_a_byte[:, None] * edges.bound
+            needed = edges.arena_within(each_ring)[which]
+            np.copyto(each, np.inf, where=needed > arenas[:, None])
             choice = each.argmin(axis=1)
             found = each[np.arange(count), choice]
             better = found < cost[:, place]
@@ -172,20 +213,32 @@ class Ways:
             ring[whole] = np.maximum(ring[whole], self._whole.ring[levels[whole], before])
             bound[whole] += self._whole.bound[levels[whole], before]
             seconds[whole] += self._whole.seconds[before]
-            for way in here[taken[here, place] >= 0].tolist():
-                edges, number = self._edges[place], int(taken[way, place])
-                start, weights = int(edges.start[number]), int(edges.ring[number])
-                in_arena = weights > rings[way]
-                first, end = self._places[start], self._places[place]
-                regions[way].append(edges.region(number, first, end, bool(in_arena)))
-                beside = weights + PAGE_BYTES if in_arena else 0
-                arena[way] = max(arena[way], edges.arena[number] + beside)
-                ring[way] = max(ring[way], 0 if in_arena else weights)
-                bound[way] += edges.bound[number]
-                seconds[way] += edges.seconds[number]
-                at[way] = start
+            through = here[taken[here, place] >= 0]
+            if not len(through):
+                continue
+            edges, numbers = self._edges[place], taken[through, place]
+            weights = edges.ring[numbers]
+            in_arena = weights > rings[through]
+            needed = edges.arena[numbers] + np.where(in_arena, weights + PAGE_BYTES, 0)
+            arena[through] = np.maximum(arena[through], needed)
+            ring[through] = np.maximum(ring[through], np.where(in_arena, 0, weights))
+            bound[through] += edges.bound[numbers]
+            seconds[through] += edges.seconds[numbers]
+            at[through] = edges.start[numbers]
+            each = zip(through.tolist(), numbers.tolist(), in_arena.tolist(), strict=True)
+            for way, number, inside in each:
+                regions[way].append(self._region(place, number, inside))
         columns = (column.tolist() for column in (levels, arena, ring, bound, seconds))
         return [
             Way(tuple(reversed(held)), *numbers)
             for held, *numbers in zip(regions, *columns, strict=True)
         ]
+
+    def _region(self, place: int, number: int, in_arena: bool) -> Region:
+        """Return edge ``number`` of those that end at ``place``; ways have many in common."""
+        key = place, number, in_arena
+        if key not in self._regions:
+            edges = self._edges[place]
+            first, end = self._places[edges.start[number]], self._places[place]
+            self._regions[key] = edges.region(number, first, end, in_arena)
+        return self._regions[key]

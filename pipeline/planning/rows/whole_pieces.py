@@ -1,6 +1,6 @@
 """What the pieces of a network take where they run whole, for each size of ring, and their chunks there."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -92,14 +92,17 @@ class WholePieces:
         seconds = [sum(map(self._piece_seconds, range(start, end))) for start, end in between]
         return Whole(arena, ring, bound, np.array(seconds))
 
-    def beside(self, inside: Collection[int], level: int) -> tuple[set[int], int]:
-        """Return the graphs of the pieces that run whole where those ``inside`` do not, and their scratch.
+    def beside(self, regions: Iterable[range], level: int) -> tuple[set[int], int]:
+        """Return the graphs of the pieces that run whole, outside of ``regions``, and their scratch.
 
         In the chunks of ring number ``level``.
         """
         pieces = self._pieces[level]
-        whole = np.isin(pieces.first, list(inside), invert=True)
-        return set(pieces.graph[whole].tolist()), int(pieces.scratch[whole].max(initial=0))
+        whole = np.ones(len(self._program.pieces), bool)
+        for region in regions:
+            whole[region.start : region.stop] = False
+        which = whole[pieces.first]
+        return set(pieces.graph[which].tolist()), int(pieces.scratch[which].max(initial=0))
 
     @cached_property
     def _pieces(self) -> list["_Pieces"]:

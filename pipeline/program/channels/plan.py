@@ -7,7 +7,7 @@ put where they belong; overlaps between bands are made again, so nothing is kept
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 
@@ -35,10 +35,8 @@ from pipeline.program.region_plan import (
     Move,
     Place,
     RegionPlan,
-    with_equal_as_one,
 )
 from pipeline.program.row_network import RowNetwork
-from pipeline.program.values.shared_memory import roots
 
 _FLOAT_BYTES = 4
 
@@ -53,7 +51,7 @@ def plan_channels(network: RowNetwork, region: Region, cut: Channels) -> RegionP
     if cut.channels not in item.sizes:
         raise RegionError(f"groups of {cut.channels} channels, not of {item.sizes}")
     phases = _Phases(network, item, cut)
-    happening = with_equal_as_one(phases.all())
+    happening = tuple(phases.all())
     return RegionPlan(
         region,
         range(0),
@@ -73,7 +71,7 @@ def _alone(network: RowNetwork, item: Bottleneck, sources: set[int]) -> frozense
     Raises:
         RegionError: it lies there as a part of something larger.
     """
-    program, places = network.program, roots(network.program)
+    program, places = network.program, network.memory.roots
 
     def memory(row_value: int) -> tuple[int, int, int]:
         value = network.values[row_value].value
@@ -103,6 +101,10 @@ class _Phases:
         self.strips = GroupStrips(item, cut.channels, self._bands)
         self._whole = len(self._bands) == 1
         self._gathered: dict[int, int] = {}
+        # What is done for a group is the same in all bands of as many rows; its weights in any.
+        self._done: dict[tuple[tuple[int, ...], int, int], tuple[Action, ...]] = {}
+        self._same: dict[Action, Action] = {}
+        self._weights_of: dict[tuple[int, int], Operand] = {}
 
     @cached_property
     def sources(self) -> set[int]:
@@ -130,19 +132,36 @@ class _Phases:
         most = max(len(group) for group in self._groups)
         return self.strips.during_pass(len(self._passes) - 1, _FLOAT_BYTES * outputs * most)
 
-    def all(self) -> Iterator[list[Action]]:
-        """Yield what each phase does."""
+    def all(self) -> Iterator[tuple[Action, ...]]:
+        """Yield what each phase does; actions that are alike are one object."""
         for band in self._bands:
-            before = [] if self._whole else list(self._fetched(band))
+            before = () if self._whole else self._as_one(self._fetched(band))
+            form = self._form(band)
             for turn, numbers in enumerate(self._passes):
                 each = numbers if turn == len(self._passes) - 1 else numbers[:-1]
                 for group in self._groups:
-                    yield [*before, *self._of_group(turn, each, group, band)]
-                    before = []
+                    key = form, turn, group.first
+                    if key not in self._done:
+                        done = self._of_group(turn, each, group, band)
+                        self._done[key] = self._as_one(done)
+                    yield before + self._done[key]
+                    before = ()
                 if each != numbers:
-                    before = [self._once(turn, numbers[-1])]
+                    before = self._as_one([self._once(turn, numbers[-1])])
             if not self._whole:
-                yield [self._put(band)]
+                yield self._as_one([self._put(band)])
+
+    def _as_one(self, actions: Iterable[Action]) -> tuple[Action, ...]:
+        return tuple(self._same.setdefault(action, action) for action in actions)
+
+    def _form(self, band: Band) -> tuple[int, ...]:
+        """Return what a group does in ``band`` depends on: how many rows, and which are borders."""
+        made = zip(self._item.operators, band.made, strict=True)
+        return (
+            *(edges(operator, rows) for operator, rows in made),
+            *map(len, band.made),
+            *map(len, band.read.values()),
+        )
 
     def _of_group(
         self, turn: int, numbers: Sequence[int], group: Interval, band: Band
@@ -217,7 +236,11 @@ class _Phases:
 
     def _input(self, turn: int, taken: GroupInput, group: Interval, band: Band) -> Place:
         if taken.weights is not None:
-            return _of_weights(taken.weights, taken.axis == "channels", group)
+            weights_key = id(taken), group.first
+            if weights_key not in self._weights_of:
+                own = _of_weights(taken.weights, taken.axis == "channels", group)
+                self._weights_of[weights_key] = own
+            return self._weights_of[weights_key]
         if taken.row_value is not None:
             return self._source(taken, group, band)
         assert taken.made is not None

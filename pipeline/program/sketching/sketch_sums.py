@@ -7,7 +7,16 @@ import numpy as np
 
 from pipeline.program.choice import BINDING_BYTES
 from pipeline.program.loading import Loading
-from pipeline.program.many_rows import Made, Numbers, Times, Wanted, Which, kept_rows, kept_sizes
+from pipeline.program.many_rows import (
+    Made,
+    Numbers,
+    Times,
+    Wanted,
+    Which,
+    kept_rows,
+    kept_sizes,
+    total,
+)
 from pipeline.program.row_network import RowNetwork
 from pipeline.program.row_times import RowTimes
 from pipeline.program.steps import MOVE_BYTES
@@ -24,7 +33,7 @@ class Reader:
     in_place: bool
     alone: bool
     strip_bytes: Numbers
-    bindings: Numbers
+    bindings: int
     seconds: Times
 
     @property
@@ -39,66 +48,61 @@ class Reader:
 
 
 class Sums:
-    """Of ``count`` regions that end after operator ``last``.
+    """Of ``count`` regions of operators from ``first`` on, at most, up to ``last``.
 
-    ``live``: bytes of strips at each operator; ``kept``: of those between phases; ``bindings``: bytes of
-    kernels and copies.
+    ``live``: bytes of strips at each of these operators; ``kept``: of those between phases; ``bindings``:
+    bytes of kernels and copies.
     """
 
-    def __init__(self, count: int, last: int, times: RowTimes) -> None:
+    def __init__(self, count: int, first: int, last: int, times: RowTimes) -> None:
         self._times = times
-        self.live: Numbers = np.zeros((count, last + 2), np.int64)
+        self._first = first
+        self._last = last
+        self.live: Numbers = np.zeros((last + 1 - first, count), np.int64)
         self.kept: Numbers = np.zeros(count, np.int64)
         self.bindings: Numbers = np.zeros(count, np.int64)
         self.seconds: Times = np.zeros(count)
 
     def copy(self) -> "Sums":
-        made = Sums(len(self.kept), self.live.shape[1] - 2, self._times)
+        made = Sums(len(self.kept), self._first, self._last, self._times)
         made.live, made.kept = self.live.copy(), self.kept.copy()
         made.bindings, made.seconds = self.bindings.copy(), self.seconds.copy()
         return made
 
     def take(self, other: "Sums", which: Which) -> None:
         """Take over what ``other`` has of the regions ``which``."""
-        self.live[which], self.kept[which] = other.live[which], other.kept[which]
+        self.live[:, which], self.kept[which] = other.live[:, which], other.kept[which]
         self.bindings[which], self.seconds[which] = other.bindings[which], other.seconds[which]
 
     def strip_bytes(self, first: int) -> Numbers:
         """Return the bytes of all strips, at their fullest, from operator ``first`` on."""
-        most: Numbers = self.live[:, first:-1].max(axis=1) + self.kept
+        most: Numbers = np.maximum.reduce(self.live[first - self._first :]) + self.kept
         return most
 
-    def add_kernels(self, operator: int, count: Numbers, height: int) -> None:
+    def add_kernels(self, operator: int, made: Made, height: int) -> None:
         """Add the calls of ``operator``: as many bindings as there are numbers of rows."""
-        ordered = np.sort(count, axis=1)
-        kinds = (np.diff(ordered, axis=1) != 0).sum(axis=1) + (ordered[:, 0] > 0)
-        self.bindings += kinds * BINDING_BYTES
-        calls = np.count_nonzero(count, axis=1)
+        self.bindings += made.kinds * BINDING_BYTES
+        call = self._times.call
         self.seconds += [
-            int(n) * self._times.call(operator, max(round(height / max(int(n), 1)), 1))
-            for n in calls
+            n * call(operator, max(round(height / max(n, 1)), 1)) for n in made.calls.tolist()
         ]
         self.seconds += self._times.first(operator)
 
     def add_copies(self, made: Made, unit: int) -> None:
         """Add copies of ``made``, rows of ``unit`` bytes, between a strip and where these lie whole."""
-        calls = np.count_nonzero(made.count, axis=1)
-        self.bindings += calls * MOVE_BYTES
-        self.seconds += self.moves(calls, made.count.sum(axis=1) * unit)
+        self.bindings += made.calls * MOVE_BYTES
+        self.seconds += self.moves(made.calls, made.total * unit)
 
     def moves(self, calls: Numbers, n_bytes: Numbers) -> Times:
         """Return the seconds of so many copies, of ``n_bytes`` together."""
-        return np.array(
-            [
-                int(n) * self._times.move(int(total) // int(n)) if n else 0.0
-                for n, total in zip(calls, n_bytes, strict=True)
-            ]
-        )
+        move = self._times.move
+        each = zip(calls.tolist(), n_bytes.tolist(), strict=True)
+        return np.array([n * move(size // n) if n else 0.0 for n, size in each])
 
     def add_reader(self, reader: Reader) -> None:
         """Add the strip of an input."""
         if not reader.in_place:
-            self.live[:, reader.operator] += reader.strip_bytes
+            self.live[reader.operator - self._first] += reader.strip_bytes
         self.bindings += reader.bindings
         self.seconds += reader.seconds
 
@@ -116,10 +120,15 @@ class Sums:
         ``whole``: it is copied to where it lies whole; ``kept``: later phases take rows from strips.
         """
         direct = [reader.is_direct(made) for reader in readers]
-        self._add_strip(operator, made.count.max(axis=1) * unit, readers, direct, whole)
+        self._add_strip(operator, made.most * unit, readers, direct, whole)
         if kept:
-            gathering = [(item.rows, ~just) for item, just in zip(readers, direct, strict=True)]
-            self._add_kept(made, kept_rows(made, gathering)[0], unit)
+            gathering = [
+                (item.rows, ~just)
+                for item, just in zip(readers, direct, strict=True)
+                if not just.all()
+            ]
+            if gathering:
+                self._add_kept(made, kept_rows(made, gathering)[0], unit)
 
     def add_loadings(
         self,
@@ -131,11 +140,13 @@ class Sums:
         n_bytes = np.zeros(len(self.kept), np.int64)
         for item in loadings:
             value = network.values[item.value]
-            unit = value.planes * value.row_bytes
-            there = self.copy()
+            unit = network.row_bytes[item.value]
+            everywhere = item.which.all()
+            there = self if everywhere else self.copy()
             there.add_copies(item.made, unit)
             there.add_value(item.operator, item.made, unit, readers[item.value], False, True)
-            self.take(there, item.which)
+            if not everywhere:
+                self.take(there, item.which)
             n_bytes += np.where(item.which, unit * value.height, 0)
         return n_bytes
 
@@ -149,22 +160,26 @@ class Sums:
     ) -> None:
         """Add a strip until the last reader, who may write into it."""
         last = max((reader.operator for reader in readers), default=operator)
-        self.live[:, operator : last + 1] += strip[:, None]
+        self.live[operator - self._first : last + 1 - self._first] += strip
         for reader, just in zip(readers, direct, strict=True):
+            if not just.any():
+                continue
+            live = self.live[reader.operator - self._first]
             if not reader.in_place:
-                self.live[:, reader.operator] -= np.where(just, reader.strip_bytes, 0)
-            self.bindings -= np.where(just, reader.bindings, 0)
-            self.seconds -= np.where(just, reader.seconds, 0.0)
-            if reader.in_place and reader.operator == last and not whole:
-                alone = sum(other.operator == last for other in readers) == 1
+                live -= just * reader.strip_bytes
+            self.bindings -= just * reader.bindings
+            self.seconds -= just * reader.seconds
+            at_end = reader.in_place and reader.operator == last and not whole
+            if at_end and sum(other.operator == last for other in readers) == 1:
                 # The output lies in this strip: it is there once. Else it has a strip of its own.
-                self.live[:, reader.operator] -= np.where(just & alone, strip, 0)
+                live -= just * strip
 
     def _add_kept(self, made: Made, start: Numbers, unit: int) -> None:
         """Add the strips of the rows that later phases need, and copies to them."""
         left = made.ends - start
-        if not left.any():
+        calls = total(left > 0)
+        if not calls.any():
             return
         self.kept += sum(kept_sizes(made, start)) * unit
-        self.bindings += np.where(left.max(axis=1) > 0, 4 * MOVE_BYTES, 0)
-        self.seconds += self.moves(np.count_nonzero(left, axis=1), left.sum(axis=1) * unit)
+        self.bindings += (calls > 0) * (4 * MOVE_BYTES)
+        self.seconds += self.moves(calls, total(left) * unit)

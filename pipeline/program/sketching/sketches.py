@@ -12,7 +12,7 @@ import numpy as np
 
 from models.packs.records.rows import RowOperator
 from pipeline.program.loading import Written, needed_loadings, saving_loadings
-from pipeline.program.many_rows import Made, Numbers, Progress, Times, made_of, wanted
+from pipeline.program.many_rows import Made, Numbers, Progress, Times, Wanted, most, total, wanted
 from pipeline.program.row_network import RowNetwork
 from pipeline.program.row_times import RowTimes
 from pipeline.program.sketching.sketch_sums import Reader, Sums
@@ -56,21 +56,28 @@ def sketches(
     height = network.values[network.operators[last].output].height
     useful = tuple(each for each in rows if each <= height <= each * MOST_PHASES)
     if useful:
-        yield from _Backwards(network, end, last, useful, times).walk(sorted(starts, reverse=True))
+        first = network.operators_before(min(starts))
+        walk = _Backwards(network, end, range(first, last + 1), useful, times)
+        yield from walk.walk(sorted(starts, reverse=True))
 
 
 class _Backwards:
     def __init__(
-        self, network: RowNetwork, end: int, last: int, rows: tuple[int, ...], times: RowTimes
+        self,
+        network: RowNetwork,
+        end: int,
+        operators: range,
+        rows: tuple[int, ...],
+        times: RowTimes,
     ) -> None:
         self._network = network
         self._end = end
-        self._last = last
+        self._operators = operators
         self._rows = rows
         self._after = network.readers.after(end)
         self._run = range(end)
-        self._progress = Progress(network, self._run, last, rows)
-        self._sums = Sums(len(rows), last, times)
+        self._progress = Progress(network, self._run, operators[-1], rows)
+        self._sums = Sums(len(rows), operators[0], operators[-1], times)
         self._readers: dict[int, list[Reader]] = {}  # of what operators before make
         self._outside: list[tuple[int, Reader]] = []  # with the row value that it reads
         self._written: dict[int, Written] = {}  # what operators make and others read outside
@@ -82,7 +89,7 @@ class _Backwards:
             self._copies.setdefault(part.row_value, []).append(value)
 
     def walk(self, starts: Sequence[int]) -> Iterator[Sketch]:
-        operator = self._last + 1
+        operator = self._operators.stop
         for start in starts:
             first = self._network.operators_before(start)
             while operator > first:
@@ -111,8 +118,8 @@ class _Backwards:
             self._end,
             self._rows,
             sums.strip_bytes(first),
-            sums.bindings,
-            sums.seconds,
+            sums.bindings.copy(),
+            sums.seconds.copy(),
             touched,
             shared,
         )
@@ -156,10 +163,13 @@ class _Backwards:
     ) -> tuple[Sums, Numbers]:
         """Return the sums with what is loaded, and how many bytes are written over others."""
         rows = {value: [item.rows for item in readers] for value, readers in reads.items()}
-        sums = self._sums.copy()
-        sums.add_loadings(self._network, needed_loadings(self._network, rows, writes), reads)
-        saved = np.zeros(len(self._rows), np.int64)
+        sums = self._sums
+        needed = [*needed_loadings(self._network, rows, writes)]
         saving = [*saving_loadings(self._network, pieces, rows, writes)]
+        if needed or saving:
+            sums = sums.copy()
+            sums.add_loadings(self._network, needed, reads)
+        saved = np.zeros(len(self._rows), np.int64)
         if saving:
             other = sums.copy()
             saved = other.add_loadings(self._network, saving, reads)
@@ -171,11 +181,11 @@ class _Backwards:
     def _add(self, number: int, item: RowOperator) -> None:
         """Put operator ``number``, which all others follow, into the region."""
         value = self._network.values[item.output]
-        unit = value.planes * value.row_bytes
+        unit = self._network.row_bytes[item.output]
         copies = self._copies.get(item.output, ())
         whole = value.value in self._after
-        made = made_of(self._progress.ends(number, whole or bool(copies)))
-        self._sums.add_kernels(number, made.count, value.height)
+        made = self._progress.made(number, whole or bool(copies))
+        self._sums.add_kernels(number, made, value.height)
         for _ in range(whole + len(copies)):
             self._sums.add_copies(made, unit)
         if whole:
@@ -193,23 +203,26 @@ class _Backwards:
         """Add an input of operator ``number``, which makes ``made``."""
         item = self._network.operators[number]
         taken = item.inputs[position]
-        value = self._network.values[taken.row_value]
-        unit = value.planes * value.row_bytes
+        unit = self._network.row_bytes[taken.row_value]
         parts = self._network.parts(taken.row_value, self._run)
         rows = wanted(number, taken.window, made)
-        count = np.maximum(rows.count, 0)
+        largest, together = (made.most, made.total) if rows.same is made else _sizes(rows)
         reader = Reader(
             rows,
             item.in_place == position,
             len(parts) == 1 and parts[0].row_value == taken.row_value,
-            count.max(axis=1) * unit,
+            largest * unit,
             # Rows of what lies whole are elsewhere in each phase; of strips there are a few kinds.
-            np.full(len(self._rows), 4 * len(parts) * MOVE_BYTES, np.int64),
-            self._sums.moves(
-                np.count_nonzero(made.count, axis=1) * len(parts), count.sum(axis=1) * unit
-            ),
+            4 * len(parts) * MOVE_BYTES,
+            self._sums.moves(made.calls * len(parts), together * unit),
         )
         self._sums.add_reader(reader)
         self._outside.append((taken.row_value, reader))
         for part in parts:
             self._readers.setdefault(part.row_value, []).append(reader)
+
+
+def _sizes(rows: Wanted) -> tuple[Numbers, Numbers]:
+    """Return the most rows in any phase of each region, and all of them."""
+    count = np.maximum(rows.count, 0)
+    return most(count), total(count)

@@ -63,7 +63,8 @@ class SharedMemory:
 
     def __init__(self, program: Program) -> None:
         self._program = program
-        self._roots = roots(program)
+        #: As ``roots`` says.
+        self.roots = roots(program)
 
     @cached_property
     def _overlaps(self) -> dict[int, frozenset[int]]:
@@ -102,5 +103,5 @@ class SharedMemory:
     def _place(self, row_value: int) -> tuple[int, int, int]:
         """Return the value in whose memory a row value lies, and its bytes [start, end) there."""
         held = self._program.row_values[row_value]
-        root, offset = self._roots[held.value]
+        root, offset = self.roots[held.value]
         return root, offset, offset + held.n_bytes
