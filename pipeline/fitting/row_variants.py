@@ -24,7 +24,7 @@ from pipeline.fitting.arithmetic import (
 from pipeline.planning.make import chunk_limit
 from pipeline.planning.plan import Plan
 from pipeline.planning.rows.in_groups import group_regions
-from pipeline.planning.rows.variants import QUICK_STEPS, REACH, Variant, find_variants
+from pipeline.planning.rows.variants import QUICK_STEPS, Variant, find_variants
 from pipeline.profiles.profile import Profile
 from pipeline.program.choice import choose_pieces, finest_positions
 from pipeline.program.program import Program
@@ -43,7 +43,6 @@ def row_variants(
     profile: Profile | None,
     most_steps: int = QUICK_STEPS,
     most_arena: int | None = None,
-    reach: float = REACH,
 ) -> tuple[Variant, ...]:
     """Return the variants that plans of ``architecture`` may choose, the whole network first.
 
@@ -56,11 +55,11 @@ def row_variants(
     unknown = profile is not None and not profile.has_row_times(row_network(program))
     if architecture.tuned != "auto" or unknown:
         return (_WHOLE,)
-    question = _question(program, profile, most_steps, most_arena, reach)
+    question = _question(program, profile, most_steps, most_arena)
     known = _FOUND.get(question)
     if known is None:
         # A network without activations of known size has no ways, and nothing to put on rows.
-        found = _search(program, profile, most_steps, most_arena, reach) or (_WHOLE,)
+        found = _search(program, profile, most_steps, most_arena) or (_WHOLE,)
         with _CHANGING:
             while len(_FOUND) >= _MOST_FOUND:
                 del _FOUND[next(iter(_FOUND))]
@@ -81,10 +80,9 @@ def _question(
     profile: Profile | None,
     most_steps: int,
     most_arena: int | None,
-    reach: float,
 ) -> str:
     """Return what variants depend on, in short, the same whatever a device decides."""
-    question = sha256(f"{most_steps} {most_arena} {reach}".encode())
+    question = sha256(f"{most_steps} {most_arena}".encode())
     checksums = [record.checksum for record in program.files.values()]
     checksums += [span.checksum for span in program.spans]
     question.update(str(checksums).encode())
@@ -106,10 +104,9 @@ def _search(
     profile: Profile | None,
     most_steps: int,
     most_arena: int | None,
-    reach: float,
 ) -> tuple[Variant, ...]:
     network = row_network(program)
-    search = partial(find_variants, most_steps=most_steps, most_arena=most_arena, reach=reach)
+    search = partial(find_variants, most_steps=most_steps, most_arena=most_arena)
     regions = group_regions(program)
     if profile is None:
         estimated = _Estimated(network)

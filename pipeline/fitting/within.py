@@ -25,7 +25,7 @@ from pipeline.fitting.wanted import Fitted, Wanted
 from pipeline.fitting.weights import Tried, plan_weights
 from pipeline.planning.joining.joined import reserved_bytes
 from pipeline.planning.plan import Choice, Plan, PlanError
-from pipeline.planning.rows.variants import REACH, Variant
+from pipeline.planning.rows.variants import QUICK_STEPS, Variant
 from pipeline.planning.thumb import smaller_plans
 from pipeline.profiles.profile import Profile
 from pipeline.program.cuts import RegionError
@@ -58,17 +58,13 @@ class Within:
 
     @cached_property  # nothing measured is asked for the least
     def _variants(self) -> tuple[Variant, ...]:
-        return self._found(self._wanted, self._profile, REACH)
+        return self._found(self._wanted, self._profile)
 
-    def _found(self, wanted: Wanted, profile: Profile | None, reach: float) -> tuple[Variant, ...]:
-        return row_variants(
-            self._program,
-            self._tried.architecture,
-            profile,
-            wanted.steps,
-            wanted.arena_bytes,
-            reach,
-        )
+    def _found(self, wanted: Wanted, profile: Profile | None) -> tuple[Variant, ...]:
+        # What nobody measured is estimated, and estimates are not worth a long search.
+        steps = QUICK_STEPS if profile is None else wanted.steps
+        architecture = self._tried.architecture
+        return row_variants(self._program, architecture, profile, steps, wanted.arena_bytes)
 
     def least(self) -> Fitted:
         """Return the plan of the least memory that is known.
@@ -76,8 +72,7 @@ class Within:
         Nobody's times decide on it, nor how long a search may take: budgets are named to users when nothing
         is measured yet, and hold whatever is asked later.
         """
-        quick = replace(self._wanted, thorough=False)
-        untimed = self._found(quick, None, inf) if self._knows_rows else self._variants
+        untimed = self._found(self._wanted, None) if self._knows_rows else self._variants
         tried = sorted(untimed, key=self._promised)[:_TRIED]
         plan = min(self._smallest(tried), key=self._excess)
         # The same regions may take less with other chunks.

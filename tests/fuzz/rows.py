@@ -16,7 +16,7 @@ _MOST_PHASES = 8
 
 
 def check_regions(program: Program) -> None:
-    """Plan regions of ``manifest``, one at a time: all that is covered, and each operator alone."""
+    """Plan regions of ``program``, one at a time: all that is covered, and each operator alone."""
     network = row_network(program)
     runs = {(run.start, run.stop) for run in network.runs}
     alone = {(item.first_piece, item.end_piece) for item in program.row_operators}

@@ -33,9 +33,9 @@ from pipeline.program.stopping import tell
 QUICK_STEPS, ALL_STEPS = 9_000, 120_000
 _ROWS = (1, 2, 4, 8, 16, 32)
 _FIRST_ENDS = 10
-#: So many operators a region may have for each row that it makes: of more, strips are soon as large as the
-#: whole values.
-REACH = 1.0
+# A search that takes its time looks at more ends, but then at regions of so many operators for each row that
+# they make: strips of more are soon as large as the whole values.
+_REACH = 1.0
 # A byte of bindings as seconds: nothing for the fastest ways, so much that few are bound for the smallest.
 _SECONDS_A_BYTE = (0.0, 2e-8, 1e-6)
 # The smallest ring that is worth it is found by asking for less and less.
@@ -69,14 +69,12 @@ def find_variants(
     most_steps: int = ALL_STEPS,
     *,
     most_arena: int | None = None,
-    reach: float = REACH,
     in_groups: Mapping[Region, float] = MappingProxyType({}),
 ) -> list[Variant]:
     """Return the variants of a network that no other beats, the fastest and largest first.
 
     ``times`` of row operators, ``piece_seconds`` of the program's pieces. ``in_groups``: bottlenecks in
     groups of channels, and how long they take; inf: nobody knows, longer than whole.
-    ``reach``: of regions, in operators for each row.
     ``most_arena``: only what needs so many bytes of arena and scratch at most, or the least of those if
     nothing does. Deterministic.
     """
@@ -91,7 +89,7 @@ def find_variants(
     ]
     # Sketches are many: all take what they need of each before the next ones are made.
     times = KnownTimes(times)
-    for end, found in searches[0].walk(times, most_steps, reach):
+    for end, found in searches[0].walk(times, most_steps):
         for search in searches:
             search.regions.take(end, found)
     worth = _worth(searches, in_groups, piece_seconds)
@@ -158,15 +156,14 @@ class _Search:
         self._graphs_of: dict[range, frozenset[int]] = {}
         self._most_arena = self._whole.most if limit is None else limit.arena_bytes
 
-    def walk(
-        self, times: RowTimes, most_steps: int, reach: float
-    ) -> Iterator[tuple[int, list[Sketch]]]:
+    def walk(self, times: RowTimes, most_steps: int) -> Iterator[tuple[int, list[Sketch]]]:
         """Yield regions by the place where they end, those that divide most first; take them at once.
 
         Until so many operators were walked over.
         """
         network, ends = self._network, self.regions.ends()
         steps = 0
+        reach = _REACH if most_steps > QUICK_STEPS else inf
         for ends_now, far in ((ends[:_FIRST_ENDS], inf), (ends[_FIRST_ENDS:], reach)):
             largest = self._useful_weights()
             for end in ends_now:
