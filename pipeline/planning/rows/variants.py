@@ -33,8 +33,8 @@ from pipeline.program.stopping import tell
 QUICK_STEPS, ALL_STEPS = 9_000, 120_000
 _ROWS = (1, 2, 4, 8, 16, 32)
 _FIRST_ENDS = 10
-# A search that takes its time looks at more ends, but then at regions of so many operators for each row that
-# they make: strips of more are soon as large as the whole values.
+# A search that takes its time looks at more ends, but then at regions of so many operators for each row
+# that they make: strips of more are soon as large as the whole values.
 _REACH = 1.0
 # A byte of bindings as seconds: nothing for the fastest ways, so much that few are bound for the smallest.
 _SECONDS_A_BYTE = (0.0, 2e-8, 1e-6)
