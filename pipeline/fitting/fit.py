@@ -97,24 +97,21 @@ def _streaming(
 
 
 def _searched(tried: Tried, wanted: Wanted) -> Fitted:
-    fitted = replace(_found(tried, wanted), thorough=wanted.thorough)
-    check(tried.program, fitted, wanted)
-    return fitted
-
-
-def _found(tried: Tried, wanted: Wanted) -> Fitted:
     program, architecture, profile = tried.program, tried.architecture, tried.profile
     if wanted.ring_bytes is not None:
         choice = Choice(wanted.ring_bytes, ahead=architecture.ahead)
         plan = make_plan(program, architecture, choice=choice)
-        return with_joined(program, Fitted(plan), profile)
-    if wanted.least:
-        return Within(tried, wanted).least()
-    if wanted.delay_seconds is not None:
-        return Within(tried, wanted).in_time()
-    if wanted.total_bytes is not None or wanted.arena_bytes is not None:
-        return Within(tried, wanted).fastest()
-    return with_joined(program, plan_weights(tried, wanted.weight_bytes), profile)
+        found = with_joined(program, Fitted(plan), profile)
+    elif wanted.least:
+        found = Within(tried, wanted).least()
+    elif wanted.delay_seconds is not None:
+        found = Within(tried, wanted).in_time()
+    elif wanted.total_bytes is not None or wanted.arena_bytes is not None:
+        found = Within(tried, wanted).fastest()
+    else:
+        found = with_joined(program, plan_weights(tried, wanted.weight_bytes), profile)
+    check(program, found, wanted)
+    return replace(found, thorough=wanted.thorough)
 
 
 def _again(
