@@ -58,13 +58,11 @@ class Within:
 
     @cached_property  # nothing measured is asked for the least
     def _variants(self) -> tuple[Variant, ...]:
-        return self._found(self._wanted, self._profile)
+        return self._found(self._wanted.steps, self._profile)
 
-    def _found(self, wanted: Wanted, profile: Profile | None) -> tuple[Variant, ...]:
-        # What nobody measured is estimated, and estimates are not worth a long search.
-        steps = QUICK_STEPS if profile is None else wanted.steps
-        architecture = self._tried.architecture
-        return row_variants(self._program, architecture, profile, steps, wanted.arena_bytes)
+    def _found(self, steps: int, profile: Profile | None) -> tuple[Variant, ...]:
+        architecture, limit = self._tried.architecture, self._wanted.arena_bytes
+        return row_variants(self._program, architecture, profile, steps, limit)
 
     def least(self) -> Fitted:
         """Return the plan of the least memory that is known.
@@ -72,7 +70,7 @@ class Within:
         Nobody's times decide on it, nor how long a search may take: budgets are named to users when nothing
         is measured yet, and hold whatever is asked later.
         """
-        untimed = self._found(self._wanted, None) if self._knows_rows else self._variants
+        untimed = self._found(QUICK_STEPS, None) if self._knows_rows else self._variants
         tried = sorted(untimed, key=self._promised)[:_TRIED]
         plan = min(self._smallest(tried), key=self._excess)
         # The same regions may take less with other chunks.
