@@ -6,7 +6,7 @@ What they are made of is in ``records/``. Checks that need the files beside it l
 import json
 import re
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from pydantic import BaseModel, ConfigDict, PositiveInt
 
@@ -31,7 +31,46 @@ _OPENED = b"{\n"
 _CHECKSUM = re.compile(rb'\{\n"checksum": "([0-9a-f]{16})",\n')
 
 
-class Manifest(BaseModel):
+class _Described(Protocol):
+    """What says the layers, weights and inputs of a network."""
+
+    @property
+    def layers(self) -> tuple[Layer, ...]: ...
+    @property
+    def spans(self) -> tuple[Span, ...]: ...
+    @property
+    def inputs(self) -> tuple[Port, ...]: ...
+
+
+class Measures:
+    """What follows from the layers, weights and inputs of a network, or of a part of it."""
+
+    @property
+    def required_inputs(self: _Described) -> tuple[Port, ...]:
+        """The inputs that have no default."""
+        return tuple(port for port in self.inputs if port.default is None)
+
+    @property
+    def weight_bytes(self: _Described) -> int:
+        """Sum of the layers' weights, without padding."""
+        return sum(layer.weight_bytes for layer in self.layers)
+
+    @property
+    def expands(self: _Described) -> bool:
+        """Whether weights are stored otherwise than kernels read them."""
+        return any(span.stored is not None for span in self.spans)
+
+    @property
+    def largest_layer_bytes(self: _Described) -> int:
+        return max((layer.weight_bytes for layer in self.layers), default=0)
+
+    @property
+    def largest_chunk_bytes(self: _Described) -> int:
+        """The longest streamed span: the smallest ring that can run it."""
+        return max((span.length for span in self.spans if not span.resident), default=0)
+
+
+class Manifest(Measures, BaseModel):
     """See docs/pack-format.md. ``pieces`` are the finest; models/packs/joining.py joins them.
 
     ``least_chunk_bytes``: what ``largest_chunk_bytes`` would be with the smallest --chunk. ``store``: what
@@ -73,33 +112,9 @@ class Manifest(BaseModel):
     store: Store = "fp32"
 
     @property
-    def required_inputs(self) -> tuple[Port, ...]:
-        """The inputs that have no default."""
-        return tuple(port for port in self.inputs if port.default is None)
-
-    @property
-    def weight_bytes(self) -> int:
-        """Sum of the layers' weights, without padding."""
-        return sum(layer.weight_bytes for layer in self.layers)
-
-    @property
-    def expands(self) -> bool:
-        """Whether weights are stored otherwise than kernels read them."""
-        return any(span.stored is not None for span in self.spans)
-
-    @property
     def resident_pieces(self) -> list[Resident]:
         """What is not streamed."""
         return [piece.resident for piece in self.pieces if piece.resident is not None]
-
-    @property
-    def largest_layer_bytes(self) -> int:
-        return max((layer.weight_bytes for layer in self.layers), default=0)
-
-    @property
-    def largest_chunk_bytes(self) -> int:
-        """The longest streamed span: the smallest ring that can run this pack."""
-        return max((span.length for span in self.spans if not span.resident), default=0)
 
 
 def read_manifest(text: bytes) -> Manifest:

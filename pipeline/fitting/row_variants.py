@@ -210,7 +210,7 @@ def _step_seconds(program: Program, plan: Plan) -> Iterator[float]:
         for region in regions_of(plan.steps)
         for seconds in phase_seconds(network, region.plan, times)
     )
-    finest = list(piece_seconds(program))
+    finest = piece_seconds(program)
     inside = {piece for region in plan.choice.regions for piece in region.pieces}
     limit = chunk_limit(program, plan.architecture, plan.choice)
     chosen = choose_pieces(program, limit, plan.choice.later_chunks)

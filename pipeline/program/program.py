@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from models.network.operators.quantised import Quantised
 from models.packs.checksum import checksum
+from models.packs.manifest import Measures
 from models.packs.pack import Pack
 from models.packs.records.bottlenecks import Bottleneck
 from models.packs.records.pieces import Alternative, GraphRange, Layer, Piece, Value
@@ -26,7 +27,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Program:
+class Program(Measures):
     """The network of ``pack``, or a part of it.
 
     ``pieces`` and the joined ones of ``alternatives`` say what runs them (decided.py); ``row_chains`` says
@@ -114,34 +115,10 @@ class Program:
     def least_chunk_bytes(self) -> int:
         return self.pack.manifest.least_chunk_bytes
 
-    @property
-    def required_inputs(self) -> tuple[Port, ...]:
-        """The inputs that have no default."""
-        return tuple(port for port in self.inputs if port.default is None)
-
     def defaults(self) -> dict[str, NDArray[Any]]:
         """Return what the inputs hold that a request leaves out."""
         arrays = ((port.name, port.default_array()) for port in self.inputs)
         return {name: array for name, array in arrays if array is not None}
-
-    @property
-    def weight_bytes(self) -> int:
-        """Sum of the layers' weights, without padding."""
-        return sum(layer.weight_bytes for layer in self.layers)
-
-    @property
-    def expands(self) -> bool:
-        """Whether weights are stored otherwise than kernels read them."""
-        return any(span.stored is not None for span in self.spans)
-
-    @property
-    def largest_layer_bytes(self) -> int:
-        return max((layer.weight_bytes for layer in self.layers), default=0)
-
-    @property
-    def largest_chunk_bytes(self) -> int:
-        """The longest streamed span: the smallest ring that can run it."""
-        return max((span.length for span in self.spans if not span.resident), default=0)
 
 
 def program_checksum(program: Program) -> str:

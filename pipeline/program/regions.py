@@ -10,16 +10,22 @@ Where a region makes a value of the same form as one that nobody reads after it,
 rows of the old one are then *loaded*, once, before rows of the new one take their place (loading.py).
 """
 
+from collections.abc import Callable
 from functools import partial
+from typing import TypeVar
 
-from pipeline.program.boxes.plan import planned
+from pipeline.program.boxes.layout import Keeping, Layout
+from pipeline.program.boxes.phases import Phases
 from pipeline.program.boxes.rows import RowStretch, kept_between_phases
 from pipeline.program.boxes.store import kept_between_tiles
+from pipeline.program.boxes.stretch import Stretch
 from pipeline.program.boxes.tiles import TileStretch
 from pipeline.program.channels.plan import plan_channels
 from pipeline.program.cuts import Boxes, Channels, Region, RegionError
-from pipeline.program.region_plan import RegionPlan
+from pipeline.program.region_plan import RegionPlan, with_equal_as_one
 from pipeline.program.row_network import RowNetwork
+
+_Cut = TypeVar("_Cut", bound=Stretch)
 
 
 def plan_region(network: RowNetwork, region: Region) -> RegionPlan:
@@ -36,16 +42,33 @@ def plan_region(network: RowNetwork, region: Region) -> RegionPlan:
     if operators is None:
         raise RegionError(f"pieces {region.first_piece} to {region.end_piece} do not run on rows")
     if isinstance(cut, Boxes):
-        return planned(TileStretch(network, region, operators, cut), kept_between_tiles)
-    plan = planned(
+        return _planned(TileStretch(network, region, operators, cut), kept_between_tiles)
+    plan = _planned(
         RowStretch(network, region, operators, cut.rows, saving=True), kept_between_phases
     )
     if not plan.over:
         return plan
-    other = planned(
+    other = _planned(
         RowStretch(network, region, operators, cut.rows, saving=False), kept_between_phases
     )
     return min(other, plan, key=partial(_size, network))
+
+
+def _planned(stretch: _Cut, keeping: Callable[[_Cut, Layout], Keeping]) -> RegionPlan:
+    """Plan ``stretch``, whose phases keep for later ones what ``keeping`` says."""
+    layout = Layout(stretch)
+    happening = Phases(stretch, layout, keeping(stretch, layout))
+    phases = with_equal_as_one(map(happening.phase, range(stretch.phases)))
+    return RegionPlan(
+        stretch.region,
+        stretch.operators,
+        len(stretch.operators),
+        layout.strips.built(),
+        phases,
+        stretch.outside,
+        stretch.written,
+        stretch.over,
+    )
 
 
 def _size(network: RowNetwork, plan: RegionPlan) -> int:
