@@ -1,6 +1,6 @@
 """The machine that a pack is compiled for.
 
-On a CPU blocked weight layouts depend on the instruction set. A pack for CUDA has plain layouts, and its
+On a CPU blocked weight layouts depend on the instruction set; plain ones run anywhere. A pack for CUDA has plain layouts, and its
 kernels are compiled from source where it is loaded: its compute capability is what it is meant for, nothing
 that is in it.
 """
@@ -20,6 +20,8 @@ _BLOCKS = {"avx512": 16, "avx2": 8, "avx": 8}
 #: The name of the machine that compiles, whatever its instruction set.
 CPU = "cpu"
 _CUDA = re.compile(r"cuda-sm([1-9][0-9]{1,2})")
+# CPUs of which ONNX Runtime has no blocked layout: a pack for one of them runs on any CPU.
+_PLAIN = ("aarch64-generic", "x86_64-sse2")
 # Compute capabilities, times ten.
 _LEAST_CAPABILITY, _MOST_CAPABILITY = 70, 129
 
@@ -42,15 +44,18 @@ class Target(BaseModel):
     def runs_on(self, host: "Target", recompile: bool = False) -> bool:
         """Return whether packs for this target run on ``host``; library versions may differ.
 
-        ``recompile``: kernels are compiled for ``host``, so that another compute capability will do.
+        Plain layouts are the same on all CPUs. ``recompile``: kernels are compiled for ``host``, so that
+        another compute capability will do.
         """
+        if self.block == 1 and self.capability is None:
+            return host.capability is None
         if recompile and None not in (self.capability, host.capability):
             return self.block == host.block
         return (self.isa, self.block) == (host.isa, host.block)
 
 
 def named_target(name: str) -> Target:
-    """Return the target called ``name``: "cpu" or this machine's own name, or "cuda-sm72" and the like.
+    """Return the target called ``name``: "cpu" or this machine's own name, "aarch64-generic", "cuda-sm72".
 
     Raises:
         ModelError: there is none, or this machine cannot compile for it; the message lists what it can.
@@ -58,11 +63,13 @@ def named_target(name: str) -> Target:
     host = host_target()
     if name in (CPU, host.isa):
         return host
+    if name in _PLAIN:
+        return Target(isa=name, block=1, onnxruntime=host.onnxruntime)
     found = _CUDA.fullmatch(name)
     if found is None or not _LEAST_CAPABILITY <= int(found[1]) <= _MOST_CAPABILITY:
         raise ModelError(
-            f"cannot compile for {name!r}; there are {CPU} ({host.isa}, this machine) and "
-            f"cuda-sm{_LEAST_CAPABILITY} to cuda-sm{_MOST_CAPABILITY} (compute capability, e.g. "
+            f"cannot compile for {name!r}; there are {CPU} ({host.isa}, this machine), "
+            f"{' and '.join(_PLAIN)} (any CPU, in plain layouts), and cuda-sm{_LEAST_CAPABILITY} to cuda-sm{_MOST_CAPABILITY} (compute capability, e.g. "
             "cuda-sm72)"
         )
     return cuda_target(int(found[1]))

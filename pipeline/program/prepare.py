@@ -9,6 +9,7 @@ from typing import Protocol, TypeVar
 
 from models.packs.pack import Pack
 from models.packs.records.pieces import Alternative, Joined, Piece
+from models.packs.records.rows import RowOperator
 from models.packs.unrolling import unrolled_bytes
 from models.runtime.joined_graphs import is_one
 from pipeline.program.choice import every_piece
@@ -68,7 +69,14 @@ def _with_threads(program: Program, threads: int) -> Program:
             return item
         return replace(item, scratch_bytes=unrolled_bytes(item.unrolled, threads))
 
-    return _changed(program, fit, fit)
+    def on_rows(item: RowOperator) -> RowOperator:
+        if item.unrolled is None:
+            return item
+        segments = min(item.unrolled.segments, threads)
+        return replace(item, unrolled=replace(item.unrolled, segments=segments))
+
+    rows = tuple(map(on_rows, program.row_operators))
+    return replace(_changed(program, fit, fit), row_operators=rows)
 
 
 def _with_joins(program: Program, joins: Callable[[bytes], bool]) -> Program:

@@ -14,6 +14,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
+import numpy as np
+
+from models.packs.unrolling import unrolled_by_rows
+
 from pipeline.program.boxes.layout import Keeping, Layout
 from pipeline.program.boxes.phases import Phases
 from pipeline.program.boxes.rows import RowStretch, kept_between_phases
@@ -68,7 +72,19 @@ def _planned(stretch: _Cut, keeping: Callable[[_Cut, Layout], Keeping]) -> Regio
         stretch.outside,
         stretch.written,
         stretch.over,
+        scratch_bytes=_scratch_bytes(stretch),
     )
+
+
+def _scratch_bytes(stretch: Stretch) -> int:
+    """Return the most that the kernel of any operator allocates in any phase."""
+    most = 0
+    for item in stretch.items:
+        if item.unrolled is not None:
+            boxes = stretch.inside[item.output].boxes
+            pixels = np.array([box.pixels for made in boxes for box in made], np.int64)
+            most = max(most, int(unrolled_by_rows(item.unrolled, pixels).max(initial=0)))
+    return most
 
 
 def _size(network: RowNetwork, plan: RegionPlan) -> int:

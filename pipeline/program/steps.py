@@ -73,7 +73,7 @@ class Phase:
 
     @property
     def scratch_bytes(self) -> int:
-        """Return what a gate's kernel allocates; those of the blocked layout and of elements nothing."""
+        """Return what plain convolutions and gates allocate; the blocked layout and elements nothing."""
         return self.region.plan.scratch_bytes
 
 

@@ -14,9 +14,9 @@ from types import MappingProxyType
 import onnx
 
 from models.compiler.analysis.fused import Fused
-from models.compiler.analysis.graph import NCHWC_DOMAIN, Graph
+from models.compiler.analysis.graph import Graph
 from models.graphs.nodes import attributes, reads
-from models.network.operators.convolution import ADDEND
+from models.network.operators.convolution import ADDEND, CONVOLUTIONS
 from models.network.operators.elements import IN_PLACE
 from models.network.operators.movement import RESHAPES
 
@@ -88,9 +88,9 @@ def _joins_in_place(
 def written_over(graph: Graph, node: onnx.NodeProto) -> list[str]:
     """Return the values that the result of ``node`` may lie over: it writes no element that it still reads.
 
-    That is what a blocked convolution adds, and all that an operator on elements reads.
+    That is what a convolution adds, and all that an operator on elements reads.
     """
-    if node.domain == NCHWC_DOMAIN and node.op_type == "Conv":
+    if node.op_type in CONVOLUTIONS:
         # Of what it convolves it reads elements again.
         return [name for name in node.input[ADDEND:] if name not in node.input[:ADDEND]]
     operands = [name for name in reads(node) if name in graph.values]
@@ -115,7 +115,7 @@ class Write:
 
 
 def _sums(graph: Graph, fused: Fused) -> Iterator[Write]:
-    """Yield what blocked convolutions write over what they add, and fused pieces."""
+    """Yield what convolutions write over what they add, and fused pieces."""
     for index, node in enumerate(graph.nodes):
         own = fused.get(index)
         if own is not None and own.residual is not None:
@@ -123,7 +123,7 @@ def _sums(graph: Graph, fused: Fused) -> Iterator[Write]:
             times = Counter(name for inner in nodes for name in reads(inner))
             added = [own.residual] if times[own.residual] == 1 else []
             yield Write(nodes[-1].output[0], added, times, own.end)
-        if node.domain == NCHWC_DOMAIN and graph.region(index) is None:
+        if node.op_type in CONVOLUTIONS and graph.region(index) is None:
             yield Write(node.output[0], written_over(graph, node), node.input, index + 1)
 
 

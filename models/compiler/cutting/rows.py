@@ -7,8 +7,9 @@ and operators on elements are here: their kernels add up each output by itself, 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+import numpy as np
 import onnx
 from onnx import helper
 
@@ -17,15 +18,18 @@ from models.compiler.analysis.graph import NCHWC_DOMAIN, PLAIN_DOMAINS, Graph
 from models.compiler.cutting.row_layouts import RowLayouts, planes_of, taken
 from models.graphs.nodes import attributes, made, with_attributes
 from models.network.fields import stretches
-from models.network.operators.convolution import ADDEND
+from models.network.operators.convolution import ADDEND, CONVOLUTIONS
 from models.network.operators.elements import POINTWISE, UNEVEN
 from models.network.operators.reading import BatchNorm, Convolution, Pool, Resize
 from models.network.windows import SAME, Window
-from models.packs.records.rows import Outside
+from models.packs.records.rows import Outside, UnrolledRows
+from models.packs.unrolling import SHARING_THREADS
 
 POOLS = ("MaxPool", "AveragePool")
 #: Outside of the blocked layout, where channels are planes.
-_PLAIN = frozenset((*POOLS, "DepthToSpace", "Slice", "SpaceToDepth", "Transpose"))
+_PLAIN = frozenset(
+    (*CONVOLUTIONS, *POOLS, "DepthToSpace", "Resize", "Slice", "SpaceToDepth", "Transpose", "Upsample")
+)
 _ROWS, _COLUMNS = 2, 3
 Windowed = Convolution | Pool
 
@@ -36,6 +40,7 @@ class RowNode:
 
     ``inputs``: values and the rows of them that it needs, in the order of its graph; then ``weights``.
     ``fill``: what lies outside of the inputs.
+    ``unrolled``: what its kernel allocates.
     ``node``: as it is on rows, without padding of its own; None: nothing is computed, each of ``outputs``
     is planes of ``inputs``, ``parts`` says which: name, first plane and how many.
     """
@@ -48,6 +53,7 @@ class RowNode:
     weights: tuple[str, ...] = ()
     fill: Outside = "zero"
     in_place: int | None = None
+    unrolled: UnrolledRows | None = None
 
 
 @dataclass
@@ -62,9 +68,8 @@ class RowGraph:
 def find_rows(graph: Graph, block: int) -> RowGraph:
     """Return what of ``graph`` can run on rows; ``block``: channels in a block, 1: that is not known."""
     finder = _Finder(graph, block)
-    if block > 1:
-        for index in range(len(graph.nodes)):
-            finder.look(index)
+    for index in range(len(graph.nodes)):
+        finder.look(index)
     return finder.found
 
 
@@ -143,8 +148,10 @@ class _Finder:
             return self._planes(index, node)
         if not (self._layouts.has_rows(source) and self._layouts.has_rows(result)):
             return None
-        if node.op_type in POOLS:
+        if node.op_type in (*CONVOLUTIONS, *POOLS):
             return self._windowed(index, node)
+        if node.op_type in ("Resize", "Upsample"):
+            return self._upsampled(index, node)
         size = attributes(node)["blocksize"]
         down = node.op_type == "SpaceToDepth"
         window = Window(kernel=size, stride=size) if down else Window(factor=size)
@@ -219,7 +226,8 @@ class _Finder:
             return None
         across = operator.windows.axes[1]
         beside = padded(node, [0, across.before, 0, across.behind])
-        return self._made(index, beside, inputs, len(inputs) - 1 or None, fill_of(operator))
+        row = self._made(index, beside, inputs, len(inputs) - 1 or None, fill_of(operator))
+        return replace(row, unrolled=_unrolled(node, operator))
 
     def _upsampled(self, index: int, node: onnx.NodeProto) -> RowNode | None:
         operator = self._graph.operator(node)
@@ -246,6 +254,17 @@ class _Finder:
             fill=fill,
             in_place=in_place,
         )
+
+
+def _unrolled(node: onnx.NodeProto, operator: Windowed) -> UnrolledRows | None:
+    """Return what a convolution outside of the blocked layout unrolls; None: it is none such."""
+    if node.domain == NCHWC_DOMAIN or not isinstance(operator, Convolution) or operator.is_pointwise:
+        return None
+    return UnrolledRows(
+        pixel_bytes=operator.depth * np.dtype(operator.x.dtype).itemsize,
+        filters=operator.filters // operator.groups,
+        segments=max(SHARING_THREADS, operator.groups),
+    )
 
 
 def window_of(operator: Windowed, axis: int) -> Window | None:

@@ -12,7 +12,7 @@ from models.compiler.analysis.slices import CutPiece
 from models.compiler.cutting.cut import inner_bytes, inner_values
 from models.compiler.cutting.resident import known_bytes
 from models.graphs.nodes import all_graphs, attributes, made, reads, subgraphs
-from models.network.operators.convolution import CONVOLUTIONS
+from models.network.operators.convolution import CONVOLUTIONS, Convolution
 from models.packs.records.pieces import Unrolled
 from models.packs.unrolling import SHARING_THREADS, unrolled_bytes
 from models.runtime.sessions import use_threads
@@ -86,7 +86,8 @@ def _made_bytes(graph: Graph, piece: CutPiece) -> int:
 def _unrolled(graph: Graph, piece: CutPiece) -> Unrolled:
     """Bound the unrolled buffers of convolutions outside the blocked layout, and what other kernels copy.
 
-    MlasConvPrepare unrolls the input of a convolution; a transposed one is computed unrolled and folded.
+    MlasConvPrepare unrolls the input of a convolution, all of it where it has fewer pixels than filters; a
+    transposed one is computed unrolled and folded.
     """
     largest = segments = 0
     for index in range(piece.first_node, piece.end_node):
@@ -104,13 +105,14 @@ def _unrolled(graph: Graph, piece: CutPiece) -> Unrolled:
             largest = max(largest, 4 * math.prod(shape[1:]) * pixels)
         if node.op_type not in CONVOLUTIONS:
             continue
-        kernel = math.prod(shape[1:])
-        pixels = math.prod(graph.values[node.output[0]].shape[2:])
-        pointwise = math.prod(shape[2:]) == 1
-        whole = 0 if pointwise else 4 * kernel * pixels
-        largest = max(largest, whole)
         images, channels = graph.values[node.input[0]].shape[:2]
-        images *= channels // shape[1]  # of a group
+        groups = channels // shape[1]
+        operator = graph.operator(node)
+        pointwise = isinstance(operator, Convolution) and operator.is_pointwise
+        pixels = math.prod(graph.values[node.output[0]].shape[2:])
+        if pixels < shape[0] // groups and not pointwise:
+            largest = max(largest, 4 * math.prod(shape[1:]) * pixels)
+        images *= groups
         segments = max(segments, SHARING_THREADS, images)
     return Unrolled(beside_bytes=_made_bytes(graph, piece), whole_bytes=largest, segments=segments)
 

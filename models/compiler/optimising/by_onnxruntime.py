@@ -55,7 +55,7 @@ def optimised_file(
 ) -> Path:
     """Let ONNX Runtime rewrite ``source`` as ``result``; ``source`` is removed.
 
-    ``without``: the one of its optimisers that does nothing.
+    ``without``: those of its optimisers that do nothing, with semicolons between.
     """
     options = session_options(optimise=True)
     options.graph_optimization_level = level

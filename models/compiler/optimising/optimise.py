@@ -62,6 +62,8 @@ from models.runtime.heap import trim_heap
 from models.runtime.sessions import SessionError, reason
 
 _Level = ort.GraphOptimizationLevel
+#: The optimiser that makes ONNX Runtime's blocked layout.
+BLOCKS_CHANNELS = "NchwcTransformer"
 
 
 def optimise(
@@ -103,8 +105,8 @@ def optimise(
     result, dequantised = _without_integers(result, path, target)
     progress("optimise", f"for {target.isa}")
     level = _Level.ORT_ENABLE_ALL if for_cpu else _Level.ORT_ENABLE_BASIC
-    without = QUANTISES_WEIGHTS if dequantised else ""
-    result = optimised_file(result, folder / "optimised.onnx", level, path, without)
+    without = [QUANTISES_WEIGHTS] * bool(dequantised) + [BLOCKS_CHANNELS] * (block == 1)
+    result = optimised_file(result, folder / "optimised.onnx", level, path, ";".join(without))
     optimised = onnx.load(result, load_external_data=False)
     move_out(optimised)
     tensors = take_tensors(optimised, folder)

@@ -234,6 +234,7 @@ class RowDescriber:
             output=self._numbers[row.outputs[0]],
             in_place=row.in_place,
             elementwise=self.programs.row_operator(row),
+            unrolled=row.unrolled,
         )
 
     def _weight(self, name: str, span: int | None) -> Operand:

@@ -64,13 +64,26 @@ class RowInput(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class UnrolledRows(Record):
+    """What a plain convolution unrolls on rows (models/packs/unrolling.py).
+
+    ``pixel_bytes`` for each pixel that it makes, where it makes fewer than ``filters`` at once; else a
+    segment for each of up to ``segments`` threads.
+    """
+
+    pixel_bytes: PositiveInt
+    filters: PositiveInt
+    segments: PositiveInt
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RowOperator(Record):
     """An operator that makes any rows of ``output`` from rows of ``inputs`` and all of ``weights``.
 
     ``graph`` takes them in this order. It belongs to the pieces [first_piece, end_piece), which make the
     whole with the same bits. ``in_place``: an input whose memory the output may be.
     ``elementwise``: what it computes of inputs, then weights, in all of the pieces and row operators that
-    make the same, or in none.
+    make the same, or in none. ``unrolled``: what its kernel allocates while it runs; None: nothing.
     """
 
     graph: Count
@@ -81,6 +94,7 @@ class RowOperator(Record):
     output: Count
     in_place: Count | None = None
     elementwise: Annotated[Elementwise, Shared] | None = None
+    unrolled: Annotated[UnrolledRows, Shared] | None = None
 
     @property
     def unit(self) -> int:
