@@ -175,7 +175,7 @@ def _write_pack(
     values = value_records(graph, parts.aliases)
     index = {value.name: position for position, value in enumerate(values)}
     sizes = Sizes(graph, measure)
-    programs = ProgramDescriber(parts)
+    programs = ProgramDescriber(parts, on_gpu=target.capability is not None)
     quantised = QuantisedDescriber(parts, target)
     describer = PieceDescriber(parts, layout, index, sizes, programs, quantised)
     rows = RowDescriber(parts, layout, index, programs)

@@ -26,8 +26,6 @@ def check_rows(path: Path, manifest: Manifest) -> None:
     Raises:
         PackError: something in them cannot be; the message names the field.
     """
-    if manifest.row_operators and manifest.target.capability is not None:
-        raise PackError(f"{path}: row_operators: a GPU runs whole tensors")
     writers = writers_of(manifest)
     for number, value in enumerate(manifest.row_values):
         _check_value(f"{path}: row_values.{number}", manifest, value)

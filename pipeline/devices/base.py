@@ -2,9 +2,12 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 from weakref import WeakValueDictionary
+
+import numpy as np
 
 from models.network.operators.quantised import Quantised
 from models.packs.records.programs import ElementProgram
@@ -41,6 +44,24 @@ class KernelError(DeviceError):
 
 class DeviceLostError(KernelError):
     """The device failed in a way that no kernel of this process survives: it must be restarted."""
+
+
+class Block(NamedTuple):
+    """Some elements of some rows of some planes of ``array``, [planes, rows, elements], in device memory."""
+
+    array: Any
+    planes: range
+    rows: range
+    elements: range
+
+    @property
+    def part(self) -> Any:
+        """Return it of an array of the host, as a view."""
+        return self.array[
+            self.planes.start : self.planes.stop,
+            self.rows.start : self.rows.stop,
+            self.elements.start : self.elements.stop,
+        ]
 
 
 class Kernel(ABC):
@@ -186,6 +207,15 @@ class Device(ABC):
             DeviceError: it cannot be loaded here.
         """
         raise DeviceError(f"the {self.name} device joins no pieces")
+
+    def copier(self, source: Block, target: Block) -> Launch:
+        """Return what copies ``source`` to ``target``, floats of 32 bits; they do not overlap."""
+        # A function of its own would take twice the memory: a plan may have thousands.
+        return partial(np.copyto, target.part, source.part)
+
+    def filler(self, target: Block, number: float) -> Launch:
+        """Return what writes ``number`` to all of ``target``, floats of 32 bits."""
+        return partial(target.part.fill, number)
 
     def adapt(self, architecture: Architecture) -> Architecture:
         """Return ``architecture`` as this device runs it."""

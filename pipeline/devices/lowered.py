@@ -36,11 +36,17 @@ def cuda_kernels(graph: bytes) -> Kernels:
         return Kernels((), str(exc))
 
 
-def cuda_scratch(graph: bytes) -> int | None:
-    """Return a bound on the scratch of a serialised piece on any CUDA device; None: it runs on the CPU."""
-    from pipeline.devices.cuda.lowering import NotCoveredError, Settings, lower
+def cuda_scratch(graph: bytes, on_rows: bool = False) -> int | None:
+    """Return a bound on the scratch of a serialised piece on any CUDA device; None: it runs on the CPU.
 
+    ``on_rows``: by the algorithms that row operators take, whose own graphs need no scratch.
+    """
+    from pipeline.devices.cuda.lowering import NotCoveredError, Settings, is_sized, lower
+
+    if not is_sized(graph):
+        return 0  # a row operator
     try:
-        return max(lower(graph, Settings(count)).inner_bytes for count in _MULTIPROCESSORS)
+        each = (Settings(count, scratch=not on_rows) for count in _MULTIPROCESSORS)
+        return max(lower(graph, settings).inner_bytes for settings in each)
     except NotCoveredError:
         return None

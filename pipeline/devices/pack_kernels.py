@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from models.packs.records.pieces import Piece
 from models.packs.records.programs import ElementProgram, Elementwise
-from pipeline.devices.base import Device, DeviceError, Launch, OwnKernels
+from pipeline.devices.base import Block, Device, DeviceError, Launch, OwnKernels
 from pipeline.devices.memory import Memory
 from pipeline.program.decided import ChainPiece, NativePiece
 from pipeline.program.program import Program
@@ -116,6 +116,14 @@ class PackKernels:
             item = self._program.row_operators[number]
             return self._in_one_pass(item.elementwise, inputs, [output])
         return self._device.load(self._graphs[graph]).bind(inputs, [output])
+
+    def copy(self, source: Block, target: Block) -> Launch:
+        """Return what copies rows."""
+        return self._device.copier(source, target)
+
+    def fill(self, target: Block, number: float) -> Launch:
+        """Return what writes ``number`` to rows."""
+        return self._device.filler(target, number)
 
     def graphs(self, parts: Sequence[Part]) -> Launch:
         """Return what runs graphs one after the other, as one kernel where the device can.

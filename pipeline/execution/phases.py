@@ -9,10 +9,9 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from models.packs.records.rows import RowValue
-from pipeline.devices.base import KernelError, Launch
+from pipeline.devices.base import Block, KernelError, Launch
 from pipeline.devices.pack_kernels import PackKernels, Part
 from pipeline.execution.lane_memory import LaneMemory
 from pipeline.program.program import Program
@@ -77,9 +76,8 @@ class PhaseBinder:
             case Move(source, target):
                 return self._move(source, target)
             case Fill(target, lowest):
-                rows = self._rows(target)
-                number = np.finfo(rows.dtype).min if lowest else 0
-                return lambda: rows.fill(number)
+                number = float(np.finfo(_DTYPE).min) if lowest else 0.0
+                return self._kernels.fill(self._rows(target), number)
             case Call():
                 return self._call(action)
             case Gather():
@@ -127,30 +125,29 @@ class PhaseBinder:
         rows = self._rows(target)
         given = None if source.strip is not None else self._memory.given(self._value(source).value)
         if given is None:
-            taken = self._rows(source)
-            return partial(np.copyto, rows, taken)  # takes half the memory of a function
-        return lambda: given.put_rows(rows, source.first_plane, source.first_row)
+            return self._kernels.copy(self._rows(source), rows)
+        held = rows.part
+        return lambda: given.put_rows(held, source.first_plane, source.first_row)
 
     def _value(self, area: Area) -> RowValue:
         return self._program.row_values[area.row_value]
 
-    def _rows(self, area: Area) -> NDArray[Any]:
-        """Return ``area`` as [planes, rows, elements]."""
+    def _rows(self, area: Area) -> Block:
+        """Return where ``area`` lies."""
         value = self._value(area)
         column = value.row_bytes // value.shape[3] // _DTYPE.itemsize
         shape = (area.first_plane + area.planes, area.held_rows, area.held_columns * column)
-        held: NDArray[Any] = self._memory.arena.array(self._start(area), _DTYPE.name, shape)
-        return held[
-            area.first_plane :,
-            area.first_row : area.first_row + area.rows,
-            area.first_column * column : (area.first_column + area.columns) * column,
-        ]
+        return Block(
+            self._memory.arena.array(self._start(area), _DTYPE.name, shape),
+            range(area.first_plane, shape[0]),
+            range(area.first_row, area.first_row + area.rows),
+            range(area.first_column * column, (area.first_column + area.columns) * column),
+        )
 
-    def _strip(self, area: Area) -> NDArray[Any]:
+    def _strip(self, area: Area) -> Any:
         """Return a whole strip as kernels have it: [1, channels, rows, width]."""
         shape = strip_shape(self._program, area)
-        array: NDArray[Any] = self._memory.arena.array(self._start(area), _DTYPE.name, shape)
-        return array
+        return self._memory.arena.array(self._start(area), _DTYPE.name, shape)
 
     def _start(self, area: Area) -> int:
         """Return where in the arena what ``area`` is a part of begins."""

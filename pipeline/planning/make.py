@@ -56,7 +56,8 @@ def make_plan(
     choice = choice or Choice()
     if ring_bytes is not None:
         choice = replace(choice, ring_bytes=ring_bytes)
-    regions = choice.regions if _is_plain(architecture) else tuple(map(_in_ring, choice.regions))
+    into_arena = program.on_host and _is_plain(architecture)
+    regions = choice.regions if into_arena else tuple(map(_in_ring, choice.regions))
     limit = chunk_limit(program, architecture, choice)
     steps = choose_steps(program, limit, regions, choice.later_chunks)
     kept = _resident_spans(program, architecture, choice, steps)

@@ -95,6 +95,14 @@ class Program(Measures):
         return self.pack.manifest.target
 
     @property
+    def on_host(self) -> bool:
+        """Whether kernels compute in the host's own memory.
+
+        Then the disk may write to the arena, and regions take rows of a request's own array.
+        """
+        return self.target.capability is None
+
+    @property
     def files(self) -> dict[str, FileRecord]:
         return self.pack.manifest.files
 

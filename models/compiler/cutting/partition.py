@@ -15,7 +15,7 @@ from models.compiler.cutting.chains import find_chains, place_chains
 from models.compiler.cutting.chunks import alternatives
 from models.compiler.cutting.cut import Cutter, cut
 from models.compiler.cutting.equality import Equality
-from models.compiler.cutting.pieces import serialise, serialise_rows
+from models.compiler.cutting.pieces import serialise, serialise_all_rows, serialise_rows
 from models.compiler.cutting.quantised_groups import edges as quantised_edges
 from models.compiler.cutting.quantised_groups import kept_whole, quantised_groups
 from models.compiler.cutting.resident import resident_piece, serialise_resident
@@ -136,7 +136,7 @@ def partition(
         }
         if not more:
             _add_alternatives(parts, target, fault)
-            _add_rows(parts, target, fault)
+            _add_rows(parts, target, fault, measure)
             _add_bottlenecks(parts, fault)
             return parts
         refused |= more
@@ -166,7 +166,7 @@ def _cut(graph: Graph, target: Target, chunk_bytes: int, measure: Measure) -> Pa
     def on_device(piece: CutPiece) -> bool:
         return measure(serialise(graph, piece, aliases.elided, sized=True)) is not None
 
-    rows = find_rows(graph, target.block) if on_cpu else RowGraph()
+    rows = find_rows(graph, target.block, {} if on_cpu else fused)
     bottlenecks = list(find_bottlenecks(graph, rows, aliases.elided, target.block))
     pieces = cut(
         graph,
@@ -218,12 +218,22 @@ def _add_alternatives(parts: Partition, target: Target, fault: Fault) -> None:
             parts.alternative_graphs.append(numbers)
 
 
-def _add_rows(parts: Partition, target: Target, fault: Fault) -> None:
-    """Add the operators on rows without a ``fault``; a GPU runs whole tensors."""
-    if target.capability is not None:
-        return
-    made = [(row, serialise_rows(parts.graph, row)) for row in parts.rows.nodes]
-    able = {row.index for row, data in made if data is None or fault(data) is None}
+def _add_rows(parts: Partition, target: Target, fault: Fault, measure: Measure) -> None:
+    """Add the operators on rows without a ``fault``; on a GPU those that take no scratch there."""
+    shapes, on_cpu = parts.rows.shapes, target.capability is None
+    made = [
+        (row, serialise_rows(parts.graph, row) if row.nodes else None) for row in parts.rows.nodes
+    ]
+    able = {
+        index
+        for row, data in made
+        if data is None
+        or (
+            fault(data) is None
+            and (on_cpu or measure(serialise_all_rows(parts.graph, row, shapes), True) == 0)
+        )
+        for index in range(row.index, row.index + max(len(row.nodes), 1))
+    }
     # A piece is replaced by all of its nodes or stays as it is.
     apart = {
         index

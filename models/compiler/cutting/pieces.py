@@ -19,6 +19,8 @@ from models.network.node import Value
 #: The lowest IR version that allows initializers outside the inputs and all dtypes in use.
 _IR_VERSION = 9
 _UNSIZED = (UNKNOWN,)
+#: The axis of an image.
+_ROWS = 2
 
 
 def serialise(graph: Graph, piece: CutPiece, elided: frozenset[int], sized: bool = False) -> bytes:
@@ -59,15 +61,26 @@ def constants_of(data: bytes) -> list[int]:
     return found
 
 
-def serialise_rows(graph: Graph, row: RowNode) -> bytes | None:
-    """Return the node of ``row`` as ``serialise`` does, for any number of rows; None: it has none."""
-    if row.node is None:
-        return None
+def serialise_rows(graph: Graph, row: RowNode) -> bytes:
+    """Return the nodes of ``row`` as ``serialise`` does, for any number of rows."""
     four = _UNSIZED * 4
     rows = [port(graph, name, four) for name, _ in row.inputs]
     weights = [port(graph, name) for name in row.weights]
+    return serialise_nodes(graph, row.nodes, [*rows, *weights], [port(graph, row.outputs[0], four)])
+
+
+def serialise_all_rows(graph: Graph, row: RowNode, shapes: Mapping[str, tuple[int, ...]]) -> bytes:
+    """Return the nodes of ``row`` on all rows, padded; ``shapes``: of what they read and make."""
+    output = shapes[row.outputs[0]]
+    rows = []
+    for name, window in row.inputs:
+        first, end = window.needed(0, output[_ROWS])
+        rows.append(
+            port(graph, name, (*shapes[name][:_ROWS], end - first, *shapes[name][_ROWS + 1 :]))
+        )
+    weights = [port(graph, name, graph.array(name).shape) for name in row.weights]
     return serialise_nodes(
-        graph, [row.node], [*rows, *weights], [port(graph, row.outputs[0], four)]
+        graph, row.nodes, [*rows, *weights], [port(graph, row.outputs[0], output)]
     )
 
 

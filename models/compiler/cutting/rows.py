@@ -8,12 +8,14 @@ and operators on elements are here: their kernels add up each output by itself, 
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 import numpy as np
 import onnx
 from onnx import helper
 
 from models.compiler.analysis.alias import written_over
+from models.compiler.analysis.fused import Fused
 from models.compiler.analysis.graph import NCHWC_DOMAIN, PLAIN_DOMAINS, Graph
 from models.compiler.cutting.row_layouts import RowLayouts, planes_of, taken
 from models.graphs.nodes import attributes, made, with_attributes
@@ -28,7 +30,16 @@ from models.packs.unrolling import SHARING_THREADS
 POOLS = ("MaxPool", "AveragePool")
 #: Outside of the blocked layout, where channels are planes.
 _PLAIN = frozenset(
-    (*CONVOLUTIONS, *POOLS, "DepthToSpace", "Resize", "Slice", "SpaceToDepth", "Transpose", "Upsample")
+    (
+        *CONVOLUTIONS,
+        *POOLS,
+        "DepthToSpace",
+        "Resize",
+        "Slice",
+        "SpaceToDepth",
+        "Transpose",
+        "Upsample",
+    )
 )
 _ROWS, _COLUMNS = 2, 3
 Windowed = Convolution | Pool
@@ -36,19 +47,19 @@ Windowed = Convolution | Pool
 
 @dataclass(frozen=True)
 class RowNode:
-    """Node ``index`` as an operator on rows.
+    """Node ``index``, or several that a GPU computes at once from there on, as an operator on rows.
 
     ``inputs``: values and the rows of them that it needs, in the order of its graph; then ``weights``.
     ``fill``: what lies outside of the inputs.
     ``unrolled``: what its kernel allocates.
-    ``node``: as it is on rows, without padding of its own; None: nothing is computed, each of ``outputs``
+    ``nodes``: as they are on rows, without padding of their own; (): nothing is computed, each of ``outputs``
     is planes of ``inputs``, ``parts`` says which: name, first plane and how many.
     """
 
     index: int
     inputs: tuple[tuple[str, Window], ...]
     outputs: tuple[str, ...]
-    node: onnx.NodeProto | None = None
+    nodes: tuple[onnx.NodeProto, ...] = ()
     parts: tuple[tuple[tuple[str, int, int], ...], ...] = ()
     weights: tuple[str, ...] = ()
     fill: Outside = "zero"
@@ -65,11 +76,18 @@ class RowGraph:
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
 
-def find_rows(graph: Graph, block: int) -> RowGraph:
-    """Return what of ``graph`` can run on rows; ``block``: channels in a block, 1: that is not known."""
+def find_rows(graph: Graph, block: int, fused: Fused = MappingProxyType({})) -> RowGraph:
+    """Return what of ``graph`` can run on rows.
+
+    ``block``: channels in a block of the blocked layout; 1: there is none. ``fused``: nodes that are
+    computed at once, by the first.
+    """
     finder = _Finder(graph, block)
-    for index in range(len(graph.nodes)):
-        finder.look(index)
+    index = 0
+    while index < len(graph.nodes):
+        end = fused[index].end if index in fused else index + 1
+        finder.look(range(index, end))
+        index = end
     return finder.found
 
 
@@ -82,12 +100,12 @@ class _Finder:
         self._block = block
         self._layouts = RowLayouts(graph, block)
 
-    def look(self, index: int) -> None:
-        node = self._graph.nodes[index]
-        self._layouts.note(node)
-        if self._graph.region(index) is not None:
+    def look(self, indices: range) -> None:
+        """Look at the nodes ``indices``, which are computed at once."""
+        rows = [row for index in indices if (row := self._looked_at(index)) is not None]
+        if len(rows) < len(indices):
             return
-        row = self._row_node(index, node)
+        row = rows[0] if len(rows) == 1 else self._together(rows)
         if row is None:
             return
         names = (*(name for name, _ in row.inputs), *row.outputs)
@@ -97,6 +115,37 @@ class _Finder:
             self.found.shapes[name] = self._layouts.shape(name)
             self.found.planes[name] = self._layouts.planes(name)
         self.found.nodes.append(row)
+
+    def _looked_at(self, index: int) -> RowNode | None:
+        node = self._graph.nodes[index]
+        self._layouts.note(node)
+        return None if self._graph.region(index) is not None else self._row_node(index, node)
+
+    def _together(self, rows: Sequence[RowNode]) -> RowNode | None:
+        """Return ``rows``, each of which reads what the ones before made, as one; None: they are none."""
+        inner = {name for row in rows for name in row.outputs}
+        read = [item for row in rows for item in row.inputs if item[0] not in inner]
+        windows = dict(read)
+        if set(windows.items()) != set(read) or not all(row.nodes for row in rows):
+            return None  # rows of one value through two windows; or planes of others
+        first, last = rows[0], rows[-1]
+        weights = dict.fromkeys(name for row in rows for name in row.weights)
+        return replace(
+            first,
+            inputs=tuple(windows.items()),
+            outputs=last.outputs,
+            nodes=tuple(node for row in rows for node in row.nodes),
+            weights=tuple(weights),
+            in_place=self._written_over(rows, list(windows)),
+        )
+
+    def _written_over(self, rows: Sequence[RowNode], inputs: Sequence[str]) -> int | None:
+        """Return the input that ``rows`` may write over: what a convolution adds, or all that is read."""
+        if not isinstance(self._graph.operator(rows[0].nodes[0]), Convolution):
+            return 0 if len(inputs) == 1 and all(row.in_place is not None for row in rows) else None
+        own = {name for name, _ in rows[0].inputs}
+        added = [number for number, name in enumerate(inputs) if name not in own]
+        return added[0] if len(added) == 1 else None
 
     def _row_node(self, index: int, node: onnx.NodeProto) -> RowNode | None:
         if node.domain == NCHWC_DOMAIN:
@@ -249,7 +298,7 @@ class _Finder:
             index,
             tuple(inputs),
             (node.output[0],),
-            node,
+            (node,),
             weights=tuple(weights),
             fill=fill,
             in_place=in_place,
@@ -258,7 +307,11 @@ class _Finder:
 
 def _unrolled(node: onnx.NodeProto, operator: Windowed) -> UnrolledRows | None:
     """Return what a convolution outside of the blocked layout unrolls; None: it is none such."""
-    if node.domain == NCHWC_DOMAIN or not isinstance(operator, Convolution) or operator.is_pointwise:
+    if (
+        node.domain == NCHWC_DOMAIN
+        or not isinstance(operator, Convolution)
+        or operator.is_pointwise
+    ):
         return None
     return UnrolledRows(
         pixel_bytes=operator.depth * np.dtype(operator.x.dtype).itemsize,

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import onnx
 
@@ -28,9 +28,16 @@ NODE_BYTES = 4 << 10
 PROGRAM_BYTES = 10 << 10
 LAUNCHES_BYTES = 4 << 10
 
-#: Tells what a serialised piece allocates on the target's device while it runs, bytes; None: it runs on
-#: the CPU there, too.
-Measure = Callable[[bytes], int | None]
+
+class Measure(Protocol):
+    """Tells what a serialised piece allocates on the target's device while it runs, bytes.
+
+    ``on_rows``: by the algorithms that row operators take. None: it runs on the CPU there, too.
+    """
+
+    def __call__(self, piece: bytes, on_rows: bool = False, /) -> int | None: ...
+
+
 _SUM_BYTES = 4
 _POINTER_BYTES = 8
 # Panels of matrices that a thread packs and keeps: measured 47 KB. And numbers for each channel.
@@ -40,7 +47,7 @@ _PLANE_RANK = 4
 _POOLED_AT_ONCE = 512
 
 
-def runs_on_cpu(_piece: bytes) -> None:
+def runs_on_cpu(_piece: bytes, _on_rows: bool = False) -> None:
     """Be the ``Measure`` of a target whose pieces all run on the CPU."""
 
 

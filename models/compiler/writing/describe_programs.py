@@ -68,10 +68,14 @@ class _Share:
 
 
 class ProgramDescriber:
-    """Describes the programs of ``parts``, each once, in the order in which they are asked for."""
+    """Describes the programs of ``parts``, each once, in the order in which they are asked for.
 
-    def __init__(self, parts: Partition) -> None:
+    A GPU has none (``on_gpu``): its kernels compute such operators with what is around them.
+    """
+
+    def __init__(self, parts: Partition, on_gpu: bool = False) -> None:
         self._parts = parts
+        self._on_gpu = on_gpu
         numbered = zip(parts.rows.nodes, parts.row_graphs, strict=True)
         self._rows = {row.index: row for row, graph in numbered if graph is not None}
         self._steps: dict[tuple[int, int], list[_Found] | None] = {}
@@ -121,7 +125,12 @@ class ProgramDescriber:
         if key not in self._steps:
             reader = _Reader(self._parts.graph, self._parts.aliases.elided, piece)
             steps = reader.steps(self._kept(piece))
-            is_kept = steps and _is_worth_it(steps) and self._goes_on_rows(steps, key)
+            is_kept = (
+                steps
+                and not self._on_gpu
+                and _is_worth_it(steps)
+                and self._goes_on_rows(steps, key)
+            )
             self._steps[key] = steps if is_kept else None
         return self._steps[key]
 

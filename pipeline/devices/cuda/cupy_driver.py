@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from pipeline.devices.base import DeviceError
 from pipeline.devices.cuda.call import Arguments, Call
-from pipeline.devices.cuda.driver import Driver, Properties, version
+from pipeline.devices.cuda.driver import Driver, Properties, Stretches, version
 from pipeline.devices.cuda.errors import CudaCallError, CudaMissingError, error_of
 from pipeline.devices.cuda.sources import OPTIONS, source
 
@@ -24,6 +24,31 @@ _REGISTER = 1 | 2
 _DEFAULT = 4
 # CUmemAttach_flags: to the CPU, to one stream (cuda.h; CuPy has no call that attaches).
 _ATTACH_HOST, _ATTACH_SINGLE = 2, 4
+# CU_MEMORYTYPE_DEVICE.
+_DEVICE_MEMORY = 2
+
+
+class _Copy2D(ctypes.Structure):
+    """CUDA_MEMCPY2D of the driver."""
+
+    _fields_ = (
+        ("srcXInBytes", ctypes.c_size_t),
+        ("srcY", ctypes.c_size_t),
+        ("srcMemoryType", ctypes.c_uint),
+        ("srcHost", ctypes.c_void_p),
+        ("srcDevice", ctypes.c_uint64),
+        ("srcArray", ctypes.c_void_p),
+        ("srcPitch", ctypes.c_size_t),
+        ("dstXInBytes", ctypes.c_size_t),
+        ("dstY", ctypes.c_size_t),
+        ("dstMemoryType", ctypes.c_uint),
+        ("dstHost", ctypes.c_void_p),
+        ("dstDevice", ctypes.c_uint64),
+        ("dstArray", ctypes.c_void_p),
+        ("dstPitch", ctypes.c_size_t),
+        ("WidthInBytes", ctypes.c_size_t),
+        ("Height", ctypes.c_size_t),
+    )
 
 
 class CupyDriver(Driver):
@@ -103,20 +128,15 @@ class CupyDriver(Driver):
         return self._do(f"{n_bytes} bytes", lambda: int(self._runtime.mallocManaged(n_bytes)))
 
     def attach(self, address: int, stream: int | None) -> None:
-        def attach() -> None:
-            flags = _ATTACH_HOST if stream is None else _ATTACH_SINGLE
-            status = _libcuda().cuStreamAttachMemAsync(
-                ctypes.c_void_p(stream or 0),
-                ctypes.c_uint64(address),
-                ctypes.c_size_t(0),
-                ctypes.c_uint(flags),
-            )
-            if status:
-                raise error_of(status, f"attach managed memory: error {status}")
-            if stream is None:
-                self._runtime.streamSynchronize(0)
-
-        self._do("attach managed memory", attach)
+        self._call(
+            "cuStreamAttachMemAsync",
+            ctypes.c_void_p(stream or 0),
+            ctypes.c_uint64(address),
+            ctypes.c_size_t(0),
+            ctypes.c_uint(_ATTACH_HOST if stream is None else _ATTACH_SINGLE),
+        )
+        if stream is None:
+            self._do("attach managed memory", lambda: self._runtime.streamSynchronize(0))
 
     def register(self, address: int, n_bytes: int) -> int:
         def register() -> int:
@@ -165,6 +185,40 @@ class CupyDriver(Driver):
         self._do(
             "copy", lambda: self._runtime.memcpyAsync(target, source, n_bytes, _DEFAULT, stream)
         )
+
+    def copy_rows(self, target: Stretches, source: Stretches, stream: int) -> None:
+        copy = _Copy2D(
+            srcMemoryType=_DEVICE_MEMORY,
+            srcDevice=source.address,
+            srcPitch=source.pitch,
+            dstMemoryType=_DEVICE_MEMORY,
+            dstDevice=target.address,
+            dstPitch=target.pitch,
+            WidthInBytes=target.n_bytes,
+            Height=target.count,
+        )
+        self._call("cuMemcpy2DAsync_v2", ctypes.byref(copy), ctypes.c_void_p(stream))
+
+    def fill_rows(self, target: Stretches, bits: int, stream: int) -> None:
+        self._call(
+            "cuMemsetD2D32Async",
+            ctypes.c_uint64(target.address),
+            ctypes.c_size_t(target.pitch),
+            ctypes.c_uint(bits),
+            ctypes.c_size_t(target.n_bytes // 4),
+            ctypes.c_size_t(target.count),
+            ctypes.c_void_p(stream),
+        )
+
+    def _call(self, name: str, *arguments: Any) -> None:
+        """Call a function of the driver that CuPy does not have."""
+
+        def call() -> None:
+            status = getattr(_libcuda(), name)(*arguments)
+            if status:
+                raise error_of(status, f"{name}: error {status}")
+
+        self._do(name, call)
 
     def function(self, module: str, name: str) -> int:
         with self._lock:

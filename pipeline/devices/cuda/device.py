@@ -7,11 +7,13 @@ covers runs on the CPU between copies.
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import cast
 
 from models.packs.target import Target, cuda_target
 from pipeline.devices.base import (
+    Block,
     CachingDevice,
     Device,
     DeviceError,
@@ -19,14 +21,16 @@ from pipeline.devices.base import (
     Done,
     Expands,
     Kernel,
+    Launch,
 )
 from pipeline.devices.cuda.choices import Kind, Precision
 from pipeline.devices.cuda.driver import Driver
 from pipeline.devices.cuda.errors import CudaMemoryError
 from pipeline.devices.cuda.kernel import CpuBetweenCopies, CudaKernel
-from pipeline.devices.cuda.lowering import NotCoveredError, Settings, lower
+from pipeline.devices.cuda.lowering import NotCoveredError, Settings, Shapes, is_sized, lower
 from pipeline.devices.cuda.memory_kinds import DeviceMemory, ManagedMemory, PinnedMemory
 from pipeline.devices.cuda.probe import probe_kinds
+from pipeline.devices.cuda.rows import CudaRows, bits_of, stretches
 from pipeline.devices.cuda.tuner import fastest_algorithms
 from pipeline.devices.cuda.waiter import Waiter
 from pipeline.devices.memory import Memory, Use, address
@@ -106,11 +110,28 @@ class CudaDevice(CachingDevice):
         return cuda_target(10 * self.properties.capability[0] + self.properties.capability[1])
 
     def make(self, graph: bytes) -> Kernel:
+        if not is_sized(graph):
+            return CudaRows(lambda shapes: self._on_rows(graph, shapes))
         try:
             program = lower(graph, self.settings)
         except NotCoveredError:
             return CpuBetweenCopies(self.driver, self.kernel_stream, self._cpu.load(graph))
         return CudaKernel(self.driver, self.kernel_stream, program)
+
+    def _on_rows(self, graph: bytes, shapes: Shapes) -> CudaKernel:
+        try:
+            program = lower(graph, replace(self.settings, scratch=False), shapes)
+        except NotCoveredError as exc:
+            raise DeviceError(f"no kernel for rows: {exc}") from exc
+        return CudaKernel(self.driver, self.kernel_stream, program)
+
+    def copier(self, source: Block, target: Block) -> Launch:
+        there, here = stretches(target), stretches(source)
+        return partial(self.driver.copy_rows, there, here, self.kernel_stream)
+
+    def filler(self, target: Block, number: float) -> Launch:
+        there = stretches(target)
+        return partial(self.driver.fill_rows, there, bits_of(number), self.kernel_stream)
 
     def allocate(self, use: Use, n_bytes: int, slots: int = 1) -> Memory:
         make: Mapping[Use, Callable[[], Memory]] = {

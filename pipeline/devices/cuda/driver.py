@@ -6,6 +6,7 @@ raise the errors of errors.py; one of a kernel that was launched before may come
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from pipeline.devices.cuda.call import Arguments, Call
 
@@ -40,6 +41,15 @@ class Properties:
 def version(number: int) -> str:
     """Return a CUDA version in words: 12090 is 12.9."""
     return f"{number // 1000}.{number % 1000 // 10}"
+
+
+class Stretches(NamedTuple):
+    """``count`` stretches of ``n_bytes``: the first at ``address``, each ``pitch`` bytes behind another."""
+
+    address: int
+    pitch: int
+    n_bytes: int
+    count: int
 
 
 class Driver(ABC):
@@ -110,6 +120,14 @@ class Driver(ABC):
     @abstractmethod
     def copy(self, target: int, source: int, n_bytes: int, stream: int) -> None:
         """Enqueue a copy between any two addresses; host memory must stay until it has ended."""
+
+    @abstractmethod
+    def copy_rows(self, target: Stretches, source: Stretches, stream: int) -> None:
+        """Enqueue a copy between stretches of device memory, as many and as long as each other."""
+
+    @abstractmethod
+    def fill_rows(self, target: Stretches, bits: int, stream: int) -> None:
+        """Enqueue that every 32 bits of ``target`` become ``bits``."""
 
     @abstractmethod
     def function(self, module: str, name: str) -> int:

@@ -41,8 +41,12 @@ class NotCoveredError(Exception):
         self.operators = tuple(operators)
 
 
-def lower(graph: bytes, settings: Settings) -> Program:
-    """Return the launches of a serialised piece.
+#: Of the inputs of a piece.
+Shapes = tuple[tuple[int, ...], ...]
+
+
+def lower(graph: bytes, settings: Settings, shapes: Shapes | None = None) -> Program:
+    """Return the launches of a serialised piece; ``shapes``: of its inputs, where it does not say them.
 
     An output may lie in the memory of an input where the piece is one operator on elements and both have
     the same shape, and in that of the tensor which a convolution adds.
@@ -50,7 +54,12 @@ def lower(graph: bytes, settings: Settings) -> Program:
     Raises:
         NotCoveredError: no kernel does what some node asks for.
     """
-    return _Lowering(graph).program(settings)
+    return _Lowering(graph, shapes).program(settings)
+
+
+def is_sized(graph: bytes) -> bool:
+    """Return whether a serialised piece says how large its inputs are; row operators do not."""
+    return None not in map(_shape, onnx.load_model_from_string(graph).graph.input)
 
 
 def describe(graph: bytes, settings: Settings | None = None) -> list[str]:
@@ -85,8 +94,11 @@ def convolutions(graph: bytes, settings: Settings) -> tuple[Convolution, ...]:
 class _Lowering:
     """One piece: its nodes as operators, or why they are none."""
 
-    def __init__(self, piece: bytes) -> None:
+    def __init__(self, piece: bytes, shapes: Shapes | None = None) -> None:
         model = onnx.load_model_from_string(piece)
+        for port, shape in zip(model.graph.input, shapes or (), strict=shapes is not None):
+            kind = port.type.tensor_type.elem_type
+            port.CopyFrom(helper.make_tensor_value_info(port.name, kind, shape))
         lift_constants(model)
         opsets = {domain_of(item.domain): item.version for item in model.opset_import}
         self._graph = model.graph
@@ -205,16 +217,23 @@ def _renamed(it: Reshape, homes: Mapping[str, Pointer], scope: Scope) -> list[Ca
 
 def _port(port: onnx.ValueInfoProto) -> Value | None:
     """Return what a port says; None: not all of it is known, or no kernel knows such elements."""
-    tensor = port.type.tensor_type
-    if not tensor.HasField("shape") or not tensor.elem_type:
-        return None
-    if not all(dim.HasField("dim_value") for dim in tensor.shape.dim):
+    tensor, shape = port.type.tensor_type, _shape(port)
+    if shape is None or not tensor.elem_type:
         return None
     try:
         dtype = np.dtype(helper.tensor_dtype_to_np_dtype(tensor.elem_type))
     except (KeyError, ValueError):
         return None
-    return _value(port.name, dtype, [dim.dim_value for dim in tensor.shape.dim])
+    return _value(port.name, dtype, shape)
+
+
+def _shape(port: onnx.ValueInfoProto) -> list[int] | None:
+    tensor = port.type.tensor_type
+    if not tensor.HasField("shape"):
+        return None
+    if not all(dim.HasField("dim_value") for dim in tensor.shape.dim):
+        return None
+    return [dim.dim_value for dim in tensor.shape.dim]
 
 
 def _value(name: str, dtype: np.dtype[Any], shape: Sequence[int]) -> Value | None:

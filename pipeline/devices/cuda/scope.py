@@ -19,12 +19,14 @@ class Settings:
     """``algorithms``: by ``geometry_key`` of a convolution, the algorithm that was fastest for it.
 
     ``libraries``: whether cuBLAS may be measured, too; its bits may depend on the number of filters.
+    ``scratch``: whether algorithms of convolutions may take any.
     """
 
     multiprocessors: int = 8
     precision: Precision = "fp32"
     algorithms: Mapping[str, str] = field(default_factory=dict)
     libraries: bool = False
+    scratch: bool = True
 
 
 class Scope:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.devices.cuda.call import Arguments, Call
-from pipeline.devices.cuda.driver import Driver, Properties
+from pipeline.devices.cuda.driver import Driver, Properties, Stretches
 from pipeline.devices.cuda.errors import CudaLostError, error_of
 
 #: Runs a launch on addresses of this process.
@@ -206,6 +206,25 @@ class FakeDriver(Driver):
             )
         )
 
+    def copy_rows(self, target: Stretches, source: Stretches, stream: int) -> None:
+        assert (target.n_bytes, target.count) == (source.n_bytes, source.count)
+
+        def run() -> None:
+            for to, origin in zip(_starts(target), _starts(source), strict=True):
+                _move(to, origin, target.n_bytes)
+
+        reads, writes = _extents(source), _extents(target)
+        self.enqueue(Operation("copy", "copy_rows", stream, reads=reads, writes=writes, run=run))
+
+    def fill_rows(self, target: Stretches, bits: int, stream: int) -> None:
+        words = np.full(target.n_bytes // 4, bits, np.uint32)
+
+        def run() -> None:
+            for start in _starts(target):
+                _move(start, int(words.ctypes.data), target.n_bytes)
+
+        self.enqueue(Operation("copy", "fill_rows", stream, writes=_extents(target), run=run))
+
     def function(self, module: str, name: str) -> int:
         with self._lock:
             self._raise("function")
@@ -289,3 +308,11 @@ class FakeDriver(Driver):
 
 def _move(target: int, source: int, n_bytes: int) -> None:
     ctypes.memmove(target, source, n_bytes)
+
+
+def _starts(rows: Stretches) -> range:
+    return range(rows.address, rows.address + rows.pitch * rows.count, rows.pitch)
+
+
+def _extents(rows: Stretches) -> tuple[Extent, ...]:
+    return tuple((start, start + rows.n_bytes) for start in _starts(rows))

@@ -137,6 +137,8 @@ def geometry_key(it: Convolution) -> str:
 
 def choose(it: Convolution, settings: Settings) -> Algorithm:
     """Return the algorithm for ``it``: as measured, if it can be taken, or the default."""
+    if not settings.scratch and not it.is_depthwise:
+        return Algorithm("half" if settings.precision == "fp16" else "direct")
     measured = settings.algorithms.get(geometry_key(it))
     if measured is not None:
         algorithm = Algorithm.parse(measured)
