@@ -166,7 +166,7 @@ def _cut(graph: Graph, target: Target, chunk_bytes: int, measure: Measure) -> Pa
     def on_device(piece: CutPiece) -> bool:
         return measure(serialise(graph, piece, aliases.elided, sized=True)) is not None
 
-    rows = find_rows(graph, target.block, {} if on_cpu else fused)
+    rows = find_rows(graph, target, {} if on_cpu else fused)
     bottlenecks = list(find_bottlenecks(graph, rows, aliases.elided, target.block))
     pieces = cut(
         graph,

@@ -25,6 +25,7 @@ from models.network.operators.elements import POINTWISE, UNEVEN
 from models.network.operators.reading import BatchNorm, Convolution, Pool, Resize
 from models.network.windows import SAME, Window
 from models.packs.records.rows import Outside, UnrolledRows
+from models.packs.target import Target
 from models.packs.unrolling import SHARING_THREADS
 
 POOLS = ("MaxPool", "AveragePool")
@@ -76,13 +77,12 @@ class RowGraph:
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
 
-def find_rows(graph: Graph, block: int, fused: Fused = MappingProxyType({})) -> RowGraph:
-    """Return what of ``graph`` can run on rows.
+def find_rows(graph: Graph, target: Target, fused: Fused = MappingProxyType({})) -> RowGraph:
+    """Return what of ``graph`` can run on rows on ``target``.
 
-    ``block``: channels in a block of the blocked layout; 1: there is none. ``fused``: nodes that are
-    computed at once, by the first.
+    ``fused``: nodes that are computed at once, by the first.
     """
-    finder = _Finder(graph, block)
+    finder = _Finder(graph, target)
     index = 0
     while index < len(graph.nodes):
         end = fused[index].end if index in fused else index + 1
@@ -94,11 +94,13 @@ def find_rows(graph: Graph, block: int, fused: Fused = MappingProxyType({})) -> 
 class _Finder:
     """Goes through the nodes once; what is not blocked lies as its shape says."""
 
-    def __init__(self, graph: Graph, block: int) -> None:
+    def __init__(self, graph: Graph, target: Target) -> None:
         self.found = RowGraph()
         self._graph = graph
-        self._block = block
-        self._layouts = RowLayouts(graph, block)
+        self._block = target.block
+        self._layouts = RowLayouts(graph, target.block)
+        # A GPU computes every element by itself, a CPU's vectors not always.
+        self._on_elements = POINTWISE if target.capability is not None else POINTWISE - UNEVEN
 
     def look(self, indices: range) -> None:
         """Look at the nodes ``indices``, which are computed at once."""
@@ -159,7 +161,7 @@ class _Finder:
     def _alone(self, index: int, node: onnx.NodeProto) -> RowNode | None:
         if node.op_type in _PLAIN and node.input[0] not in self._layouts.blocked:
             return self._plain_node(index, node)
-        if node.op_type in POINTWISE - UNEVEN:
+        if node.op_type in self._on_elements:
             return self._pointwise(index, node)
         if node.op_type == "BatchNormalization" and node.input[0] not in self._layouts.blocked:
             return self._normalised(index, node)
