@@ -1,8 +1,8 @@
 """The machine that a pack is compiled for.
 
-On a CPU blocked weight layouts depend on the instruction set; plain ones run anywhere. A pack for CUDA has plain layouts, and its
-kernels are compiled from source where it is loaded: its compute capability is what it is meant for, nothing
-that is in it.
+On a CPU blocked weight layouts depend on the instruction set; plain ones run anywhere. A pack for CUDA has
+plain layouts, and its kernels are compiled from source where it is loaded: its compute capability is what
+it is meant for, nothing that is in it.
 """
 
 import functools
@@ -69,8 +69,8 @@ def named_target(name: str) -> Target:
     if found is None or not _LEAST_CAPABILITY <= int(found[1]) <= _MOST_CAPABILITY:
         raise ModelError(
             f"cannot compile for {name!r}; there are {CPU} ({host.isa}, this machine), "
-            f"{' and '.join(_PLAIN)} (any CPU, in plain layouts), and cuda-sm{_LEAST_CAPABILITY} to cuda-sm{_MOST_CAPABILITY} (compute capability, e.g. "
-            "cuda-sm72)"
+            f"{' and '.join(_PLAIN)} (any CPU, in plain layouts), and cuda-sm{_LEAST_CAPABILITY} to "
+            f"cuda-sm{_MOST_CAPABILITY} (compute capability, e.g. cuda-sm72)"
         )
     return cuda_target(int(found[1]))
 

@@ -1,7 +1,8 @@
 """What plain convolutions allocate while they run: it depends on how many threads compute.
 
 ONNX Runtime unrolls the input of a convolution outside the blocked layout: all of it where it makes fewer
-pixels than it has filters, else a segment at a time for each thread. Those that share one image are bounded; of several groups or images each may have one.
+pixels than it has filters, else a segment at a time for each thread. Those that share one image are
+bounded; of several groups or images each may have one.
 """
 
 import numpy as np

@@ -47,7 +47,7 @@ class DeviceLostError(KernelError):
 
 
 class Block(NamedTuple):
-    """Some elements of some rows of some planes of ``array``, [planes, rows, elements], in device memory."""
+    """Elements of some rows of some planes of ``array``, [planes, rows, elements], in device memory."""
 
     array: Any
     planes: range

@@ -17,7 +17,7 @@ class Kernels:
     reason: str = ""
 
 
-def device_measure(target: Target) -> Callable[[bytes], int | None] | None:
+def device_measure(target: Target) -> Callable[[bytes, bool], int | None] | None:
     """Return what tells the scratch of a serialised piece on ``target``, bytes; None of a CPU.
 
     It tells None of a piece that no kernel of the device covers, and which runs on the CPU there, too.
@@ -36,7 +36,7 @@ def cuda_kernels(graph: bytes) -> Kernels:
         return Kernels((), str(exc))
 
 
-def cuda_scratch(graph: bytes, on_rows: bool = False) -> int | None:
+def cuda_scratch(graph: bytes, on_rows: bool) -> int | None:
     """Return a bound on the scratch of a serialised piece on any CUDA device; None: it runs on the CPU.
 
     ``on_rows``: by the algorithms that row operators take, whose own graphs need no scratch.

@@ -164,7 +164,7 @@ def _cut(graph: Graph, target: Target, chunk_bytes: int, measure: Measure) -> Pa
         return None if region is None else resident_piece(graph, region, kept)
 
     def on_device(piece: CutPiece) -> bool:
-        return measure(serialise(graph, piece, aliases.elided, sized=True)) is not None
+        return measure(serialise(graph, piece, aliases.elided, sized=True), False) is not None
 
     rows = find_rows(graph, target, {} if on_cpu else fused)
     bottlenecks = list(find_bottlenecks(graph, rows, aliases.elided, target.block))

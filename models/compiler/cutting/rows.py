@@ -53,8 +53,8 @@ class RowNode:
     ``inputs``: values and the rows of them that it needs, in the order of its graph; then ``weights``.
     ``fill``: what lies outside of the inputs.
     ``unrolled``: what its kernel allocates.
-    ``nodes``: as they are on rows, without padding of their own; (): nothing is computed, each of ``outputs``
-    is planes of ``inputs``, ``parts`` says which: name, first plane and how many.
+    ``nodes``: as they are on rows, without padding of their own; (): nothing is computed, each of
+    ``outputs`` is planes of ``inputs``, ``parts`` says which: name, first plane and how many.
     """
 
     index: int

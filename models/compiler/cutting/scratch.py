@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import onnx
 
@@ -29,15 +29,9 @@ PROGRAM_BYTES = 10 << 10
 LAUNCHES_BYTES = 4 << 10
 
 
-class Measure(Protocol):
-    """Tells what a serialised piece allocates on the target's device while it runs, bytes.
-
-    ``on_rows``: by the algorithms that row operators take. None: it runs on the CPU there, too.
-    """
-
-    def __call__(self, piece: bytes, on_rows: bool = False, /) -> int | None: ...
-
-
+#: Tells what a serialised piece allocates on the target's device while it runs, bytes; None: it runs on
+#: the CPU there, too. If so told, by the algorithms that row operators take.
+Measure = Callable[[bytes, bool], int | None]
 _SUM_BYTES = 4
 _POINTER_BYTES = 8
 # Panels of matrices that a thread packs and keeps: measured 47 KB. And numbers for each channel.
@@ -47,7 +41,7 @@ _PLANE_RANK = 4
 _POOLED_AT_ONCE = 512
 
 
-def runs_on_cpu(_piece: bytes, _on_rows: bool = False) -> None:
+def runs_on_cpu(_piece: bytes, _on_rows: bool) -> None:
     """Be the ``Measure`` of a target whose pieces all run on the CPU."""
 
 
@@ -83,7 +77,7 @@ class Sizes:
         return _session_bytes(self.graph, piece, len(data))
 
     def _measured(self, piece: CutPiece, data: bytes) -> int | None:
-        return self.measure(data) if piece.region is None else None
+        return self.measure(data, False) if piece.region is None else None
 
 
 def _made_bytes(graph: Graph, piece: CutPiece) -> int:

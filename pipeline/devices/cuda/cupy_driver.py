@@ -195,7 +195,7 @@ class CupyDriver(Driver):
             dstDevice=target.address,
             dstPitch=target.pitch,
             WidthInBytes=target.n_bytes,
-            Height=target.count,
+            Height=target.number,
         )
         self._call("cuMemcpy2DAsync_v2", ctypes.byref(copy), ctypes.c_void_p(stream))
 
@@ -206,7 +206,7 @@ class CupyDriver(Driver):
             ctypes.c_size_t(target.pitch),
             ctypes.c_uint(bits),
             ctypes.c_size_t(target.n_bytes // 4),
-            ctypes.c_size_t(target.count),
+            ctypes.c_size_t(target.number),
             ctypes.c_void_p(stream),
         )
 

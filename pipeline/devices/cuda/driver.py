@@ -44,12 +44,12 @@ def version(number: int) -> str:
 
 
 class Stretches(NamedTuple):
-    """``count`` stretches of ``n_bytes``: the first at ``address``, each ``pitch`` bytes behind another."""
+    """``number`` stretches of ``n_bytes``: the first at ``address``, each ``pitch`` behind another."""
 
     address: int
     pitch: int
     n_bytes: int
-    count: int
+    number: int
 
 
 class Driver(ABC):

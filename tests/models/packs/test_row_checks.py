@@ -7,14 +7,14 @@ import pytest
 
 from models.compiler import compile_onnx
 from models.errors import PackError
-from models.packs.pack import Pack, open_pack, read_pack
+from models.packs.pack import Pack, open_pack
 from models.packs.target import host_target
 from pipeline.program.cuts import Region, RegionError, Rows
 from pipeline.program.program import Program
 from pipeline.program.regions import plan_region
 from pipeline.program.row_network import RowNetwork
 from tests.models.nets import NETS, written
-from tests.models.packs.documents import Document, read_document, write_document
+from tests.models.packs.documents import Document
 from tests.models.packs.test_pack import Change, edit, put
 from tests.models.refusal import refuses
 
@@ -172,11 +172,3 @@ def test_a_value_that_is_nowhere_whole_is_not_read_there(pack_folder: Path) -> N
     with pytest.raises(RegionError, match="nowhere whole"):
         plan_region(network, Region(5, 9, Rows(2)))
     assert plan_region(network, Region(0, 9, Rows(2))).strips
-
-
-def test_the_first_operator_of_a_gpu_is_refused(pack_folder: Path) -> None:
-    document = read_document(pack_folder)
-    document["target"].update(isa="cuda-sm72", block=1)
-    write_document(pack_folder, document)
-    with pytest.raises(PackError, match="row_operators: a GPU runs whole tensors"):
-        read_pack(pack_folder)

@@ -9,8 +9,9 @@ import numpy as np
 import onnx
 import pytest
 
+from models.errors import ModelError
 from models.packs import target
-from models.packs.target import Target, host_target
+from models.packs.target import Target, cuda_target, host_target, named_target
 from models.runtime.heap import heap_bytes, trim_heap
 from models.runtime.sessions import SessionError, open_piece, open_resident, use_threads
 from tests.models.nets import one_layer
@@ -36,7 +37,17 @@ def test_target_follows_the_instruction_set(
     monkeypatch.setattr("platform.machine", lambda: "aarch64")
     arm = host_target.__wrapped__()
     assert (arm.isa, arm.block) == ("aarch64-generic", 1)
-    assert not arm.runs_on(found)
+    # Plain layouts are the same on all CPUs, blocked ones on none but their own.
+    assert arm.runs_on(found)
+    assert found.runs_on(arm) is (block == 1)
+    assert not arm.runs_on(cuda_target(72))
+    assert not cuda_target(72).runs_on(arm)
+
+
+def test_targets_without_blocks_are_named() -> None:
+    assert named_target("aarch64-generic").block == 1
+    with pytest.raises(ModelError, match="aarch64-generic"):
+        named_target("arm64")
 
 
 def test_target_is_of_this_machine() -> None:

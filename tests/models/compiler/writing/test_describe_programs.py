@@ -163,7 +163,7 @@ def parts_of(nodes: str, kept: str, rows: bool = False) -> Partition:
     if rows:
         for index, node in enumerate(own):
             inputs = tuple((name, SAME) for name in dict.fromkeys(reads(node)) if name in names)
-            parts.rows.nodes.append(RowNode(index, inputs, tuple(made(node)), node))
+            parts.rows.nodes.append(RowNode(index, inputs, tuple(made(node)), (node,)))
             parts.row_graphs.append(0)
     return parts
 

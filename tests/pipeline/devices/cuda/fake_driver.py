@@ -207,7 +207,7 @@ class FakeDriver(Driver):
         )
 
     def copy_rows(self, target: Stretches, source: Stretches, stream: int) -> None:
-        assert (target.n_bytes, target.count) == (source.n_bytes, source.count)
+        assert (target.n_bytes, target.number) == (source.n_bytes, source.number)
 
         def run() -> None:
             for to, origin in zip(_starts(target), _starts(source), strict=True):
@@ -311,7 +311,7 @@ def _move(target: int, source: int, n_bytes: int) -> None:
 
 
 def _starts(rows: Stretches) -> range:
-    return range(rows.address, rows.address + rows.pitch * rows.count, rows.pitch)
+    return range(rows.address, rows.address + rows.pitch * rows.number, rows.pitch)
 
 
 def _extents(rows: Stretches) -> tuple[Extent, ...]:

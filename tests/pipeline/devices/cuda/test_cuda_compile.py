@@ -37,7 +37,10 @@ def saved(
 def on_cpu(folder: Path, source: Path) -> list[str]:
     """Why pieces of the compiled model run on the CPU."""
     pack = compiled(source, folder)
-    return [reason for graph in pack.graphs if (reason := cuda_kernels(graph).reason)]
+    graphs = (
+        pack.graphs[number] for number in dict.fromkeys(p.graph for p in pack.manifest.pieces)
+    )
+    return [reason for graph in graphs if (reason := cuda_kernels(graph).reason)]
 
 
 def test_bodies_of_functions_are_folded(tmp_path: Path) -> None:

@@ -1,0 +1,98 @@
+"""Rows on the CUDA device: the answers of whole tensors, with the kernels of the host build."""
+
+from collections.abc import Sequence
+from contextlib import closing
+from itertools import cycle
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import pytest
+
+from loader.readers.in_memory import MemoryReader
+from models.compiler import CompileOptions, compile_onnx
+from models.packs.pack import Pack, open_pack
+from models.packs.target import cuda_target
+from pipeline.devices.base import Block, DeviceError
+from pipeline.devices.cpu import CpuDevice
+from pipeline.devices.cuda.choices import Kind
+from pipeline.devices.cuda.device import CudaDevice
+from pipeline.devices.cuda.rows import stretches
+from pipeline.devices.lowered import device_measure
+from pipeline.execution.opened import opened
+from pipeline.planning.make import make_plan
+from pipeline.planning.plan import Choice
+from pipeline.program.cuts import Region, Rows
+from pipeline.program.prepare import prepare
+from pipeline.program.program import Program
+from pipeline.program.steps import row_network
+from pipeline.schedule.architectures import ARCHITECTURES
+from tests.models.nets import CHUNK_BYTES, inputs_for
+from tests.pipeline.devices.cuda.driving import driver_of
+from tests.pipeline.devices.cuda.space import Kernels
+from tests.pipeline.execution.test_rows import CASES, Outputs, close, written
+from tests.pipeline.program.regions import largest_regions, random_regions
+
+TARGET = cuda_target(72)
+
+
+def compiled(name: str, folder: Path) -> Pack:
+    options = CompileOptions(chunk_bytes=CHUNK_BYTES, target=TARGET, measure=device_measure(TARGET))
+    source = written(CASES[name], folder)
+    return open_pack(compile_onnx(source, folder / "rows", options), TARGET)
+
+
+def answer(
+    program: Program, device: CudaDevice, regions: Sequence[Region], architecture: str
+) -> list[Outputs]:
+    auto = device.adapt(ARCHITECTURES[architecture])
+    plan = make_plan(program, auto, choice=Choice(regions=tuple(regions)))
+    reader = MemoryReader(program.pack.weights_path.read_bytes())
+    inputs = inputs_for({port.name: port.shape for port in program.inputs})
+    with opened(program, plan, device, reader=reader) as engine:
+        return [engine.run(inputs)[0]]
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [*zip(sorted(CASES.keys() - {"modulo"}), cycle(["copied", "mapped"]))]
+)
+def test_rows_give_the_answers_of_whole_tensors(
+    name: str, kind: Kind, kernels: Kernels, tmp_path: Path
+) -> None:
+    pack = compiled(name, tmp_path)
+    with closing(CudaDevice(driver_of(kernels, seed=len(name)), CpuDevice(), kind)) as device:
+        program = prepare(pack, device)
+        network = row_network(program)
+        expected = answer(program, device, (), "pre")
+        random = Random(name)
+        for regions in (
+            largest_regions(network, Rows(1)),
+            largest_regions(network, Rows(3)),
+            random_regions(random, network),
+            random_regions(random, network),
+        ):
+            for architecture in ("pre", "auto"):
+                found = answer(program, device, regions, architecture)
+                assert close(found, expected), (regions, architecture)
+
+
+def test_what_a_gpu_computes_at_once_is_one_row_operator(tmp_path: Path) -> None:
+    pack = compiled("activations", tmp_path)
+    operators = pack.manifest.row_operators
+    assert len(operators) == len(pack.manifest.layers)
+    assert not row_network(Program.as_compiled(pack)).program.programs
+
+
+def test_rows_of_planes_lie_in_equal_stretches() -> None:
+    class Array:
+        address, dtype, shape = 4096, "float32", (6, 10, 7)
+
+    block = Block(Array(), range(2, 5), range(3, 7), range(7))
+    host = np.arange(6 * 10 * 7, dtype=np.float32).reshape(Array.shape)
+    found = stretches(block)
+    starts = range(found.address, found.address + found.number * found.pitch, found.pitch)
+    bytes_of = host.tobytes()
+    parts = b"".join(bytes_of[at - 4096 :][: found.n_bytes] for at in starts)
+    assert parts == block._replace(array=host).part.tobytes()
+    with pytest.raises(DeviceError, match="tiles run on the CPU"):
+        stretches(block._replace(elements=range(3)))
