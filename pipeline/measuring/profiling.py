@@ -26,7 +26,6 @@ from pipeline.devices.tuning import Tuning
 from pipeline.execution.opened import opened
 from pipeline.measuring.chunk_sizes import chunk_levels
 from pipeline.measuring.engines import Measured, measured_sweeps
-from pipeline.measuring.first_calls import FirstCalls
 from pipeline.measuring.groups import group_seconds
 from pipeline.measuring.launches import measure_launches
 from pipeline.measuring.loop import loop_seconds
@@ -198,10 +197,9 @@ class _Meter:
 
     def measure_rows(self) -> None:
         """Measure every row operator once more."""
-        rows = RowKernels(self._program, self._device).seconds()
-        first = FirstCalls(self._program, self._device).seconds()
+        kernels = RowKernels(self._program, self._device)
         groups = group_seconds(self._program, self._device, self._reads.pool)
-        for key, seconds in chain(rows, first, groups):
+        for key, seconds in chain(kernels.seconds(), kernels.first_calls(), groups):
             self._samples.kernels[key].append(seconds)
 
     def _add_kernels(self, plan: Plan, events: list[TraceEvent]) -> None:

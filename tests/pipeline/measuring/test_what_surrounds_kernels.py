@@ -6,9 +6,9 @@ import pytest
 
 from models.packs.pack import Pack, open_pack
 from pipeline.devices.cpu import CpuDevice
-from pipeline.measuring.first_calls import FirstCalls
 from pipeline.measuring.loop import loop_seconds
 from pipeline.measuring.overlaps import typical_plan
+from pipeline.measuring.rows import RowKernels
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice
 from pipeline.profiles.profile import Profile
@@ -58,7 +58,7 @@ def test_every_sweep_of_nothing_ends(pack: Pack) -> None:
 
 def test_every_operator_has_a_first_call(pack: Pack) -> None:
     program = Program.as_compiled(pack)
-    found = dict(FirstCalls(program, CpuDevice(1)).seconds())
+    found = dict(RowKernels(program, CpuDevice(1)).first_calls())
     assert list(found) == [first_key(number) for number in range(len(program.row_operators))]
     assert min(found.values()) >= 0
 
