@@ -6,7 +6,7 @@ from functools import cached_property
 
 from models.packs.records.rows import RowOperator, RowValue
 from pipeline.profiles.interpolation import interpolated
-from pipeline.program.channels.groups import bottleneck_of
+from pipeline.program.channels import bottleneck_of
 from pipeline.program.cuts import Channels, Region
 from pipeline.program.program import Program
 from pipeline.program.region_plan import RegionPlan

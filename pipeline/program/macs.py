@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from models.packs.records.bottlenecks import GroupOperator
 from models.packs.records.pieces import Piece
-from pipeline.program.channels.groups import bottleneck_of
+from pipeline.program.channels import bottleneck_of
 from pipeline.program.cuts import Channels
 from pipeline.program.region_plan import Call, Compute, RegionPlan
 from pipeline.program.row_network import RowNetwork
