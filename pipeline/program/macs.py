@@ -62,7 +62,8 @@ def _weights_of(operator: GroupOperator) -> int:
 
 def _of_network(network: RowNetwork) -> int:
     on_rows = sum(_pixels(network, number) * _weights(network, number) for number in network.own)
-    others = (piece for n, piece in enumerate(network.program.pieces) if n not in network.covered)
+    program = network.program
+    others = (program.pieces[number] for number in program.own if number not in network.covered)
     return on_rows + sum(macs_of_piece(piece) for piece in others)
 
 
