@@ -30,7 +30,6 @@ from pipeline.execution.opened import opened
 from pipeline.measuring.sample_inputs import random_inputs
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice
-from pipeline.program.channels.groups import height
 from pipeline.program.cuts import Channels, Region, RegionError
 from pipeline.program.prepare import prepare
 from pipeline.program.program import Program
@@ -125,7 +124,7 @@ def in_groups(program: Program, channels: int, count: int) -> Iterator[Region]:
 def _region(program: Program, item: Bottleneck, channels: int, count: int) -> Region:
     """Return a bottleneck in as many bands as are wanted; in one where all rows are needed at once."""
     size = max((each for each in item.sizes if each <= channels), default=item.sizes[0])
-    rows = height(item.operators[-1])
+    rows = item.operators[-1].height
     whole = Region(item.first_piece, item.end_piece, Channels(size, rows))
     banded = Region(item.first_piece, item.end_piece, Channels(size, -(-rows // count)))
     try:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from models.packs.records.pieces import Operand
 from models.packs.records.rows import RowValue
 from pipeline.devices.base import Block, KernelError, Launch
 from pipeline.devices.pack_kernels import PackKernels, Part
@@ -21,11 +22,9 @@ from pipeline.program.region_plan import (
     Call,
     Compute,
     Fill,
+    Floats,
     Gather,
-    InStrip,
-    InValue,
     Move,
-    Place,
     launches,
 )
 from pipeline.program.sessions import strip_shape
@@ -109,17 +108,12 @@ class PhaseBinder:
         weights = self._memory.array(action.source)[:, first:end]
         return partial(np.copyto, self._placed(action.target), weights)
 
-    def _placed(self, place: Place) -> Any:
+    def _placed(self, place: Floats | Operand) -> Any:
         """Return what kernels of a bottleneck are bound to."""
-        match place:
-            case InStrip(strip, shape, offset):
-                start = self._strip_start(strip) + offset
-            case InValue(row_value, shape, offset):
-                value = self._program.row_values[row_value].value
-                start = self._memory.offset(value) + offset
-            case _:
-                return self._memory.array(place)
-        return self._memory.arena.array(start, _DTYPE.name, shape)
+        if not isinstance(place, Floats):
+            return self._memory.array(place)
+        start = place.offset + self._beginning(place.strip, place.row_value)
+        return self._memory.arena.array(start, _DTYPE.name, place.shape)
 
     def _move(self, source: Area, target: Area) -> Launch:
         rows = self._rows(target)
@@ -151,12 +145,14 @@ class PhaseBinder:
 
     def _start(self, area: Area) -> int:
         """Return where in the arena what ``area`` is a part of begins."""
-        if area.strip is None:
-            return self._memory.offset(self._value(area).value)
-        return self._strip_start(area.strip) + area.offset
+        return area.offset + self._beginning(area.strip, area.row_value)
 
-    def _strip_start(self, strip: int) -> int:
-        return self._memory.offset(len(self._program.values) + self._region.first_strip + strip)
+    def _beginning(self, strip: int | None, row_value: int | None) -> int:
+        """Return where in the arena a strip begins, or a value that is whole."""
+        if strip is not None:
+            return self._memory.offset(len(self._program.values) + self._region.first_strip + strip)
+        assert row_value is not None
+        return self._memory.offset(self._program.row_values[row_value].value)
 
 
 def named(launch: Launch, name: str) -> Launch:

@@ -114,9 +114,7 @@ def _search(
         return tuple(search(program, network, estimated, estimated.pieces(), in_groups=slow))
     times, seconds = profile.row_times(network), profile.piece_seconds(program)
     known = {
-        region: profile.groups_seconds(region, program)
-        for region in regions
-        if profile.knows_groups(region, program)
+        region: profile.groups_seconds(region) for region in regions if profile.knows_groups(region)
     }
     return tuple(search(program, network, times, seconds, in_groups=known))
 
@@ -214,7 +212,7 @@ def _step_seconds(program: Program, plan: Plan) -> Iterator[float]:
     inside = {piece for region in plan.choice.regions for piece in region.pieces}
     limit = chunk_limit(program, plan.architecture, plan.choice)
     chosen = choose_pieces(program, limit, plan.choice.later_chunks)
-    whole = (each for each in finest_positions(chosen) if each.start not in inside)
+    whole = (each for each in finest_positions(program, chosen) if each.start not in inside)
     joined = {position for run in plan.runs for position in run[1:]}
     for position, step in enumerate(plan.steps):
         if isinstance(step, Piece):

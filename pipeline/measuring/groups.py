@@ -41,7 +41,7 @@ def group_seconds(program: Program, device: Device, pool: ReadPool) -> Iterator[
                     if isinstance(step, Phase) and service is not None:
                         seconds[step.region.plan.region] += service.seconds
                 for region, took in seconds.items():
-                    yield group_key(program, region), took
+                    yield group_key(region), took
 
 
 def _is_possible(program: Program, region: Region) -> bool:

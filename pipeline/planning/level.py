@@ -17,11 +17,12 @@ from pipeline.timing.durations import Durations
 
 @dataclass(frozen=True)
 class Level:
-    """The kernels of one chunk size. ``kept_bytes``: what is resident whatever is chosen.
+    """The kernels of one chunk size of ``program``. ``kept_bytes``: what is resident whatever is chosen.
 
     ``until[p]``: seconds of kernels [0, p).
     """
 
+    program: Program
     plan: Plan
     units: tuple[Unit, ...]
     kept_bytes: int
@@ -41,11 +42,11 @@ class Level:
     @cached_property
     def first_pieces(self) -> list[int]:
         """The program's piece with which each step begins; of a region's phases that of the region."""
-        return list(_first_pieces(self.plan.steps))
+        return list(_first_pieces(self.program, self.plan.steps))
 
 
-def _first_pieces(steps: Sequence[Step]) -> Iterator[int]:
-    first, inside = 0, None
+def _first_pieces(program: Program, steps: Sequence[Step]) -> Iterator[int]:
+    first, inside = program.own.start, None
     for step in steps:
         region = step.region if isinstance(step, Phase) else None
         if inside is not None and region is not inside:
@@ -59,7 +60,8 @@ def _first_pieces(steps: Sequence[Step]) -> Iterator[int]:
 def spliced(levels: Sequence[Level], starts: Sequence[int]) -> Level:
     """Return a level with the steps of ``levels[n]`` from the program's piece ``starts[n]`` on.
 
-    Each start is the first piece of a layer, the first one is 0. The plan is that of the first level.
+    Each start is the first piece of a layer, the first one that of the program. The plan is that of the
+    first level.
     """
     units: list[Unit] = []
     seconds: list[float] = []
@@ -81,6 +83,7 @@ def spliced(levels: Sequence[Level], starts: Sequence[int]) -> Level:
 def level_of(program: Program, plan: Plan, durations: Durations) -> Level:
     """Return the level of ``plan``, which keeps no more resident than it must."""
     return Level(
+        program,
         plan,
         streamed_units(program, plan.steps, set(plan.resident)),
         plan.resident_bytes,

@@ -205,7 +205,7 @@ class Profile(BaseModel):
         pieces = choose_pieces(program, None)
         seconds = {
             positions.start: self.kernel(piece_key(piece)).median
-            for piece, positions in zip(pieces, finest_positions(pieces), strict=True)
+            for piece, positions in zip(pieces, finest_positions(program, pieces), strict=True)
         }
         return lambda piece: seconds.get(piece, 0.0)
 
@@ -227,13 +227,13 @@ class Profile(BaseModel):
         """Return whether all that regions of ``network`` do was measured."""
         return all(key in self.kernels for key in row_keys(network))
 
-    def knows_groups(self, region: Region, program: Program) -> bool:
+    def knows_groups(self, region: Region) -> bool:
         """Return whether a bottleneck was measured in these groups of channels."""
-        return group_key(program, region) in self.kernels
+        return group_key(region) in self.kernels
 
-    def groups_seconds(self, region: Region, program: Program) -> float:
+    def groups_seconds(self, region: Region) -> float:
         """Return what a bottleneck that was measured in these groups of channels usually takes."""
-        return self.kernel(group_key(program, region)).median
+        return self.kernel(group_key(region)).median
 
     def kernel(self, key: str) -> Distribution:
         """Return k of the kernel that ``key`` tells apart.

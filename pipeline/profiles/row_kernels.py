@@ -6,9 +6,7 @@ from functools import cached_property
 
 from models.packs.records.rows import RowOperator, RowValue
 from pipeline.profiles.interpolation import interpolated
-from pipeline.program.channels.groups import bottleneck_of
 from pipeline.program.cuts import Channels, Region
-from pipeline.program.program import Program
 from pipeline.program.region_plan import RegionPlan
 from pipeline.program.row_network import RowNetwork
 
@@ -33,11 +31,11 @@ def copy_key(n_bytes: int) -> str:
     return f"rows copied:{n_bytes}"
 
 
-def group_key(program: Program, region: Region) -> str:
-    """Return the key of a bottleneck in groups of channels, the same in parts of a network."""
-    item = bottleneck_of(program, region.pieces)
+def group_key(region: Region) -> str:
+    """Return the key of a bottleneck in groups of channels."""
     assert isinstance(region.cut, Channels), "asked for of bottlenecks"
-    return f"channels into {item.output}:{region.cut.channels}x{region.cut.rows}"
+    first, end = region.first_piece, region.end_piece
+    return f"channels {first}-{end}:{region.cut.channels}x{region.cut.rows}"
 
 
 def measured_rows(value: RowValue, operator: RowOperator) -> list[int]:
@@ -71,7 +69,7 @@ class MeasuredRows:
 
     def bottleneck(self, plan: RegionPlan) -> float:
         """Return what all of a bottleneck in groups of channels takes."""
-        return self.groups(group_key(self.network.program, plan.region))
+        return self.groups(group_key(plan.region))
 
     def call(self, operator: int, rows: int) -> float:
         """Return what row operator ``operator`` takes for ``rows`` rows of its output."""

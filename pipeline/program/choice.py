@@ -38,8 +38,8 @@ def choose_pieces(
 
     replaced = {way.pieces.start: way for way in filter(fits, program.made(_ways))}
     pieces: list[Piece] = []
-    number = 0
-    while number < len(program.pieces):
+    number = program.own.start
+    while number < program.own.stop:
         way = replaced.get(number)
         if way is None:
             pieces.append(program.pieces[number])
@@ -70,7 +70,7 @@ def _ways(program: Program) -> list[_Way]:
 
 def every_piece(program: Program) -> Iterator[Piece]:
     """Yield the finest pieces, then all that they can be joined to."""
-    yield from program.pieces
+    yield from program.own_pieces
     for alternative in program.alternatives:
         yield from joined_pieces(program, alternative)
 
@@ -85,12 +85,13 @@ def _join(part: Joined, run: Run) -> Piece:
     return ChainPiece.of(piece, part.chain) if isinstance(part, ChainJoined) else piece
 
 
-def finest_positions(pieces: Iterable[Piece]) -> list[range]:
-    """Return, for each of the chosen ``pieces``, the program's pieces that it stands for.
+def finest_positions(program: Program, pieces: Iterable[Piece]) -> list[range]:
+    """Return, for each of the chosen ``pieces``, the pieces of ``program`` that it stands for.
 
     A piece stands for as many as it has spans: only chunks are joined, and each of them has one.
     """
-    ends = itertools.accumulate((piece.n_spans for piece in pieces), initial=0)
+    counts = (piece.n_spans for piece in pieces)
+    ends = itertools.accumulate(counts, initial=program.own.start)
     return [range(first, end) for first, end in itertools.pairwise(ends)]
 
 

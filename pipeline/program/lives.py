@@ -1,6 +1,7 @@
 """When memory of activations is in use: values between pieces, and strips of regions.
 
-Time is counted in moments: a piece is one, a region one for each of its operators. All phases of a region
+Time is counted in moments, from the number of the first piece on: a piece is one, a region one for each
+of its operators. All phases of a region
 are the same moments: what a phase keeps for the next one lives through all of them, what it does not only
 from its maker to its last reader.
 """
@@ -74,7 +75,7 @@ def lifetimes(
     only as rows, and what is ``taken_by_rows``. ``apart``: what exists only as
     its parts, as ``roots`` have it. ``kept``: spans that are resident.
     """
-    steps = program.pieces if steps is None else steps
+    steps = program.own_pieces if steps is None else steps
     lives = _Lives(program, steps, apart, kept)
     for step in steps:
         if isinstance(step, Piece):
@@ -158,9 +159,9 @@ class _Lives:
         self._uses: dict[int, tuple[int, int]] = {}
         self._strips: list[Lifetime] = []
         self._weights: list[Lifetime] = []
-        self._now = 0
+        self._now = program.own.start
         for port in program.inputs:
-            self._use(port.value, 0, 1)
+            self._use(port.value, self._now, self._now + 1)
 
     def add_piece(self, piece: Piece) -> None:
         for operand in (*piece.inputs, *piece.outputs):

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from models.packs.records.bottlenecks import GroupOperator
 from models.packs.records.pieces import Piece
-from pipeline.program.channels.groups import bottleneck_of
+from pipeline.program.channels import bottleneck_of
 from pipeline.program.cuts import Channels
 from pipeline.program.region_plan import Call, Compute, RegionPlan
 from pipeline.program.row_network import RowNetwork
@@ -62,7 +62,8 @@ def _weights_of(operator: GroupOperator) -> int:
 
 def _of_network(network: RowNetwork) -> int:
     on_rows = sum(_pixels(network, number) * _weights(network, number) for number in network.own)
-    others = (piece for n, piece in enumerate(network.program.pieces) if n not in network.covered)
+    program = network.program
+    others = (program.pieces[number] for number in program.own if number not in network.covered)
     return on_rows + sum(macs_of_piece(piece) for piece in others)
 
 

@@ -1,9 +1,8 @@
 """Partitions: a network cut between pieces into parts that compute at once (seed 000, Section 2.2).
 
 A partition is a network: what crosses into it are its inputs, what crosses out of it its outputs. So
-planner, schedule and engine know nothing of partitions. Values, spans, graphs and row operators keep their
-numbers: weights.bin and profiles are those of the whole. Pieces are counted anew, so row operators of parts
-before have negative ones.
+planner, schedule and engine know nothing of partitions. Everything keeps its number: weights.bin, profiles
+and regions are those of the whole.
 """
 
 from collections.abc import Iterable, Sequence
@@ -44,11 +43,11 @@ class Cuts:
         """All places, ascending: between layers, where what crosses has a size."""
         inner = {piece for pieces in self._whole() for piece in pieces[1:]}
         starts = sorted({layer.first_piece for layer in self._program.layers} - inner)
-        values, last = self._program.values, len(self._program.pieces)
+        values, own = self._program.values, self._program.own
         return tuple(
             place
             for place in starts
-            if 0 < place < last
+            if own.start < place < own.stop
             and not any(values[value].is_loose for value in self.crossing(place))
         )
 
@@ -65,7 +64,7 @@ class Cuts:
         return sum(aligned(self._program.values[value].n_bytes) for value in self.crossing(place))
 
     def parts(self, places: Sequence[int]) -> tuple[Program, ...]:
-        """Return the partitions that begin at piece 0 and at ``places``, ascending; of none the network.
+        """Return the partitions that begin first and at ``places``, ascending; of none the network.
 
         Raises:
             PartitionError: the network cannot be cut at one of them.
@@ -75,30 +74,26 @@ class Cuts:
         for place in places:
             if place not in self.places:
                 raise PartitionError(f"{self._program.name}: cannot be cut before piece {place}")
-        bounds = (0, *places, len(self._program.pieces))
+        own = self._program.own
+        bounds = (own.start, *places, own.stop)
         if any(first >= end for first, end in pairwise(bounds)):
             raise PartitionError(f"{self._program.name}: a partition without pieces")
         return tuple(map(self._part, bounds, bounds[1:]))
 
     def _part(self, first: int, end: int) -> Program:
-        whole = self._program
-        inside = range(first, end)
-        pieces = whole.pieces[first:end]
-        operands = (operand for piece in pieces for operand in piece.inputs)
+        whole, own = self._program, range(first, end)
+        operands = (operand for piece in whole.pieces[first:end] for operand in piece.inputs)
         used = {operand.index for operand in operands if operand.kind == "span"}
         return replace(
             whole,
-            pieces=pieces,
+            own=own,
             spans=tuple(_span(span, n in used) for n, span in enumerate(whole.spans)),
-            alternatives=tuple(_moved(whole.alternatives, inside)),
-            row_operators=tuple(_shifted(item, first) for item in whole.row_operators),
-            bottlenecks=tuple(
-                item for item in _moved(whole.bottlenecks, inside) if item.end_piece <= len(pieces)
-            ),
-            row_values=tuple(_row_value(value, inside) for value in whole.row_values),
-            layers=tuple(_moved(whole.layers, inside)),
-            inputs=self._ports(first) if first else whole.inputs,
-            outputs=self._ports(end) if end < len(whole.pieces) else whole.outputs,
+            alternatives=_inside(own, whole.alternatives),
+            bottlenecks=_inside(own, whole.bottlenecks),
+            row_values=tuple(_row_value(value, own) for value in whole.row_values),
+            layers=_inside(own, whole.layers),
+            inputs=whole.inputs if first == whole.own.start else self._ports(first),
+            outputs=whole.outputs if end == whole.own.stop else self._ports(end),
         )
 
     def _ports(self, place: int) -> tuple[Port, ...]:
@@ -123,8 +118,8 @@ class Cuts:
     def _first_made(self) -> dict[int, int]:
         """The first piece that writes to each value; of an input one before all."""
         made = {port.value: -1 for port in self._program.inputs}
-        for number, piece in enumerate(self._program.pieces):
-            for operand in piece.outputs:
+        for number in self._program.own:
+            for operand in self._program.pieces[number].outputs:
                 made.setdefault(operand.index, number)
         return made
 
@@ -143,18 +138,15 @@ def _span(span: Span, used: bool) -> Span:
     return span if used else replace(span, length=0, resident=False, stored=None)
 
 
-def _moved(items: Iterable[_Ranged], inside: range) -> Iterable[_Ranged]:
-    return (_shifted(item, inside.start) for item in items if item.first_piece in inside)
+def _inside(pieces: range, items: Sequence[_Ranged]) -> tuple[_Ranged, ...]:
+    """Return those of ``items`` that lie in ``pieces`` with all of theirs."""
+    return tuple(
+        item for item in items if item.first_piece in pieces and item.end_piece <= pieces.stop
+    )
 
 
-def _shifted(item: _Ranged, by: int) -> _Ranged:
-    return replace(item, first_piece=item.first_piece - by, end_piece=item.end_piece - by)
-
-
-def _row_value(value: RowValue, inside: range) -> RowValue:
+def _row_value(value: RowValue, own: range) -> RowValue:
     """Return ``value`` as a partition has it: where others put it together, it is there whole."""
-    if not value.end_piece:
+    if not value.end_piece or value.first_piece in own:
         return value
-    if value.first_piece in inside:
-        return _shifted(value, inside.start)
     return replace(value, parts=(), first_piece=0, end_piece=0)

@@ -28,9 +28,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Program(Measures):
-    """The network of ``pack``, or a part of it.
+    """The network of ``pack``, or a part of it: the pieces ``own``.
 
-    ``pieces`` and the joined ones of ``alternatives`` say what runs them (decided.py); ``row_chains`` says
+    A part keeps the numbers of the whole: ``pieces``, values, spans and row operators are all that there
+    are. Pieces and the joined ones of ``alternatives`` say what runs them (decided.py); ``row_chains`` says
     it of row operators, by number. ``joins``: the graphs that may be one of several in a session;
     ``one_kernel``: those of them that are one kernel, and keep nothing when that ends.
     """
@@ -39,6 +40,7 @@ class Program(Measures):
     values: tuple[Value, ...]
     spans: tuple[Span, ...]
     pieces: tuple[Piece, ...]
+    own: range
     alternatives: tuple[Alternative, ...]
     row_values: tuple[RowValue, ...]
     row_operators: tuple[RowOperator, ...]
@@ -61,6 +63,7 @@ class Program(Measures):
             values=manifest.values,
             spans=manifest.spans,
             pieces=manifest.pieces,
+            own=range(len(manifest.pieces)),
             alternatives=manifest.alternatives,
             row_values=manifest.row_values,
             row_operators=manifest.row_operators,
@@ -122,6 +125,10 @@ class Program(Measures):
     @property
     def least_chunk_bytes(self) -> int:
         return self.pack.manifest.least_chunk_bytes
+
+    @property
+    def own_pieces(self) -> tuple[Piece, ...]:
+        return self.pieces[self.own.start : self.own.stop]
 
     def defaults(self) -> dict[str, NDArray[Any]]:
         """Return what the inputs hold that a request leaves out."""

@@ -62,39 +62,25 @@ class Call(NamedTuple):
     output: Area
 
 
-@dataclass(frozen=True, slots=True)
-class InStrip:
-    """Floats of ``shape``, ``offset`` bytes behind the beginning of a strip of the region."""
+class Floats(NamedTuple):
+    """Floats of ``shape``, ``offset`` bytes behind where a strip begins, or a row value that is whole."""
 
-    strip: int
+    strip: int | None
+    row_value: int | None
     shape: tuple[int, ...]
     offset: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class InValue:
-    """Floats of ``shape``, ``offset`` bytes behind the beginning of a row value that lies whole."""
-
-    row_value: int
-    shape: tuple[int, ...]
-    offset: int = 0
-
-
-Place = InStrip | InValue | Operand
-
-
-@dataclass(frozen=True, slots=True)
-class Compute:
+class Compute(NamedTuple):
     """Run ``graph``, of operator ``operator`` of a bottleneck, on some channels."""
 
     operator: int
     graph: int
-    inputs: tuple[Place, ...]
-    output: InStrip | InValue
+    inputs: tuple[Floats | Operand, ...]
+    output: Floats
 
 
-@dataclass(frozen=True, slots=True)
-class Gather:
+class Gather(NamedTuple):
     """Copy what weights [outputs, inputs, 1, 1], in blocks of both, have of some inputs.
 
     ``source``: all of them as [blocks of outputs, blocks of inputs, elements]; ``blocks``: those to copy.
@@ -102,7 +88,7 @@ class Gather:
 
     source: Operand
     blocks: tuple[int, int]
-    target: InStrip
+    target: Floats
 
 
 Action = Move | Fill | Call | Compute | Gather

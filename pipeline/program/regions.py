@@ -4,7 +4,7 @@ Every operator writes the rows that it makes to a *strip*. Whoever needs exactly
 who needs others, the overlap of a 3 x 3 kernel or rows that waited for a slower branch, gets a strip of its
 own, put together of new rows and of those that are *kept* from one phase to the next (the self-loops of
 seed 001). What is read outside of the region is copied to where it lies whole. So it is on tiles, whose
-boxes are some columns of rows (seed 002); groups of channels are added up (seed 004, channels/plan.py).
+boxes are some columns of rows (seed 002); groups of channels are added up (seed 004, channels.py).
 
 Where a region makes a value of the same form as one that nobody reads after it, it may write over that:
 rows of the old one are then *loaded*, once, before rows of the new one take their place (loading.py).
@@ -23,7 +23,7 @@ from pipeline.program.boxes.rows import RowStretch, kept_between_phases
 from pipeline.program.boxes.store import kept_between_tiles
 from pipeline.program.boxes.stretch import Stretch
 from pipeline.program.boxes.tiles import TileStretch
-from pipeline.program.channels.plan import plan_channels
+from pipeline.program.channels import plan_channels
 from pipeline.program.cuts import Boxes, Channels, Region, RegionError
 from pipeline.program.region_plan import RegionPlan, with_equal_as_one
 from pipeline.program.row_network import RowNetwork

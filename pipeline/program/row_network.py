@@ -44,7 +44,7 @@ class RowNetwork:
         self.program = program
         self.operators: tuple[RowOperator, ...] = program.row_operators
         self.values: tuple[RowValue, ...] = program.row_values
-        self.own = self.operators_within(range(len(program.pieces)))
+        self.own = self.operators_within(program.own)
         self.memory = SharedMemory(program)
         self.readers = Readers(program)
         # By value, and which of the copies that it is made of are in the region: [first, end) of all.
@@ -247,8 +247,8 @@ class RowNetwork:
     def _viewed(self) -> dict[int, frozenset[int]]:
         """For each row value that no piece writes, the pieces that write what its readers see."""
         writers: dict[int, set[int]] = {}
-        for number, piece in enumerate(self.program.pieces):
-            for operand in piece.outputs:
+        for number in self.program.own:
+            for operand in self.program.pieces[number].outputs:
                 writers.setdefault(operand.index, set()).add(number)
         found = {}
         for number, first in self._first_reader.items():

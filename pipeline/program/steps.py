@@ -98,7 +98,7 @@ def choose_steps(
     inside = {piece: region for region in regions for piece in region.pieces}
     steps: list[Step] = []
     strips = 0
-    numbered = zip(pieces, finest_positions(pieces), strict=True)
+    numbered = zip(pieces, finest_positions(program, pieces), strict=True)
     for region, run in groupby(numbered, lambda item: inside.get(item[1].start)):
         if region is None:
             steps.extend(piece for piece, _ in run)
@@ -195,5 +195,5 @@ def scratch_bytes(steps: Sequence[Step]) -> int:
 
 def object_bytes(program: Program, steps: Sequence[Step], lanes: int = 1) -> int:
     """Return about what Python's objects take of a model that runs ``steps``, beside its sessions."""
-    records = len(program.pieces) + len(program.values)
+    records = len(program.own) + len(program.values)
     return _RECORD_BYTES * records + lanes * STEP_BYTES * len(steps)

@@ -49,6 +49,11 @@ class GroupOperator(Record):
     shape: Shape
     scratch_bytes: Count = 0
 
+    @property
+    def height(self) -> int:
+        """Rows of what it makes."""
+        return self.shape[2]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bottleneck(Record):

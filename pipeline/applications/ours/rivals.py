@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from itertools import pairwise
 
 from models.geometry.of_pack import PackCnn
 from pipeline.applications.ours.at_once import joined
@@ -58,9 +57,7 @@ def of_chromosome(
     ``cuts``: where partitions begin that run at once; a run that goes beyond one ends there.
     """
     regions = [run for layers in partitions for run in _runs(program, model, genes, layers)]
-    bounds = pairwise((0, *cuts, len(program.pieces)))
-    pairs = zip(Cuts(program).parts(cuts), bounds, strict=True)
-    plans = [_with(part, _between(regions, first, end)) for part, (first, end) in pairs]
+    plans = [_with(part, _within(regions, part.own)) for part in Cuts(program).parts(cuts)]
     return joined(program, cuts, plans)
 
 
@@ -98,13 +95,13 @@ def _with(program: Program, wanted: Sequence[Region]) -> Plan:
     return make_plan(program, _PRE, choice=Choice(regions=tuple(regions)))
 
 
-def _between(regions: Sequence[Region], first: int, end: int) -> list[Region]:
-    """Return what of ``regions`` lies in pieces [first, end), which are a network of their own."""
+def _within(regions: Sequence[Region], pieces: range) -> list[Region]:
+    """Return what of ``regions`` lies in ``pieces``."""
     clipped = (
         replace(
             region,
-            first_piece=max(region.first_piece, first) - first,
-            end_piece=min(region.end_piece, end) - first,
+            first_piece=max(region.first_piece, pieces.start),
+            end_piece=min(region.end_piece, pieces.stop),
         )
         for region in regions
     )

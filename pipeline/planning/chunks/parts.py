@@ -50,8 +50,9 @@ def part_starts(program: Program) -> list[int]:
         for piece in range(item.first_piece + 1, item.end_piece)
     }
     total = sum(span.length for span in program.spans if not span.resident)
-    starts, passed = [0], 0
-    for number, piece in enumerate(program.pieces):
+    starts, passed = [program.own.start], 0
+    for number in program.own:
+        piece = program.pieces[number]
         if number not in inside and passed * _PARTS >= total * len(starts) > 0:
             starts.append(number)
         if piece.span is not None:

@@ -27,19 +27,21 @@ def arena_limits(program: Program, network: RowNetwork, most: int) -> list[Arena
     region they do not. For a few sizes of scratch, pieces that need more are kept in regions if they can
     run there; the arena may have what such scratch leaves.
     """
-    scratch = [piece.scratch_bytes for piece in program.pieces]
+    scratch = {number: program.pieces[number].scratch_bytes for number in program.own}
     fixed = max(
-        (n_bytes for piece, n_bytes in enumerate(scratch) if piece not in network.covered),
+        (n_bytes for piece, n_bytes in scratch.items() if piece not in network.covered),
         default=0,
     )
-    sizes = spaced(sorted({fixed, *(n_bytes for n_bytes in scratch if n_bytes > fixed)}), _RATIO)
-    kept = [*sizes[: _MOST_LIMITS - 1], max(fixed, *scratch)]
+    sizes = spaced(
+        sorted({fixed, *(n_bytes for n_bytes in scratch.values() if n_bytes > fixed)}), _RATIO
+    )
+    kept = [*sizes[: _MOST_LIMITS - 1], max(fixed, *scratch.values())]
     return [
         ArenaLimit(
             max(most - size, 0),
             frozenset(
                 piece
-                for piece, n_bytes in enumerate(scratch)
+                for piece, n_bytes in scratch.items()
                 if n_bytes > size and piece in network.covered
             ),
         )

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 
 from pipeline.planning.plan import Plan
 from pipeline.planning.words import brief
-from pipeline.program.channels.groups import bottleneck_of, height
+from pipeline.program.channels import bottleneck_of
 from pipeline.program.cuts import Boxes, Channels, Region, Rows
 from pipeline.program.program import Program
 from pipeline.program.steps import Phase, RegionSteps, Step, regions_of
@@ -50,7 +50,7 @@ def _cut(program: Program, region: Region) -> str:
             return f"tiles, {layers}: {size} of {columns} {_plural('column', columns)}"
         case Channels(channels=channels):
             item = bottleneck_of(program, region.pieces)
-            few = f", {size}" if rows < height(item.operators[-1]) else ""
+            few = f", {size}" if rows < item.operators[-1].height else ""
             return f"groups of channels, {layers}: {channels} of {item.channels}{few}"
 
 

@@ -4,7 +4,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from models.packs.records.bottlenecks import Bottleneck
-from pipeline.program.channels.groups import height
 from pipeline.program.choice import BINDING_BYTES
 from pipeline.program.cuts import Channels, Region, RegionError
 from pipeline.program.program import Program
@@ -63,7 +62,7 @@ def group_regions(program: Program) -> Iterator[Region]:
 
 
 def _rows(item: Bottleneck) -> list[int]:
-    last = height(item.operators[-1])
+    last = item.operators[-1].height
     gated = any(operator.kind == "once" for operator in item.operators)
     counts = (1,) if gated else _BANDS
     return list(dict.fromkeys(-(-last // count) for count in counts))

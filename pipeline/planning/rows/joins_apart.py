@@ -30,7 +30,7 @@ def worth_apart(program: Program, network: RowNetwork) -> list[frozenset[int]]:
 def _read_in_parts(program: Program, network: RowNetwork) -> frozenset[int]:
     """Return the joined values that nobody needs whole if all who read them are in regions."""
     users = _users(program)
-    made = {operand.index for piece in program.pieces for operand in piece.outputs}
+    made = {operand.index for piece in program.own_pieces for operand in piece.outputs}
     made |= {port.value for port in (*program.inputs, *program.outputs)}
     return frozenset(
         whole
@@ -56,8 +56,8 @@ def inputs_in_parts(program: Program, network: RowNetwork) -> frozenset[int]:
 def _users(program: Program) -> dict[int, set[int]]:
     """Return the pieces that read each value."""
     users: dict[int, set[int]] = {}
-    for number, piece in enumerate(program.pieces):
-        for operand in piece.inputs:
+    for number in program.own:
+        for operand in program.pieces[number].inputs:
             if operand.kind == "value":
                 users.setdefault(operand.index, set()).add(number)
     return users

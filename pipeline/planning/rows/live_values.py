@@ -57,8 +57,9 @@ class LiveValues:
 
     @cached_property
     def _weights_before(self) -> list[int]:
-        spans, seen, before = self._program.spans, set[int](), [0]
-        for piece in self._program.pieces:
+        spans, seen = self._program.spans, set[int]()
+        before = [0] * (self._program.own.start + 1)
+        for piece in self._program.own_pieces:
             new = (
                 piece.span is not None and piece.span not in seen and not spans[piece.span].resident
             )
@@ -89,7 +90,7 @@ class LiveValues:
         return int(self._sizes[through].sum())
 
     def _sums(self, when: Callable[[int, int], tuple[int, int]]) -> list[int]:
-        count = len(self._program.pieces)
+        count = self._program.own.stop
         changes = [0] * (count + 3)
         for life in self._lives:
             start, end = when(life.start, life.end)

@@ -253,8 +253,8 @@ class _Search:
 
 def _places(program: Program, network: RowNetwork) -> list[int]:
     """Return the pieces before which a region may begin or end, or that run whole."""
-    outside = set(range(len(program.pieces))) - network.covered
-    ends = {0, len(program.pieces)}
+    outside = set(program.own) - network.covered
+    ends = {program.own.start, program.own.stop}
     return sorted(network.places | outside | {piece + 1 for piece in outside} | ends)
 
 

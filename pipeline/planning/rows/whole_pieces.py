@@ -78,17 +78,18 @@ class WholePieces:
         between = list(pairwise(self._places))
         ring = np.zeros((len(self.rings), len(between)), np.int64)
         bound = np.zeros_like(ring)
-        numbers = np.repeat(np.arange(len(between)), [end - start for start, end in between])
+        numbers = np.searchsorted(self._places, range(self._program.own.stop), side="right") - 1
         for level, pieces in enumerate(self._pieces):
             np.add.at(bound[level], numbers[pieces.first], BINDING_BYTES + STEP_BYTES)
             np.maximum.at(ring[level], numbers[pieces.first], pieces.streamed)
         arena = np.array([max(live[start:end]) for start, end in between], np.int64)
-        for index, (piece, number) in enumerate(zip(self._program.pieces, numbers, strict=True)):
+        for index in self._program.own:
             reads_parts = any(
-                item.kind == "value" and item.index in self._apart for item in piece.inputs
+                item.kind == "value" and item.index in self._apart
+                for item in self._program.pieces[index].inputs
             )
             if reads_parts or index in self._never_whole:
-                arena[number] = _NEVER
+                arena[numbers[index]] = _NEVER
         seconds = [sum(map(self._piece_seconds, range(start, end))) for start, end in between]
         return Whole(arena, ring, bound, np.array(seconds))
 
@@ -98,7 +99,7 @@ class WholePieces:
         In the chunks of ring number ``level``.
         """
         pieces = self._pieces[level]
-        whole = np.ones(len(self._program.pieces), bool)
+        whole = np.ones(self._program.own.stop, bool)
         for region in regions:
             whole[region.start : region.stop] = False
         which = whole[pieces.first]
@@ -128,7 +129,7 @@ class _Pieces:
         pieces = choose_pieces(program, chunk_bytes)
         rows = [
             (at.start, piece.graph, piece.scratch_bytes, _ring_bytes(program, piece))
-            for piece, at in zip(pieces, finest_positions(pieces), strict=True)
+            for piece, at in zip(pieces, finest_positions(program, pieces), strict=True)
         ]
         return cls(*np.array(rows, np.int64).reshape(-1, 4).T)
 

@@ -22,12 +22,12 @@ class Readers:
     @cached_property
     def _last_reader(self) -> dict[int, int]:
         """The last piece that reads each value; of an output one behind all."""
-        count = len(self._program.pieces)
+        own = self._program.own
         last: dict[int, int] = {}
         for seen in {self.seen[port.value] for port in self._program.outputs}:
-            last.update(dict.fromkeys(self._named(seen), count))
+            last.update(dict.fromkeys(self._named(seen), own.stop))
         done: set[frozenset[int]] = set()  # what is seen: its names were all told
-        for number in range(count - 1, -1, -1):
+        for number in reversed(own):
             for operand in self._program.pieces[number].inputs:
                 if operand.kind != "value" or (seen := self.seen[operand.index]) in done:
                     continue
@@ -65,9 +65,9 @@ class Readers:
     def seen(self) -> list[frozenset[int]]:
         """For each value, the values that pieces wrote which someone who reads it sees."""
         values = self._program.values
-        written = {operand.index for piece in self._program.pieces for operand in piece.outputs} | {
-            port.value for port in self._program.inputs
-        }
+        written = {
+            operand.index for piece in self._program.own_pieces for operand in piece.outputs
+        } | {port.value for port in self._program.inputs}
         children: dict[int, list[int]] = {}
         for index, value in enumerate(values):
             if value.parent is not None:

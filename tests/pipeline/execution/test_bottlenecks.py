@@ -28,7 +28,7 @@ from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice
 from pipeline.planning.rows.explain import explain_regions
 from pipeline.planning.rows.in_groups import group_regions
-from pipeline.program.channels.groups import bottleneck_of, groups, height
+from pipeline.program.channels import bottleneck_of, groups
 from pipeline.program.cuts import Channels, Region, RegionError
 from pipeline.program.partitions import Cuts
 from pipeline.program.program import Program
@@ -262,7 +262,7 @@ def test_mobilenet_takes_a_third_of_its_expansion(pool: ReadPool, tmp_path: Path
     pack = open_pack(compile_onnx(source, tmp_path / "m"))
     program = Program.as_compiled(pack)
     regions = tuple(
-        replace(region, cut=replace(region.cut, rows=-(-height(item.operators[-1]) // 8)))
+        replace(region, cut=replace(region.cut, rows=-(-item.operators[-1].height // 8)))
         for region in together(program, program.target.block, 1)
         for item in [bottleneck_of(program, region.pieces)]
     )

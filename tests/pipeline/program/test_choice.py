@@ -153,7 +153,7 @@ def test_layers_from_a_piece_on_have_another_limit(pack: Pack) -> None:
     for item in program.alternatives:
         start = item.first_piece
         later = choose_pieces(program, 0, ((start, max(chunk_sizes(program))),))
-        firsts = [positions.start for positions in finest_positions(coarse)]
+        firsts = [positions.start for positions in finest_positions(program, coarse)]
         assert later == (*fine[:start], *coarse[firsts.index(start) :])
 
 
@@ -172,7 +172,7 @@ def test_a_choice_streams_every_span_once_and_in_order(pack: Pack) -> None:
         assert sum(streamed_bytes(program, piece) for piece in pieces) == sum(
             program.spans[number].length for number in streamed
         )
-        positions = finest_positions(pieces)
+        positions = finest_positions(program, pieces)
         assert [i for run in positions for i in run] == list(range(len(program.pieces)))
         for piece, run in zip(pieces, positions, strict=True):
             assert program.pieces[run.start].span == piece.span

@@ -32,7 +32,7 @@ def test_partitions_have_all_pieces_and_their_weights(packs: dict[str, Pack], na
     assert len(cuts.places) > 1
     for place in cuts.places:
         parts = cuts.parts([place])
-        assert sum((part.pieces for part in parts), ()) == program.pieces
+        assert sum((part.own_pieces for part in parts), ()) == program.pieces
         assert sum(part.weight_bytes for part in parts) == program.weight_bytes
         front, back = parts
         crossing = cuts.crossing(place)

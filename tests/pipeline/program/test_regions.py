@@ -193,6 +193,7 @@ def sum_over_what_it_adds(above: int) -> Program:
         row_values=rows,
         row_operators=operators,
         pieces=pieces,
+        own=range(len(pieces)),
         inputs=(ports[0],),
         outputs=(ports[1],),
     )

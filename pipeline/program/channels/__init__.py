@@ -1,1 +1,0 @@
-"""Bottlenecks some channels at a time (seed 004): groups, rows, strips, phases."""
