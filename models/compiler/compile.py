@@ -5,14 +5,16 @@ import functools
 import math
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import onnx
 
 from models.compiler.analysis.graph import Graph
 from models.compiler.analysis.lean_order import with_less_kept
+from models.compiler.analysis.slices import CutPiece
 from models.compiler.cutting.chunks import default_chunk_bytes, least_chunk_bytes
 from models.compiler.cutting.layout import lay_out
 from models.compiler.cutting.partition import partition
@@ -48,11 +50,11 @@ from models.compiler.writing.write import (
 from models.errors import CompileError, PackError
 from models.graphs.inputs import take_defaults
 from models.graphs.metadata import Metadata, read_metadata
-from models.graphs.parameters import count_parameters, infinite_weights
+from models.graphs.parameters import count_parameters, infinite_weights, quantised_weights
 from models.graphs.reader import read_onnx
 from models.packs.manifest import Manifest, write_manifest
 from models.packs.pack import read_pack
-from models.packs.target import Target, host_target
+from models.packs.target import Target, host_target, largest_exact_weight
 from models.progress import Progress, silent
 
 
@@ -179,6 +181,10 @@ def _write_pack(
     quantised = QuantisedDescriber(parts, target)
     describer = PieceDescriber(parts, layout, index, sizes, programs, quantised)
     rows = RowDescriber(parts, layout, index, programs)
+    records = describer.pieces()
+    others = (piece for piece, made in zip(pieces, records, strict=True) if made.quantised is None)
+    if target.capability is None:
+        _tell_inexact(options, graph, others)
     manifest = Manifest(
         name=source.name,
         target=target,
@@ -187,7 +193,7 @@ def _write_pack(
         spans=spans,
         graphs=graph_records(parts, sizes),
         values=values,
-        pieces=describer.pieces(),
+        pieces=records,
         alternatives=describer.alternatives(),
         row_values=rows.values(),
         row_operators=rows.operators(),
@@ -234,6 +240,31 @@ def _tell_floats(options: CompileOptions, dequantised: Mapping[str, str]) -> Non
         if reason:
             more = f" (and {len(others)} more)" if others else ""
             options.warn(f"weights {first!r}{more} become float32, in the file, too: {reason}")
+
+
+def _tell_inexact(options: CompileOptions, graph: Graph, pieces: Iterable[CutPiece]) -> None:
+    """Tell of weights in ``pieces``, which no native kernel computes, with which sums are wrong here."""
+    largest = largest_exact_weight()
+    nodes = (node for piece in pieces for node in graph.nodes[piece.first_node : piece.end_node])
+    names = {
+        name: graph.constants.get(name)
+        for node in nodes
+        if node.op_type != "DequantizeLinear"
+        for name in quantised_weights(node)
+    }
+    beyond = [
+        name
+        for name, array in names.items()
+        if array is not None
+        and array.dtype == np.int8
+        and max(array.max(initial=0), -int(array.min(initial=0))) > largest
+    ]
+    if beyond:
+        more = f" (and {len(beyond) - 1} more)" if len(beyond) > 1 else ""
+        options.warn(
+            f"weights {beyond[0]!r}{more} are 8-bit integers beyond {largest}: without dot products ONNX "
+            f"Runtime's sums with them may overflow; quantise them to -{largest} to {largest}"
+        )
 
 
 def _tell_infinite(source: Path, model: onnx.ModelProto, options: CompileOptions) -> None:

@@ -14,6 +14,9 @@ from pydantic import BaseModel, ConfigDict
 
 from models.errors import ModelError
 
+_CPU_INFO = Path("/proc/cpuinfo")
+# Features of processors that add up four products of bytes in 32 bits: of x86, of Arm.
+_DOT_PRODUCTS = frozenset(("avx_vnni", "avx512_vnni", "asimddp"))
 # ONNX Runtime's blocked (NCHWc) layout by instruction set: channels in a block, 1 = not blocked.
 _BLOCKS = {"avx512": 16, "avx2": 8, "avx": 8}
 
@@ -94,13 +97,30 @@ def host_target() -> Target:
     )
 
 
+def largest_exact_weight() -> int:
+    """Return up to which size signed 8-bit weights have exact sums in ONNX Runtime on this machine.
+
+    Without dot products it adds up pairs of products in 16 bits, on x86 of an unsigned byte and a signed
+    one, so that a larger weight than 64 saturates; on Arm of two signed ones, where nothing but two
+    products of -128 and -128 overflows (tried in emulation, docs/jetson.md).
+    """
+    if not _DOT_PRODUCTS.isdisjoint(_cpu_flags()):
+        return 128
+    return 127 if platform.machine() == "aarch64" else 64
+
+
 def _cpu_flags() -> frozenset[str]:
+    """Return what the processor can do beyond its architecture, in the words of the kernel."""
     try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace").splitlines()
+        lines = _CPU_INFO.read_text(encoding="ascii", errors="replace").splitlines()
     except OSError:
         return frozenset()
     return next(
-        (frozenset(line.partition(":")[2].split()) for line in lines if line.startswith("flags")),
+        (
+            frozenset(line.partition(":")[2].split())
+            for line in lines
+            if line.startswith(("flags", "Features"))
+        ),
         frozenset(),
     )
 

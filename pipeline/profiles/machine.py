@@ -13,6 +13,9 @@ from loader.readers.disk import REAL_DISK, Disk
 from models.packs.target import host_target
 
 _MOUNTS = Path("/proc/self/mountinfo")
+_PROC = Path("/proc")
+# Who made a core of Arm's architecture, and which one it is.
+_CORE = ("CPU implementer", "CPU part")
 
 # With these a sweep takes some per cent more or less: a plan is as good, a bound is none. With any other
 # difference times have another order of magnitude or another owner.
@@ -113,14 +116,34 @@ def this_machine(weights: Path, computing: Computing, disk: Disk = REAL_DISK) ->
     )
 
 
-def cpu_model() -> str:
-    """Return the processor's name as the kernel gives it."""
+def cpu_model(proc: Path = _PROC) -> str:
+    """Return the processor's name as the kernel gives it: of Arm's cores the board and their part numbers.
+
+    Where there is a name on Arm, it says no more than which generation they are.
+    """
     try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace").splitlines()
+        lines = (proc / "cpuinfo").read_text(encoding="ascii", errors="replace").splitlines()
     except OSError:
         return platform.processor()
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, platform.processor())
+    fields = [
+        (name.strip(), said.strip()) for name, _, said in (line.partition(":") for line in lines)
+    ]
+    name = next((said for field, said in fields if field == "model name"), "")
+    parts = [said for field, said in fields if field in _CORE]
+    if not parts:
+        return name or platform.processor()
+    # An implementer and a part for each core, which may be of several kinds.
+    cores = dict.fromkeys(map("/".join, zip(parts[::2], parts[1::2], strict=False)))
+    return f"{_board(proc) or name or platform.machine()}, {' + '.join(cores)}"
+
+
+def _board(proc: Path) -> str:
+    """Return what firmware says that this computer is; empty: nothing."""
+    try:
+        told = (proc / "device-tree" / "model").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return ""
+    return told.strip("\0\n ")
 
 
 def _storage(file: Path) -> tuple[str, str]:

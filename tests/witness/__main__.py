@@ -30,11 +30,10 @@ import numpy as np
 import onnx
 
 from models.compiler import compile_onnx
-from models.compiler.quantising.int8 import saturates
 from models.geometry.of_pack import cnn_of_pack
 from models.packs.pack import Pack, open_pack
 from models.packs.records.pieces import Joined, Piece
-from models.packs.target import host_target
+from models.packs.target import host_target, largest_exact_weight
 from models.runtime.sessions import claim_process, use_threads
 from pipeline.devices.base import Device
 from pipeline.devices.cpu import CpuDevice
@@ -257,7 +256,7 @@ def answer(outputs: Inputs) -> str:
 def machine(device: Device) -> str:
     """Return what facts depend on beside the code."""
     host = host_target()
-    products = "saturate" if saturates(Path("/proc/cpuinfo").read_text()) else "are exact"
+    products = "saturate" if largest_exact_weight() < 1 << 7 else "are exact"
     version = [str(COMPILER), "-dumpfullversion"]
     compiler = COMPILER and subprocess.run(version, capture_output=True, text=True, check=True)
     return (

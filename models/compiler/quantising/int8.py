@@ -1,8 +1,8 @@
 """From floats to 8-bit integers by ONNX Runtime's static quantisation, calibrated on pictures.
 
-Weights become integers with a scale for each output channel, activations unsigned ones between the least
-and the largest number that the pictures make. What is a probability, or takes little time, stays a float;
-so does what is made of the last layers' answers (a detector's boxes).
+Weights become integers from -127 to 127 with a scale for each output channel, activations unsigned ones
+between the least and the largest number that the pictures make. What is a probability, or takes little
+time, stays a float; so does what is made of the last layers' answers (a detector's boxes).
 
 Sessions are those of this process: ONNX Runtime's own would have other threads.
 """
@@ -27,6 +27,7 @@ from models.graphs.nodes import all_graphs, attributes, label, replace_nodes, ve
 from models.graphs.parameters import infinite_tensors, is_quantised
 from models.images.preprocess import Preprocess
 from models.network.operators.reading import LAYERS
+from models.packs.target import largest_exact_weight
 from models.runtime.sessions import open_session, reason, session_options
 
 _OPERATORS = (
@@ -41,8 +42,8 @@ _OF_THE_LAST = frozenset(
         "Split",
     )
 )
-_CPU_INFO = Path("/proc/cpuinfo")
-_DOT_PRODUCTS = frozenset(("avx_vnni", "avx512_vnni", "asimddp"))
+#: The largest weight that ONNX Runtime's quantiser makes, unless weights have 7 bits.
+_LARGEST_WEIGHT = 127
 #: With fewer pictures accuracy depends on which they are (docs/models.md, "8-bit integers").
 _FEW = 10
 # Of a batch norm: scale, bias, mean and variance; and the epsilon that ONNX means where none is said.
@@ -96,7 +97,7 @@ def quantise(
     _check_count(count, source, warn)
     result = folder / "int8.onnx"
     try:
-        reduced = saturates(_CPU_INFO.read_text("utf-8", "replace"))
+        reduced = largest_exact_weight() < _LARGEST_WEIGHT
         write_quantised(folded, ranges, result, reduced, _floats(folded))
     except Exception as exc:  # ONNX Runtime's quantiser raises whatever it stumbles over
         raise CompileError(f"{source}: ONNX Runtime cannot quantise it: {reason(exc)}") from exc
@@ -163,18 +164,6 @@ def _floats(file: Path) -> list[str]:
         elif answers.isdisjoint(node.output):
             found.append(label(node))
     return [*found, *activations]
-
-
-def saturates(cpu_info: str) -> bool:
-    """Return whether products of 8-bit integers are added up in 16 bits on the processor, as AVX2 does.
-
-    There weights get 7 bits. ``cpu_info``: /proc/cpuinfo, whose first list of features counts.
-    """
-    for line in cpu_info.splitlines():
-        name, _, features = line.partition(":")
-        if name.strip() in ("flags", "Features"):
-            return _DOT_PRODUCTS.isdisjoint(features.split())
-    return True
 
 
 def _check_floats(model: onnx.ModelProto, source: Path) -> None:

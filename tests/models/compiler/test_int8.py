@@ -10,7 +10,6 @@ from onnx import numpy_helper
 from PIL import Image
 
 from models.compiler import CompileOptions, compile_onnx
-from models.compiler.quantising.int8 import saturates
 from models.datasets.samples import SampleError
 from models.errors import CompileError
 from models.images.preprocess import Preprocess
@@ -281,18 +280,3 @@ def test_weights_that_are_no_numbers_are_named(value: float, tmp_path: Path) -> 
     model.graph.initializer[1].CopyFrom(numpy_helper.from_array(array, "wb"))
     with pytest.raises(CompileError, match=r"m\.onnx: weights 'wb': 2 values are not finite"):
         _compiled(model, tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("cpu_info", "expected"),
-    [
-        ("flags\t\t: fpu avx2 avx512f avx512_vnni\n", False),
-        ("flags\t\t: fpu avx2 avx_vnni\n", False),
-        ("flags\t\t: fpu avx2 avx512f\n", True),
-        ("processor : 0\nFeatures\t: fp asimd asimddp\n", False),
-        ("Features\t: fp asimd\n", True),
-        ("", True),
-    ],
-)
-def test_products_saturate_without_dot_products(cpu_info: str, expected: bool) -> None:
-    assert saturates(cpu_info) == expected

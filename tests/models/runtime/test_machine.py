@@ -50,23 +50,65 @@ def test_targets_without_blocks_are_named() -> None:
         named_target("arm64")
 
 
+@pytest.mark.parametrize(
+    ("machine", "cpu_info", "expected"),
+    [
+        ("x86_64", "flags\t\t: fpu avx2 avx512f avx512_vnni\n", 128),
+        ("x86_64", "flags\t\t: fpu avx2 avx_vnni\n", 128),
+        ("x86_64", "flags\t\t: fpu avx2 avx512f\n", 64),
+        ("aarch64", "processor : 0\nFeatures\t: fp asimd asimddp\n", 128),
+        ("aarch64", "Features\t: fp asimd\n", 127),
+        ("x86_64", "", 64),
+    ],
+)
+def test_weights_have_exact_sums_up_to_some_size(
+    machine: str, cpu_info: str, expected: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "cpuinfo").write_text(cpu_info)
+    monkeypatch.setattr(target, "_CPU_INFO", tmp_path / "cpuinfo")
+    monkeypatch.setattr("platform.machine", lambda: machine)
+    assert target.largest_exact_weight() == expected
+
+
 def test_target_is_of_this_machine() -> None:
     assert host_target().runs_on(host_target())
     assert host_target().runs_on(Target(**{**host_target().model_dump(), "onnxruntime": "0"}))
 
 
-def test_heap_counts_what_c_allocates() -> None:
+class _MallInfo(ctypes.Structure):
+    """``struct mallinfo2`` of glibc 2.33 and later."""
+
+    _fields_ = tuple(
+        (name, ctypes.c_size_t)
+        for name in (
+            *("arena", "ordblks", "smblks", "hblks", "hblkhd"),
+            *("usmblks", "fsmblks", "uordblks", "fordblks", "keepcost"),
+        )
+    )
+
+
+@pytest.mark.parametrize("n_bytes", [100 << 10, 50 << 20])
+def test_heap_counts_what_c_allocates(n_bytes: int) -> None:
+    """In the heap, and mapped; as ``mallinfo2`` does, where that is."""
     before = heap_bytes()
     if before is None:
         pytest.skip("the C library does not tell")
     libc = ctypes.CDLL(None)
     libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
     libc.free.argtypes = [ctypes.c_void_p]
-    memory = libc.malloc(50 << 20)
-    after = heap_bytes()
-    libc.free(memory)
-    assert after is not None
-    assert after - before > 49 << 20
+    told = []
+    for count in (0, 1, 20):
+        memory = [libc.malloc(n_bytes) for _ in range(count)]
+        after = heap_bytes()
+        assert after is not None
+        assert after - before >= n_bytes * count
+        if hasattr(libc, "mallinfo2"):
+            libc.mallinfo2.restype = _MallInfo
+            info = libc.mallinfo2()
+            told.append(after - info.uordblks - info.hblkhd)
+        for each in memory:
+            libc.free(each)
+    assert max(told, default=0) - min(told, default=0) < 4 << 10
     trim_heap()
 
 

@@ -9,6 +9,7 @@ import pytest
 from onnx import numpy_helper
 from onnx.parser import parse_model
 
+import models.compiler.compile as compiling
 from models.compiler import CompileOptions
 from models.compiler.cutting.cut import MERGED_WEIGHT_BYTES
 from models.errors import OnnxError
@@ -295,3 +296,21 @@ def test_channels_without_weights_may_have_scales_of_zero(tmp_path: Path) -> Non
             array[:3] = 0
             tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
     _same_bits_in_parts(model, tmp_path)
+
+
+@pytest.mark.parametrize(("largest", "lowest"), [(127, -127), (127, -128), (128, -128)])
+def test_weights_that_onnx_runtime_sums_up_wrong_are_named(
+    largest: int, lowest: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where no native kernel computes them: those of QLinearMatMul and its kind, not of QGemm."""
+    monkeypatch.setattr(compiling, "largest_exact_weight", lambda: largest)
+    model = _matrices()
+    for tensor in model.graph.initializer:
+        if tensor.name in ("w", "wt"):
+            array = numpy_helper.to_array(tensor).copy()
+            array[0, 0] = lowest
+            tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
+    warned = list[str]()
+    compiled(written(model, tmp_path / "m.onnx"), tmp_path, CompileOptions(warn=warned.append))
+    assert len(warned) == (largest < -lowest)
+    assert all("8-bit integers beyond 127" in text for text in warned)
