@@ -1,38 +1,28 @@
 """Regions as edges between places of a network: where they begin and end, and what they take."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
 from itertools import repeat
-from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pipeline.planning.rows.in_groups import RegionInGroups
 from pipeline.planning.rows.live_values import LiveValues
-from pipeline.planning.rows.ways import Edges
-from pipeline.program.cuts import Region
+from pipeline.planning.rows.ways import Edges, Ways, most_from
+from pipeline.planning.rows.whole_pieces import WholePieces
+from pipeline.program.cuts import Channels, Cut, Rows
 from pipeline.program.row_network import RowNetwork
 from pipeline.program.sketching.sketches import Sketch
 from pipeline.program.steps import STEP_BYTES
 
 # Regions of so few operators are always tried.
 _FEW_OPERATORS = 6
-
-
-class _Edge(NamedTuple):
-    """An item of each array of ``Edges``."""
-
-    start: int
-    rows: int
-    arena: int
-    ring: int
-    bound: int
-    seconds: float
-    in_groups: RegionInGroups | None = None
+# More than all weights.
+_ANY_RING = 1 << 60
 
 
 class RegionEdges:
-    """Those between ``places`` that need less than ``most`` bytes of an arena.
+    """Those between ``places`` that need less of an arena than all pieces ``whole``.
 
     ``edges``: by the number of the place where they end. What exists only as its parts, ``apart``, none may
     have whole, nor may one in groups of channels have an input that is ``given`` by rows.
@@ -43,7 +33,7 @@ class RegionEdges:
         network: RowNetwork,
         live: LiveValues,
         places: Sequence[int],
-        most: int,
+        whole: WholePieces,
         apart: frozenset[int],
         given: frozenset[int] = frozenset(),
     ) -> None:
@@ -52,13 +42,52 @@ class RegionEdges:
         self._live = live
         self._places = places
         self._numbers = {place: number for number, place in enumerate(places)}
-        self._most = most
+        self._whole = whole
+        self._most = whole.most
         self._apart = apart
         self._given = given
-        self._graphs: dict[Region, frozenset[int]] = {}
+
+    def ways(self) -> Ways:
+        """Return the ways with what is known now."""
+        return Ways(self._places, self._whole.cost, self.edges)
+
+    def least_arena(self) -> int:
+        """Return the least arena of any way that is known now, in the largest ring."""
+        return int(self.ways().least_arena(self._whole.rings[-1:])[0])
+
+    def ideal_arena(self) -> int:
+        """Return that if bottlenecks took nothing but what lives before or behind them."""
+        found, crossing = dict(self.edges), self._live.crossing
+        for item in self._network.program.bottlenecks:
+            first, end = item.first_piece, item.end_piece
+            if first in self._numbers and end in self._numbers:
+                arena = max(crossing[first], crossing[end])
+                edges = _edge(self._numbers[first], arena, 0, 0, 0.0, Channels(1, 1))
+                _put(found, self._numbers[end], edges)
+        ways = Ways(self._places, self._whole.cost, found)
+        return int(ways.least_arena(np.array([_ANY_RING]))[0])
+
+    def useful_weights(self) -> int:
+        """Return the most weights of a region that can be worth it: less than all that is needed now."""
+        rings = self._whole.rings
+        return int((self.ways().least_arena(rings) + rings).min())
+
+    def useful(self, end: int, starts: Sequence[int], least: int | None) -> dict[int, int]:
+        """Return from where a region to ``end`` may be of use, with the bytes of strips that are too many.
+
+        ``least``: only such as save memory where it counts, since pieces that need less than that of the
+        arena may as well be whole.
+        """
+        kept, number = self._live.crossing[end], self._numbers[end]
+        if least is None:
+            return dict.fromkeys(starts, self._most - kept)
+        whole = most_from(self._whole.cost.arena, number)
+        most = np.minimum(whole, self._most) - kept
+        numbers = ((start, self._numbers[start]) for start in starts)
+        return {start: int(most[number]) for start, number in numbers if whole[number] >= least}
 
     def take(self, end: int, found: Iterable[Sketch]) -> None:
-        """Take the regions of sketches that end at ``end``."""
+        """Take the regions of sketches that end at ``end``, all that are known."""
         edges = self._on_rows(end, found)
         if edges is not None:
             self.edges[self._numbers[end]] = edges
@@ -66,29 +95,9 @@ class RegionEdges:
     def take_in_groups(self, found: Iterable[RegionInGroups]) -> None:
         """Take regions in groups of channels beside those that are there."""
         for item in found:
-            edges = _stacked(self._in_groups(item))
+            edges = self._in_groups(item)
             if edges is not None:
-                place = self._numbers[item.region.end_piece]
-                before = self.edges.get(place)
-                self.edges[place] = edges if before is None else before.followed_by(edges)
-                self._graphs[replace(item.region, in_arena=False)] = item.graphs
-
-    def with_ideal_groups(self) -> dict[int, Edges]:
-        """Return ``edges``, and bottlenecks that take nothing but what lives before or behind them."""
-        found, crossing = dict(self.edges), self._live.crossing
-        for item in self._network.program.bottlenecks:
-            first, end = item.first_piece, item.end_piece
-            if first in self._numbers and end in self._numbers:
-                arena = max(crossing[first], crossing[end])
-                edges = _stacked([_Edge(self._numbers[first], 1, arena, 0, 0, 0.0)])
-                before = found.get(self._numbers[end])
-                assert edges is not None
-                found[self._numbers[end]] = edges if before is None else before.followed_by(edges)
-        return found
-
-    def graphs(self, region: Region) -> frozenset[int] | None:
-        """Return the graphs of a region in groups of channels; None: it is on rows."""
-        return self._graphs.get(replace(region, in_arena=False))
+                _put(self.edges, self._numbers[item.region.end_piece], edges)
 
     def starts(self, end: int, most_weights: int, reach: float) -> list[int]:
         """Return where a region that ends at ``end`` may begin, with less than so many bytes of weights.
@@ -138,7 +147,7 @@ class RegionEdges:
         sketches = [sketch for sketch in found if not self._has(self._apart, sketch.touched)]
         if not sketches:
             return None
-        rows = np.array(sketches[0].rows, np.int64)  # those of all that end there
+        rows = sketches[0].rows  # those of all that end there
         own = [sketch.strip_bytes - sketch.shared_bytes for sketch in sketches]
         firsts = [sketch.first_piece for sketch in sketches]
         touched = [sketch.touched for sketch in sketches]
@@ -146,7 +155,7 @@ class RegionEdges:
         weights = [self._live.weights(first, end) for first in firsts]
         arena = np.array(own) + np.array(beside)[:, None]
         bound = np.array([sketch.binding_bytes for sketch in sketches])
-        bound += -(-self._height(end) // rows) * STEP_BYTES
+        bound += -(-self._height(end) // np.array(rows, np.int64)) * STEP_BYTES
         which = arena < self._most
         if not which.any():
             return None
@@ -154,42 +163,43 @@ class RegionEdges:
         each = np.ones_like(arena)
         return Edges(
             (start[:, None] * each)[which],
-            (rows * each)[which],
             arena[which],
             (np.array(weights)[:, None] * each)[which],
             bound[which],
             np.array([sketch.seconds for sketch in sketches])[which],
+            np.broadcast_to(_objects(map(Rows, rows)), arena.shape)[which],
         )
 
-    def _in_groups(self, item: RegionInGroups) -> Iterator[_Edge]:
+    def _in_groups(self, item: RegionInGroups) -> Edges | None:
+        """Return the edge that is ``item``; None: it is none of those that are asked for."""
         first, end = item.region.first_piece, item.region.end_piece
         if first not in self._numbers or end not in self._numbers:
-            return
+            return None
         n_bytes = item.own_bytes + self._live.beside(first, end, item.touched, by_rows=False)
-        if n_bytes < self._most and not self._has(self._apart | self._given, item.touched):
-            yield _Edge(
-                self._numbers[first],
-                item.region.cut.rows,
-                n_bytes,
-                self._live.weights(first, end),
-                item.binding_bytes,
-                item.seconds,
-                item,
-            )
+        if n_bytes >= self._most or self._has(self._apart | self._given, item.touched):
+            return None
+        ring = self._live.weights(first, end)
+        start = self._numbers[first]
+        return _edge(start, n_bytes, ring, item.binding_bytes, item.seconds, item.region.cut)
 
     def _has(self, missing: frozenset[int], touched: frozenset[int]) -> bool:
         """Return whether one of these row values would have to be there whole, and is ``missing``."""
         return not missing.isdisjoint(self._network.values[number].value for number in touched)
 
 
-def _stacked(found: Iterable[_Edge]) -> Edges | None:
-    """Return edges as arrays; None: there are none."""
-    edges = list(found)
-    if not edges:
-        return None
-    numbers = np.array([edge[:5] for edge in edges], np.int64)
-    start, rows, arena, ring, bound = np.ascontiguousarray(numbers.T)
-    seconds = np.array([edge.seconds for edge in edges])
-    numbered = enumerate(edge.in_groups for edge in edges)
-    in_groups = {number: item for number, item in numbered if item is not None}
-    return Edges(start, rows, arena, ring, bound, seconds, in_groups)
+def _edge(start: int, arena: int, ring: int, bound: int, seconds: float, cut: Cut) -> Edges:
+    """Return one edge."""
+    numbers = (np.array([number], np.int64) for number in (start, arena, ring, bound))
+    return Edges(*numbers, np.array([seconds]), _objects([cut]))
+
+
+def _put(found: dict[int, Edges], place: int, edges: Edges) -> None:
+    """Put ``edges`` behind those that end at ``place``."""
+    found[place] = found[place].followed_by(edges) if place in found else edges
+
+
+def _objects(cuts: Iterable[Cut]) -> NDArray[np.object_]:
+    held = list(cuts)
+    found = np.empty(len(held), np.object_)
+    found[:] = held
+    return found
