@@ -17,6 +17,8 @@ from pipeline.program.steps import STEP_BYTES
 
 # Regions of so few operators are always tried.
 _FEW_OPERATORS = 6
+# A region that saves memory of a few pieces reaches at most so many operators beyond these on either side.
+_BEYOND = 10
 # More than all weights.
 _ANY_RING = 1 << 60
 
@@ -81,16 +83,29 @@ class RegionEdges:
         kept, number = self._live.crossing[end], self._numbers[end]
         if least is None:
             return dict.fromkeys(starts, self._most - kept)
-        whole = most_from(self._whole.cost.arena, number)
-        most = np.minimum(whole, self._most) - kept
-        numbers = ((start, self._numbers[start]) for start in starts)
-        return {start: int(most[number]) for start, number in numbers if whole[number] >= least}
+        each = self._whole.cost.arena
+        needed = np.flatnonzero(each[:number] >= least)
+        if not len(needed) or self._operators(needed[-1] + 1, number) > _BEYOND:
+            return {}
+        most = np.minimum(most_from(each, number), self._most) - kept
+        found = {}
+        for start in starts:
+            first = self._numbers[start]
+            behind = needed[np.searchsorted(needed, first) :]
+            if len(behind) and self._operators(first, behind[0]) <= _BEYOND:
+                found[start] = int(most[first])
+        return found
+
+    def _operators(self, first: int, end: int) -> int:
+        """Return how many operators lie between two places, by number."""
+        before = self._network.operators_before
+        return before(self._places[end]) - before(self._places[first])
 
     def take(self, end: int, found: Iterable[Sketch]) -> None:
-        """Take the regions of sketches that end at ``end``, all that are known."""
+        """Take the regions of sketches that end at ``end`` beside those that are there."""
         edges = self._on_rows(end, found)
         if edges is not None:
-            self.edges[self._numbers[end]] = edges
+            _put(self.edges, self._numbers[end], edges)
 
     def take_in_groups(self, found: Iterable[RegionInGroups]) -> None:
         """Take regions in groups of channels beside those that are there."""

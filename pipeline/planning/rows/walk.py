@@ -61,8 +61,9 @@ class Walk:
         self._narrow = slower and most.reach < inf
         self._steps = 0
         self._skipped = 0  # ends that would have been too many steps
-        self._sketched: dict[int, int] = {}  # by end, how many beginnings
-        self._began = time.thread_time()
+        # By end, the beginnings that were asked for, with the strips that were too many.
+        self._sketched: dict[int, dict[int, int]] = {}
+        self._began = time.monotonic()
         self.complete = True
 
     def take(self) -> None:
@@ -102,27 +103,29 @@ class Walk:
                 return
 
     def _sketch(self, end: int, starts: Sequence[int], least: Sequence[int]) -> None:
-        useful: dict[int, int] = {}
+        known = self._sketched.setdefault(end, {})
+        asked: dict[int, int] = {}
         for search, arena in zip(self._searches, least, strict=True):
             found = search.useful(end, starts, arena if self._narrow else None)
-            for start, most in found.items():
-                useful[start] = max(most, useful.get(start, 0))
-        if len(useful) <= self._sketched.get(end, 0) or self._is_over():
+            asked.update((start, most) for start, most in found.items() if most > asked.get(start, 0))
+        asked = {start: most for start, most in asked.items() if most > known.get(start, 0)}
+        if not asked or self._is_over():
             return
-        self._sketched[end] = len(useful)
-        regions = list(sketches(self._network, end, useful, _ROWS, self._times))
+        known.update(asked)
+        regions = list(sketches(self._network, end, asked, _ROWS, self._times))
         for search in self._searches:
             search.take(end, regions)
 
     def _is_over(self) -> bool:
-        if time.thread_time() - self._began > self._most.seconds:
+        if time.monotonic() - self._began > self._most.seconds:
             self.complete = False
         return not self.complete
 
     @property
     def effort(self) -> str:
         """What was looked at, in words, and what ended that."""
-        looked = f"regions that end at {len(self._sketched)} places were looked at"
+        places = sum(map(bool, self._sketched.values()))
+        looked = f"regions that end at {places} places were looked at"
         if not self.complete:
             return f"{looked}, until {self._most.seconds:.0f} s were over"
         if self._skipped:
