@@ -1,5 +1,6 @@
 """Regions as edges between places of a network: where they begin and end, and what they take."""
 
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from itertools import repeat
 
@@ -8,9 +9,9 @@ from numpy.typing import NDArray
 
 from pipeline.planning.rows.in_groups import RegionInGroups
 from pipeline.planning.rows.live_values import LiveValues
-from pipeline.planning.rows.ways import Edges, Ways, most_from
+from pipeline.planning.rows.ways import Edges, Numbers, Ways, most_from
 from pipeline.planning.rows.whole_pieces import WholePieces
-from pipeline.program.cuts import Channels, Cut, Rows
+from pipeline.program.cuts import Cut, Rows
 from pipeline.program.row_network import RowNetwork
 from pipeline.program.sketching.sketches import Sketch
 from pipeline.program.steps import STEP_BYTES
@@ -18,9 +19,7 @@ from pipeline.program.steps import STEP_BYTES
 # Regions of so few operators are always tried.
 _FEW_OPERATORS = 6
 # A region that saves memory of a few pieces reaches at most so many operators beyond these on either side.
-_BEYOND = 10
-# More than all weights.
-_ANY_RING = 1 << 60
+_BEYOND = 6
 
 
 class RegionEdges:
@@ -48,6 +47,9 @@ class RegionEdges:
         self._most = whole.most
         self._apart = apart
         self._given = given
+        # Operators before each place; where pieces need much.
+        self._before = np.array([network.operators_before(place) for place in places])
+        self._known: tuple[int, Numbers] = -1, np.zeros(0, np.int64)
 
     def ways(self) -> Ways:
         """Return the ways with what is known now."""
@@ -57,17 +59,9 @@ class RegionEdges:
         """Return the least arena of any way that is known now, in the largest ring."""
         return int(self.ways().least_arena(self._whole.rings[-1:])[0])
 
-    def ideal_arena(self) -> int:
-        """Return that if bottlenecks took nothing but what lives before or behind them."""
-        found, crossing = dict(self.edges), self._live.crossing
-        for item in self._network.program.bottlenecks:
-            first, end = item.first_piece, item.end_piece
-            if first in self._numbers and end in self._numbers:
-                arena = max(crossing[first], crossing[end])
-                edges = _edge(self._numbers[first], arena, 0, 0, 0.0, Channels(1, 1))
-                _put(found, self._numbers[end], edges)
-        ways = Ways(self._places, self._whole.cost, found)
-        return int(ways.least_arena(np.array([_ANY_RING]))[0])
+    def need(self, pieces: range, least: int) -> bool:
+        """Return whether ``pieces`` need as much as the ``least`` arena, or more, whole."""
+        return max(self._live.live[pieces.start : pieces.stop]) >= least
 
     def useful_weights(self) -> int:
         """Return the most weights of a region that can be worth it: less than all that is needed now."""
@@ -83,23 +77,24 @@ class RegionEdges:
         kept, number = self._live.crossing[end], self._numbers[end]
         if least is None:
             return dict.fromkeys(starts, self._most - kept)
-        each = self._whole.cost.arena
-        needed = np.flatnonzero(each[:number] >= least)
-        if not len(needed) or self._operators(needed[-1] + 1, number) > _BEYOND:
+        needed = self._needed(least)
+        last = int(np.searchsorted(needed, number)) - 1
+        before = self._before
+        if last < 0 or before[number] - before[needed[last] + 1] > _BEYOND:
             return {}
-        most = np.minimum(most_from(each, number), self._most) - kept
-        found = {}
-        for start in starts:
-            first = self._numbers[start]
-            behind = needed[np.searchsorted(needed, first) :]
-            if len(behind) and self._operators(first, behind[0]) <= _BEYOND:
-                found[start] = int(most[first])
-        return found
+        firsts = np.array([self._numbers[start] for start in starts])
+        following = np.minimum(np.searchsorted(needed, firsts), last)
+        beyond = before[needed[following]] - before[firsts]
+        near = (firsts <= needed[last]) & (beyond <= _BEYOND)
+        most = np.minimum(most_from(self._whole.cost.arena, number), self._most) - kept
+        found = zip(starts, near.tolist(), most[firsts].tolist(), strict=True)
+        return {start: n_bytes for start, is_near, n_bytes in found if is_near}
 
-    def _operators(self, first: int, end: int) -> int:
-        """Return how many operators lie between two places, by number."""
-        before = self._network.operators_before
-        return before(self._places[end]) - before(self._places[first])
+    def _needed(self, least: int) -> Numbers:
+        """Return the places behind which a piece needs so many bytes of the arena whole."""
+        if self._known[0] != least:
+            self._known = least, np.flatnonzero(self._whole.cost.arena >= least)
+        return self._known[1]
 
     def take(self, end: int, found: Iterable[Sketch]) -> None:
         """Take the regions of sketches that end at ``end`` beside those that are there."""
@@ -120,14 +115,13 @@ class RegionEdges:
         And with at most ``reach`` operators for each row that it makes.
         """
         run = next(run for run in self._network.runs if run.start < end <= run.stop)
-        last = self._network.operators_before(end)
+        before = self._network.operators_before
         most = max(reach * self._height(end), _FEW_OPERATORS)
+        first, last = bisect_left(self._places, run.start), self._numbers[end]
         return [
             place
-            for place in self._places
-            if run.start <= place < end
-            and last - self._network.operators_before(place) <= most
-            and self._live.weights(place, end) < most_weights
+            for place in self._places[first:last]
+            if before(end) - before(place) <= most and self._live.weights(place, end) < most_weights
         ]
 
     def ends(self) -> list[int]:
@@ -137,19 +131,7 @@ class RegionEdges:
             place for place in sorted(self._network.places) if place - 1 in self._network.covered
         ]
 
-        def reach(position: int) -> int:
-            """Return how far it is to a place with less."""
-            own = crossing[places[position]]
-            return min(
-                (
-                    abs(other - position)
-                    for other, place in enumerate(places)
-                    if crossing[place] < own
-                ),
-                default=len(places),
-            )
-
-        reaches = {place: reach(position) for position, place in enumerate(places)}
+        reaches = dict(zip(places, _reaches([crossing[place] for place in places]), strict=True))
         return sorted(places, key=lambda place: (-reaches[place], crossing[place], place))
 
     def _height(self, end: int) -> int:
@@ -202,10 +184,24 @@ class RegionEdges:
         return not missing.isdisjoint(self._network.values[number].value for number in touched)
 
 
+def _reaches(numbers: Sequence[int]) -> list[int]:
+    """Return how far it is from each of ``numbers`` to one that is less; as many as there are: none is."""
+    found = [len(numbers)] * len(numbers)
+    for order in (range(len(numbers)), range(len(numbers) - 1, -1, -1)):
+        open_: list[int] = []  # ascending numbers that may be the next less one
+        for position in order:
+            while open_ and numbers[open_[-1]] >= numbers[position]:
+                open_.pop()
+            if open_:
+                found[position] = min(found[position], abs(position - open_[-1]))
+            open_.append(position)
+    return found
+
+
 def _edge(start: int, arena: int, ring: int, bound: int, seconds: float, cut: Cut) -> Edges:
     """Return one edge."""
-    numbers = (np.array([number], np.int64) for number in (start, arena, ring, bound))
-    return Edges(*numbers, np.array([seconds]), _objects([cut]))
+    each = np.array([[start], [arena], [ring], [bound]], np.int64)
+    return Edges(each[0], each[1], each[2], each[3], np.array([seconds]), _objects([cut]))
 
 
 def _put(found: dict[int, Edges], place: int, edges: Edges) -> None:

@@ -5,7 +5,7 @@ and, as all its weights must be there at once, more of the ring. Each limit of b
 through the network (pipeline/planning/rows/ways.py); those that no other beats are the variants.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from types import MappingProxyType
@@ -85,7 +85,7 @@ def find_variants(
     given = dict.fromkeys((frozenset[int](), inputs_in_parts(program, network)))
     limits = [None] if most_arena is None else arena_limits(program, network, most_arena)
     searches = [
-        _Search(program, network, piece_seconds, parts, inputs, limit, preloaded)
+        _Search(program, network, piece_seconds, parts, inputs, limit, preloaded=preloaded)
         for limit in limits
         for inputs in given
         for parts in apart
@@ -94,33 +94,41 @@ def find_variants(
     regions = [search.regions for search in searches]
     walk = Walk(network, regions, times, most, slower)
     walk.take()
-    worth = _worth(searches, in_groups, piece_seconds)
-    groups = list(regions_in_groups(network, worth, times))
-    for search in searches:
-        search.take_in_groups(groups)
+    for found_now in _in_groups(searches, in_groups, piece_seconds):
+        groups = list(regions_in_groups(network, found_now, times))
+        for search in searches:
+            search.take_in_groups(groups)
     small = most_arena is not None
     found = _unbeaten((found for search in searches for found in search.variants()), small)
     return Variants(tuple(found), walk.effort, walk.complete)
 
 
-def _worth(
-    searches: Iterable["_Search"],
-    in_groups: Mapping[Region, float],
+def _in_groups(
+    searches: Sequence["_Search"],
+    regions: Mapping[Region, float],
     piece_seconds: Callable[[int], float],
-) -> Iterator[Region]:
-    """Yield those of ``in_groups`` that may be of use: where memory counts all, elsewhere the fastest.
+) -> Iterator[list[Region]]:
+    """Yield those of ``regions`` that may be of use, to be taken at once.
 
-    That only if it is faster than its pieces are whole.
+    All of a bottleneck that needs as much of the arena whole as the least way, or more: with them that may
+    be less, and others count. Of the rest the fastest, if it is faster than its pieces are whole.
     """
-    needed = [search.needed() for search in searches]
-    for pieces, run in groupby(in_groups, lambda region: region.pieces):
-        regions = list(run)
-        if any(need(pieces) for need in needed):
-            yield from regions
-            continue
-        fastest = min(regions, key=in_groups.__getitem__)
-        if in_groups[fastest] < sum(map(piece_seconds, pieces)):
-            yield fastest
+    left = {pieces: list(run) for pieces, run in groupby(regions, lambda region: region.pieces)}
+    while True:
+        least = [search.regions.least_arena() for search in searches]
+        needed = [
+            pieces
+            for pieces in left
+            if any(
+                search.regions.need(pieces, arena)
+                for search, arena in zip(searches, least, strict=True)
+            )
+        ]
+        if not needed:
+            break
+        yield [region for pieces in needed for region in left.pop(pieces)]
+    fastest = (min(run, key=regions.__getitem__) for run in left.values())
+    yield [region for region in fastest if regions[region] < sum(map(piece_seconds, region.pieces))]
 
 
 def _unbeaten(variants: Iterable[Variant], small: bool) -> list[Variant]:
@@ -149,6 +157,7 @@ class _Search:
         apart: frozenset[int] = frozenset(),
         given: frozenset[int] = frozenset(),
         limit: ArenaLimit | None = None,
+        *,
         preloaded: bool = False,
     ) -> None:
         self._program = program
@@ -156,7 +165,7 @@ class _Search:
         self._places = _places(program, network)
         self._live = live = LiveValues(program, network, apart, given, preloaded)
         self._whole = WholePieces(
-            program, live, self._places, apart | given, piece_seconds, limit, preloaded
+            program, live, self._places, apart | given, piece_seconds, limit, preloaded=preloaded
         )
         self.regions = RegionEdges(network, live, self._places, self._whole, apart, given)
         self._graphs_of: dict[Region | range, frozenset[int]] = {}
@@ -166,15 +175,6 @@ class _Search:
         """Take bottlenecks in groups of channels."""
         self.regions.take_in_groups(found)
         self._graphs_of.update((item.region, item.graphs) for item in found)
-
-    def needed(self) -> Callable[[range], bool]:
-        """Return what tells whether pieces need more of an arena whole than the least of any way.
-
-        Whatever they take in groups of channels: at least what lives before or behind them.
-        """
-        least = self.regions.ideal_arena()
-        live = self._live.live
-        return lambda pieces: max(live[pieces.start : pieces.stop]) > least
 
     def variants(self) -> Iterator[Variant]:
         """Yield the best way for each of many limits, and what ever tighter ones leave of the smallest."""

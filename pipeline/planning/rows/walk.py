@@ -1,9 +1,9 @@
 """Which regions on rows are looked at, the places first that divide a network most.
 
-A quick search looks at all regions between few places: those of a few phases save steps and bindings, too. One
-that takes its time looks at more places, for regions that save memory of the largest moments: they cover what
-needs more of the arena whole than a way through the network needs anyway, and their strips alone take less than
-that. Where a profile may know rows that are faster than whole pieces, it looks at all others as well.
+A quick search looks at all regions between few places: those of a few phases save steps and bindings, too.
+One that takes its time looks at more places, for regions that save memory of the largest moments: they cover
+what needs more of the arena whole than a way through the network needs anyway, with strips that take less
+than that. Where a profile may know rows that are faster than whole pieces, it looks at all others as well.
 """
 
 import time
@@ -107,7 +107,9 @@ class Walk:
         asked: dict[int, int] = {}
         for search, arena in zip(self._searches, least, strict=True):
             found = search.useful(end, starts, arena if self._narrow else None)
-            asked.update((start, most) for start, most in found.items() if most > asked.get(start, 0))
+            asked.update(
+                (start, most) for start, most in found.items() if most > asked.get(start, 0)
+            )
         asked = {start: most for start, most in asked.items() if most > known.get(start, 0)}
         if not asked or self._is_over():
             return

@@ -7,7 +7,7 @@ programming over the places finds the way of the least sum.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -31,7 +31,7 @@ class Edges:
     """Regions that end at one place, an item of each array for each.
 
     ``start``: numbers of the places where they begin. ``arena`` and ``ring``: bytes that they need of
-    these, the weights in the ring; ``bound``: bytes of kernels and copies that they bind. ``cuts``: objects.
+    these, the weights in the ring; ``bound``: bytes of kernels and copies that they bind.
     """
 
     start: Numbers
@@ -48,6 +48,10 @@ class Edges:
     def those(self, which: NDArray[np.bool_]) -> "Edges":
         """Return some of these."""
         return Edges(*(column[which] for column in self._columns))
+
+    def beginning(self, places: Numbers) -> "Edges":
+        """Return these with ``start`` as the position in ``places``, ascending numbers."""
+        return replace(self, start=np.searchsorted(places, self.start))
 
     @property
     def _columns(self) -> tuple[NDArray[Any], ...]:
@@ -118,7 +122,29 @@ class Ways:
                 before = seconds[edges.start] + price * bound[edges.start]
                 better &= together - before < edges.seconds + price * edges.bound
             found[place] = edges.those(~better)
-        return Ways(self._places, whole, found)
+        return Ways(self._places, whole, found)._with_few_places()
+
+    def _with_few_places(self) -> "Ways":
+        """Return these with no places but such where regions begin or end: all between is whole anyway."""
+        last = len(self._places) - 1
+        edges = {place: item for place, item in self._edges.items() if len(item.start)}
+        starts = [item.start for item in edges.values()]
+        kept = np.unique(np.concatenate([*starts, np.array([0, last, *edges], np.int64)]))
+        if not last:
+            return self
+        whole, firsts = self._whole, kept[:-1]
+        few = Whole(
+            np.maximum.reduceat(whole.arena, firsts),
+            np.maximum.reduceat(whole.ring, firsts, axis=1),
+            np.add.reduceat(whole.bound, firsts, axis=1),
+            np.add.reduceat(whole.seconds, firsts),
+        )
+        number = {place: index for index, place in enumerate(kept.tolist())}
+        return Ways(
+            [self._places[place] for place in kept],
+            few,
+            {number[place]: item.beginning(kept) for place, item in edges.items()},
+        )
 
     def least_arena(self, rings: Numbers) -> Numbers:
         """Return the least arena of any way, for each limit of the ring."""

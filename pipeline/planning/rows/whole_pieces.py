@@ -44,6 +44,7 @@ class WholePieces:
         apart: frozenset[int],
         piece_seconds: Callable[[int], float],
         limit: ArenaLimit | None = None,
+        *,
         preloaded: bool = False,
     ) -> None:
         self._program = program

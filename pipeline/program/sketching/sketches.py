@@ -55,7 +55,9 @@ def sketches(
     from there are of no use. Only those of ``rows`` that make sense.
     """
     last = network.operators_before(end) - 1
-    starts = {start: most for start, most in starts.items() if network.operators_before(start) <= last}
+    starts = {
+        start: most for start, most in starts.items() if network.operators_before(start) <= last
+    }
     if not starts:  # nothing but copies
         return
     height = network.values[network.operators[last].output].height
