@@ -103,7 +103,7 @@ def _fastest(program: Program, profile: Profile, most_bytes: float) -> Plan | No
 
 
 def _on_rows(program: Program, profile: Profile) -> Iterator[Plan]:
-    for variant in row_variants(program, ARCHITECTURES["auto"], profile):
+    for variant in row_variants(program, ARCHITECTURES["auto"], profile).found:
         if variant.regions:
             yield _resident(program, variant.regions)
 

@@ -28,12 +28,11 @@ def fit(
     wanted: Wanted = NOTHING,
     profile: Profile | None = None,
     known: FoundPlans | None = None,
-    tried: Tried | None = None,
 ) -> Fitted:
     """Return the best plan of ``architecture`` that is what is ``wanted``.
 
     What an earlier search found is taken from ``known``, unless it was quick and this may take its time,
-    and what is found is kept there. ``tried``: of questions before about the same, in other memory.
+    and what is found is kept there.
 
     Raises:
         PlanError: there is none, with the figures; or not without a profile. ProfileError: the profile
@@ -41,7 +40,7 @@ def fit(
     """
     architecture = of_weights(architecture, program)
     _check_profile(program, architecture, wanted, profile)
-    tried = tried or Tried(program, architecture, profile)
+    tried = Tried.of(program, architecture, profile)
     if known is None or not architecture.tuned or wanted.ring_bytes is not None:
         return _searched(tried, wanted)
     question = _question(program, architecture, wanted, profile)
@@ -88,7 +87,7 @@ def _streaming(
 ) -> Plan | None:
     if architecture.tuned == "search":
         return None
-    within = Within(Tried(program, of_weights(architecture, program), None), wanted)
+    within = Within(Tried.of(program, of_weights(architecture, program), None), wanted)
     for choice in (Choice(), least.choice):
         found = within.streaming(choice)
         if found is not None:

@@ -9,7 +9,7 @@ from pipeline.fitting.wanted import LEAST, NOTHING, Fitted, Wanted
 from pipeline.fitting.weights import Tried
 from pipeline.fitting.within import Within
 from pipeline.planning.found_plans import FoundPlans
-from pipeline.planning.make import make_plan, of_weights
+from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice, Plan
 from pipeline.profiles.profile import Profile
 from pipeline.program.program import Program
@@ -56,8 +56,7 @@ def frontier(
         PlanError: there is no plan. ProfileError: the profile lacks a kernel.
     """
     tell("the smallest plan", 0, 1)
-    tried = Tried(program, of_weights(architecture, program), profile)
-    smallest = fit(program, architecture, LEAST, profile, known, tried)
+    smallest = fit(program, architecture, LEAST, profile, known)
     largest = fit(program, resident, NOTHING, profile, known)
     low, high = smallest.plan.total_bytes, max(largest.plan.total_bytes, 1)
     found = [smallest, largest]
@@ -67,7 +66,7 @@ def frontier(
             tell("plans", step, count)
             limit = max(round(low * (high / low) ** (step / count)), low)
             wanted = Wanted(total_bytes=limit, thorough=thorough)
-            found.append(fit(program, architecture, wanted, profile, known, tried))
+            found.append(fit(program, architecture, wanted, profile, known))
         points = _unbeaten([_point(program, item) for item in found])
         if len(points) >= POINTS or count >= _MOST_LIMITS:
             return points
@@ -135,7 +134,7 @@ def costs_of_least(
             choices.insert(0, least.choice)
     enough: list[Cost] = []
     # Rules of thumb stream it; the profile judges what they find.
-    within = Within(Tried(program, least.architecture, None), NOTHING)
+    within = Within(Tried.of(program, least.architecture, None), NOTHING)
     for choice in choices:
         low, high = least.total_bytes, all_memory.plan.total_bytes
         for _ in range(_HALVINGS):

@@ -1,11 +1,9 @@
 """The variants of a model on rows, judged by its profile, or by its arithmetic where it has none."""
 
 import math
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
-from hashlib import sha256
+from functools import lru_cache, partial
 from math import inf
 
 from models.packs.records.pieces import Piece
@@ -24,7 +22,8 @@ from pipeline.fitting.arithmetic import (
 from pipeline.planning.make import chunk_limit
 from pipeline.planning.plan import Plan
 from pipeline.planning.rows.in_groups import group_regions
-from pipeline.planning.rows.variants import QUICK_STEPS, Variant, find_variants
+from pipeline.planning.rows.variants import Variant, Variants, find_variants
+from pipeline.planning.rows.walk import QUICK, Effort
 from pipeline.profiles.profile import Profile
 from pipeline.program.choice import choose_pieces, finest_positions
 from pipeline.program.program import Program
@@ -41,82 +40,63 @@ def row_variants(
     program: Program,
     architecture: Architecture,
     profile: Profile | None,
-    most_steps: int = QUICK_STEPS,
+    most: Effort = QUICK,
     most_arena: int | None = None,
-) -> tuple[Variant, ...]:
+    *,
+    preloaded: bool = False,
+) -> Variants:
     """Return the variants that plans of ``architecture`` may choose, the whole network first.
 
     ``most_arena``: the fastest and smallest of those that need so many bytes of an arena at most.
-    The whole network is the only one where the profile does not know rows: nobody could say what they take.
+    ``preloaded``: all weights are in memory anyway. The whole network is the only variant where the profile
+    does not know rows: nobody could say what they take. Kept with ``program``.
 
     Raises:
         ProfileError: the profile lacks a kernel.
     """
     unknown = profile is not None and not profile.has_row_times(row_network(program))
     if architecture.tuned != "auto" or unknown:
-        return (_WHOLE,)
-    question = _question(program, profile, most_steps, most_arena)
-    known = _FOUND.get(question)
-    if known is None:
-        # A network without activations of known size has no ways, and nothing to put on rows.
-        found = _search(program, profile, most_steps, most_arena) or (_WHOLE,)
-        with _CHANGING:
-            while len(_FOUND) >= _MOST_FOUND:
-                del _FOUND[next(iter(_FOUND))]
-            _FOUND[question] = found
-        return found
-    return known
+        return _WHOLE
+    return program.made(_searches)(profile, most, most_arena, preloaded)
 
 
-_WHOLE = Variant((), 0, 0.0)
-# Variants by what they depend on: the model itself may be unloaded meanwhile.
-_FOUND: dict[str, tuple[Variant, ...]] = {}
+_WHOLE = Variants((Variant((), 0, 0.0),))
+_Search = Callable[[Profile | None, Effort, int | None, bool], Variants]
+# Answers that are kept: small beside what is searched among.
 _MOST_FOUND = 16
-_CHANGING = threading.Lock()
 
 
-def _question(
-    program: Program,
-    profile: Profile | None,
-    most_steps: int,
-    most_arena: int | None,
-) -> str:
-    """Return what variants depend on, in short, the same whatever a device decides."""
-    question = sha256(f"{most_steps} {most_arena}".encode())
-    checksums = [record.checksum for record in program.files.values()]
-    checksums += [span.checksum for span in program.spans]
-    question.update(str(checksums).encode())
-    # Whoever asks where weights take no memory has them shorter (pipeline/applications/ours/frontiers.py).
-    question.update(str([span.length for span in program.spans]).encode())
-    rows = (program.row_operators, program.row_values, program.bottlenecks)
-    question.update(repr(rows).encode())
-    # Partitions of one pack differ in what they make for others.
-    question.update(repr((program.inputs, program.outputs)).encode())
-    if profile is not None:
-        question.update(f" {profile.manifest} {profile.phases}".encode())
-        for key, item in profile.kernels.items():
-            question.update(f" {key} {item.median}".encode())
-    return question.hexdigest()
+def _searches(program: Program) -> _Search:
+    """Return what searches for variants of ``program``, and keeps the last that were found."""
+    return lru_cache(maxsize=_MOST_FOUND)(partial(_search, program))
 
 
 def _search(
     program: Program,
     profile: Profile | None,
-    most_steps: int,
+    most: Effort,
     most_arena: int | None,
-) -> tuple[Variant, ...]:
+    preloaded: bool,
+) -> Variants:
     network = row_network(program)
-    search = partial(find_variants, most_steps=most_steps, most_arena=most_arena)
+    search = partial(
+        find_variants, program, network, most=most, most_arena=most_arena, preloaded=preloaded
+    )
     regions = group_regions(program)
     if profile is None:
         estimated = _Estimated(network)
         slow = dict.fromkeys(regions, inf)
-        return tuple(search(program, network, estimated, estimated.pieces(), in_groups=slow))
-    times, seconds = profile.row_times(network), profile.piece_seconds(program)
-    known = {
-        region: profile.groups_seconds(region) for region in regions if profile.knows_groups(region)
-    }
-    return tuple(search(program, network, times, seconds, in_groups=known))
+        found = search(estimated, estimated.pieces(), in_groups=slow, slower=True)
+    else:
+        times, seconds = profile.row_times(network), profile.piece_seconds(program)
+        known = {
+            region: profile.groups_seconds(region)
+            for region in regions
+            if profile.knows_groups(region)
+        }
+        found = search(times, seconds, in_groups=known)
+    # A network without activations of known size has no ways, and nothing to put on rows.
+    return found if found.found else _WHOLE
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from pipeline.planning.found_plans import Point
 from pipeline.planning.plan import Plan
-from pipeline.planning.rows.variants import ALL_STEPS, QUICK_STEPS
+from pipeline.planning.rows.walk import QUICK, THOROUGH, Effort
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,9 +34,9 @@ class Wanted:
     thorough: bool = False
 
     @property
-    def steps(self) -> int:
+    def effort(self) -> Effort:
         """How long variants on rows are searched for."""
-        return ALL_STEPS if self.thorough else QUICK_STEPS
+        return THOROUGH if self.thorough else QUICK
 
 
 NOTHING = Wanted()

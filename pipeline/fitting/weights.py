@@ -1,5 +1,6 @@
 """The best way to stream a network whose parts on rows are decided: ring, chunks and resident weights."""
 
+from collections.abc import Callable
 from functools import lru_cache, partial
 from math import inf
 
@@ -21,6 +22,7 @@ _STEP_BYTES = 1 << 20
 _STEPS = 128
 # As many variants as searches in neighbouring budgets plan.
 _MOST_DRAFTS = 8
+_MOST_TRIED = 4
 
 
 class Tried:
@@ -38,10 +40,19 @@ class Tried:
         self.least = SmallestPlans(program, architecture)
         self.drafts = lru_cache(maxsize=_MOST_DRAFTS)(self._drafts)
 
+    @staticmethod
+    def of(program: Program, architecture: Architecture, profile: Profile | None) -> "Tried":
+        """Return what was tried of ``program`` before, and is kept with it."""
+        return program.made(_tried)(architecture, profile)
+
     def _drafts(self, regions: tuple[Region, ...], quantile: Quantile) -> Drafts:
         assert self.profile is not None  # nobody drafts without times
         times = partial(self.profile.durations, quantile=quantile)
         return Drafts(self.program, times, self.architecture, regions)
+
+
+def _tried(program: Program) -> Callable[[Architecture, Profile | None], Tried]:
+    return lru_cache(maxsize=_MOST_TRIED)(partial(Tried, program))
 
 
 def plan_weights(

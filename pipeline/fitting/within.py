@@ -25,7 +25,8 @@ from pipeline.fitting.wanted import Fitted, Wanted
 from pipeline.fitting.weights import Tried, plan_weights
 from pipeline.planning.joining.joined import reserved_bytes
 from pipeline.planning.plan import Choice, Plan, PlanError
-from pipeline.planning.rows.variants import QUICK_STEPS, Variant
+from pipeline.planning.rows.variants import Variant, Variants
+from pipeline.planning.rows.walk import QUICK, Effort
 from pipeline.planning.thumb import smaller_plans
 from pipeline.profiles.profile import Profile
 from pipeline.program.cuts import RegionError
@@ -58,11 +59,15 @@ class Within:
 
     @cached_property  # nothing measured is asked for the least
     def _variants(self) -> tuple[Variant, ...]:
-        return self._found(self._wanted.steps, self._profile)
+        return self._search.found
 
-    def _found(self, steps: int, profile: Profile | None) -> tuple[Variant, ...]:
+    @cached_property
+    def _search(self) -> Variants:
+        return self._found(self._wanted.effort, self._profile)
+
+    def _found(self, most: Effort, profile: Profile | None) -> Variants:
         architecture, limit = self._tried.architecture, self._wanted.arena_bytes
-        return row_variants(self._program, architecture, profile, steps, limit)
+        return row_variants(self._program, architecture, profile, most, limit)
 
     def least(self) -> Fitted:
         """Return the plan of the least memory that is known.
@@ -70,7 +75,7 @@ class Within:
         Nobody's times decide on it, nor how long a search may take: budgets are named to users when nothing
         is measured yet, and hold whatever is asked later.
         """
-        untimed = self._found(QUICK_STEPS, None) if self._knows_rows else self._variants
+        untimed = self._found(QUICK, None).found if self._knows_rows else self._variants
         tried = sorted(untimed, key=self._promised)[:_TRIED]
         plan = min(self._smallest(tried), key=self._excess)
         # The same regions may take less with other chunks.
@@ -110,7 +115,8 @@ class Within:
         if known == 1:
             return best
         reason = (
-            f"of {known} ways to run parts on rows or channels up to {len(variants)} were planned"
+            f"of {known} ways to run parts on rows or channels up to {len(variants)} were planned; "
+            f"{self._search.effort}"
         )
         return replace(best, reasons=(*best.reasons, reason))
 

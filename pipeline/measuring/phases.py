@@ -16,7 +16,8 @@ from pipeline.measuring.engines import measured_sweeps
 from pipeline.measuring.sample_inputs import random_inputs
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice
-from pipeline.planning.rows.variants import QUICK_STEPS, Variant, find_variants
+from pipeline.planning.rows.variants import Variant, find_variants
+from pipeline.planning.rows.walk import QUICK
 from pipeline.profiles.profile import Profile
 from pipeline.program.cuts import Region
 from pipeline.program.program import Program
@@ -44,12 +45,12 @@ def phases_factor(program: Program, profile: Profile, device: Device, pool: Read
     return median(run.ratio(Phase, device, pool) for run in runs) / speed
 
 
-def _variants(program: Program, profile: Profile) -> list[Variant]:
+def _variants(program: Program, profile: Profile) -> tuple[Variant, ...]:
     network = row_network(program)
     if not network.operators:
-        return []
+        return ()
     times, seconds = profile.row_times(network), profile.piece_seconds(program)
-    return find_variants(program, network, times, seconds, QUICK_STEPS)
+    return find_variants(program, network, times, seconds, QUICK).found
 
 
 class _Run:

@@ -10,7 +10,12 @@ from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice, Plan, PlanError
 from pipeline.planning.spaced_sizes import spaced
 from pipeline.planning.streaming import READ_BYTES, READS_IN_RING
-from pipeline.program.choice import chunk_sizes
+from pipeline.program.choice import (
+    choose_pieces,
+    chunk_sizes,
+    finest_positions,
+    streamed_bytes,
+)
 from pipeline.program.cuts import Region
 from pipeline.program.program import Program
 from pipeline.program.same_spans import SameSpans
@@ -41,11 +46,32 @@ def smallest_plan(
         )
     finest = program.largest_chunk_bytes
     sizes = [*spaced([finest, *sorted(chunk_sizes(program))], _RATIO), _WHOLE]
-    plans = (
-        make_plan(program, architecture, choice=Choice(chunk_bytes=size, regions=regions))
-        for size in sizes
+    best: Plan | None = None
+    for size in sizes:
+        if best is not None and _ring_alone_takes(program, best, size):
+            break  # and that of larger ones even more
+        plan = make_plan(program, architecture, choice=Choice(chunk_bytes=size, regions=regions))
+        if best is None or plan.total_bytes < best.total_bytes:
+            best = plan
+    assert best is not None
+    return best
+
+
+def _ring_alone_takes(program: Program, best: Plan, chunk_bytes: int) -> bool:
+    """Return whether larger chunks cannot be better: what all plans have, and their ring, take as much."""
+    if best.architecture.resident:
+        return False
+    inside = {piece for region in best.choice.regions for piece in region.pieces}
+    pieces = choose_pieces(program, chunk_bytes)
+    ring = max(
+        (
+            streamed_bytes(program, piece)
+            for piece, at in zip(pieces, finest_positions(program, pieces), strict=True)
+            if at.start not in inside and not program.spans[piece.span or 0].resident
+        ),
+        default=0,
     )
-    return min(plans, key=lambda plan: plan.total_bytes)
+    return best.arena_bytes + best.resident_bytes + best.io_bytes + ring >= best.total_bytes
 
 
 class SmallestPlans:

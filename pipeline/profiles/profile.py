@@ -96,6 +96,9 @@ class Profile(BaseModel):
         """Whether the machine was busy with other work while it was measured."""
         return is_disturbed(self.others)
 
+    def __hash__(self) -> int:
+        return hash(self.searched_on)
+
     @cached_property
     def searched_on(self) -> str:
         """The checksum of what plans are searched on: limits and other work only judge them."""

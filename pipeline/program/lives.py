@@ -43,7 +43,7 @@ def never_whole(program: Program, steps: Sequence[Step]) -> frozenset[int]:
         elif step.number == 0:
             plan = step.region.plan
             used |= {program.row_values[number].value for number in plan.read | plan.written}
-    return frozenset(value for value in joins(program) if value not in used)
+    return frozenset(value for value in program.made(joins) if value not in used)
 
 
 def joins(program: Program) -> dict[int, list[int]]:
@@ -141,7 +141,7 @@ def taken_by_rows(program: Program, steps: Sequence[Step]) -> frozenset[int]:
 
 
 class _Lives:
-    """Collects the first and the last moment of each root."""
+    """Collects the first and the last moment of each value, as these go on."""
 
     def __init__(
         self,
@@ -154,20 +154,22 @@ class _Lives:
         self._kept = kept
         self._taken = taken_by_rows(program, steps)
         self._places = placed(program, steps, apart)
-        inside = joins(program) if apart else {}
+        inside = program.made(joins) if apart else {}
         self._parts = {whole: inside[whole] for whole in apart}
-        self._uses: dict[int, tuple[int, int]] = {}
+        first = program.own.start
+        self._starts: dict[int, int] = {port.value: first for port in program.inputs}
+        self._ends = dict.fromkeys(self._starts, first + 1)
         self._strips: list[Lifetime] = []
         self._weights: list[Lifetime] = []
-        self._now = program.own.start
-        for port in program.inputs:
-            self._use(port.value, self._now, self._now + 1)
+        self._now = first
 
     def add_piece(self, piece: Piece) -> None:
+        now = self._now
+        self._now = end = now + 1
         for operand in (*piece.inputs, *piece.outputs):
             if operand.kind == "value":
-                self._use(operand.index, self._now, self._now + 1)
-        self._now += 1
+                self._starts.setdefault(operand.index, now)
+                self._ends[operand.index] = end
 
     def add_region(self, phase: Phase) -> None:
         """Add all phases of a region: what it reads and writes whole lives through all of it."""
@@ -177,7 +179,7 @@ class _Lives:
             n_bytes = sum(self._program.spans[span].length for span in spans_of(phase))
             self._weights.append(Lifetime(n_bytes, self._now, self._now + count, PAGE_BYTES))
         for row_value in plan.read | plan.written:
-            self._use(self._program.row_values[row_value].value, self._now, self._now + count)
+            self._use(self._program.row_values[row_value].value, count)
         for strip in plan.strips:
             start, end = self._now + strip.start, self._now + strip.end
             self._strips.append(Lifetime(strip.n_bytes, start, end))
@@ -185,23 +187,31 @@ class _Lives:
 
     def found(self) -> tuple[Lifetime, ...]:
         for port in self._program.outputs:
-            self._use(port.value, self._now, self._now + 1)
+            self._use(port.value, 1)
         values = self._program.values
+        uses = self._of_roots()
         lives = [
-            Lifetime(values[index].n_bytes, *self._uses[index])
-            if index in self._uses
-            else Lifetime(0, 0, 0)
-            for index in range(len(values))
+            Lifetime(value.n_bytes, *uses[index]) if index in uses else _NO_LIFE
+            for index, value in enumerate(values)
         ]
         return (*lives, *self._strips, *self._weights)
 
-    def _use(self, value: int, start: int, end: int) -> None:
-        if value in self._taken:
-            return
-        for part in self._parts.get(value, ()):
-            self._use(part, start, end)
-        if value in self._parts:
-            return
-        root = self._places[value][0]
-        first, last = self._uses.get(root, (start, end))
-        self._uses[root] = (min(first, start), max(last, end))
+    def _use(self, value: int, moments: int) -> None:
+        self._starts.setdefault(value, self._now)
+        self._ends[value] = self._now + moments
+
+    def _of_roots(self) -> dict[int, tuple[int, int]]:
+        """Return the first and the last moment of each root: of all that lies in it."""
+        found: dict[int, tuple[int, int]] = {}
+        for value, start in self._starts.items():
+            if value in self._taken:
+                continue
+            end = self._ends[value]
+            for part in self._parts.get(value, (value,)):
+                root = self._places[part][0]
+                first, last = found.get(root, (start, end))
+                found[root] = (min(first, start), max(last, end))
+        return found
+
+
+_NO_LIFE = Lifetime(0, 0, 0)

@@ -19,7 +19,7 @@ from pipeline.fitting.wanted import Fitted, Wanted
 from pipeline.planning.make import make_plan
 from pipeline.planning.partitions.plan import PipelinePlan
 from pipeline.planning.plan import Choice, Plan
-from pipeline.planning.rows.variants import ALL_STEPS
+from pipeline.planning.rows.walk import THOROUGH, Effort
 from pipeline.program.cuts import Region, RegionError
 from pipeline.schedule.architectures import ARCHITECTURES
 
@@ -52,16 +52,14 @@ def _fitted(member: Member, fitted: Fitted) -> Planned:
     return Planned(fitted.plan, estimated_seconds(member.program, fitted.plan))
 
 
-def preloaded(member: Member, steps: int = ALL_STEPS) -> list[Planned]:
+def preloaded(member: Member, most: Effort = THOROUGH) -> list[Planned]:
     """Return plans with all weights in memory, from the least activations on; none beside a better one.
 
     Raises:
         ProfileError: the profile lacks a kernel.
     """
-    # All weights are there anyway: a region that needs many of them at once costs no ring.
-    spans = tuple(replace(span, length=1, stored=None) for span in member.program.spans)
-    weightless = replace(member.program, spans=spans)
-    variants = row_variants(weightless, member.architecture, member.profile, steps)
+    program, architecture, profile = member.program, member.architecture, member.profile
+    variants = row_variants(program, architecture, profile, most, preloaded=True).found
     found = unbeaten(_resident(member, item.regions) for item in variants)
     for factor in _BETWEEN:
         if len(found) >= POINTS:

@@ -5,9 +5,10 @@ may come much later. Where all who read it are in regions, which take rows of th
 anywhere, each only while it is needed. But then all of them must be in regions.
 """
 
-from pipeline.program.lives import joins, lifetimes
+from pipeline.program.lives import Lifetime, joins, lifetimes
 from pipeline.program.program import Program
 from pipeline.program.row_network import RowNetwork
+from pipeline.program.values.shared_memory import roots
 
 # Joins that wait for their parts with this part of all bytes that live, over time, are tried together;
 # then all.
@@ -17,12 +18,18 @@ _WORTH = (0.02, 0.0)
 def worth_apart(program: Program, network: RowNetwork) -> list[frozenset[int]]:
     """Return sets of joined values to try apart: first those that keep most for nothing, last all."""
     possible = _read_in_parts(program, network)
-    together = _byte_moments(program, frozenset())
-    kept = {
-        value: together - _byte_moments(program, frozenset({value})) for value in sorted(possible)
-    }
+    places = roots(program)
+    together = list(map(_byte_moments, lifetimes(program)))
+    apart = dict.fromkeys(sorted(possible), 0)
+    # What lies in one joined value does not depend on whether others are apart.
+    for value, life in enumerate(lifetimes(program, apart=possible)):
+        root = places[value][0]
+        if root in apart:
+            apart[root] += _byte_moments(life)
+    kept = {value: together[value] - apart[value] for value in apart}
     sets = [
-        frozenset(value for value in kept if kept[value] >= worth * together) for worth in _WORTH
+        frozenset(value for value in kept if kept[value] >= worth * sum(together))
+        for worth in _WORTH
     ]
     return [found for found in dict.fromkeys(sets) if found]
 
@@ -34,7 +41,7 @@ def _read_in_parts(program: Program, network: RowNetwork) -> frozenset[int]:
     made |= {port.value for port in (*program.inputs, *program.outputs)}
     return frozenset(
         whole
-        for whole, parts in joins(program).items()
+        for whole, parts in program.made(joins).items()
         if len(parts) > 1 and whole not in made and network.covered >= users.get(whole, set())
     )
 
@@ -63,6 +70,6 @@ def _users(program: Program) -> dict[int, set[int]]:
     return users
 
 
-def _byte_moments(program: Program, apart: frozenset[int]) -> int:
-    """Return the bytes of all values times the pieces for which they live."""
-    return sum(life.n_bytes * (life.end - life.start) for life in lifetimes(program, apart=apart))
+def _byte_moments(life: Lifetime) -> int:
+    """Return its bytes times the pieces for which it lives."""
+    return life.n_bytes * (life.end - life.start)

@@ -16,7 +16,8 @@ from pipeline.program.values.shared_memory import roots
 class LiveValues:
     """Sums over values that live, in bytes; the parts of those in ``apart`` lie anywhere.
 
-    ``given``: inputs that stay with the request, since only regions read them.
+    ``given``: inputs that stay with the request, since only regions read them. ``preloaded``: weights take
+    nothing.
     """
 
     def __init__(
@@ -25,7 +26,9 @@ class LiveValues:
         network: RowNetwork,
         apart: frozenset[int] = frozenset(),
         given: frozenset[int] = frozenset(),
+        preloaded: bool = False,
     ) -> None:
+        self._preloaded = preloaded
         self._program = program
         self._network = network
         self._given = given
@@ -53,7 +56,7 @@ class LiveValues:
 
     def weights(self, start: int, end: int) -> int:
         """Return the streamed weights of the pieces [start, end)."""
-        return self._weights_before[end] - self._weights_before[start]
+        return 0 if self._preloaded else self._weights_before[end] - self._weights_before[start]
 
     @cached_property
     def _weights_before(self) -> list[int]:

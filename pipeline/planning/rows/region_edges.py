@@ -1,38 +1,29 @@
 """Regions as edges between places of a network: where they begin and end, and what they take."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
 from itertools import repeat
-from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pipeline.planning.rows.in_groups import RegionInGroups
 from pipeline.planning.rows.live_values import LiveValues
-from pipeline.planning.rows.ways import Edges
-from pipeline.program.cuts import Region
+from pipeline.planning.rows.ways import Edges, Numbers, Ways, most_from
+from pipeline.planning.rows.whole_pieces import WholePieces
+from pipeline.program.cuts import Cut, Rows
 from pipeline.program.row_network import RowNetwork
 from pipeline.program.sketching.sketches import Sketch
 from pipeline.program.steps import STEP_BYTES
 
 # Regions of so few operators are always tried.
 _FEW_OPERATORS = 6
-
-
-class _Edge(NamedTuple):
-    """An item of each array of ``Edges``."""
-
-    start: int
-    rows: int
-    arena: int
-    ring: int
-    bound: int
-    seconds: float
-    in_groups: RegionInGroups | None = None
+# A region that saves memory of a few pieces reaches at most so many operators beyond these on either side.
+_BEYOND = 6
 
 
 class RegionEdges:
-    """Those between ``places`` that need less than ``most`` bytes of an arena.
+    """Those between ``places`` that need less of an arena than all pieces ``whole``.
 
     ``edges``: by the number of the place where they end. What exists only as its parts, ``apart``, none may
     have whole, nor may one in groups of channels have an input that is ``given`` by rows.
@@ -43,7 +34,7 @@ class RegionEdges:
         network: RowNetwork,
         live: LiveValues,
         places: Sequence[int],
-        most: int,
+        whole: WholePieces,
         apart: frozenset[int],
         given: frozenset[int] = frozenset(),
     ) -> None:
@@ -52,43 +43,71 @@ class RegionEdges:
         self._live = live
         self._places = places
         self._numbers = {place: number for number, place in enumerate(places)}
-        self._most = most
+        self._whole = whole
+        self._most = whole.most
         self._apart = apart
         self._given = given
-        self._graphs: dict[Region, frozenset[int]] = {}
+        # Operators before each place; where pieces need much.
+        self._before = np.array([network.operators_before(place) for place in places])
+        self._known: tuple[int, Numbers] = -1, np.zeros(0, np.int64)
+
+    def ways(self) -> Ways:
+        """Return the ways with what is known now."""
+        return Ways(self._places, self._whole.cost, self.edges)
+
+    def least_arena(self) -> int:
+        """Return the least arena of any way that is known now, in the largest ring."""
+        return int(self.ways().least_arena(self._whole.rings[-1:])[0])
+
+    def need(self, pieces: range, least: int) -> bool:
+        """Return whether ``pieces`` need as much as the ``least`` arena, or more, whole."""
+        return max(self._live.live[pieces.start : pieces.stop]) >= least
+
+    def useful_weights(self) -> int:
+        """Return the most weights of a region that can be worth it: less than all that is needed now."""
+        rings = self._whole.rings
+        return int((self.ways().least_arena(rings) + rings).min())
+
+    def useful(self, end: int, starts: Sequence[int], least: int | None) -> dict[int, int]:
+        """Return from where a region to ``end`` may be of use, with the bytes of strips that are too many.
+
+        ``least``: only such as save memory where it counts, since pieces that need less than that of the
+        arena may as well be whole.
+        """
+        kept, number = self._live.crossing[end], self._numbers[end]
+        if least is None:
+            return dict.fromkeys(starts, self._most - kept)
+        needed = self._needed(least)
+        last = int(np.searchsorted(needed, number)) - 1
+        before = self._before
+        if last < 0 or before[number] - before[needed[last] + 1] > _BEYOND:
+            return {}
+        firsts = np.array([self._numbers[start] for start in starts])
+        following = np.minimum(np.searchsorted(needed, firsts), last)
+        beyond = before[needed[following]] - before[firsts]
+        near = (firsts <= needed[last]) & (beyond <= _BEYOND)
+        most = np.minimum(most_from(self._whole.cost.arena, number), self._most) - kept
+        found = zip(starts, near.tolist(), most[firsts].tolist(), strict=True)
+        return {start: n_bytes for start, is_near, n_bytes in found if is_near}
+
+    def _needed(self, least: int) -> Numbers:
+        """Return the places behind which a piece needs so many bytes of the arena whole."""
+        if self._known[0] != least:
+            self._known = least, np.flatnonzero(self._whole.cost.arena >= least)
+        return self._known[1]
 
     def take(self, end: int, found: Iterable[Sketch]) -> None:
-        """Take the regions of sketches that end at ``end``."""
+        """Take the regions of sketches that end at ``end`` beside those that are there."""
         edges = self._on_rows(end, found)
         if edges is not None:
-            self.edges[self._numbers[end]] = edges
+            _put(self.edges, self._numbers[end], edges)
 
     def take_in_groups(self, found: Iterable[RegionInGroups]) -> None:
         """Take regions in groups of channels beside those that are there."""
         for item in found:
-            edges = _stacked(self._in_groups(item))
+            edges = self._in_groups(item)
             if edges is not None:
-                place = self._numbers[item.region.end_piece]
-                before = self.edges.get(place)
-                self.edges[place] = edges if before is None else before.followed_by(edges)
-                self._graphs[replace(item.region, in_arena=False)] = item.graphs
-
-    def with_ideal_groups(self) -> dict[int, Edges]:
-        """Return ``edges``, and bottlenecks that take nothing but what lives before or behind them."""
-        found, crossing = dict(self.edges), self._live.crossing
-        for item in self._network.program.bottlenecks:
-            first, end = item.first_piece, item.end_piece
-            if first in self._numbers and end in self._numbers:
-                arena = max(crossing[first], crossing[end])
-                edges = _stacked([_Edge(self._numbers[first], 1, arena, 0, 0, 0.0)])
-                before = found.get(self._numbers[end])
-                assert edges is not None
-                found[self._numbers[end]] = edges if before is None else before.followed_by(edges)
-        return found
-
-    def graphs(self, region: Region) -> frozenset[int] | None:
-        """Return the graphs of a region in groups of channels; None: it is on rows."""
-        return self._graphs.get(replace(region, in_arena=False))
+                _put(self.edges, self._numbers[item.region.end_piece], edges)
 
     def starts(self, end: int, most_weights: int, reach: float) -> list[int]:
         """Return where a region that ends at ``end`` may begin, with less than so many bytes of weights.
@@ -96,14 +115,13 @@ class RegionEdges:
         And with at most ``reach`` operators for each row that it makes.
         """
         run = next(run for run in self._network.runs if run.start < end <= run.stop)
-        last = self._network.operators_before(end)
+        before = self._network.operators_before
         most = max(reach * self._height(end), _FEW_OPERATORS)
+        first, last = bisect_left(self._places, run.start), self._numbers[end]
         return [
             place
-            for place in self._places
-            if run.start <= place < end
-            and last - self._network.operators_before(place) <= most
-            and self._live.weights(place, end) < most_weights
+            for place in self._places[first:last]
+            if before(end) - before(place) <= most and self._live.weights(place, end) < most_weights
         ]
 
     def ends(self) -> list[int]:
@@ -113,19 +131,7 @@ class RegionEdges:
             place for place in sorted(self._network.places) if place - 1 in self._network.covered
         ]
 
-        def reach(position: int) -> int:
-            """Return how far it is to a place with less."""
-            own = crossing[places[position]]
-            return min(
-                (
-                    abs(other - position)
-                    for other, place in enumerate(places)
-                    if crossing[place] < own
-                ),
-                default=len(places),
-            )
-
-        reaches = {place: reach(position) for position, place in enumerate(places)}
+        reaches = dict(zip(places, _reaches([crossing[place] for place in places]), strict=True))
         return sorted(places, key=lambda place: (-reaches[place], crossing[place], place))
 
     def _height(self, end: int) -> int:
@@ -138,7 +144,7 @@ class RegionEdges:
         sketches = [sketch for sketch in found if not self._has(self._apart, sketch.touched)]
         if not sketches:
             return None
-        rows = np.array(sketches[0].rows, np.int64)  # those of all that end there
+        rows = sketches[0].rows  # those of all that end there
         own = [sketch.strip_bytes - sketch.shared_bytes for sketch in sketches]
         firsts = [sketch.first_piece for sketch in sketches]
         touched = [sketch.touched for sketch in sketches]
@@ -146,7 +152,7 @@ class RegionEdges:
         weights = [self._live.weights(first, end) for first in firsts]
         arena = np.array(own) + np.array(beside)[:, None]
         bound = np.array([sketch.binding_bytes for sketch in sketches])
-        bound += -(-self._height(end) // rows) * STEP_BYTES
+        bound += -(-self._height(end) // np.array(rows, np.int64)) * STEP_BYTES
         which = arena < self._most
         if not which.any():
             return None
@@ -154,42 +160,57 @@ class RegionEdges:
         each = np.ones_like(arena)
         return Edges(
             (start[:, None] * each)[which],
-            (rows * each)[which],
             arena[which],
             (np.array(weights)[:, None] * each)[which],
             bound[which],
             np.array([sketch.seconds for sketch in sketches])[which],
+            np.broadcast_to(_objects(map(Rows, rows)), arena.shape)[which],
         )
 
-    def _in_groups(self, item: RegionInGroups) -> Iterator[_Edge]:
+    def _in_groups(self, item: RegionInGroups) -> Edges | None:
+        """Return the edge that is ``item``; None: it is none of those that are asked for."""
         first, end = item.region.first_piece, item.region.end_piece
         if first not in self._numbers or end not in self._numbers:
-            return
+            return None
         n_bytes = item.own_bytes + self._live.beside(first, end, item.touched, by_rows=False)
-        if n_bytes < self._most and not self._has(self._apart | self._given, item.touched):
-            yield _Edge(
-                self._numbers[first],
-                item.region.cut.rows,
-                n_bytes,
-                self._live.weights(first, end),
-                item.binding_bytes,
-                item.seconds,
-                item,
-            )
+        if n_bytes >= self._most or self._has(self._apart | self._given, item.touched):
+            return None
+        ring = self._live.weights(first, end)
+        start = self._numbers[first]
+        return _edge(start, n_bytes, ring, item.binding_bytes, item.seconds, item.region.cut)
 
     def _has(self, missing: frozenset[int], touched: frozenset[int]) -> bool:
         """Return whether one of these row values would have to be there whole, and is ``missing``."""
         return not missing.isdisjoint(self._network.values[number].value for number in touched)
 
 
-def _stacked(found: Iterable[_Edge]) -> Edges | None:
-    """Return edges as arrays; None: there are none."""
-    edges = list(found)
-    if not edges:
-        return None
-    numbers = np.array([edge[:5] for edge in edges], np.int64)
-    start, rows, arena, ring, bound = np.ascontiguousarray(numbers.T)
-    seconds = np.array([edge.seconds for edge in edges])
-    numbered = enumerate(edge.in_groups for edge in edges)
-    in_groups = {number: item for number, item in numbered if item is not None}
-    return Edges(start, rows, arena, ring, bound, seconds, in_groups)
+def _reaches(numbers: Sequence[int]) -> list[int]:
+    """Return how far it is from each of ``numbers`` to one that is less; as many as there are: none is."""
+    found = [len(numbers)] * len(numbers)
+    for order in (range(len(numbers)), range(len(numbers) - 1, -1, -1)):
+        open_: list[int] = []  # ascending numbers that may be the next less one
+        for position in order:
+            while open_ and numbers[open_[-1]] >= numbers[position]:
+                open_.pop()
+            if open_:
+                found[position] = min(found[position], abs(position - open_[-1]))
+            open_.append(position)
+    return found
+
+
+def _edge(start: int, arena: int, ring: int, bound: int, seconds: float, cut: Cut) -> Edges:
+    """Return one edge."""
+    each = np.array([[start], [arena], [ring], [bound]], np.int64)
+    return Edges(each[0], each[1], each[2], each[3], np.array([seconds]), _objects([cut]))
+
+
+def _put(found: dict[int, Edges], place: int, edges: Edges) -> None:
+    """Put ``edges`` behind those that end at ``place``."""
+    found[place] = found[place].followed_by(edges) if place in found else edges
+
+
+def _objects(cuts: Iterable[Cut]) -> NDArray[np.object_]:
+    held = list(cuts)
+    found = np.empty(len(held), np.object_)
+    found[:] = held
+    return found

@@ -5,44 +5,32 @@ and, as all its weights must be there at once, more of the ring. Each limit of b
 through the network (pipeline/planning/rows/ways.py); those that no other beats are the variants.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import groupby
-from math import inf
 from types import MappingProxyType
 
 import numpy as np
 
 from pipeline.planning.rows.arena_limits import ArenaLimit, arena_limits, arenas
+from pipeline.planning.rows.in_groups import RegionInGroups
 from pipeline.planning.rows.in_groups import in_groups as regions_in_groups
 from pipeline.planning.rows.joins_apart import inputs_in_parts, worth_apart
 from pipeline.planning.rows.live_values import LiveValues
 from pipeline.planning.rows.region_edges import RegionEdges
+from pipeline.planning.rows.walk import THOROUGH, Effort, Walk
 from pipeline.planning.rows.ways import Numbers, Way, Ways
 from pipeline.planning.rows.whole_pieces import WholePieces
-from pipeline.program.cuts import Region, Rows
+from pipeline.program.cuts import Channels, Region
 from pipeline.program.program import Program
 from pipeline.program.row_network import RowNetwork
 from pipeline.program.row_times import KnownTimes, RowTimes
-from pipeline.program.sketching.sketches import Sketch, sketches
-from pipeline.program.stopping import tell
 
-#: Operators that are walked over to find regions: while a model loads, and where time is no object. Not
-#: seconds, so that plans are the same wherever they are searched for: on a slow core an operator takes
-#: 0.1 to 0.2 ms, so these stand for up to 2 s and 24 s.
-QUICK_STEPS, ALL_STEPS = 9_000, 120_000
-_ROWS = (1, 2, 4, 8, 16, 32)
-_FIRST_ENDS = 10
-# A search that takes its time looks at more ends, but then at regions of so many operators for each row
-# that they make: strips of more are soon as large as the whole values.
-_REACH = 1.0
 # A byte of bindings as seconds: nothing for the fastest ways, so much that few are bound for the smallest.
 _SECONDS_A_BYTE = (0.0, 2e-8, 1e-6)
 # The smallest ring that is worth it is found by asking for less and less.
 _MOST_DESCENTS = 12
 _NO_WORSE = 1.02
-# More than all weights.
-_ANY_RING = 1 << 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,63 +49,86 @@ class Variant:
     activation_bytes: int = 0
 
 
+@dataclass(frozen=True)
+class Variants:
+    """What a search found, the fastest and largest first; ``effort``: what it looked at, in words.
+
+    ``complete``: no clock ended it.
+    """
+
+    found: tuple[Variant, ...]
+    effort: str = "nothing else was looked at"
+    complete: bool = True
+
+
 def find_variants(
     program: Program,
     network: RowNetwork,
     times: RowTimes,
     piece_seconds: Callable[[int], float],
-    most_steps: int = ALL_STEPS,
+    most: Effort = THOROUGH,
     *,
     most_arena: int | None = None,
     in_groups: Mapping[Region, float] = MappingProxyType({}),
-) -> list[Variant]:
-    """Return the variants of a network that no other beats, the fastest and largest first.
+    slower: bool = False,
+    preloaded: bool = False,
+) -> Variants:
+    """Return the variants of a network that no other beats.
 
-    ``times`` of row operators, ``piece_seconds`` of the program's pieces. ``in_groups``: bottlenecks in
-    groups of channels, and how long they take; inf: nobody knows, longer than whole.
-    ``most_arena``: only what needs so many bytes of arena and scratch at most, or the least of those if
-    nothing does. Deterministic.
+    ``times`` of row operators, ``piece_seconds`` of the program's pieces; ``slower``: rows save memory and
+    no time. ``in_groups``: bottlenecks in groups of channels, and how long they take; inf: nobody knows,
+    longer than whole. ``most_arena``: only what needs so many bytes of arena and scratch at most, or the
+    least of those if nothing does. ``preloaded``: weights take nothing, as they are there anyway.
+    Deterministic, unless the clock ends it.
     """
     apart = [frozenset[int](), *worth_apart(program, network)]
     given = dict.fromkeys((frozenset[int](), inputs_in_parts(program, network)))
     limits = [None] if most_arena is None else arena_limits(program, network, most_arena)
     searches = [
-        _Search(program, network, piece_seconds, parts, inputs, limit)
+        _Search(program, network, piece_seconds, parts, inputs, limit, preloaded=preloaded)
         for limit in limits
         for inputs in given
         for parts in apart
     ]
-    # Sketches are many: all take what they need of each before the next ones are made.
     times = KnownTimes(times)
-    for end, found in searches[0].walk(times, most_steps):
+    regions = [search.regions for search in searches]
+    walk = Walk(network, regions, times, most, slower)
+    walk.take()
+    for found_now in _in_groups(searches, in_groups, piece_seconds):
+        groups = list(regions_in_groups(network, found_now, times))
         for search in searches:
-            search.regions.take(end, found)
-    worth = _worth(searches, in_groups, piece_seconds)
-    groups = list(regions_in_groups(network, worth, times))
-    for search in searches:
-        search.regions.take_in_groups(groups)
+            search.take_in_groups(groups)
     small = most_arena is not None
-    return _unbeaten((found for search in searches for found in search.variants()), small)
+    found = _unbeaten((found for search in searches for found in search.variants()), small)
+    return Variants(tuple(found), walk.effort, walk.complete)
 
 
-def _worth(
-    searches: Iterable["_Search"],
-    in_groups: Mapping[Region, float],
+def _in_groups(
+    searches: Sequence["_Search"],
+    regions: Mapping[Region, float],
     piece_seconds: Callable[[int], float],
-) -> Iterator[Region]:
-    """Yield those of ``in_groups`` that may be of use: where memory counts all, elsewhere the fastest.
+) -> Iterator[list[Region]]:
+    """Yield those of ``regions`` that may be of use, to be taken at once.
 
-    That only if it is faster than its pieces are whole.
+    All of a bottleneck that needs as much of the arena whole as the least way, or more: with them that may
+    be less, and others count. Of the rest the fastest, if it is faster than its pieces are whole.
     """
-    needed = [search.needed() for search in searches]
-    for pieces, run in groupby(in_groups, lambda region: region.pieces):
-        regions = list(run)
-        if any(need(pieces) for need in needed):
-            yield from regions
-            continue
-        fastest = min(regions, key=in_groups.__getitem__)
-        if in_groups[fastest] < sum(map(piece_seconds, pieces)):
-            yield fastest
+    left = {pieces: list(run) for pieces, run in groupby(regions, lambda region: region.pieces)}
+    while True:
+        least = [search.regions.least_arena() for search in searches]
+        needed = [
+            pieces
+            for pieces in left
+            if any(
+                search.regions.need(pieces, arena)
+                for search, arena in zip(searches, least, strict=True)
+            )
+        ]
+        if not needed:
+            break
+        yield [region for pieces in needed for region in left.pop(pieces)]
+    fastest = (min(run, key=regions.__getitem__) for run in left.values())
+    yield [region for region in fastest if regions[region] < sum(map(piece_seconds, region.pieces))]
 
 
 def _unbeaten(variants: Iterable[Variant], small: bool) -> list[Variant]:
@@ -146,55 +157,28 @@ class _Search:
         apart: frozenset[int] = frozenset(),
         given: frozenset[int] = frozenset(),
         limit: ArenaLimit | None = None,
+        *,
+        preloaded: bool = False,
     ) -> None:
         self._program = program
         self._network = network
         self._places = _places(program, network)
-        self._live = live = LiveValues(program, network, apart, given)
-        self._whole = WholePieces(program, live, self._places, apart | given, piece_seconds, limit)
-        self.regions = RegionEdges(network, live, self._places, self._whole.most, apart, given)
-        self._graphs_of: dict[range, frozenset[int]] = {}
+        self._live = live = LiveValues(program, network, apart, given, preloaded)
+        self._whole = WholePieces(
+            program, live, self._places, apart | given, piece_seconds, limit, preloaded=preloaded
+        )
+        self.regions = RegionEdges(network, live, self._places, self._whole, apart, given)
+        self._graphs_of: dict[Region | range, frozenset[int]] = {}
         self._most_arena = self._whole.most if limit is None else limit.arena_bytes
 
-    def walk(self, times: RowTimes, most_steps: int) -> Iterator[tuple[int, list[Sketch]]]:
-        """Yield regions by the place where they end, those that divide most first; take them at once.
-
-        Until so many operators were walked over.
-        """
-        network, ends = self._network, self.regions.ends()
-        steps = 0
-        reach = _REACH if most_steps > QUICK_STEPS else inf
-        for ends_now, far in ((ends[:_FIRST_ENDS], inf), (ends[_FIRST_ENDS:], reach)):
-            largest = self._useful_weights()
-            for end in ends_now:
-                starts = self.regions.starts(end, largest, far)
-                if not starts or steps >= most_steps:
-                    continue
-                steps += network.operators_before(end) - network.operators_before(starts[0])
-                tell("operators on rows", min(steps, most_steps), most_steps)
-                yield end, list(sketches(network, end, starts, _ROWS, times))
-
-    def _useful_weights(self) -> int:
-        """Return the most weights of a region that can be worth it: less than all that is needed now."""
-        rings = self._whole.rings
-        return int((self._ways().least_arena(rings) + rings).min())
-
-    def _ways(self) -> Ways:
-        return Ways(self._places, self._whole.cost, self.regions.edges)
-
-    def needed(self) -> Callable[[range], bool]:
-        """Return what tells whether pieces need more of an arena whole than the least of any way.
-
-        Whatever they take in groups of channels: at least what lives before or behind them.
-        """
-        ways = Ways(self._places, self._whole.cost, self.regions.with_ideal_groups())
-        least = int(ways.least_arena(np.array([_ANY_RING]))[0])
-        live = self._live.live
-        return lambda pieces: max(live[pieces.start : pieces.stop]) > least
+    def take_in_groups(self, found: Iterable[RegionInGroups]) -> None:
+        """Take bottlenecks in groups of channels."""
+        self.regions.take_in_groups(found)
+        self._graphs_of.update((item.region, item.graphs) for item in found)
 
     def variants(self) -> Iterator[Variant]:
         """Yield the best way for each of many limits, and what ever tighter ones leave of the smallest."""
-        ways = self._ways().worth(max(_SECONDS_A_BYTE))
+        ways = self.regions.ways().worth(max(_SECONDS_A_BYTE))
         found = {self._variant(way): way for way in self._best(ways, self._whole.rings)}
         yield from found
         if not found:
@@ -239,15 +223,12 @@ class _Search:
 
     def _graphs(self, region: Region) -> frozenset[int]:
         """Return the graphs of a region's operators."""
-        known = self._graphs_of.get(region.pieces) if isinstance(region.cut, Rows) else None
-        if known is not None:
-            return known
-        in_groups = self.regions.graphs(region)
-        if in_groups is not None:
-            return in_groups
-        operators = self._network.operators_within(region.pieces)
-        items = self._network.operators[operators.start : operators.stop]
-        self._graphs_of[region.pieces] = frozenset(item.graph for item in items)
+        if isinstance(region.cut, Channels):
+            return self._graphs_of[replace(region, in_arena=False)]
+        if region.pieces not in self._graphs_of:
+            operators = self._network.operators_within(region.pieces)
+            items = self._network.operators[operators.start : operators.stop]
+            self._graphs_of[region.pieces] = frozenset(item.graph for item in items)
         return self._graphs_of[region.pieces]
 
 

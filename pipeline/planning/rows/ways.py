@@ -6,14 +6,14 @@ that the ring cannot hold lie in the arena while it runs. For many limits of are
 programming over the places finds the way of the least sum.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.planning.rows.in_groups import RegionInGroups
-from pipeline.program.cuts import Region, Rows
+from pipeline.program.cuts import Region
 from pipeline.program.lives import PAGE_BYTES
 from pipeline.program.stopping import go_on
 
@@ -31,50 +31,31 @@ class Edges:
     """Regions that end at one place, an item of each array for each.
 
     ``start``: numbers of the places where they begin. ``arena`` and ``ring``: bytes that they need of
-    these, the weights in the ring; ``bound``: bytes of kernels and copies that they bind. ``in_groups``:
-    those in groups of channels, by number.
+    these, the weights in the ring; ``bound``: bytes of kernels and copies that they bind.
     """
 
     start: Numbers
-    rows: Numbers
     arena: Numbers
     ring: Numbers
     bound: Numbers
     seconds: Times
-    in_groups: Mapping[int, RegionInGroups] = field(default_factory=dict)
+    cuts: NDArray[np.object_]
 
     def followed_by(self, others: "Edges") -> "Edges":
         """Return these and ``others``, which end at the same place."""
-        behind = {len(self.start) + number: item for number, item in others.in_groups.items()}
-        return Edges(
-            np.concatenate([self.start, others.start]),
-            np.concatenate([self.rows, others.rows]),
-            np.concatenate([self.arena, others.arena]),
-            np.concatenate([self.ring, others.ring]),
-            np.concatenate([self.bound, others.bound]),
-            np.concatenate([self.seconds, others.seconds]),
-            {**self.in_groups, **behind},
-        )
+        return Edges(*map(np.concatenate, zip(self._columns, others._columns, strict=True)))
 
     def those(self, which: NDArray[np.bool_]) -> "Edges":
         """Return some of these."""
-        numbers = (np.cumsum(which) - 1).tolist()
-        return Edges(
-            self.start[which],
-            self.rows[which],
-            self.arena[which],
-            self.ring[which],
-            self.bound[which],
-            self.seconds[which],
-            {numbers[number]: item for number, item in self.in_groups.items() if which[number]},
-        )
+        return Edges(*(column[which] for column in self._columns))
 
-    def region(self, number: int, first: int, end: int, in_arena: bool) -> Region:
-        """Return edge ``number``, of the pieces [first, end)."""
-        found = self.in_groups.get(number)
-        if found is not None:
-            return replace(found.region, in_arena=in_arena)
-        return Region(first, end, Rows(int(self.rows[number])), in_arena)
+    def beginning(self, places: Numbers) -> "Edges":
+        """Return these with ``start`` as the position in ``places``, ascending numbers."""
+        return replace(self, start=np.searchsorted(places, self.start))
+
+    @property
+    def _columns(self) -> tuple[NDArray[Any], ...]:
+        return self.start, self.arena, self.ring, self.bound, self.seconds, self.cuts
 
     def arena_within(self, rings: Numbers) -> Numbers:
         """Return what each needs of the arena with each limit of the ring, [rings, ways]."""
@@ -106,6 +87,12 @@ class Way:
     seconds: float
 
 
+def most_from(each: Numbers, place: int) -> Numbers:
+    """Return the most of ``each`` from every place before number ``place`` up to that."""
+    most: Numbers = np.maximum.accumulate(each[place - 1 :: -1])[::-1]
+    return most
+
+
 class Ways:
     """The best ways along ``places`` with regions of ``edges``, by the number of the place they end at."""
 
@@ -126,7 +113,7 @@ class Ways:
         seconds = np.concatenate([[0.0], np.cumsum(whole.seconds)])
         found = {}
         for place, edges in self._edges.items():
-            arena = np.maximum.accumulate(whole.arena[place - 1 :: -1])[::-1][edges.start]
+            arena = most_from(whole.arena, place)[edges.start]
             better = edges.arena >= arena
             for price in (0.0, most_seconds_a_byte):
                 # By more than sums of numbers are exact to.
@@ -135,7 +122,29 @@ class Ways:
                 before = seconds[edges.start] + price * bound[edges.start]
                 better &= together - before < edges.seconds + price * edges.bound
             found[place] = edges.those(~better)
-        return Ways(self._places, whole, found)
+        return Ways(self._places, whole, found)._with_few_places()
+
+    def _with_few_places(self) -> "Ways":
+        """Return these with no places but such where regions begin or end: all between is whole anyway."""
+        last = len(self._places) - 1
+        edges = {place: item for place, item in self._edges.items() if len(item.start)}
+        starts = [item.start for item in edges.values()]
+        kept = np.unique(np.concatenate([*starts, np.array([0, last, *edges], np.int64)]))
+        if not last:
+            return self
+        whole, firsts = self._whole, kept[:-1]
+        few = Whole(
+            np.maximum.reduceat(whole.arena, firsts),
+            np.maximum.reduceat(whole.ring, firsts, axis=1),
+            np.add.reduceat(whole.bound, firsts, axis=1),
+            np.add.reduceat(whole.seconds, firsts),
+        )
+        number = {place: index for index, place in enumerate(kept.tolist())}
+        return Ways(
+            [self._places[place] for place in kept],
+            few,
+            {number[place]: item.beginning(kept) for place, item in edges.items()},
+        )
 
     def least_arena(self, rings: Numbers) -> Numbers:
         """Return the least arena of any way, for each limit of the ring."""
@@ -240,5 +249,5 @@ class Ways:
         if key not in self._regions:
             edges = self._edges[place]
             first, end = self._places[edges.start[number]], self._places[place]
-            self._regions[key] = edges.region(number, first, end, in_arena)
+            self._regions[key] = Region(first, end, edges.cuts[number], in_arena)
         return self._regions[key]

@@ -33,7 +33,7 @@ _NEVER = 1 << 60
 class WholePieces:
     """Those of ``program`` between ``places``; none may read what exists only as its parts, ``apart``.
 
-    Nor may those run so that ``limit`` names.
+    Nor may those run so that ``limit`` names. ``preloaded``: weights take nothing, in the coarsest chunks.
     """
 
     def __init__(
@@ -44,10 +44,13 @@ class WholePieces:
         apart: frozenset[int],
         piece_seconds: Callable[[int], float],
         limit: ArenaLimit | None = None,
+        *,
+        preloaded: bool = False,
     ) -> None:
         self._program = program
         self._never_whole = frozenset[int]() if limit is None else limit.never_whole
         self._only_activations = limit is not None
+        self._preloaded = preloaded
         self._live = live
         self._places = places
         self._apart = apart
@@ -66,6 +69,8 @@ class WholePieces:
         """
         least = max(self._program.largest_chunk_bytes, 1)
         weights = sum(span.length for span in self._program.spans)
+        if self._preloaded:
+            return np.array([max(least, weights)], np.int64)
         most = max(weights if self._only_activations else min(self.most, weights), least)
         known = {size for size in chunk_sizes(self._program) if least <= size <= most}
         ladder = {round(least * (most / least) ** (step / (_RINGS - 1))) for step in range(_RINGS)}
@@ -81,7 +86,8 @@ class WholePieces:
         numbers = np.searchsorted(self._places, range(self._program.own.stop), side="right") - 1
         for level, pieces in enumerate(self._pieces):
             np.add.at(bound[level], numbers[pieces.first], BINDING_BYTES + STEP_BYTES)
-            np.maximum.at(ring[level], numbers[pieces.first], pieces.streamed)
+            if not self._preloaded:
+                np.maximum.at(ring[level], numbers[pieces.first], pieces.streamed)
         arena = np.array([max(live[start:end]) for start, end in between], np.int64)
         for index in self._program.own:
             reads_parts = any(

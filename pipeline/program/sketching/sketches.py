@@ -43,14 +43,21 @@ class Sketch:
 
 
 def sketches(
-    network: RowNetwork, end: int, starts: Sequence[int], rows: Sequence[int], times: RowTimes
+    network: RowNetwork,
+    end: int,
+    starts: Mapping[int, int],
+    rows: Sequence[int],
+    times: RowTimes,
 ) -> Iterator[Sketch]:
     """Yield the regions that end before piece ``end``, from the last of ``starts`` to the first.
 
-    ``starts`` and ``end`` are places where operators begin. Only those of ``rows`` that make sense.
+    ``starts`` and ``end`` are places where operators begin, each with so many bytes of strips that regions
+    from there are of no use. Only those of ``rows`` that make sense.
     """
     last = network.operators_before(end) - 1
-    starts = [start for start in starts if network.operators_before(start) <= last]
+    starts = {
+        start: most for start, most in starts.items() if network.operators_before(start) <= last
+    }
     if not starts:  # nothing but copies
         return
     height = network.values[network.operators[last].output].height
@@ -58,7 +65,7 @@ def sketches(
     if useful:
         first = network.operators_before(min(starts))
         walk = _Backwards(network, end, range(first, last + 1), useful, times)
-        yield from walk.walk(sorted(starts, reverse=True))
+        yield from walk.walk(starts)
 
 
 class _Backwards:
@@ -88,15 +95,20 @@ class _Backwards:
         for value, part in network.copied(self._run):
             self._copies.setdefault(part.row_value, []).append(value)
 
-    def walk(self, starts: Sequence[int]) -> Iterator[Sketch]:
+    def walk(self, starts: Mapping[int, int]) -> Iterator[Sketch]:
         operator = self._operators.stop
-        for start in starts:
+        most = max(starts.values())
+        for start in sorted(starts, reverse=True):
             first = self._network.operators_before(start)
             while operator > first:
                 go_on()
                 operator -= 1
                 self._add(operator, self._network.operators[operator])
-            sketch = self._sketch(start, first)
+            # Strips of what begins earlier are no smaller.
+            least = self._sums.strip_bytes(first).min()
+            if least >= most:
+                return
+            sketch = self._sketch(start, first) if least < starts[start] else None
             if sketch is not None:
                 yield sketch
 

@@ -521,7 +521,7 @@ def test_a_batch_runs_whole(machine: Machine, tmp_path: Path) -> None:
     program = Program.as_compiled(pack)
     assert not program.row_operators
     auto = ARCHITECTURES["auto"]
-    assert [variant.regions for variant in row_variants(program, auto, None)] == [()]
+    assert [variant.regions for variant in row_variants(program, auto, None).found] == [()]
     assert same_bits(answers(pack, machine, architecture="auto"), answers(pack, machine))
 
 

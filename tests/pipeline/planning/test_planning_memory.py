@@ -47,13 +47,10 @@ def test_limits_may_be_tried_in_any_number_at_once(
     folder: Path, at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program = Program.as_compiled(open_pack(folder))
-    known = row_variants.__globals__["_FOUND"]
-    known.clear()
     usual = row_variants(program, AUTO, None)
-    known.clear()
+    program.let_go()
     monkeypatch.setattr(ways, "_LIMITS_AT_ONCE", at_once)
     assert row_variants(program, AUTO, None) == usual
-    known.clear()
 
 
 def test_objects_are_counted(tiny_pack: Pack) -> None:

@@ -46,7 +46,7 @@ def test_sketches_have_the_memory_of_the_regions(program: Program) -> None:
 
 
 def test_each_variant_is_smaller_than_all_faster_ones(program: Program) -> None:
-    variants = row_variants(program, AUTO, None)
+    variants = row_variants(program, AUTO, None).found
     assert len(variants) > 1
     for faster, slower in itertools.pairwise(variants):
         assert faster.seconds <= slower.seconds
@@ -54,7 +54,7 @@ def test_each_variant_is_smaller_than_all_faster_ones(program: Program) -> None:
 
 
 def test_plans_take_what_variants_promise(program: Program) -> None:
-    for variant in row_variants(program, AUTO, None):
+    for variant in row_variants(program, AUTO, None).found:
         plan = smallest_plan(program, AUTO, variant.regions, variant.chunk_bytes)
         taken = plan.arena_bytes + plan.ring_bytes + plan.scratch_bytes + plan.session_bytes
         taken += STEP_BYTES * len(plan.steps)
@@ -93,9 +93,9 @@ def test_the_smallest_plan_has_a_cost_and_a_quicker_one_takes_more_memory(
 
 
 def test_the_search_is_deterministic(program: Program) -> None:
-    row_variants.__globals__["_FOUND"].clear()
+    program.let_go()
     first = row_variants(program, AUTO, None)
-    row_variants.__globals__["_FOUND"].clear()
+    program.let_go()
     assert row_variants(program, AUTO, None) == first
 
 
@@ -168,7 +168,7 @@ def patches() -> onnx.ModelProto:
 
 def found_anew(program: Program, most_asks: int) -> tuple[Fitted | None, int]:
     """Plan within twice the least, until it was asked so often; return the plan, and how often it was."""
-    row_variants.__globals__["_FOUND"].clear()
+    program.let_go()
     asks = itertools.count(1)
     asked = [0]
 

@@ -212,9 +212,9 @@ def test_a_profile_without_times_of_rows_plans_without_rows(
     old = load_profile(pack, MACHINE)
     assert "no times of operators on rows" in caplog.text
     assert "layerstream profile" in caplog.text
-    assert [variant.regions for variant in row_variants(Program.as_compiled(pack), auto, old)] == [
-        ()
-    ]
+    assert [
+        variant.regions for variant in row_variants(Program.as_compiled(pack), auto, old).found
+    ] == [()]
     assert not fit(Program.as_compiled(pack), auto, LEAST, old).plan.choice.regions
 
 

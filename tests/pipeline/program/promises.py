@@ -37,7 +37,7 @@ def sketched(network: RowNetwork) -> dict[Region, Promised]:
         run = next((run for run in network.runs if run.start < end <= run.stop), None)
         if run is None:
             continue
-        starts = [place for place in places if run.start <= place < end]
+        starts = {place: 1 << 60 for place in places if run.start <= place < end}
         for sketch in sketches(network, end, starts, _ROWS, Same()):
             found |= dict(_promises(sketch))
     return found
