@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from models.packs.records.pieces import Unrolled
 from models.packs.records.rows import UnrolledRows
 
-# Measured 64 KiB on x86-64, with 1 to 64 threads.
-SEGMENT_BYTES = 128 << 10
+# MLAS_CONV_WORKING_BUFFER_SIZE_PER_THREAD is 64 KiB; measured on x86-64, with 1 to 64 threads.
+SEGMENT_BYTES = 68 << 10
 #: So many threads share the one image of a convolution without groups.
 SHARING_THREADS = 16
 

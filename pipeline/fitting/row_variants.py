@@ -19,7 +19,7 @@ from pipeline.fitting.arithmetic import (
     WAKE_SECONDS,
     piece_seconds,
 )
-from pipeline.planning.make import chunk_limit
+from pipeline.planning.make import chunk_limit, reads_into_arena
 from pipeline.planning.plan import Plan
 from pipeline.planning.rows.in_groups import group_regions
 from pipeline.planning.rows.variants import Variant, Variants, find_variants
@@ -57,11 +57,12 @@ def row_variants(
     unknown = profile is not None and not profile.has_row_times(row_network(program))
     if architecture.tuned != "auto" or unknown:
         return _WHOLE
-    return program.made(_searches)(profile, most, most_arena, preloaded)
+    into_arena = reads_into_arena(program, architecture)
+    return program.made(_searches)(profile, most, most_arena, preloaded, into_arena)
 
 
 _WHOLE = Variants((Variant((), 0, 0.0),))
-_Search = Callable[[Profile | None, Effort, int | None, bool], Variants]
+_Search = Callable[[Profile | None, Effort, int | None, bool, bool], Variants]
 # Answers that are kept: small beside what is searched among.
 _MOST_FOUND = 16
 
@@ -77,10 +78,17 @@ def _search(
     most: Effort,
     most_arena: int | None,
     preloaded: bool,
+    into_arena: bool,
 ) -> Variants:
     network = row_network(program)
     search = partial(
-        find_variants, program, network, most=most, most_arena=most_arena, preloaded=preloaded
+        find_variants,
+        program,
+        network,
+        most=most,
+        most_arena=most_arena,
+        preloaded=preloaded,
+        into_arena=into_arena,
     )
     regions = group_regions(program)
     if profile is None:

@@ -56,8 +56,9 @@ def make_plan(
     choice = choice or Choice()
     if ring_bytes is not None:
         choice = replace(choice, ring_bytes=ring_bytes)
-    into_arena = program.on_host and _is_plain(architecture)
-    regions = choice.regions if into_arena else tuple(map(_in_ring, choice.regions))
+    regions = choice.regions
+    if not reads_into_arena(program, architecture):
+        regions = tuple(map(_in_ring, regions))
     limit = chunk_limit(program, architecture, choice)
     steps = choose_steps(program, limit, regions, choice.later_chunks)
     kept = _resident_spans(program, architecture, choice, steps)
@@ -115,9 +116,10 @@ def of_weights(architecture: Architecture, program: Program) -> Architecture:
     return with_copies(architecture) if program.expands else architecture
 
 
-def _is_plain(architecture: Architecture) -> bool:
+def reads_into_arena(program: Program, architecture: Architecture) -> bool:
     """Return whether the disk writes to where kernels read, and wherever there is room."""
-    return not (architecture.copies or architecture.slots)
+    architecture = of_weights(architecture, program)
+    return program.on_host and not (architecture.copies or architecture.slots)
 
 
 def _in_ring(region: Region) -> Region:

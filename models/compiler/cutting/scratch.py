@@ -100,7 +100,8 @@ def _unrolled(graph: Graph, piece: CutPiece) -> Unrolled:
             continue
         if not {node.input[0], node.output[0]} <= set(graph.values):
             continue
-        shape = graph.array(node.input[1]).shape
+        weights = node.input[1]
+        shape = piece.inputs.get(weights, graph.array(weights)).shape  # of a chunk
         if node.op_type == "ConvTranspose":
             pixels = math.prod(graph.array(node.input[0]).shape[2:])
             largest = max(largest, 4 * math.prod(shape[1:]) * pixels)

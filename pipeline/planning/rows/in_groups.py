@@ -29,6 +29,7 @@ class RegionInGroups:
 
     region: Region
     own_bytes: int
+    scratch_bytes: int
     binding_bytes: int
     seconds: float
     touched: frozenset[int]
@@ -44,6 +45,7 @@ class RegionInGroups:
         return cls(
             plan.region,
             plan.live_bytes() + alone,
+            plan.scratch_bytes,
             BINDING_BYTES * len(kernels)
             + MOVE_BYTES * (len(actions) - len(kernels))
             + STEP_BYTES * len(plan.phases),

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from pipeline.planning.rows.in_groups import RegionInGroups
 from pipeline.planning.rows.live_values import LiveValues
-from pipeline.planning.rows.ways import Edges, Numbers, Ways, most_from
+from pipeline.planning.rows.ways import NO_ARENA, Edges, Numbers, Ways, most_from
 from pipeline.planning.rows.whole_pieces import WholePieces
 from pipeline.program.cuts import Cut, Rows
 from pipeline.program.row_network import RowNetwork
@@ -37,6 +37,8 @@ class RegionEdges:
         whole: WholePieces,
         apart: frozenset[int],
         given: frozenset[int] = frozenset(),
+        *,
+        into_arena: bool = True,
     ) -> None:
         self.edges: dict[int, Edges] = {}
         self._network = network
@@ -47,17 +49,19 @@ class RegionEdges:
         self._most = whole.most
         self._apart = apart
         self._given = given
+        self._into_arena = into_arena
         # Operators before each place; where pieces need much.
         self._before = np.array([network.operators_before(place) for place in places])
         self._known: tuple[int, Numbers] = -1, np.zeros(0, np.int64)
 
     def ways(self) -> Ways:
         """Return the ways with what is known now."""
-        return Ways(self._places, self._whole.cost, self.edges)
+        return Ways(self._places, self._whole.cost, self.edges, self._into_arena)
 
     def least_arena(self) -> int:
         """Return the least arena of any way that is known now, in the largest ring."""
-        return int(self.ways().least_arena(self._whole.rings[-1:])[0])
+        limits = self._whole.limits(self._whole.rings[-1:], NO_ARENA)
+        return int(self.ways().least_arena(limits)[0])
 
     def need(self, pieces: range, least: int) -> bool:
         """Return whether ``pieces`` need as much as the ``least`` arena, or more, whole."""
@@ -65,8 +69,8 @@ class RegionEdges:
 
     def useful_weights(self) -> int:
         """Return the most weights of a region that can be worth it: less than all that is needed now."""
-        rings = self._whole.rings
-        return int((self.ways().least_arena(rings) + rings).min())
+        limits = self._whole.limits(self._whole.rings, NO_ARENA)
+        return int((self.ways().least_arena(limits) + limits.rings).min())
 
     def useful(self, end: int, starts: Sequence[int], least: int | None) -> dict[int, int]:
         """Return from where a region to ``end`` may be of use, with the bytes of strips that are too many.
@@ -161,6 +165,7 @@ class RegionEdges:
         return Edges(
             (start[:, None] * each)[which],
             arena[which],
+            np.array([sketch.scratch_bytes for sketch in sketches])[which],
             (np.array(weights)[:, None] * each)[which],
             bound[which],
             np.array([sketch.seconds for sketch in sketches])[which],
@@ -175,9 +180,19 @@ class RegionEdges:
         n_bytes = item.own_bytes + self._live.beside(first, end, item.touched, by_rows=False)
         if n_bytes >= self._most or self._has(self._apart | self._given, item.touched):
             return None
-        ring = self._live.weights(first, end)
-        start = self._numbers[first]
-        return _edge(start, n_bytes, ring, item.binding_bytes, item.seconds, item.region.cut)
+        weights = self._live.weights(first, end)
+        start, arena, scratch, ring, bound = (
+            np.array([number], np.int64)
+            for number in (
+                self._numbers[first],
+                n_bytes,
+                item.scratch_bytes,
+                weights,
+                item.binding_bytes,
+            )
+        )
+        seconds = np.array([item.seconds])
+        return Edges(start, arena, scratch, ring, bound, seconds, _objects([item.region.cut]))
 
     def _has(self, missing: frozenset[int], touched: frozenset[int]) -> bool:
         """Return whether one of these row values would have to be there whole, and is ``missing``."""
@@ -196,12 +211,6 @@ def _reaches(numbers: Sequence[int]) -> list[int]:
                 found[position] = min(found[position], abs(position - open_[-1]))
             open_.append(position)
     return found
-
-
-def _edge(start: int, arena: int, ring: int, bound: int, seconds: float, cut: Cut) -> Edges:
-    """Return one edge."""
-    each = np.array([[start], [arena], [ring], [bound]], np.int64)
-    return Edges(each[0], each[1], each[2], each[3], np.array([seconds]), _objects([cut]))
 
 
 def _put(found: dict[int, Edges], place: int, edges: Edges) -> None:

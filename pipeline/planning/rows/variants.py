@@ -12,14 +12,13 @@ from types import MappingProxyType
 
 import numpy as np
 
-from pipeline.planning.rows.arena_limits import ArenaLimit, arena_limits, arenas
 from pipeline.planning.rows.in_groups import RegionInGroups
 from pipeline.planning.rows.in_groups import in_groups as regions_in_groups
 from pipeline.planning.rows.joins_apart import inputs_in_parts, worth_apart
 from pipeline.planning.rows.live_values import LiveValues
 from pipeline.planning.rows.region_edges import RegionEdges
 from pipeline.planning.rows.walk import THOROUGH, Effort, Walk
-from pipeline.planning.rows.ways import Numbers, Way, Ways
+from pipeline.planning.rows.ways import NO_ARENA, Limits, Numbers, Way, Ways
 from pipeline.planning.rows.whole_pieces import WholePieces
 from pipeline.program.cuts import Channels, Region
 from pipeline.program.program import Program
@@ -28,6 +27,11 @@ from pipeline.program.row_times import KnownTimes, RowTimes
 
 # A byte of bindings as seconds: nothing for the fastest ways, so much that few are bound for the smallest.
 _SECONDS_A_BYTE = (0.0, 2e-8, 1e-6)
+# Of so many sizes of scratch, beside any.
+_MOST_SCRATCH_SIZES = 3
+_ARENAS = 14
+# Rings that just hold the weights of regions: of so many of the smallest ways.
+_EXACT_RINGS = 6
 # The smallest ring that is worth it is found by asking for less and less.
 _MOST_DESCENTS = 12
 _NO_WORSE = 1.02
@@ -72,21 +76,30 @@ def find_variants(
     in_groups: Mapping[Region, float] = MappingProxyType({}),
     slower: bool = False,
     preloaded: bool = False,
+    into_arena: bool = True,
 ) -> Variants:
     """Return the variants of a network that no other beats.
 
     ``times`` of row operators, ``piece_seconds`` of the program's pieces; ``slower``: rows save memory and
     no time. ``in_groups``: bottlenecks in groups of channels, and how long they take; inf: nobody knows,
     longer than whole. ``most_arena``: only what needs so many bytes of arena and scratch at most, or the
-    least of those if nothing does. ``preloaded``: weights take nothing, as they are there anyway.
+    least of those if nothing does. ``preloaded``: weights take nothing, as they are there anyway;
+    ``into_arena``: those of regions may be read into the arena.
     Deterministic, unless the clock ends it.
     """
     apart = [frozenset[int](), *worth_apart(program, network)]
     given = dict.fromkeys((frozenset[int](), inputs_in_parts(program, network)))
-    limits = [None] if most_arena is None else arena_limits(program, network, most_arena)
     searches = [
-        _Search(program, network, piece_seconds, parts, inputs, limit, preloaded=preloaded)
-        for limit in limits
+        _Search(
+            program,
+            network,
+            piece_seconds,
+            parts,
+            inputs,
+            most_arena,
+            preloaded=preloaded,
+            into_arena=into_arena,
+        )
         for inputs in given
         for parts in apart
     ]
@@ -156,20 +169,29 @@ class _Search:
         piece_seconds: Callable[[int], float],
         apart: frozenset[int] = frozenset(),
         given: frozenset[int] = frozenset(),
-        limit: ArenaLimit | None = None,
+        most_arena: int | None = None,
         *,
         preloaded: bool = False,
+        into_arena: bool = True,
     ) -> None:
         self._program = program
         self._network = network
         self._places = _places(program, network)
         self._live = live = LiveValues(program, network, apart, given, preloaded)
         self._whole = WholePieces(
-            program, live, self._places, apart | given, piece_seconds, limit, preloaded=preloaded
+            program,
+            live,
+            self._places,
+            apart | given,
+            piece_seconds,
+            only_activations=most_arena is not None,
+            preloaded=preloaded,
         )
-        self.regions = RegionEdges(network, live, self._places, self._whole, apart, given)
+        self.regions = RegionEdges(
+            network, live, self._places, self._whole, apart, given, into_arena=into_arena
+        )
         self._graphs_of: dict[Region | range, frozenset[int]] = {}
-        self._most_arena = self._whole.most if limit is None else limit.arena_bytes
+        self._most_arena = NO_ARENA if most_arena is None else most_arena
 
     def take_in_groups(self, found: Iterable[RegionInGroups]) -> None:
         """Take bottlenecks in groups of channels."""
@@ -180,6 +202,7 @@ class _Search:
         """Yield the best way for each of many limits, and what ever tighter ones leave of the smallest."""
         ways = self.regions.ways().worth(max(_SECONDS_A_BYTE))
         found = {self._variant(way): way for way in self._best(ways, self._whole.rings)}
+        found |= {self._variant(way): way for way in self._best(ways, _exact_rings(found))}
         yield from found
         if not found:
             return
@@ -197,28 +220,49 @@ class _Search:
             smallest, ring = min(smallest, better, key=_size), found[better].ring
 
     def _best(self, ways: Ways, rings: Numbers) -> list[Way]:
-        """Return the best ways of each ring within many arenas, each once."""
-        levels = np.searchsorted(self._whole.rings, rings, side="right") - 1
-        most = min(self._whole.most, self._most_arena)
-        limits = [
-            (ring, level, arena, price)
-            for ring, level, low in zip(rings, levels, ways.least_arena(rings), strict=True)
-            if 0 < low <= self._whole.most
-            for arena in arenas(int(low), most)
-            for price in _SECONDS_A_BYTE
-        ]
-        if not limits:
-            return []
-        found = ways.best(*(np.array(column) for column in zip(*limits, strict=True)))
+        """Return the best ways of each ring within many arenas and some sizes of scratch, each once."""
+        found: list[Way] = []
+        sizes = [*self._whole.scratch_sizes]
+        tried = 0
+        # Of those that leave a way the least ones.
+        for scratch in [*sizes[:1], *reversed(sizes[1:])] if len(rings) else ():
+            limits = self._whole.limits(rings, scratch)
+            lows = ways.least_arena(limits)
+            if not (lows <= self._whole.most).any():
+                continue
+            found += self._within(ways, limits, lows)
+            tried += 1
+            if tried > _MOST_SCRATCH_SIZES:
+                break
         return list(dict.fromkeys(found))
 
+    def _within(self, ways: Ways, limits: Limits, lows: Numbers) -> list[Way]:
+        """Return the best ways within ``limits``, whose least arenas are ``lows``, and many arenas."""
+        each = [
+            (number, arena, price)
+            for number, low in enumerate(lows.tolist())
+            if 0 < low <= self._whole.most
+            for arena in _arenas(low, self._most_beside(limits, number))
+            for price in _SECONDS_A_BYTE
+        ]
+        if not each:
+            return []
+        numbers, arenas, prices = (np.array(column) for column in zip(*each, strict=True))
+        return ways.best(limits.those(numbers), arenas, prices)
+
+    def _most_beside(self, limits: Limits, number: int) -> int:
+        """Return the largest arena beside the scratch of a limit."""
+        whole = int(self._whole.cost.scratch[limits.levels[number]].max(initial=0))
+        scratch = min(int(limits.scratch[number]), whole)
+        return min(self._whole.most, max(self._most_arena - scratch, 0))
+
     def _variant(self, way: Way) -> Variant:
-        graphs, scratch = self._whole.beside([region.pieces for region in way.regions], way.level)
+        graphs = self._whole.graphs([region.pieces for region in way.regions], way.level)
         graphs.update(*map(self._graphs, way.regions))
         held = sum(self._program.graphs[number].session_bytes for number in graphs)
-        n_bytes = way.arena + way.ring + way.bound + held + scratch
+        n_bytes = way.arena + way.ring + way.bound + held + way.scratch
         chunk_bytes = int(self._whole.rings[way.level])
-        activations = way.arena + scratch
+        activations = way.arena + way.scratch
         return Variant(way.regions, n_bytes, way.seconds, chunk_bytes, activations)
 
     def _graphs(self, region: Region) -> frozenset[int]:
@@ -230,6 +274,20 @@ class _Search:
             items = self._network.operators[operators.start : operators.stop]
             self._graphs_of[region.pieces] = frozenset(item.graph for item in items)
         return self._graphs_of[region.pieces]
+
+
+def _arenas(least: int, most: int) -> list[int]:
+    """Return arenas to try, from ``least`` to ``most`` bytes in even ratios; or it alone."""
+    if least >= most:
+        return [least]
+    return [round(least * (most / least) ** (step / (_ARENAS - 1))) for step in range(_ARENAS)]
+
+
+def _exact_rings(found: Mapping[Variant, Way]) -> Numbers:
+    """Return rings that just hold the largest weights of a region, where others need less of the ring."""
+    sizes = {way.held: variant.n_bytes for variant, way in found.items() if 0 < way.held < way.ring}
+    smallest = sorted(sizes, key=lambda held: sizes[held])[:_EXACT_RINGS]
+    return np.array(sorted(smallest), np.int64)
 
 
 def _places(program: Program, network: RowNetwork) -> list[int]:

@@ -9,9 +9,8 @@ from typing import Self
 import numpy as np
 
 from models.packs.records.pieces import Piece
-from pipeline.planning.rows.arena_limits import ArenaLimit
 from pipeline.planning.rows.live_values import LiveValues
-from pipeline.planning.rows.ways import Numbers, Whole
+from pipeline.planning.rows.ways import NO_ARENA, Limits, Numbers, Whole
 from pipeline.planning.spaced_sizes import spaced
 from pipeline.program.choice import (
     BINDING_BYTES,
@@ -26,14 +25,16 @@ from pipeline.program.steps import STEP_BYTES
 _RINGS = 8
 # Sizes of rings that differ by less are one.
 _RATIO = 1.25
-# More than any arena: what must not run whole.
-_NEVER = 1 << 60
+# Sizes of scratch that differ by less are one; what saves less than a part of all activations is none.
+_SCRATCH_RATIO = 2.0
+_SCRATCH_PART = 64
 
 
 class WholePieces:
     """Those of ``program`` between ``places``; none may read what exists only as its parts, ``apart``.
 
-    Nor may those run so that ``limit`` names. ``preloaded``: weights take nothing, in the coarsest chunks.
+    ``only_activations``: weights count for nothing. ``preloaded``: nor do they take anything, in the
+    coarsest chunks.
     """
 
     def __init__(
@@ -43,13 +44,12 @@ class WholePieces:
         places: Sequence[int],
         apart: frozenset[int],
         piece_seconds: Callable[[int], float],
-        limit: ArenaLimit | None = None,
         *,
+        only_activations: bool = False,
         preloaded: bool = False,
     ) -> None:
         self._program = program
-        self._never_whole = frozenset[int]() if limit is None else limit.never_whole
-        self._only_activations = limit is not None
+        self._only_activations = only_activations
         self._preloaded = preloaded
         self._live = live
         self._places = places
@@ -82,34 +82,51 @@ class WholePieces:
         live = self._live.live
         between = list(pairwise(self._places))
         ring = np.zeros((len(self.rings), len(between)), np.int64)
-        bound = np.zeros_like(ring)
+        scratch, bound = np.zeros_like(ring), np.zeros_like(ring)
         numbers = np.searchsorted(self._places, range(self._program.own.stop), side="right") - 1
         for level, pieces in enumerate(self._pieces):
             np.add.at(bound[level], numbers[pieces.first], BINDING_BYTES + STEP_BYTES)
+            np.maximum.at(scratch[level], numbers[pieces.first], pieces.scratch)
             if not self._preloaded:
                 np.maximum.at(ring[level], numbers[pieces.first], pieces.streamed)
         arena = np.array([max(live[start:end]) for start, end in between], np.int64)
         for index in self._program.own:
-            reads_parts = any(
+            if any(
                 item.kind == "value" and item.index in self._apart
                 for item in self._program.pieces[index].inputs
-            )
-            if reads_parts or index in self._never_whole:
-                arena[numbers[index]] = _NEVER
+            ):
+                arena[numbers[index]] = NO_ARENA
         seconds = [sum(map(self._piece_seconds, range(start, end))) for start, end in between]
-        return Whole(arena, ring, bound, np.array(seconds))
+        return Whole(arena, scratch, ring, bound, np.array(seconds))
 
-    def beside(self, regions: Iterable[range], level: int) -> tuple[set[int], int]:
-        """Return the graphs of the pieces that run whole, outside of ``regions``, and their scratch.
+    @cached_property
+    def scratch_sizes(self) -> list[int]:
+        """Sizes of scratch to try, the largest first: any, and what saves some of what all need whole."""
+        sizes = sorted({*self.cost.scratch.reshape(-1).tolist(), 0})
+        most = sizes[-1] - max(self.most, sizes[-1]) // _SCRATCH_PART
+        kept = [size for size in spaced(sizes, _SCRATCH_RATIO) if size < most]
+        return [NO_ARENA, *reversed(kept)]
 
-        In the chunks of ring number ``level``.
+    def limits(self, rings: Numbers, scratch: int) -> Limits:
+        """Return ``rings`` with that size of scratch, and the chunks of pieces that run whole.
+
+        These are as coarse as the ring holds them, and also as coarse as needs no more scratch.
         """
+        own = np.searchsorted(self.rings, rings, side="right") - 1
+        fine = np.flatnonzero(self.cost.scratch.max(axis=1, initial=0) <= scratch)
+        found = []
+        for ring, level in zip(rings.tolist(), own.tolist(), strict=True):
+            finer = fine[fine <= level]
+            found += [(ring, each, scratch) for each in sorted({level, *finer[-1:].tolist()})]
+        return Limits(*np.array(found, np.int64).reshape(-1, 3).T)
+
+    def graphs(self, regions: Iterable[range], level: int) -> set[int]:
+        """Return the graphs of the pieces that run whole, outside of ``regions``, in chunks of a level."""
         pieces = self._pieces[level]
         whole = np.ones(self._program.own.stop, bool)
         for region in regions:
             whole[region.start : region.stop] = False
-        which = whole[pieces.first]
-        return set(pieces.graph[which].tolist()), int(pieces.scratch[which].max(initial=0))
+        return set(pieces.graph[whole[pieces.first]].tolist())
 
     @cached_property
     def _pieces(self) -> list["_Pieces"]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from models.packs.records.rows import RowOperator
+from models.packs.unrolling import unrolled_by_rows
 from pipeline.program.loading import Written, needed_loadings, saving_loadings
 from pipeline.program.many_rows import Made, Numbers, Progress, Times, Wanted, most, total, wanted
 from pipeline.program.row_network import RowNetwork
@@ -27,15 +28,16 @@ MOST_PHASES = 160
 class Sketch:
     """Regions of the pieces [first_piece, end_piece), one for each of ``rows``.
 
-    ``strip_bytes``: of all strips, at their fullest. ``binding_bytes``: of kernels and copies.
-    ``touched``: the row values that they read or write where these lie whole. ``shared_bytes``: of them
-    that are written over others.
+    ``strip_bytes``: of all strips, at their fullest. ``scratch_bytes``: the most of any kernel.
+    ``binding_bytes``: of kernels and copies. ``touched``: the row values that they read or write where
+    these lie whole. ``shared_bytes``: of them that are written over others.
     """
 
     first_piece: int
     end_piece: int
     rows: tuple[int, ...]
     strip_bytes: Numbers
+    scratch_bytes: Numbers
     binding_bytes: Numbers
     seconds: Times
     touched: frozenset[int]
@@ -84,6 +86,7 @@ class _Backwards:
         self._after = network.readers.after(end)
         self._run = range(end)
         self._progress = Progress(network, self._run, operators[-1], rows)
+        self._scratch: Numbers = np.zeros(len(rows), np.int64)
         self._sums = Sums(len(rows), operators[0], operators[-1], times)
         self._readers: dict[int, list[Reader]] = {}  # of what operators before make
         self._outside: list[tuple[int, Reader]] = []  # with the row value that it reads
@@ -130,6 +133,7 @@ class _Backwards:
             self._end,
             self._rows,
             sums.strip_bytes(first),
+            self._scratch.copy(),
             sums.bindings.copy(),
             sums.seconds.copy(),
             touched,
@@ -198,6 +202,9 @@ class _Backwards:
         whole = value.value in self._after
         made = self._progress.made(number, whole or bool(copies))
         self._sums.add_kernels(number, made, value.height)
+        if item.unrolled is not None:
+            allocated = unrolled_by_rows(item.unrolled, made.count * value.shape[3])
+            self._scratch = np.maximum(self._scratch, most(np.where(made.runs, allocated, 0)))
         for _ in range(whole + len(copies)):
             self._sums.add_copies(made, unit)
         if whole:

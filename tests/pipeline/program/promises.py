@@ -10,7 +10,7 @@ from pipeline.program.row_network import RowNetwork
 from pipeline.program.sketching.sketches import MOST_PHASES, Sketch, sketches
 
 _ROWS = (1, 2, 3, 4, 8, 16, 32)
-Promised = tuple[int, int, frozenset[int]]
+Promised = tuple[int, int, int, frozenset[int]]
 
 
 class Same:
@@ -30,7 +30,7 @@ class Same:
 
 
 def sketched(network: RowNetwork) -> dict[Region, Promised]:
-    """Return what sketches propose, each with its bytes of strips, those it saves, and what lies whole."""
+    """Return what sketches propose: bytes of strips and scratch, those it saves, and what lies whole."""
     places = sorted(network.places)
     found: dict[Region, Promised] = {}
     for end in places:
@@ -47,7 +47,12 @@ def _promises(sketch: Sketch) -> list[tuple[Region, Promised]]:
     return [
         (
             Region(sketch.first_piece, sketch.end_piece, Rows(rows)),
-            (int(sketch.strip_bytes[number]), int(sketch.shared_bytes[number]), sketch.touched),
+            (
+                int(sketch.strip_bytes[number]),
+                int(sketch.scratch_bytes[number]),
+                int(sketch.shared_bytes[number]),
+                sketch.touched,
+            ),
         )
         for number, rows in enumerate(sketch.rows)
     ]
@@ -72,7 +77,7 @@ def planned(network: RowNetwork) -> dict[Region, Promised]:
 
 def _takes(network: RowNetwork, plan: RegionPlan) -> Promised:
     shared = sum(network.values[old].n_bytes for _, old in plan.over)
-    return plan.live_bytes(), shared, plan.read | plan.written
+    return plan.live_bytes(), plan.scratch_bytes, shared, plan.read | plan.written
 
 
 def check_sketches(program: Program) -> int:

@@ -6,7 +6,7 @@ from typing import Any
 
 from models.packs.records.pieces import Operand, Piece, Value
 from models.packs.records.ports import Port
-from models.packs.records.rows import RowInput, RowOperator, RowPart, RowValue
+from models.packs.records.rows import RowInput, RowOperator, RowPart, RowValue, UnrolledRows
 from pipeline.program.program import Program
 from tests.pipeline.synthetic import program_of, record
 
@@ -119,8 +119,15 @@ class Records:
                 weights=(),
                 output=made.row_value,
                 in_place=in_place,
+                unrolled=self._unrolled(made),
             )
         )
+
+    def _unrolled(self, made: Tensor) -> UnrolledRows | None:
+        """Every third operator is a plain convolution of more filters than a few rows have pixels."""
+        if len(self._operators) % 3:
+            return None
+        return UnrolledRows(pixel_bytes=9 << 12, filters=5 * made.width // 2 + 1, segments=2)
 
     def tensor(
         self,
