@@ -7,7 +7,7 @@ from models.darknet.layers.layer import Network
 from models.darknet.layers.parameters import Convolution, MaxPool
 from models.errors import ModelError
 from models.network.windows import SAME, Window
-from pipeline.program.boxes.operators import TiledOperator
+from pipeline.program.boxes.tiles import TiledOperator
 from pipeline.program.program import Program
 
 

@@ -20,7 +20,7 @@ from models.network.operators.reading import Operator, Resize, read_operator
 from models.network.windows import Window
 from models.packs.pack import Pack
 from models.packs.records.rows import RowOperator, RowValue
-from pipeline.program.boxes.operators import TiledOperator
+from pipeline.program.boxes.tiles import TiledOperator
 from pipeline.tiles.layers import TileError
 
 _WINDOWED = ("Conv", *POOLS)

@@ -1,9 +1,9 @@
 """A placement of a problem: bound, heuristic, and a search where these two do not meet."""
 
 import time
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 
-from pipeline.planning.offsets.bound import lower_bound
 from pipeline.planning.offsets.exact import search
 from pipeline.planning.offsets.heuristic import greedy
 from pipeline.planning.offsets.limit import Limit
@@ -103,3 +103,21 @@ class _Part:
         elif answer.proven:
             self.bound = max(self.bound, (units + 1) * self._sections.unit)
         return answer.offsets is not None
+
+
+def lower_bound(problem: Problem) -> int:
+    """Return the largest live set of any step with padded sizes, or where the highest pin ends."""
+    change: dict[int, int] = defaultdict(int)
+    highest = 0
+    for buffer in problem.buffers:
+        if not buffer.takes_room:
+            continue
+        change[buffer.start] += buffer.padded_bytes
+        change[buffer.end] -= buffer.padded_bytes
+        if buffer.pin is not None:
+            highest = max(highest, buffer.pin + buffer.padded_bytes)
+    live = 0
+    for step in sorted(change):
+        live += change[step]
+        highest = max(highest, live)
+    return highest

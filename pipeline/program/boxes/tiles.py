@@ -5,13 +5,32 @@ A tile is a box of the last operator's output; what it needs decides, backwards,
 whatever the order of the tiles. Where they do not, overlaps are made again in each tile.
 """
 
+from dataclasses import dataclass
 from functools import cached_property
 
+from models.network.windows import Window
+from models.packs.records.rows import RowOperator
 from pipeline.program.boxes.box import Box, Interval, common, hull, without
-from pipeline.program.boxes.operators import TiledOperator
 from pipeline.program.boxes.stretch import Stretch
 from pipeline.program.cuts import Boxes, Region, RegionError
 from pipeline.program.row_network import RowNetwork
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TiledOperator(RowOperator):
+    """A row operator that makes any columns of its rows by ``tile_graph``, which pads neither side.
+
+    No pack has them: pipeline/tiles/tiled_pack.py makes them. ``across``: to columns of each input what
+    its window is to rows.
+    """
+
+    tile_graph: int
+    across: tuple[Window, ...]
+
+    @property
+    def units(self) -> tuple[int, int]:
+        """So many rows, and columns, are made of the same ones."""
+        return self.unit, max(window.factor for window in self.across)
 
 
 def tiles_of(height: int, width: int, cut: Boxes) -> list[Box]:

@@ -7,15 +7,12 @@ import pytest
 from models.packs.pack import Pack, open_pack
 from models.packs.records.pieces import Operand, Piece
 from pipeline.fitting.arithmetic import multiplications
-from pipeline.fitting.partitioned import fit_partitions, of_parts
+from pipeline.fitting.partitioned import fit_partitions
 from pipeline.planning.partitions.plan import PipelinePlan
 from pipeline.planning.plan import PlanError
-from pipeline.profiles.row_kernels import row_keys
 from pipeline.program.partitions import Cuts
 from pipeline.program.program import Program
-from pipeline.program.steps import row_network
 from pipeline.schedule.architectures import ARCHITECTURES
-from tests.pipeline.made_profiles import always, profile
 from tests.pipeline.small import small_pack
 
 AUTO = ARCHITECTURES["auto"]
@@ -62,24 +59,6 @@ def test_too_many_partitions_are_refused_with_how_many_there_may_be(pack: Pack) 
     fit_partitions(program, AUTO, most)
     with pytest.raises(PlanError, match=f"into {most + 1} partitions: .* {most} may begin one"):
         fit_partitions(program, AUTO, most + 1)
-
-
-def test_a_profile_of_the_whole_says_the_same_of_each_partition(pack: Pack) -> None:
-    """Row operators keep their numbers, and so their times; each is one of one partition."""
-    program = Program.as_compiled(pack)
-    whole = row_network(program)
-    keys = list(row_keys(whole))
-    times = {key: always(1.0 + number) for number, key in enumerate(keys)}
-    known = profile(program)
-    known = known.model_copy(update={"kernels": known.kernels | times, "phases": 1.0})
-    for cut in Cuts(program).places:
-        found: list[float] = []
-        for part in Cuts(program).parts([cut]):
-            network = row_network(part)
-            rows = of_parts(known).row_times(network)
-            found += [rows.call(number, 1) for number in network.own]
-        rows = known.row_times(whole)
-        assert found == [rows.call(number, 1) for number in range(len(whole.operators))]
 
 
 @pytest.mark.parametrize(

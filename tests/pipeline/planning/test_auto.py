@@ -8,12 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.planning.auto import AutoPlan, Goal, plan_auto
-from pipeline.planning.chunks.parts import PartChunks, part_starts
 from pipeline.planning.draft import Drafts
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Ahead, Choice, Plan, PlanError
 from pipeline.planning.residents import critical_reads, keep_critical
-from pipeline.planning.tune import smallest_bytes
+from pipeline.planning.tune import PartChunks, part_starts, smallest_bytes
 from pipeline.schedule.architectures import ARCHITECTURES
 from pipeline.timing.durations import Durations
 from pipeline.timing.simulator import simulate

@@ -10,6 +10,7 @@ from models.packs.pack import Pack, open_pack
 from pipeline.planning.make import make_plan
 from pipeline.program.partitions import Cuts, PartitionError
 from pipeline.program.program import Program
+from pipeline.program.steps import row_network
 from pipeline.schedule.architectures import ARCHITECTURES
 from tests.models.nets import CHUNK_BYTES, concat, residual
 
@@ -34,6 +35,8 @@ def test_partitions_have_all_pieces_and_their_weights(packs: dict[str, Pack], na
         parts = cuts.parts([place])
         assert sum((part.own_pieces for part in parts), ()) == program.pieces
         assert sum(part.weight_bytes for part in parts) == program.weight_bytes
+        on_rows = [number for part in parts for number in row_network(part).own]
+        assert on_rows == list(range(len(program.row_operators)))
         front, back = parts
         crossing = cuts.crossing(place)
         assert [port.value for port in front.outputs] == list(crossing)

@@ -5,7 +5,7 @@ from itertools import combinations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.planning.partitions.balance import balanced, partition_seconds
+from pipeline.fitting.partitioned import balanced, partition_seconds
 
 SECONDS = st.lists(st.sampled_from([0.0, 1e-5, 1e-3, 2e-3, 5e-3]), min_size=1, max_size=9)
 
