@@ -1,9 +1,9 @@
 """Which regions on rows are looked at, the places first that divide a network most.
 
 A quick search looks at all regions between few places: those of a few phases save steps and bindings, too.
-One that takes its time looks at more places, for regions that save memory of the largest moments: they cover
-what needs more of the arena whole than a way through the network needs anyway, with strips that take less
-than that. Where a profile may know rows that are faster than whole pieces, it looks at all others as well.
+One that takes its time looks at more places, for regions that save memory of the largest moments: they
+cover what needs more of the arena whole than some way through the network, with strips that take less than
+that. Where a profile may know rows that are faster than whole pieces, it looks at all others as well.
 """
 
 import time
@@ -25,8 +25,8 @@ _FIRST_ENDS = 10
 class Effort:
     """How long a search may take: so many ``steps``, operators that lie between places of regions.
 
-    Not seconds, so that plans are the same wherever they are searched for: ``seconds`` of a core end what
-    no usual machine takes as long for. ``reach``: behind the first places regions have at most so many
+    Not seconds, so that plans are the same wherever they are searched for: ``seconds`` end what no usual
+    machine takes as long for. ``reach``: behind the first places regions have at most so many
     operators for each row that they make: strips of more are soon as large as the whole values.
     """
 
