@@ -53,7 +53,8 @@ def fit(
     kept = FoundPlan(
         fitted.plan.choice, fitted.reasons, fitted.curve, fitted.thorough, fitted.plan.total_bytes
     )
-    known.add(question, kept)
+    if fitted.complete:
+        known.add(question, kept)
     least = _question(program, architecture, LEAST, profile)
     smallest = known.get(least)
     # A search for speed may come upon less than that for the least, whose rules try a few ways only.
@@ -97,20 +98,22 @@ def _streaming(
 
 def _searched(tried: Tried, wanted: Wanted) -> Fitted:
     program, architecture, profile = tried.program, tried.architecture, tried.profile
+    within = Within(tried, wanted)
     if wanted.ring_bytes is not None:
         choice = Choice(wanted.ring_bytes, ahead=architecture.ahead)
         plan = make_plan(program, architecture, choice=choice)
         found = with_joined(program, Fitted(plan), profile)
     elif wanted.least:
-        found = Within(tried, wanted).least()
+        found = within.least()
     elif wanted.delay_seconds is not None:
-        found = Within(tried, wanted).in_time()
+        found = within.in_time()
     elif wanted.total_bytes is not None or wanted.arena_bytes is not None:
-        found = Within(tried, wanted).fastest()
+        found = within.fastest()
     else:
         found = with_joined(program, plan_weights(tried, wanted.weight_bytes), profile)
     check(program, found, wanted)
-    return replace(found, thorough=wanted.thorough)
+    complete = found.complete and within.complete
+    return replace(found, thorough=wanted.thorough and complete, complete=complete)
 
 
 def _again(

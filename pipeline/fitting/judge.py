@@ -35,7 +35,8 @@ def with_joined(
     None: all there are. With what ``profile`` says of it then; nothing else of the plan changes.
     """
     plan = joined(program, fitted.plan, most_bytes)
-    return replace(judged(plan, profile, fitted.reasons, fitted.curve), thorough=fitted.thorough)
+    again = judged(plan, profile, fitted.reasons, fitted.curve)
+    return replace(again, thorough=fitted.thorough, complete=fitted.complete)
 
 
 def predict(plan: Plan, profile: Profile) -> Prediction:

@@ -87,7 +87,8 @@ class Fitted:
     """A plan. ``reasons``: in words, why it is as it is. ``curve``: of the search for its ring.
 
     ``prediction``: None without a profile. ``thorough``: it was found by a search that took its time.
-    ``by_thumb``: nothing was searched for; there may be a better one.
+    ``by_thumb``: nothing was searched for; there may be a better one. ``complete``: no clock ended the
+    search; else another one may find a better plan, so this one is not kept.
     """
 
     plan: Plan
@@ -96,6 +97,7 @@ class Fitted:
     curve: tuple[Point, ...] = ()
     thorough: bool = False
     by_thumb: bool = False
+    complete: bool = True
 
     @property
     def predicted_seconds(self) -> float | None:

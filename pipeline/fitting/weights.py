@@ -79,7 +79,7 @@ def plan_weights(
         bounded = wanted is not None and wanted.guaranteed
         drafts = tried.drafts(regions, "max" if bounded else "median")
         auto = plan_auto(drafts, limit, goal, enough)
-        return Fitted(auto.plan, reasons=auto.reasons)
+        return Fitted(auto.plan, reasons=auto.reasons, complete=auto.complete)
     if profile is not None and architecture.tuned == "search":
         return _searched(program, architecture, limit, profile)
     if limit is None:

@@ -54,6 +54,8 @@ class Within:
         self._profile = tried.profile
         self._least = tried.least
         self._wanted = wanted
+        #: Whether no clock ended a search.
+        self.complete = True
         total = wanted.total_bytes
         self._room = _UNLIMITED_BYTES if total is None else total
 
@@ -67,7 +69,9 @@ class Within:
 
     def _found(self, most: Effort, profile: Profile | None) -> Variants:
         architecture, limit = self._tried.architecture, self._wanted.arena_bytes
-        return row_variants(self._program, architecture, profile, most, limit)
+        found = row_variants(self._program, architecture, profile, most, limit)
+        self.complete = self.complete and found.complete
+        return found
 
     def least(self) -> Fitted:
         """Return the plan of the least memory that is known.
@@ -112,7 +116,7 @@ class Within:
     def _explained(self, best: Fitted, variants: Sequence[Variant]) -> Fitted:
         """Return ``best`` with how many variants it is the best of."""
         known = len(self._variants)
-        if known == 1:
+        if known == 1 and self.complete:
             return best
         reason = (
             f"of {known} ways to run parts on rows or channels up to {len(variants)} were planned; "

@@ -28,11 +28,12 @@ class Goal:
 
 @dataclass(frozen=True)
 class AutoPlan:
-    """``draft``: what it was chosen by. ``reasons`` in words, for users."""
+    """``draft``: what it was chosen by. ``reasons`` in words. ``complete``: no clock ended it."""
 
     plan: Plan
     draft: Draft
     reasons: tuple[str, ...]
+    complete: bool = True
 
 
 def plan_auto(
@@ -56,7 +57,8 @@ def plan_auto(
     draft = tuner.best()
     if goal is not None:
         draft = _least(program, drafts, draft, goal)
-    return AutoPlan(drafts.plan(draft.choice), draft, (*explain(program, draft), tuner.effort))
+    reasons = (*explain(program, draft), tuner.effort)
+    return AutoPlan(drafts.plan(draft.choice), draft, reasons, tuner.complete)
 
 
 def _least(program: Program, drafts: Drafts, fastest: Draft, goal: Goal) -> Draft:

@@ -5,6 +5,7 @@ First rings alone, for every size of chunks and reads; then part of the memory g
 that does not help is given back.
 """
 
+import time
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -43,6 +44,8 @@ _FINALISTS = 3
 _FAR = 1.1
 #: Of improvement; a step that helps nothing ends it earlier.
 ROUNDS = 4
+# After so long improvement ends, on a machine that is no usual one: plans are the same on all others.
+_MOST_SECONDS = 120.0
 # Parts of about as many bytes of weights each.
 _PARTS = 8
 
@@ -126,10 +129,12 @@ class Tuner:
         self._enough = enough
         self._narrow = False
         self.ended = ""
+        self.complete = True
         self._program = program
         self._drafts = drafts
         self._limit = limit
         self._scores: dict[Choice, float] = {}
+        self._until = time.monotonic() + _MOST_SECONDS
         self._least = inf
         smallest = smallest_bytes(program, drafts)
         finest = drafts.level(program.largest_chunk_bytes)
@@ -154,6 +159,10 @@ class Tuner:
             raise PlanError(f"{self._program.name}: nothing is as fast as what is known")
         self.ended = f"its {rounds} rounds of improvement were over"
         for _ in range(rounds):
+            if time.monotonic() > self._until:
+                self.ended = f"{_MOST_SECONDS:.0f} s were over"
+                self.complete = False
+                break
             better = self._ranked([found, *self._changed(found)])[0]
             if better == found:
                 self.ended = "no change of the best helped"

@@ -15,11 +15,14 @@ from models.initial import filled
 from models.packs.pack import open_pack
 from models.zoo.builder import Builder
 from models.zoo.patchnet import patchnet
+from pipeline.fitting import wanted as questions
 from pipeline.fitting.fit import fit
 from pipeline.fitting.frontier import costs_of_least
 from pipeline.fitting.row_variants import estimated_seconds, row_variants
 from pipeline.fitting.wanted import LEAST, Fitted, Wanted
+from pipeline.planning.found_plans import FoundPlans
 from pipeline.planning.plan import PlanError
+from pipeline.planning.rows.walk import THOROUGH
 from pipeline.planning.thumb import smallest_plan
 from pipeline.program.cuts import Rows
 from pipeline.program.lives import taken_by_rows
@@ -97,6 +100,25 @@ def test_the_search_is_deterministic(program: Program) -> None:
     first = row_variants(program, AUTO, None)
     program.let_go()
     assert row_variants(program, AUTO, None) == first
+
+
+def test_what_a_clock_ended_says_so_and_is_not_kept(
+    program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program.let_go()
+    known = FoundPlans()
+    wanted = Wanted(total_bytes=2 * fit(program, AUTO, LEAST).plan.total_bytes, thorough=True)
+    monkeypatch.setattr(questions, "THOROUGH", replace(THOROUGH, seconds=-1.0))
+    ended = fit(program, AUTO, wanted, known=known)
+    assert "until -1 s were over" in ended.reasons[-1]
+    assert not ended.complete
+    assert not ended.thorough
+    assert not known.__getstate__()
+    monkeypatch.undo()
+    found = fit(program, AUTO, wanted, known=known)
+    assert found.complete
+    assert found.thorough
+    assert "all that may save memory" in found.reasons[-1]
 
 
 def test_a_limit_of_activations_is_kept(program: Program) -> None:
