@@ -81,8 +81,8 @@ try "quick start: serve in the smallest budget" 'budget=$(sed -n "s/.*--budget /
     curl -fsS --data-binary @models/default/cat.png "localhost:18080/v2/models/cifar10:classify?top_k=1" | grep \"cat\"
     kill $! && wait $!'
 try "what tests need" "pip install -q pytest pytest-asyncio pytest-xdist hypothesis httpx jsonschema trustme"
-[ $# -gt 0 ] || set -- tests/loader tests/models/packs tests/models/runtime tests/pipeline/devices/integers \
-    tests/pipeline/devices/elementwise tests/pipeline/export_c
+[ $# -gt 0 ] || set -- tests/loader tests/models/packs tests/models/runtime tests/models/compiler/optimising \
+    "tests/pipeline/devices --ignore=tests/pipeline/devices/cuda" tests/pipeline/export_c
 for folder; do
     try "$folder" "python -m pytest -q -n 0 -o faulthandler_timeout=900 $folder"
     sed -n '$p' "$work/log"
