@@ -1,5 +1,5 @@
 # Bare Debian 12 systems for the checks beside this file, which source it. Needs root and debootstrap, and the
-# variables ``here`` (this checkout) and ``work`` (a folder for files that pass).
+# variables ``here`` (this checkout) and ``work`` (a folder for files that pass); ``arch``, if it is another one.
 suite=bookworm
 
 # Makes BASE, unless it has FILE already: a minimal system with PACKAGES, separated by commas.
@@ -7,7 +7,7 @@ debian_base() { # BASE FILE PACKAGES
     [ ! -e "$1/$2" ] || return 0
     echo "debootstrap $suite"
     mkdir -p "$1"
-    debootstrap --variant=minbase --include="$3" "$suite" "$1" \
+    debootstrap ${arch:+"--arch=$arch"} --variant=minbase --include="$3" "$suite" "$1" \
         "${LAYERSTREAM_DEBIAN_MIRROR:-http://deb.debian.org/debian}" >"$work/log" 2>&1 ||
         { tail -n 20 "$work/log"; exit 1; }
 }

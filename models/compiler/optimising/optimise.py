@@ -151,7 +151,7 @@ def _without_integers(folded: Path, path: Path, target: Target) -> tuple[Path, d
     model = onnx.load(folded, load_external_data=False)
     if not find_integers(model, folder):
         return folded, {}
-    if target.isa.startswith("x86"):
+    if for_cpu:
         MakeUnsigned(model).run()
         LimitIntegers(model).run()
     folded.write_bytes(model.SerializeToString())

@@ -36,7 +36,7 @@ def sweep(pack: Pack, reader: Reader, pool: ReadPool, architecture: str = "2s") 
     """Open an engine, run it once, close it; return the scores."""
     program = Program.as_compiled(pack)
     chosen = ARCHITECTURES[architecture]
-    plan = make_plan(program, chosen, 3 * 36_864)
+    plan = make_plan(program, chosen, 3 * pack.manifest.largest_chunk_bytes)
     device: Device = CpuDevice()
     engine = Engine(program, plan, device, pool, reader)
     try:

@@ -174,7 +174,7 @@ def test_mutated_programs_are_refused_or_a_device_decides_about_them(
     mutations: list[tuple[str, int, Any]], folder: Path, sound: Pack
 ) -> None:
     def change(document: Document) -> None:
-        items = (*document["pieces"], *document["row_operators"])
+        items = (*document["pieces"], *document.get("row_operators", ()))
         used = [item["elementwise"] for item in items if "elementwise" in item]
         for mutation in mutations:
             mutate([document["programs"], used], *mutation)

@@ -11,6 +11,7 @@ from onnx.parser import parse_model
 
 from models.compiler.analysis.graph import NCHWC_DOMAIN
 from models.packs.pack import Pack
+from models.packs.target import host_target
 from tests.models.nets import answers, written
 from tests.models.streamed import compiled, same, streamed
 
@@ -63,7 +64,7 @@ def test_all_convolutions_are_blocked(name: str, tmp_path: Path) -> None:
     source = written(network(*NETWORKS[name]), tmp_path / "m.onnx")
     pack = compiled(source, tmp_path)
     kinds = {node.domain for node in operators(pack) if "Conv" in node.op_type}
-    assert kinds == {NCHWC_DOMAIN}
+    assert kinds == {NCHWC_DOMAIN} or host_target().block == 1
     inputs = {"x": np.random.default_rng(5).standard_normal((1, 3, 24, 20)).astype(np.float32)}
     same(streamed(pack, inputs), answers(source, inputs), 1e-5, 1e-5)
 

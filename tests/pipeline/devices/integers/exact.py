@@ -103,7 +103,8 @@ def _product(inputs: Sequence[Numbers], attributes: _Attributes) -> Numbers:
 
 def _most(inputs: Sequence[Numbers], attributes: _Attributes) -> Numbers:
     (x,) = inputs
-    return _windows(x, attributes, np.iinfo(x.dtype).min).max((-2, -1))
+    most: Numbers = _windows(x, attributes, np.iinfo(x.dtype).min).max((-2, -1))
+    return most
 
 
 def _average(inputs: Sequence[Numbers], _: _Attributes) -> Numbers:

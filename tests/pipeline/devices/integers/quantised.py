@@ -32,12 +32,16 @@ def native() -> Library:
 
 @dataclass
 class Network:
-    """Nodes that are added one by one; ``last``: the name of what the newest makes, and its shape."""
+    """Nodes that are added one by one; ``last``: the name of what the newest makes, and its shape.
+
+    ``largest_weight``: of signed ones, 127 or 128 below zero.
+    """
 
     seed: int
     shape: tuple[int, ...]
     dtype: str = "uint8"
     weight_dtype: str = "int8"
+    largest_weight: int = 127
     apart: bool = True
     zeros: bool = False
     source: str = "x"
@@ -264,7 +268,10 @@ class Network:
 
     def _operands(self, shape: tuple[int, ...], filters: int) -> tuple[str, str, str]:
         """Return weights, scales and zero points; a scale for each filter where these are ``apart``."""
-        weights = self._constant(self._bytes(self.weight_dtype, shape))
+        held = self._bytes(self.weight_dtype, shape)
+        if self.weight_dtype == "int8":
+            held = np.maximum(held, np.int8(-self.largest_weight))
+        weights = self._constant(held)
         count = (filters,) if self.apart else ()
         scales = self.random.uniform(0.002, 0.02, count).astype(np.float32)
         middle = 128 if self.weight_dtype == "uint8" else 0

@@ -1,4 +1,7 @@
-"""Quantised layers by the native library give the bits of ONNX Runtime, whatever the memory and threads."""
+"""Quantised layers by the native library are exact sums, rounded once, whatever the memory and threads.
+
+And so are ONNX Runtime's, where the processor has dot products or no weight is too large.
+"""
 
 from collections.abc import Callable, Iterator
 
@@ -7,10 +10,13 @@ import pytest
 from onnx import helper
 
 from models.network.operators.quantised import QuantisedTask
+from models.packs.target import largest_exact_weight
 from pipeline.devices.integers.workspace import fitted, taken_bytes
+from tests.pipeline.devices.integers.exact import computed
 from tests.pipeline.devices.integers.quantised import Network, native
 
 SMALL, LARGE = 1, 1 << 20
+SEEDS = 13  # of 17 kinds: 221 networks
 
 
 def _begun(seed: int, **given: object) -> tuple[Network, int, int]:
@@ -25,6 +31,7 @@ def _begun(seed: int, **given: object) -> tuple[Network, int, int]:
         (1, height, width, channels),
         dtype,
         weights,
+        largest_weight=127 + seed % 5 // 4,
         apart=seed % 2 == 0,
         zeros=seed % 4 > 1,
         **given,  # type: ignore[arg-type]
@@ -149,12 +156,14 @@ def _products(request: pytest.FixtureRequest) -> Iterator[None]:
         *(_pooled, _pooled_picture, _looked_up, _looked_up_maxima, _added, _joined),
     ],
 )
-def test_bits_are_those_of_onnxruntime(kind: Callable[[int], Network]) -> None:
-    for seed in range(8):
+def test_sums_are_exact_and_rounded_once(kind: Callable[[int], Network]) -> None:
+    for seed in range(SEEDS):
         network = kind(seed)
+        expected = computed(network.model(), network.given)
         if seed == 0 and kind is not _average:
-            assert len(np.unique(network.expected())) > 20  # or all would be the largest byte
-        expected = network.expected()
+            assert len(np.unique(expected)) > 20  # or all would be the largest byte
+        if network.largest_weight <= largest_exact_weight():
+            assert np.array_equal(network.expected(), expected), seed
         for threads, workspace in ((1, SMALL), (2, 2 << 14), (3, LARGE)):
             assert np.array_equal(network.computed(threads, workspace), expected), (seed, threads)
 
@@ -163,8 +172,8 @@ def test_bits_are_those_of_onnxruntime(kind: Callable[[int], Network]) -> None:
 def test_a_sum_may_lie_over_what_is_added(threads: int) -> None:
     for seed in range(4):
         network = _added(seed)
-        expected = network.expected()
-        assert np.array_equal(network.computed(threads, LARGE, over="z"), expected)
+        expected = computed(network.model(), network.given)
+        assert np.array_equal(network.computed(threads, LARGE, over="z"), expected), seed
 
 
 @pytest.mark.usefixtures("_products")
@@ -174,7 +183,7 @@ def test_a_part_keeps_few_packed_filters_whatever_memory_there_is(shape: tuple[i
     task = fitted(_found(network), native(), 2, LARGE)
     assert task.n_parts == 2
     assert task.n_bytes < 2 * (48 << 10)
-    assert np.array_equal(network.computed(2, LARGE), network.expected())
+    assert np.array_equal(network.computed(2, LARGE), computed(network.model(), network.given))
 
 
 def test_a_layer_takes_few_rows_of_a_request_whatever_memory_there_is() -> None:
