@@ -223,6 +223,7 @@ def _table(pack: Pack, device: str) -> list[dict[str, Any]]:
             "weight_bytes": layer.weight_bytes,
             **_stored(pack.manifest, layer),
             "pieces": layer.end_piece - layer.first_piece,
+            "rows": _rows(pack.manifest, layer),
         }
         for layer in pack.manifest.layers
     ]
@@ -238,6 +239,18 @@ def _table(pack: Pack, device: str) -> list[dict[str, Any]]:
         row | _kernels(pack, layer, kernels)
         for row, layer in zip(rows, pack.manifest.layers, strict=True)
     ]
+
+
+def _rows(manifest: Manifest, layer: Layer) -> str:
+    """Return whether ``layer`` can run on rows, and how near its numbers then are; "": only whole."""
+    found = [
+        item.exact
+        for item in manifest.row_operators
+        if item.first_piece < layer.end_piece and layer.first_piece < item.end_piece
+    ]
+    if not found:
+        return ""
+    return "same bits" if all(found) else "within 1e-6"
 
 
 def _stored(manifest: Manifest, layer: Layer) -> dict[str, Any]:
@@ -278,12 +291,12 @@ def _print_layers(table: list[dict[str, Any]]) -> None:
     is_stored = any(row["stored"] for row in table)
     stored = ("stored as", KIB.head("in the file")) if is_stored else ()
     kernels = ["kernels"] * has_kernels
-    columns = ("layer", "operator", KIB.head("weights"), *stored, "pieces", *kernels)
+    columns = ("layer", "operator", KIB.head("weights"), *stored, "pieces", "rows", *kernels)
 
     def cells(row: dict[str, Any]) -> tuple[str, ...]:
         in_file = (row["stored"], KIB.show(row["file_bytes"])) if is_stored else ()
         weights = KIB.show(row["weight_bytes"])
-        shown = (row["name"], row["operator"], weights, *in_file, str(row["pieces"]))
+        shown = (row["name"], row["operator"], weights, *in_file, str(row["pieces"]), row["rows"])
         return (*shown, ", ".join(row["kernels"]) or "CPU") if has_kernels else shown
 
     print_table("Layers", columns, map(cells, table))

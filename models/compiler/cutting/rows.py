@@ -52,7 +52,7 @@ class RowNode:
 
     ``inputs``: values and the rows of them that it needs, in the order of its graph; then ``weights``.
     ``fill``: what lies outside of the inputs.
-    ``unrolled``: what its kernel allocates.
+    ``unrolled``: what its kernel allocates. ``exact``: whether rows have the bits of the whole.
     ``nodes``: as they are on rows, without padding of their own; (): nothing is computed, each of
     ``outputs`` is planes of ``inputs``, ``parts`` says which: name, first plane and how many.
     """
@@ -66,6 +66,7 @@ class RowNode:
     fill: Outside = "zero"
     in_place: int | None = None
     unrolled: UnrolledRows | None = None
+    exact: bool = True
 
 
 @dataclass
@@ -139,6 +140,7 @@ class _Finder:
             nodes=tuple(node for row in rows for node in row.nodes),
             weights=tuple(weights),
             in_place=self._written_over(rows, list(windows)),
+            exact=all(row.exact for row in rows),
         )
 
     def _written_over(self, rows: Sequence[RowNode], inputs: Sequence[str]) -> int | None:
@@ -278,7 +280,7 @@ class _Finder:
         across = operator.windows.axes[1]
         beside = padded(node, [0, across.before, 0, across.behind])
         row = self._made(index, beside, inputs, len(inputs) - 1 or None, fill_of(operator))
-        return replace(row, unrolled=_unrolled(node, operator))
+        return replace(row, unrolled=_unrolled(node, operator), exact=_is_exact(node, operator))
 
     def _upsampled(self, index: int, node: onnx.NodeProto) -> RowNode | None:
         operator = self._graph.operator(node)
@@ -320,6 +322,16 @@ def _unrolled(node: onnx.NodeProto, operator: Windowed) -> UnrolledRows | None:
         filters=operator.filters // operator.groups,
         segments=max(SHARING_THREADS, operator.groups),
     )
+
+
+def _is_exact(node: onnx.NodeProto, operator: Windowed) -> bool:
+    """Return whether rows have the bits of the whole.
+
+    A plain convolution is a product of matrices, which divides long sums by how many pixels there are; on a
+    GPU the whole may be computed by another algorithm. One of a few products has no long sums.
+    """
+    blocked = node.domain == NCHWC_DOMAIN
+    return blocked or not isinstance(operator, Convolution) or operator.is_depthwise
 
 
 def window_of(operator: Windowed, axis: int) -> Window | None:

@@ -235,6 +235,7 @@ class RowDescriber:
             in_place=row.in_place,
             elementwise=self.programs.row_operator(row),
             unrolled=row.unrolled,
+            exact=row.exact,
         )
 
     def _weight(self, name: str, span: int | None) -> Operand:

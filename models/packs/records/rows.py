@@ -81,9 +81,10 @@ class RowOperator(Record):
     """An operator that makes any rows of ``output`` from rows of ``inputs`` and all of ``weights``.
 
     ``graph`` takes them in this order. It belongs to the pieces [first_piece, end_piece), which make the
-    whole with the same bits. ``in_place``: an input whose memory the output may be.
-    ``elementwise``: what it computes of inputs, then weights, in all of the pieces and row operators that
-    make the same, or in none. ``unrolled``: what its kernel allocates while it runs; None: nothing.
+    whole, ``exact``: with the same bits; else within 1e-6 of its largest number. ``in_place``: an input
+    whose memory the output may be. ``elementwise``: what it computes of inputs, then weights, in all of the
+    pieces and row operators that make the same, or in none. ``unrolled``: what its kernel allocates while
+    it runs; None: nothing.
     """
 
     graph: Count
@@ -95,6 +96,7 @@ class RowOperator(Record):
     in_place: Count | None = None
     elementwise: Annotated[Elementwise, Shared] | None = None
     unrolled: Annotated[UnrolledRows, Shared] | None = None
+    exact: bool = True
 
     @property
     def unit(self) -> int:

@@ -139,9 +139,10 @@ def machine(target: Target) -> str:
     if target.capability is not None:
         major, minor = divmod(target.capability, 10)
         kind = f"GPUs of compute capability {major}.{minor} ({target.isa})"
+    elif target.block > 1:
+        kind = f"CPUs with {target.isa} (blocks of {target.block} channels)"
     else:
-        blocks = f" (blocks of {target.block} channels)" if target.block > 1 else ""
-        kind = f"CPUs with {target.isa}{blocks}"
+        kind = f"any CPU (plain layouts; optimised for {target.isa})"
     return f"{kind}; compiled with ONNX Runtime {target.onnxruntime}"
 
 
