@@ -28,6 +28,9 @@ def reverse(document: Document) -> None:
     document["row_operators"][2:4] = document["row_operators"][3:1:-1]
 
 
+_UNROLLED = {"pixel_bytes": 4608, "filters": 32, "segments": 16}
+
+
 @pytest.mark.parametrize(
     ("way", "value", "field", "reason"),
     [
@@ -53,6 +56,13 @@ def reverse(document: Document) -> None:
         (("weights", 0, "offset"), 4096, "weights.0", "[4096, +147456) are outside span 2"),
         (("weights", 0, "kind"), "value", "weights.0", "value 2 is no span"),
         (("weights", 0, "shape"), [-1], "weights.0", "span 2 is no span"),
+        (
+            ("unrolled",),
+            _UNROLLED | {"filters": 33},
+            "unrolled",
+            "more than a kernel of 147456 bytes",
+        ),
+        (("unrolled",), _UNROLLED | {"segments": 1 << 17}, "unrolled", "more than a kernel"),
         (("in_place",), 1, "in_place", "1 is not like its output"),
         (("in_place",), 0, "in_place", "0 is not like its output"),
     ],
