@@ -7,7 +7,11 @@ from pathlib import Path
 from random import Random
 
 import numpy as np
+import onnx
+import onnxruntime as ort
 import pytest
+from hypothesis import HealthCheck, given
+from hypothesis import strategies as st
 
 from loader.readers.in_memory import MemoryReader
 from models.compiler import CompileOptions, compile_onnx
@@ -27,9 +31,11 @@ from pipeline.program.prepare import prepare
 from pipeline.program.program import Program
 from pipeline.program.steps import row_network
 from pipeline.schedule.architectures import ARCHITECTURES
+from tests.examples import examples
 from tests.models.nets import CHUNK_BYTES, inputs_for
 from tests.pipeline.devices.cuda.driving import driver_of
 from tests.pipeline.devices.cuda.space import Kernels
+from tests.pipeline.devices.test_reference_packs import networks
 from tests.pipeline.execution.test_rows import CASES, Outputs, close, written
 from tests.pipeline.program.regions import largest_regions, random_regions
 
@@ -48,9 +54,13 @@ def answer(
     auto = device.adapt(ARCHITECTURES[architecture])
     plan = make_plan(program, auto, choice=Choice(regions=tuple(regions)))
     reader = MemoryReader(program.pack.weights_path.read_bytes())
-    inputs = inputs_for({port.name: port.shape for port in program.inputs})
+    inputs = inputs_for(ports_of(program.pack))
     with opened(program, plan, device, reader=reader) as engine:
         return [engine.run(inputs)[0]]
+
+
+def ports_of(pack: Pack) -> dict[str, tuple[int, ...]]:
+    return {port.name: port.shape for port in pack.manifest.inputs}
 
 
 @pytest.mark.parametrize(
@@ -74,6 +84,29 @@ def test_rows_give_the_answers_of_whole_tensors(
             for architecture in ("pre", "auto"):
                 found = answer(program, device, regions, architecture)
                 assert close(found, expected), (regions, architecture)
+
+
+@examples(
+    few=6, many=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(model=networks(), seed=st.integers(0, 999))
+def test_random_networks_on_rows_give_what_onnxruntime_does(
+    model: onnx.ModelProto, seed: int, kernels: Kernels, tmp_path: Path
+) -> None:
+    source = tmp_path / "source.onnx"
+    onnx.save(model, source)
+    options = CompileOptions(
+        chunk_bytes=CHUNK_BYTES, target=TARGET, measure=device_measure(TARGET), force=True
+    )
+    pack = open_pack(compile_onnx(source, tmp_path / "net", options), TARGET)
+    (wanted,) = ort.InferenceSession(source).run(None, inputs_for(ports_of(pack)))
+    random = Random(seed)
+    with closing(CudaDevice(driver_of(kernels, seed), CpuDevice(), "mapped")) as device:
+        program = prepare(pack, device)
+        network = row_network(program)
+        for regions in (largest_regions(network, Rows(2)), random_regions(random, network)):
+            ((result,),) = (found.values() for found in answer(program, device, regions, "auto"))
+            np.testing.assert_allclose(result, wanted, atol=1e-4 * np.abs(wanted).max())
 
 
 def test_what_a_gpu_computes_at_once_is_one_row_operator(tmp_path: Path) -> None:
