@@ -14,7 +14,7 @@ from pipeline.program.choice import (
     choose_pieces,
     chunk_sizes,
     finest_positions,
-    streamed_bytes,
+    ring_bytes,
 )
 from pipeline.program.cuts import Region
 from pipeline.program.program import Program
@@ -65,9 +65,9 @@ def _ring_alone_takes(program: Program, best: Plan, chunk_bytes: int) -> bool:
     pieces = choose_pieces(program, chunk_bytes)
     ring = max(
         (
-            streamed_bytes(program, piece)
+            ring_bytes(program, piece)
             for piece, at in zip(pieces, finest_positions(program, pieces), strict=True)
-            if at.start not in inside and not program.spans[piece.span or 0].resident
+            if at.start not in inside
         ),
         default=0,
     )

@@ -102,6 +102,12 @@ def streamed_bytes(program: Program, piece: Piece) -> int:
     return sum(span.length for span in program.spans[piece.span : piece.span + piece.n_spans])
 
 
+def ring_bytes(program: Program, piece: Piece) -> int:
+    """Return what ``piece`` needs of the ring: nothing where its weights stay."""
+    stays = piece.span is None or program.spans[piece.span].resident
+    return 0 if stays else streamed_bytes(program, piece)
+
+
 def largest_unit_bytes(program: Program, pieces: Iterable[Piece]) -> int:
     """Return the streamed weights of the largest piece: the smallest ring that can run ``pieces``."""
     return max((streamed_bytes(program, piece) for piece in pieces), default=0)

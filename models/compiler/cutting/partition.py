@@ -244,7 +244,7 @@ def _add_rows(parts: Partition, target: Target, fault: Fault, measure: Measure) 
     made = [item for item in made if item[0].index in able - apart]
     parts.rows.nodes[:] = [row for row, _ in made]
     for row, data in made:
-        piece = parts.whole(row.index, row.index)
+        piece = parts.whole(row.index, row.index + max(len(row.nodes), 1) - 1)
         parts.row_graphs.append(None if data is None else parts.numbers([data], [piece])[0])
 
 

@@ -8,7 +8,6 @@ from typing import Self
 
 import numpy as np
 
-from models.packs.records.pieces import Piece
 from pipeline.planning.rows.live_values import LiveValues
 from pipeline.planning.rows.ways import NO_ARENA, Limits, Numbers, Whole
 from pipeline.planning.spaced_sizes import spaced
@@ -17,7 +16,7 @@ from pipeline.program.choice import (
     choose_pieces,
     chunk_sizes,
     finest_positions,
-    streamed_bytes,
+    ring_bytes,
 )
 from pipeline.program.program import Program
 from pipeline.program.steps import STEP_BYTES
@@ -151,12 +150,7 @@ class _Pieces:
         """Return the pieces that run where chunks have up to so many bytes."""
         pieces = choose_pieces(program, chunk_bytes)
         rows = [
-            (at.start, piece.graph, piece.scratch_bytes, _ring_bytes(program, piece))
+            (at.start, piece.graph, piece.scratch_bytes, ring_bytes(program, piece))
             for piece, at in zip(pieces, finest_positions(program, pieces), strict=True)
         ]
         return cls(*np.array(rows, np.int64).reshape(-1, 4).T)
-
-
-def _ring_bytes(program: Program, piece: Piece) -> int:
-    stays = piece.span is None or program.spans[piece.span].resident
-    return 0 if stays else streamed_bytes(program, piece)
