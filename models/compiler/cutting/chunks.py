@@ -105,7 +105,7 @@ def _is_splittable(graph: Graph, node: onnx.NodeProto) -> bool:
         return False
     given = attributes(node)
     if node.op_type in CONVOLUTIONS:
-        return given.get("group", 1) == 1
+        return bool(given.get("group", 1) == 1)
     bias = graph.array(vectors[0]).shape if vectors else ()
     by_row = given.get("transB", 0) == 1 and not given.get("transA", 0)
     return by_row and (not bias or bias[-1] == result[1])
