@@ -1,6 +1,7 @@
 """What the event loop sees of a connection: how much may be read at a time, and when it came."""
 
 import asyncio
+import contextlib
 import socket
 import struct
 import time
@@ -23,8 +24,9 @@ _ANCILLARY_BYTES = socket.CMSG_SPACE(_TIMESPEC.size)
 
 
 def stamp_arrivals(sock: socket.socket) -> None:
-    """Have the kernel note when bytes come to ``sock``, and to what it accepts."""
-    sock.setsockopt(socket.SOL_SOCKET, _TIMESTAMP, 1)
+    """Have the kernel note when bytes come to ``sock``, and to what it accepts; emulators cannot."""
+    with contextlib.suppress(OSError):
+        sock.setsockopt(socket.SOL_SOCKET, _TIMESTAMP, 1)
 
 
 def came_at(sock: socket.socket) -> float | None:

