@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Protocol
 from weakref import WeakValueDictionary
 
 import numpy as np
+from numpy.typing import NDArray
 
 from models.network.operators.quantised import Quantised
 from models.packs.records.programs import ElementProgram
@@ -212,6 +213,10 @@ class Device(ABC):
         """Return what copies ``source`` to ``target``, floats of 32 bits; they do not overlap."""
         # A function of its own would take twice the memory: a plan may have thousands.
         return partial(np.copyto, target.part, source.part)
+
+    def putter(self, target: Block, put: Callable[[NDArray[Any]], None]) -> Launch:
+        """Return what has ``put`` write to ``target``: to an array of the host of its shape."""
+        return partial(put, target.part)
 
     def filler(self, target: Block, number: float) -> Launch:
         """Return what writes ``number`` to all of ``target``, floats of 32 bits."""

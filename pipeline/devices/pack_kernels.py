@@ -1,9 +1,11 @@
 """The kernels of a program on a device: those on elements in one pass where it can, others as loaded."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import groupby
 from typing import Any, NamedTuple
+
+from numpy.typing import NDArray
 
 from models.packs.records.pieces import Piece
 from models.packs.records.programs import ElementProgram, Elementwise
@@ -120,6 +122,10 @@ class PackKernels:
     def copy(self, source: Block, target: Block) -> Launch:
         """Return what copies rows."""
         return self._device.copier(source, target)
+
+    def put(self, target: Block, put: Callable[[NDArray[Any]], None]) -> Launch:
+        """Return what has ``put`` write rows that a request holds."""
+        return self._device.putter(target, put)
 
     def fill(self, target: Block, number: float) -> Launch:
         """Return what writes ``number`` to rows."""

@@ -120,8 +120,10 @@ class PhaseBinder:
         given = None if source.strip is not None else self._memory.given(self._value(source).value)
         if given is None:
             return self._kernels.copy(self._rows(source), rows)
-        held = rows.part
-        return lambda: given.put_rows(held, source.first_plane, source.first_row)
+        return self._kernels.put(
+            rows,
+            partial(given.put_rows, first_plane=source.first_plane, first_row=source.first_row),
+        )
 
     def _value(self, area: Area) -> RowValue:
         return self._program.row_values[area.row_value]

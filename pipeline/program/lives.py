@@ -111,8 +111,6 @@ def taken_by_rows(program: Program, steps: Sequence[Step]) -> frozenset[int]:
     What tiles, and bottlenecks in groups of channels, read is in memory: a picture makes whole rows, which
     each line of tiles, or each band, would ask for again.
     """
-    if not program.on_host:
-        return frozenset()
     regions = [step.region.plan for step in steps if isinstance(step, Phase) and not step.number]
     by_rows = {program.row_values[value].value for plan in regions for value in plan.read}
     pieces = [step for step in steps if isinstance(step, Piece)]

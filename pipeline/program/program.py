@@ -99,10 +99,7 @@ class Program(Measures):
 
     @property
     def on_host(self) -> bool:
-        """Whether kernels compute in the host's own memory.
-
-        Then the disk may write to the arena, and regions take rows of a request's own array.
-        """
+        """Whether kernels compute in the host's own memory: the disk may write to the arena."""
         return self.target.capability is None
 
     @property

@@ -24,8 +24,8 @@ _REGISTER = 1 | 2
 _DEFAULT = 4
 # CUmemAttach_flags: to the CPU, to one stream (cuda.h; CuPy has no call that attaches).
 _ATTACH_HOST, _ATTACH_SINGLE = 2, 4
-# CU_MEMORYTYPE_DEVICE.
-_DEVICE_MEMORY = 2
+# CU_MEMORYTYPE_HOST, CU_MEMORYTYPE_DEVICE.
+_HOST_MEMORY, _DEVICE_MEMORY = 1, 2
 
 
 class _Copy2D(ctypes.Structure):
@@ -186,10 +186,13 @@ class CupyDriver(Driver):
             "copy", lambda: self._runtime.memcpyAsync(target, source, n_bytes, _DEFAULT, stream)
         )
 
-    def copy_rows(self, target: Stretches, source: Stretches, stream: int) -> None:
+    def copy_rows(
+        self, target: Stretches, source: Stretches, stream: int, from_host: bool = False
+    ) -> None:
         copy = _Copy2D(
-            srcMemoryType=_DEVICE_MEMORY,
-            srcDevice=source.address,
+            srcMemoryType=_HOST_MEMORY if from_host else _DEVICE_MEMORY,
+            srcHost=source.address if from_host else 0,
+            srcDevice=0 if from_host else source.address,
             srcPitch=source.pitch,
             dstMemoryType=_DEVICE_MEMORY,
             dstDevice=target.address,

@@ -9,7 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
 
 from models.packs.target import Target, cuda_target
 from pipeline.devices.base import (
@@ -24,7 +27,7 @@ from pipeline.devices.base import (
     Launch,
 )
 from pipeline.devices.cuda.choices import Kind, Precision
-from pipeline.devices.cuda.driver import Driver
+from pipeline.devices.cuda.driver import Driver, Stretches
 from pipeline.devices.cuda.errors import CudaMemoryError
 from pipeline.devices.cuda.kernel import CpuBetweenCopies, CudaKernel
 from pipeline.devices.cuda.lowering import NotCoveredError, Settings, Shapes, is_sized, lower
@@ -128,6 +131,19 @@ class CudaDevice(CachingDevice):
     def copier(self, source: Block, target: Block) -> Launch:
         there, here = stretches(target), stretches(source)
         return partial(self.driver.copy_rows, there, here, self.kernel_stream)
+
+    def putter(self, target: Block, put: Callable[[NDArray[Any]], None]) -> Launch:
+        there, shape = stretches(target), tuple(map(len, target[1:]))
+
+        def launch() -> None:
+            rows = np.empty(shape, target.array.dtype)
+            put(rows)
+            here = Stretches(int(rows.ctypes.data), there.n_bytes, there.n_bytes, there.number)
+            self.driver.copy_rows(there, here, self.kernel_stream, from_host=True)
+            # Whether the driver has read them by then depends on the machine.
+            self.driver.synchronize_stream(self.kernel_stream)
+
+        return launch
 
     def filler(self, target: Block, number: float) -> Launch:
         there = stretches(target)

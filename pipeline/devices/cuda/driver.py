@@ -122,8 +122,13 @@ class Driver(ABC):
         """Enqueue a copy between any two addresses; host memory must stay until it has ended."""
 
     @abstractmethod
-    def copy_rows(self, target: Stretches, source: Stretches, stream: int) -> None:
-        """Enqueue a copy between stretches of device memory, as many and as long as each other."""
+    def copy_rows(
+        self, target: Stretches, source: Stretches, stream: int, from_host: bool = False
+    ) -> None:
+        """Enqueue a copy between stretches of device memory, as many and as long as each other.
+
+        ``from_host``: ``source`` is memory of the host, which must stay until the copy has ended.
+        """
 
     @abstractmethod
     def fill_rows(self, target: Stretches, bits: int, stream: int) -> None:

@@ -51,8 +51,6 @@ def inputs_in_parts(program: Program, network: RowNetwork) -> frozenset[int]:
 
     Then the request may keep them (patches of an image: each region takes its rows), if all are.
     """
-    if not program.on_host:
-        return frozenset()
     users = _users(program)
     inputs = {port.value: users.get(port.value, set()) for port in program.inputs}
     return frozenset(

@@ -206,14 +206,16 @@ class FakeDriver(Driver):
             )
         )
 
-    def copy_rows(self, target: Stretches, source: Stretches, stream: int) -> None:
+    def copy_rows(
+        self, target: Stretches, source: Stretches, stream: int, from_host: bool = False
+    ) -> None:
         assert (target.n_bytes, target.number) == (source.n_bytes, source.number)
 
         def run() -> None:
             for to, origin in zip(_starts(target), _starts(source), strict=True):
                 _move(to, origin, target.n_bytes)
 
-        reads, writes = _extents(source), _extents(target)
+        reads, writes = () if from_host else _extents(source), _extents(target)
         self.enqueue(Operation("copy", "copy_rows", stream, reads=reads, writes=writes, run=run))
 
     def fill_rows(self, target: Stretches, bits: int, stream: int) -> None:
