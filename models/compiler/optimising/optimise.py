@@ -171,7 +171,7 @@ def _without_integers(folded: Path, path: Path, target: Target) -> tuple[Path, d
 def _check_folded(result: Path, path: Path, block: int) -> dict[str, Array]:
     """Check the shapes of the model in ``result``: its nodes have the names that users know. Return them.
 
-    Then say in blocked convolutions what can be said so (models/compiler/optimising/convolutions/).
+    Then say in convolutions what can be said so (models/compiler/optimising/convolutions/).
 
     In the source nodes may contradict each other that ONNX Runtime never runs: only their shape is read.
     """
@@ -179,7 +179,8 @@ def _check_folded(result: Path, path: Path, block: int) -> dict[str, Array]:
     placed = types_of(model, path, result.parent).placed
     trim_heap()
     _check_shapes(model, placed, path)
-    passes = (FillChannels, AsConvolutions, TransposedAsConvolutions) if block > 1 else ()
+    every = (FillChannels, AsConvolutions, TransposedAsConvolutions)
+    passes = every if block > 1 else (AsConvolutions,)
     changed = [each(model, placed, block).run() for each in passes]
     changed.append(LeaveTypesToZeroPoints(model).run())
     if any(changed):
