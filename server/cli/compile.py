@@ -78,7 +78,11 @@ def compile_(
         ),
     ] = None,
     target: Annotated[
-        str, typer.Option(help="cpu (of this machine), or cuda-sm72 (compute capability 7.2).")
+        str,
+        typer.Option(
+            help="cpu (of this machine), aarch64-generic (any CPU, in plain layouts), or cuda-sm72 "
+            "(compute capability 7.2)."
+        ),
     ] = CPU,
     store: Annotated[
         str | None,

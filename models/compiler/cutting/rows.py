@@ -18,6 +18,7 @@ from models.compiler.analysis.alias import written_over
 from models.compiler.analysis.fused import Fused
 from models.compiler.analysis.graph import NCHWC_DOMAIN, PLAIN_DOMAINS, Graph
 from models.compiler.cutting.row_layouts import RowLayouts, planes_of, taken
+from models.compiler.optimising.normalise import is_scaled
 from models.graphs.nodes import attributes, made, with_attributes
 from models.network.fields import stretches
 from models.network.operators.convolution import ADDEND, CONVOLUTIONS
@@ -100,8 +101,9 @@ class _Finder:
         self._graph = graph
         self._block = target.block
         self._layouts = RowLayouts(graph, target.block)
+        self._on_gpu = target.capability is not None
         # A GPU computes every element by itself, a CPU's vectors not always.
-        self._on_elements = POINTWISE if target.capability is not None else POINTWISE - UNEVEN
+        self._on_elements = POINTWISE if self._on_gpu else POINTWISE - UNEVEN
 
     def look(self, indices: range) -> None:
         """Look at the nodes ``indices``, which are computed at once."""
@@ -280,12 +282,15 @@ class _Finder:
         across = operator.windows.axes[1]
         beside = padded(node, [0, across.before, 0, across.behind])
         row = self._made(index, beside, inputs, len(inputs) - 1 or None, fill_of(operator))
-        return replace(row, unrolled=_unrolled(node, operator), exact=_is_exact(node, operator))
+        unrolled = None if self._on_gpu else _unrolled(node, operator)
+        return replace(row, unrolled=unrolled, exact=_is_exact(node, operator))
 
     def _upsampled(self, index: int, node: onnx.NodeProto) -> RowNode | None:
         operator = self._graph.operator(node)
         factors = operator.factors if isinstance(operator, Resize) else None
         if factors is None or factors[:2] != (1, 1):
+            return None
+        if node.op_type == "Resize" and not is_scaled(node):
             return None
         return self._made(index, node, [(node.input[0], Window(factor=factors[2]))])
 

@@ -27,9 +27,18 @@ from models.graphs.nodes import (
 from models.graphs.rewriting import Rewriter
 from models.network.fields import DTYPES, Array
 from models.network.operators.matrix import GEMMS
+from models.network.operators.resizing import Resize
 
 #: Inputs: what is cut, starts, ends, axes, then perhaps steps.
 _AXES = 3
+# The first set of operators whose Resize takes sizes, its inputs before these, and how it repeats elements.
+_RESIZE_WITH_SIZES = 11
+_SIZES = 3
+_REPEATS = {
+    "mode": "nearest",
+    "coordinate_transformation_mode": "asymmetric",
+    "nearest_mode": "floor",
+}
 # The first operator set whose Gemm needs no third input.
 _GEMM_WITHOUT_BIAS = 11
 _PRODUCTS = frozenset({"float32", "float64"})
@@ -120,6 +129,29 @@ class TakeCropsApart(Rewriter):
             label = node.name if last else result
             yield helper.make_node("Slice", [source, *places], [result], label)
             source = result
+
+
+class ScaleResizes(Rewriter):
+    """Says resizes that repeat elements by these factors, in one way whatever sizes and modes said it.
+
+    So a node makes the same of some rows as of all (models/compiler/cutting/rows.py).
+    """
+
+    def replaced(self, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
+        if (node.op_type, node.domain) != ("Resize", "") or self.versions[""] < _RESIZE_WITH_SIZES:
+            return None
+        operator = self.operator(node)
+        factors = operator.factors if isinstance(operator, Resize) else None
+        if factors is None or is_scaled(node):
+            return None
+        scales = self.constant(f"{node.output[0]}/scales", np.array(factors, np.float32))
+        return [helper.make_node("Resize", [node.input[0], "", scales], node.output, **_REPEATS)]
+
+
+def is_scaled(node: onnx.NodeProto) -> bool:
+    """Return whether a Resize that repeats elements would do the same with other sizes."""
+    given = attributes(node)
+    return not any(node.input[_SIZES:]) and given.items() >= _REPEATS.items()
 
 
 def store_by_row(graph: Graph) -> Graph:

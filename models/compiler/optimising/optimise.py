@@ -41,6 +41,7 @@ from models.compiler.optimising.integers.unsigned import (
     WriteZeroPoints,
 )
 from models.compiler.optimising.normalise import (
+    ScaleResizes,
     TakeCropsApart,
     check_ports,
     copy_constant_outputs,
@@ -112,6 +113,7 @@ def optimise(
     tensors = take_tensors(optimised, folder)
     copy_constant_outputs(optimised)
     TakeCropsApart(optimised).run()
+    ScaleResizes(optimised, types_of(optimised, path, folder).placed).run()
     PoolFirst(optimised).run()
     placed = types_of(optimised, path, folder).placed
     while settle_pool(optimised, placed):

@@ -186,6 +186,7 @@ class _Search:
             piece_seconds,
             only_activations=most_arena is not None,
             preloaded=preloaded,
+            into_arena=into_arena,
         )
         self.regions = RegionEdges(
             network, live, self._places, self._whole, apart, given, into_arena=into_arena

@@ -33,7 +33,7 @@ class WholePieces:
     """Those of ``program`` between ``places``; none may read what exists only as its parts, ``apart``.
 
     ``only_activations``: weights count for nothing. ``preloaded``: nor do they take anything, in the
-    coarsest chunks.
+    coarsest chunks. ``into_arena``: those of regions may lie in the arena.
     """
 
     def __init__(
@@ -46,10 +46,12 @@ class WholePieces:
         *,
         only_activations: bool = False,
         preloaded: bool = False,
+        into_arena: bool = True,
     ) -> None:
         self._program = program
         self._only_activations = only_activations
         self._preloaded = preloaded
+        self._into_arena = into_arena
         self._live = live
         self._places = places
         self._apart = apart
@@ -73,7 +75,10 @@ class WholePieces:
         most = max(weights if self._only_activations else min(self.most, weights), least)
         known = {size for size in chunk_sizes(self._program) if least <= size <= most}
         ladder = {round(least * (most / least) ** (step / (_RINGS - 1))) for step in range(_RINGS)}
-        return np.array(spaced(sorted(known | ladder | {least}), _RATIO), np.int64)
+        sizes = spaced(sorted(known | ladder | {least}), _RATIO)
+        if not self._into_arena:
+            sizes.append(most)  # for a region of all
+        return np.unique(np.array(sizes, np.int64))
 
     @cached_property
     def cost(self) -> Whole:

@@ -290,6 +290,12 @@ CASES = {
         e = Concat<axis=1>(d, c)
         y = Conv(e, wd)
     """, {"wa": W3, "wb": W3, "wc": W3, "wd": (16, 64, 1, 1)}, source="1,32,14,10"),
+    "enlarged to sizes": Case("""
+        a = Resize<mode="nearest">(x, , , sizes)
+        b = Conv<pads=[1,1,1,1]>(a, wa)
+        c = Resize<mode="nearest", coordinate_transformation_mode="align_corners">(b, , , more)
+        y = Conv<pads=[1,1,1,1], strides=[2,2]>(c, wb)
+    """, {"wa": (32, 3, 3, 3), "wb": W3}, source="1,3,13,9", whole=1),
     "a row of padding alone": Case("""
         a = Conv<pads=[1,1,3,1]>(x, wa)
         y = Conv<pads=[1,1,1,1]>(a, wb)
@@ -322,6 +328,8 @@ _CONSTANTS: Mapping[str, NDArray[Any]] = {
     "low": np.array(-0.3, np.float32),
     "high": np.array(0.4, np.float32),
     "apart": np.array([1, 2, 32, 13, 9]),
+    "sizes": np.array([1, 3, 26, 18]),
+    "more": np.array([1, 32, 39, 31]),
     "together": np.array([1, 64, 13, 9]),
     "p0": np.array([0, 3]),
     "p1": np.array([20, 21]),
