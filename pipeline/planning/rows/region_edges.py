@@ -16,8 +16,8 @@ from pipeline.program.row_network import RowNetwork
 from pipeline.program.sketching.sketches import Sketch
 from pipeline.program.steps import STEP_BYTES
 
-# Regions of so few operators are always tried.
-_FEW_OPERATORS = 6
+# Regions of so few operators are always tried; where they make so few rows, wherever they are.
+_FEW_OPERATORS, _FEW_ROWS = 6, 32
 # A region that saves memory of a few pieces reaches at most so many operators beyond these on either side.
 _BEYOND = 6
 
@@ -78,22 +78,24 @@ class RegionEdges:
         """Return the bytes of strips that are too many, for a region from each of ``starts`` to ``end``.
 
         None may be of use where that is nothing. ``least``: only such are as save memory where it counts,
-        since pieces that need less than that of the arena may as well be whole.
+        since pieces that need less than that of the arena may as well be whole; or save bindings, with few
+        operators in few phases.
         """
         kept, number = self._live.crossing[end], self._numbers[end]
         if least is None:
             return np.full_like(starts, self._most - kept)
-        needed = self._needed(least)
-        last = int(np.searchsorted(needed, number)) - 1
-        before = self._before
-        if last < 0 or before[number] - before[needed[last] + 1] > _BEYOND:
-            return np.zeros_like(starts)
+        needed, before = self._needed(least), self._before
         firsts = np.searchsorted(self._at, starts)
+        short = before[number] - before[firsts] <= _FEW_OPERATORS
+        found = np.where(short & (self._height(end) <= _FEW_ROWS), self._most - kept, 0)
+        last = int(np.searchsorted(needed, number)) - 1
+        if last < 0 or before[number] - before[needed[last] + 1] > _BEYOND:
+            return found
         following = np.minimum(np.searchsorted(needed, firsts), last)
         beyond = before[needed[following]] - before[firsts]
         near = (firsts <= needed[last]) & (beyond <= _BEYOND)
         most = np.minimum(most_from(self._whole.cost.arena, number), self._most) - kept
-        return np.where(near, most[firsts], 0)
+        return np.where(near, np.maximum(most[firsts], found), found)
 
     def _needed(self, least: int) -> Numbers:
         """Return the places behind which a piece needs so many bytes of the arena whole."""

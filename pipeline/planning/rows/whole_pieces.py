@@ -122,7 +122,7 @@ class WholePieces:
         return Limits(*np.array(found, np.int64).reshape(-1, 3).T)
 
     def graphs(self, regions: Iterable[range], level: int) -> NDArray[np.bool_]:
-        """Return which graphs the pieces have that run whole, outside of ``regions``, in chunks of a level."""
+        """Return which graphs pieces have that run whole, outside of ``regions``, in chunks of a level."""
         pieces = self._pieces[level]
         whole = np.ones(self._program.own.stop, bool)
         for region in regions:
