@@ -217,14 +217,20 @@ class _Phases:
 
     def all(self) -> Iterator[Iterable[Action]]:
         """Yield what each phase does."""
+        # The same in all bands of as many rows.
+        done: dict[tuple[tuple[int, ...], int, int], list[Action]] = {}
         for band in self._bands:
             self._band = band
             before: list[Action] = [] if self._whole else [*self._fetched()]
+            form = self._form()
             for turn, numbers in enumerate(self._passes):
                 self._turn = turn
                 for group in self._groups:
                     self._group = group
-                    yield [*before, *self._of_group(numbers)]
+                    key = form, turn, group.first
+                    if key not in done:
+                        done[key] = [*self._of_group(numbers)]
+                    yield [*before, *done[key]]
                     before = []
                 if self._item.operators[numbers[-1]].kind == "once":
                     self._group = Interval(0, self._item.channels)
@@ -232,6 +238,12 @@ class _Phases:
             if not self._whole:
                 held, whole = self._lying(self._item.output, band.result, self._item.output)
                 yield [Move(held, whole)]
+
+    def _form(self) -> tuple[int, ...]:
+        """Return what kernels see of a band: how many rows, and which are borders."""
+        made, read = self._band.made, self._band.read
+        sizes = (len(rows) for rows in (*made.values(), *read.values()))
+        return (*sizes, *map(self._edges, made))
 
     def _fetched(self) -> Iterator[Move]:
         """Yield what brings the rows that a band reads to strips, those that are added to the result's."""

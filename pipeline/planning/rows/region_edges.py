@@ -16,8 +16,8 @@ from pipeline.program.row_network import RowNetwork
 from pipeline.program.sketching.sketches import Sketch
 from pipeline.program.steps import STEP_BYTES
 
-# Regions of so few operators are always tried.
-_FEW_OPERATORS = 6
+# Regions of so few operators are always tried; where they make so few rows, wherever they are.
+_FEW_OPERATORS, _FEW_ROWS = 6, 32
 # A region that saves memory of a few pieces reaches at most so many operators beyond these on either side.
 _BEYOND = 6
 
@@ -50,8 +50,10 @@ class RegionEdges:
         self._apart = apart
         self._given = given
         self._into_arena = into_arena
-        # Operators before each place; where pieces need much.
+        # Operators and weights before each place; where pieces need much.
+        self._at = np.array(places, np.int64)
         self._before = np.array([network.operators_before(place) for place in places])
+        self._weights = np.array([live.weights(places[0], place) for place in places])
         self._known: tuple[int, Numbers] = -1, np.zeros(0, np.int64)
 
     def ways(self) -> Ways:
@@ -72,27 +74,28 @@ class RegionEdges:
         limits = self._whole.limits(self._whole.rings, NO_ARENA)
         return int((self.ways().least_arena(limits) + limits.rings).min())
 
-    def useful(self, end: int, starts: Sequence[int], least: int | None) -> dict[int, int]:
-        """Return from where a region to ``end`` may be of use, with the bytes of strips that are too many.
+    def useful(self, end: int, starts: Numbers, least: int | None) -> Numbers:
+        """Return the bytes of strips that are too many, for a region from each of ``starts`` to ``end``.
 
-        ``least``: only such as save memory where it counts, since pieces that need less than that of the
-        arena may as well be whole.
+        None may be of use where that is nothing. ``least``: only such are as save memory where it counts,
+        since pieces that need less than that of the arena may as well be whole; or save bindings, with few
+        operators in few phases.
         """
         kept, number = self._live.crossing[end], self._numbers[end]
         if least is None:
-            return dict.fromkeys(starts, self._most - kept)
-        needed = self._needed(least)
+            return np.full_like(starts, self._most - kept)
+        needed, before = self._needed(least), self._before
+        firsts = np.searchsorted(self._at, starts)
+        short = before[number] - before[firsts] <= _FEW_OPERATORS
+        found = np.where(short & (self._height(end) <= _FEW_ROWS), self._most - kept, 0)
         last = int(np.searchsorted(needed, number)) - 1
-        before = self._before
         if last < 0 or before[number] - before[needed[last] + 1] > _BEYOND:
-            return {}
-        firsts = np.array([self._numbers[start] for start in starts])
+            return found
         following = np.minimum(np.searchsorted(needed, firsts), last)
         beyond = before[needed[following]] - before[firsts]
         near = (firsts <= needed[last]) & (beyond <= _BEYOND)
         most = np.minimum(most_from(self._whole.cost.arena, number), self._most) - kept
-        found = zip(starts, near.tolist(), most[firsts].tolist(), strict=True)
-        return {start: n_bytes for start, is_near, n_bytes in found if is_near}
+        return np.where(near, np.maximum(most[firsts], found), found)
 
     def _needed(self, least: int) -> Numbers:
         """Return the places behind which a piece needs so many bytes of the arena whole."""
@@ -113,20 +116,18 @@ class RegionEdges:
             if edges is not None:
                 _put(self.edges, self._numbers[item.region.end_piece], edges)
 
-    def starts(self, end: int, most_weights: int, reach: float) -> list[int]:
+    def starts(self, end: int, most_weights: int, reach: float) -> Numbers:
         """Return where a region that ends at ``end`` may begin, with less than so many bytes of weights.
 
         And with at most ``reach`` operators for each row that it makes.
         """
         run = next(run for run in self._network.runs if run.start < end <= run.stop)
-        before = self._network.operators_before
         most = max(reach * self._height(end), _FEW_OPERATORS)
         first, last = bisect_left(self._places, run.start), self._numbers[end]
-        return [
-            place
-            for place in self._places[first:last]
-            if before(end) - before(place) <= most and self._live.weights(place, end) < most_weights
-        ]
+        near = self._before[last] - self._before[first:last] <= most
+        near &= self._weights[last] - self._weights[first:last] < most_weights
+        found: Numbers = self._at[first:last][near]
+        return found
 
     def ends(self) -> list[int]:
         """Return the places where regions may end, those first that have the least to keep far around."""
@@ -153,20 +154,20 @@ class RegionEdges:
         firsts = [sketch.first_piece for sketch in sketches]
         touched = [sketch.touched for sketch in sketches]
         beside = [self._live.beside(*item) for item in zip(firsts, repeat(end), touched)]
-        weights = [self._live.weights(first, end) for first in firsts]
         arena = np.array(own) + np.array(beside)[:, None]
         bound = np.array([sketch.binding_bytes for sketch in sketches])
         bound += -(-self._height(end) // np.array(rows, np.int64)) * STEP_BYTES
         which = arena < self._most
         if not which.any():
             return None
-        start = np.array([self._numbers[first] for first in firsts])
+        start = np.searchsorted(self._at, firsts)
+        weights = self._weights[self._numbers[end]] - self._weights[start]
         each = np.ones_like(arena)
         return Edges(
             (start[:, None] * each)[which],
             arena[which],
             np.array([sketch.scratch_bytes for sketch in sketches])[which],
-            (np.array(weights)[:, None] * each)[which],
+            (weights[:, None] * each)[which],
             bound[which],
             np.array([sketch.seconds for sketch in sketches])[which],
             np.broadcast_to(_objects(map(Rows, rows)), arena.shape)[which],

@@ -6,8 +6,9 @@ through the network (pipeline/planning/rows/ways.py); those that no other beats 
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import groupby
+from math import inf
 from types import MappingProxyType
 
 import numpy as np
@@ -191,34 +192,34 @@ class _Search:
         self.regions = RegionEdges(
             network, live, self._places, self._whole, apart, given, into_arena=into_arena
         )
-        self._graphs_of: dict[Region | range, frozenset[int]] = {}
+        self._graphs_of: dict[tuple[int, int, Channels | None], Numbers] = {}
+        self._session_bytes = np.array([graph.session_bytes for graph in program.graphs], np.int64)
         self._most_arena = NO_ARENA if most_arena is None else most_arena
 
     def take_in_groups(self, found: Iterable[RegionInGroups]) -> None:
         """Take bottlenecks in groups of channels."""
         self.regions.take_in_groups(found)
-        self._graphs_of.update((item.region, item.graphs) for item in found)
+        for item in found:
+            self._graphs_of[_kernels_key(item.region)] = np.array([*item.graphs], np.int64)
 
     def variants(self) -> Iterator[Variant]:
         """Yield the best way for each of many limits, and what ever tighter ones leave of the smallest."""
         ways = self.regions.ways().worth(max(_SECONDS_A_BYTE))
-        found = {self._variant(way): way for way in self._best(ways, self._whole.rings)}
-        found |= {self._variant(way): way for way in self._best(ways, _exact_rings(found))}
-        yield from found
-        if not found:
-            return
-        smallest = min(found, key=_size)
-        ring = found[smallest].ring
+        found = self._found(ways, self._whole.rings)
+        found += self._found(ways, _exact_rings(found))
+        smallest = inf
         for _ in range(_MOST_DESCENTS):
-            tighter = np.array([ring - 1], np.int64)
-            if tighter[0] < self._whole.rings[0]:
+            yield from (variant for variant, _ in found)
+            better, way = min(found, key=_size, default=(None, None))
+            if better is None or way is None or better.n_bytes > _NO_WORSE * smallest:
                 return
-            found = {self._variant(way): way for way in self._best(ways, tighter)}
-            yield from found
-            better = min(found, key=_size, default=None)
-            if better is None or better.n_bytes > _NO_WORSE * smallest.n_bytes:
+            smallest = min(smallest, better.n_bytes)
+            if way.ring <= self._whole.rings[0]:
                 return
-            smallest, ring = min(smallest, better, key=_size), found[better].ring
+            found = self._found(ways, np.array([way.ring - 1], np.int64))
+
+    def _found(self, ways: Ways, rings: Numbers) -> list[tuple[Variant, Way]]:
+        return [(self._variant(way), way) for way in self._best(ways, rings)]
 
     def _best(self, ways: Ways, rings: Numbers) -> list[Way]:
         """Return the best ways of each ring within many arenas and some sizes of scratch, each once."""
@@ -259,22 +260,22 @@ class _Search:
 
     def _variant(self, way: Way) -> Variant:
         graphs = self._whole.graphs([region.pieces for region in way.regions], way.level)
-        graphs.update(*map(self._graphs, way.regions))
-        held = sum(self._program.graphs[number].session_bytes for number in graphs)
+        for region in way.regions:
+            graphs[self._graphs(region)] = True
+        held = int(self._session_bytes[graphs].sum())
         n_bytes = way.arena + way.ring + way.bound + held + way.scratch
         chunk_bytes = int(self._whole.rings[way.level])
         activations = way.arena + way.scratch
         return Variant(way.regions, n_bytes, way.seconds, chunk_bytes, activations)
 
-    def _graphs(self, region: Region) -> frozenset[int]:
+    def _graphs(self, region: Region) -> Numbers:
         """Return the graphs of a region's operators."""
-        if isinstance(region.cut, Channels):
-            return self._graphs_of[replace(region, in_arena=False)]
-        if region.pieces not in self._graphs_of:
+        key = _kernels_key(region)
+        if key not in self._graphs_of:
             operators = self._network.operators_within(region.pieces)
             items = self._network.operators[operators.start : operators.stop]
-            self._graphs_of[region.pieces] = frozenset(item.graph for item in items)
-        return self._graphs_of[region.pieces]
+            self._graphs_of[key] = np.array([item.graph for item in items], np.int64)
+        return self._graphs_of[key]
 
 
 def _arenas(least: int, most: int) -> list[int]:
@@ -284,11 +285,17 @@ def _arenas(least: int, most: int) -> list[int]:
     return [round(least * (most / least) ** (step / (_ARENAS - 1))) for step in range(_ARENAS)]
 
 
-def _exact_rings(found: Mapping[Variant, Way]) -> Numbers:
+def _exact_rings(found: Iterable[tuple[Variant, Way]]) -> Numbers:
     """Return rings that just hold the largest weights of a region, where others need less of the ring."""
-    sizes = {way.held: variant.n_bytes for variant, way in found.items() if 0 < way.held < way.ring}
+    sizes = {way.held: variant.n_bytes for variant, way in found if 0 < way.held < way.ring}
     smallest = sorted(sizes, key=lambda held: sizes[held])[:_EXACT_RINGS]
     return np.array(sorted(smallest), np.int64)
+
+
+def _kernels_key(region: Region) -> tuple[int, int, Channels | None]:
+    """Return what the graphs of a region's operators depend on."""
+    cut = region.cut
+    return region.first_piece, region.end_piece, cut if isinstance(cut, Channels) else None
 
 
 def _places(program: Program, network: RowNetwork) -> list[int]:
@@ -302,5 +309,5 @@ def _pace(variant: Variant) -> tuple[float, int]:
     return (variant.seconds, variant.n_bytes)
 
 
-def _size(variant: Variant) -> tuple[int, float]:
-    return (variant.n_bytes, variant.seconds)
+def _size(found: tuple[Variant, Way]) -> tuple[int, float]:
+    return (found[0].n_bytes, found[0].seconds)

@@ -11,7 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
 
+import numpy as np
+
 from pipeline.planning.rows.region_edges import RegionEdges
+from pipeline.planning.rows.ways import Numbers
 from pipeline.program.row_network import RowNetwork
 from pipeline.program.row_times import RowTimes
 from pipeline.program.sketching.sketches import sketches
@@ -61,8 +64,8 @@ class Walk:
         self._narrow = slower and most.reach < inf
         self._steps = 0
         self._skipped = 0  # ends that would have been too many steps
-        # By end, the beginnings that were asked for, with the strips that were too many.
-        self._sketched: dict[int, dict[int, int]] = {}
+        # By end, of each beginning that was asked for the strips that were too many.
+        self._sketched: dict[int, Numbers] = {}
         self._began = time.monotonic()
         self.complete = True
 
@@ -76,16 +79,16 @@ class Walk:
             found = {end: first.starts(end, largest, far) for end in ends_now}
             self._take({end: starts for end, starts in found.items() if self._counts(end, starts)})
 
-    def _counts(self, end: int, starts: Sequence[int]) -> bool:
+    def _counts(self, end: int, starts: Numbers) -> bool:
         """Return whether there are any, and steps left for them, and count these."""
-        if not starts or self._steps >= self._most.steps:
-            self._skipped += bool(starts)
+        if not len(starts) or self._steps >= self._most.steps:
+            self._skipped += len(starts) > 0
             return False
         before = self._network.operators_before
-        self._steps += before(end) - before(starts[0])
+        self._steps += before(end) - before(int(starts[0]))
         return True
 
-    def _take(self, places: dict[int, list[int]]) -> None:
+    def _take(self, places: dict[int, Numbers]) -> None:
         """Take regions to each of ``places`` from any of its beginnings.
 
         The less memory a way takes with what is known, the more of them count.
@@ -102,18 +105,20 @@ class Walk:
             if not self._narrow or not any(least):
                 return
 
-    def _sketch(self, end: int, starts: Sequence[int], least: Sequence[int]) -> None:
-        known = self._sketched.setdefault(end, {})
-        asked: dict[int, int] = {}
-        for search, arena in zip(self._searches, least, strict=True):
-            found = search.useful(end, starts, arena if self._narrow else None)
-            asked.update(
-                (start, most) for start, most in found.items() if most > asked.get(start, 0)
-            )
-        asked = {start: most for start, most in asked.items() if most > known.get(start, 0)}
-        if not asked or self._is_over():
+    def _sketch(self, end: int, starts: Numbers, least: Sequence[int]) -> None:
+        known = self._sketched.setdefault(end, np.zeros_like(starts))
+        most = np.max(
+            [
+                search.useful(end, starts, arena if self._narrow else None)
+                for search, arena in zip(self._searches, least, strict=True)
+            ],
+            axis=0,
+        )
+        more = most > known
+        if not more.any() or self._is_over():
             return
-        known.update(asked)
+        known[more] = most[more]
+        asked = dict(zip(starts[more].tolist(), most[more].tolist(), strict=True))
         regions = list(sketches(self._network, end, asked, _ROWS, self._times))
         for search in self._searches:
             search.take(end, regions)
@@ -126,7 +131,7 @@ class Walk:
     @property
     def effort(self) -> str:
         """What was looked at, in words, and what ended that."""
-        places = sum(map(bool, self._sketched.values()))
+        places = sum(known.any() for known in self._sketched.values())
         looked = f"regions that end at {places} places were looked at"
         if not self.complete:
             return f"{looked}, until {self._most.seconds:.0f} s were over"

@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pipeline.planning.rows.live_values import LiveValues
 from pipeline.planning.rows.ways import NO_ARENA, Limits, Numbers, Whole
@@ -124,13 +125,15 @@ class WholePieces:
             found += [(ring, each, scratch) for each in sorted({level, *finer[-1:].tolist()})]
         return Limits(*np.array(found, np.int64).reshape(-1, 3).T)
 
-    def graphs(self, regions: Iterable[range], level: int) -> set[int]:
-        """Return the graphs of the pieces that run whole, outside of ``regions``, in chunks of a level."""
+    def graphs(self, regions: Iterable[range], level: int) -> NDArray[np.bool_]:
+        """Return which graphs pieces have that run whole, outside of ``regions``, in chunks of a level."""
         pieces = self._pieces[level]
         whole = np.ones(self._program.own.stop, bool)
         for region in regions:
             whole[region.start : region.stop] = False
-        return set(pieces.graph[whole[pieces.first]].tolist())
+        found = np.zeros(len(self._program.graphs), bool)
+        found[pieces.graph[whole[pieces.first]]] = True
+        return found
 
     @cached_property
     def _pieces(self) -> list["_Pieces"]:
