@@ -17,8 +17,8 @@ from models.packs.records.rows import RowInput, RowOperator, RowValue
 _DTYPE = "float32"
 # No network has as many channels.
 _MOST_PARTS = 1 << 16
-# Nor as many groups of channels, or as many threads.
-_MOST_SEGMENTS = 1 << 16
+# Products of two such numbers are counted in 64 bits.
+_MOST_UNROLLED = 1 << 31
 Writers = dict[int, set[int]]
 
 
@@ -140,11 +140,9 @@ def _check_operator(where: str, manifest: Manifest, operator: RowOperator) -> No
         check_weights(f"{where}.weights.{position}", manifest, range(*_pieces(operator)), operand)
     unrolled = operator.unrolled
     if unrolled is not None:
-        weights = max((operand.n_bytes for operand in operator.weights), default=0)
-        if unrolled.pixel_bytes * unrolled.filters > weights or unrolled.segments > _MOST_SEGMENTS:
-            raise PackError(
-                f"{where}.unrolled: more than a kernel of {weights} bytes of weights unrolls"
-            )
+        numbers = unrolled.pixel_bytes, unrolled.filters, unrolled.segments
+        if max(numbers) > _MOST_UNROLLED:
+            raise PackError(f"{where}.unrolled: {max(numbers)}: more than any kernel unrolls")
     if operator.in_place is not None and not _fits_in_place(manifest, operator):
         raise PackError(f"{where}.in_place: {operator.in_place} is not like its output")
 
