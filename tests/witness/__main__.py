@@ -210,9 +210,9 @@ def of_c(pack: Pack, inputs: Inputs, folder: Path, runs: bool) -> Facts:
 def of_launches(pack: Pack) -> Facts:
     """Yield the launches of a pack for CUDA, lowered for a device as small as a Jetson's."""
     lowered = {}
-    for number, graph in enumerate(pack.graphs):
+    for number in sorted({piece.graph for piece in pack.manifest.pieces}):
         try:
-            lowered[number] = lower(graph, Settings())
+            lowered[number] = lower(pack.graphs[number], Settings())
         except NotCoveredError as exc:
             lowered[number] = call.Program((), 0)
             yield f"graph {number} on the CPU", str(exc)
