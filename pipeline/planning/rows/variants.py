@@ -7,7 +7,7 @@ through the network (pipeline/planning/rows/ways.py); those that no other beats 
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import chain, groupby, islice
 from math import inf
 from types import MappingProxyType
 
@@ -223,20 +223,13 @@ class _Search:
 
     def _best(self, ways: Ways, rings: Numbers) -> list[Way]:
         """Return the best ways of each ring within many arenas and some sizes of scratch, each once."""
-        found: list[Way] = []
-        sizes = [*self._whole.scratch_sizes]
-        tried = 0
-        # Of those that leave a way the least ones.
-        for scratch in [*sizes[:1], *reversed(sizes[1:])] if len(rings) else ():
-            limits = self._whole.limits(rings, scratch)
-            lows = ways.least_arena(limits)
-            if not (lows <= self._whole.most).any():
-                continue
-            found += self._within(ways, limits, lows)
-            tried += 1
-            if tried > _MOST_SCRATCH_SIZES:
-                break
-        return list(dict.fromkeys(found))
+        if not len(rings):
+            return []
+        each = (self._whole.limits(rings, scratch) for scratch in self._whole.scratch_sizes)
+        lows = ((limits, ways.least_arena(limits)) for limits in each)
+        possible = (item for item in lows if (item[1] <= self._whole.most).any())
+        found = (self._within(ways, *item) for item in islice(possible, 1 + _MOST_SCRATCH_SIZES))
+        return list(dict.fromkeys(chain.from_iterable(found)))
 
     def _within(self, ways: Ways, limits: Limits, lows: Numbers) -> list[Way]:
         """Return the best ways within ``limits``, whose least arenas are ``lows``, and many arenas."""

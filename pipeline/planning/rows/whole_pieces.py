@@ -106,11 +106,11 @@ class WholePieces:
 
     @cached_property
     def scratch_sizes(self) -> list[int]:
-        """Sizes of scratch to try, the largest first: any, and what saves some of what all need whole."""
+        """Sizes of scratch to try: any, then what saves some of what all need whole, the least first."""
         sizes = sorted({*self.cost.scratch.reshape(-1).tolist(), 0})
         most = sizes[-1] - max(self.most, sizes[-1]) // _SCRATCH_PART
         kept = [size for size in spaced(sizes, _SCRATCH_RATIO) if size < most]
-        return [NO_ARENA, *reversed(kept)]
+        return [NO_ARENA, *kept]
 
     def limits(self, rings: Numbers, scratch: int) -> Limits:
         """Return ``rings`` with that size of scratch, and the chunks of pieces that run whole.
