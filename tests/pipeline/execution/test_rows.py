@@ -436,12 +436,12 @@ def test_rows_of_plain_tensors(name: str, machine: Machine, tmp_path: Path) -> N
     exact = all(item.exact for item in network.operators)
     equal = same_bits if exact else close
     assert exact == ("Conv" not in CASES[name].nodes)
-    for rows in _ROWS:
+    for rows in (1, 3):
         regions = largest_regions(network, Rows(rows))
         assert regions
         assert equal(answers(pack, machine, regions), expected), regions
     random = Random(name)
-    for architecture in ("auto", "pre", "2s", "auto"):
+    for architecture in ("auto", "2s"):
         regions = random_regions(random, network)
         assert close(answers(pack, machine, regions, architecture), expected), regions
 
