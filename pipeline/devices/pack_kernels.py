@@ -1,15 +1,13 @@
 """The kernels of a program on a device: those on elements in one pass where it can, others as loaded."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from itertools import groupby
 from typing import Any, NamedTuple
 
-from numpy.typing import NDArray
-
 from models.packs.records.pieces import Piece
 from models.packs.records.programs import ElementProgram, Elementwise
-from pipeline.devices.base import Block, Device, DeviceError, Launch, OwnKernels
+from pipeline.devices.base import Device, DeviceError, Launch, OwnKernels
 from pipeline.devices.memory import Memory
 from pipeline.program.decided import ChainPiece, NativePiece
 from pipeline.program.program import Program
@@ -41,7 +39,7 @@ class PackKernels:
     def __init__(self, program: Program, device: Device) -> None:
         self._program = program
         self._graphs = program.pack.graphs
-        self._device = device
+        self.device = device
         self._own = device.own_kernels()
         self._joining: dict[int, bool] = {}  # by number of graph, as it was compiled
 
@@ -56,7 +54,7 @@ class PackKernels:
             return self._natively(piece, inputs, outputs)
         if isinstance(piece, ChainPiece):
             return self._in_one_pass(piece.elementwise, inputs, outputs)
-        kernel = self._device.load(self._graphs[piece.graph])
+        kernel = self.device.load(self._graphs[piece.graph])
         return kernel.bind(inputs, outputs, scratch)
 
     def _natively(
@@ -64,7 +62,7 @@ class PackKernels:
     ) -> Launch:
         """Return what runs a piece of which the device said that it needs no session."""
         if self._own is None or piece.quantised is None:
-            raise DeviceError(f"the {self._device.name} device has no kernels for quantised layers")
+            raise DeviceError(f"the {self.device.name} device has no kernels for quantised layers")
         found = self._program.quantised[piece.quantised]
         return self._own.quantised(found, self._graphs[piece.graph], piece.native, inputs, outputs)
 
@@ -85,7 +83,7 @@ class PackKernels:
         return launches[0] if len(launches) == 1 else partial(_one_by_one, tuple(launches))
 
     def _joined(self, parts: Sequence[_Part], scratch: Memory) -> Launch:
-        kernel = self._device.join([graph for graph, _, _ in parts])
+        kernel = self.device.join([graph for graph, _, _ in parts])
         inputs = [array for _, inputs, _ in parts for array in inputs]
         outputs = [array for _, _, outputs in parts for array in outputs]
         return kernel.bind(inputs, outputs, scratch)
@@ -105,7 +103,7 @@ class PackKernels:
 
     def _joins_as_it_is(self, graph: int) -> bool:
         if graph not in self._joining:
-            self._joining[graph] = self._device.joins(self._graphs[graph])
+            self._joining[graph] = self.device.joins(self._graphs[graph])
         return self._joining[graph]
 
     def row_operator(self, number: int, graph: int, inputs: Sequence[Any], output: Any) -> Launch:
@@ -117,19 +115,7 @@ class PackKernels:
         if number in self._program.row_chains:
             item = self._program.row_operators[number]
             return self._in_one_pass(item.elementwise, inputs, [output])
-        return self._device.load(self._graphs[graph]).bind(inputs, [output])
-
-    def copy(self, source: Block, target: Block) -> Launch:
-        """Return what copies rows."""
-        return self._device.copier(source, target)
-
-    def put(self, target: Block, put: Callable[[NDArray[Any]], None]) -> Launch:
-        """Return what has ``put`` write rows that a request holds."""
-        return self._device.putter(target, put)
-
-    def fill(self, target: Block, number: float) -> Launch:
-        """Return what writes ``number`` to rows."""
-        return self._device.filler(target, number)
+        return self.device.load(self._graphs[graph]).bind(inputs, [output])
 
     def graphs(self, parts: Sequence[Part]) -> Launch:
         """Return what runs graphs one after the other, as one kernel where the device can.
@@ -140,9 +126,9 @@ class PackKernels:
         graphs = [self._graphs[part.graph] for part in parts]
         if len(parts) > 1 and all(self._joins_as_it_is(part.graph) for part in parts):
             inputs = [array for part in parts for array in part.inputs]
-            return self._device.join(graphs).bind(inputs, [part.output for part in parts])
+            return self.device.join(graphs).bind(inputs, [part.output for part in parts])
         launches = [
-            self._device.load(graph).bind(part.inputs, [part.output])
+            self.device.load(graph).bind(part.inputs, [part.output])
             for graph, part in zip(graphs, parts, strict=True)
         ]
         return launches[0] if len(launches) == 1 else partial(_one_by_one, tuple(launches))
@@ -167,7 +153,7 @@ class PackKernels:
 
     def _other_plan(self) -> DeviceError:
         return DeviceError(
-            f"the {self._device.name} device does not run this chain as the plan has it: "
+            f"the {self.device.name} device does not run this chain as the plan has it: "
             "the plan is of a pack as another device runs it"
         )
 

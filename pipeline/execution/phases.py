@@ -76,7 +76,7 @@ class PhaseBinder:
                 return self._move(source, target)
             case Fill(target, lowest):
                 number = float(np.finfo(_DTYPE).min) if lowest else 0.0
-                return self._kernels.fill(self._rows(target), number)
+                return self._kernels.device.filler(self._rows(target), number)
             case Call():
                 return self._call(action)
             case Gather():
@@ -119,8 +119,8 @@ class PhaseBinder:
         rows = self._rows(target)
         given = None if source.strip is not None else self._memory.given(self._value(source).value)
         if given is None:
-            return self._kernels.copy(self._rows(source), rows)
-        return self._kernels.put(
+            return self._kernels.device.copier(self._rows(source), rows)
+        return self._kernels.device.putter(
             rows,
             partial(given.put_rows, first_plane=source.first_plane, first_row=source.first_row),
         )

@@ -3,6 +3,7 @@
 Invariant: plans count what a program says, and engines bind it; neither asks the device again.
 """
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
@@ -28,14 +29,14 @@ class Abilities:
     ``threads`` compute; None: as many as the compiler counted with. ``quantised``, ``chains``: what it
     decides of quantised layers and of operators on elements that it has kernels for. ``joins``: whether a
     serialised piece, whose values are floats of 32 bits, may be one of several in a session.
-    ``scratch_bytes``: what its kernel of a serialised piece allocates; None: what the pack says.
+    ``scratch_bytes``: what its kernel of a serialised piece allocates, None where the pack says it.
     """
 
     threads: int | None = None
     quantised: NativeAbility | None = None
     chains: ChainAbility | None = None
     joins: Callable[[bytes], bool] = lambda graph: False
-    scratch_bytes: Callable[[bytes], int | None] = lambda graph: None
+    scratch_bytes: Callable[[bytes], int | None] | None = None
 
 
 class Able(Protocol):
@@ -58,7 +59,8 @@ def prepare(pack: Pack, device: Able) -> Program:
         program = with_natives(program, able.quantised)
     if able.chains is not None:
         program = with_chains(program, able.chains)
-    return _with_scratch(_with_joins(program, able.joins), able.scratch_bytes)
+    program = _with_joins(program, able.joins)
+    return program if able.scratch_bytes is None else _with_scratch(program, able.scratch_bytes)
 
 
 def _with_threads(program: Program, threads: int) -> Program:
@@ -102,13 +104,13 @@ def _with_joins(program: Program, joins: Callable[[bytes], bool]) -> Program:
 
 def _with_scratch(program: Program, scratch_bytes: Callable[[bytes], int | None]) -> Program:
     """Return ``program`` with what kernels of the device allocate."""
-    needed = [scratch_bytes(graph) for graph in program.pack.graphs]
+    needed = functools.cache(lambda number: scratch_bytes(program.pack.graphs[number]))
 
     def fit(item: _Sized) -> _Sized:
-        found = needed[item.graph]
+        found = needed(item.graph)
         return item if found is None else replace(item, scratch_bytes=found)
 
-    return program if set(needed) <= {None} else _changed(program, fit, fit)
+    return _changed(program, fit, fit)
 
 
 def _changed(

@@ -145,7 +145,8 @@ class ScaleResizes(Rewriter):
         if factors is None or is_scaled(node):
             return None
         scales = self.constant(f"{node.output[0]}/scales", np.array(factors, np.float32))
-        return [helper.make_node("Resize", [node.input[0], "", scales], node.output, **_REPEATS)]
+        given = [node.input[0], "", scales]
+        return [helper.make_node("Resize", given, node.output, node.name, **_REPEATS)]
 
 
 def is_scaled(node: onnx.NodeProto) -> bool:

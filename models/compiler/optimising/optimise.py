@@ -113,11 +113,11 @@ def optimise(
     tensors = take_tensors(optimised, folder)
     copy_constant_outputs(optimised)
     TakeCropsApart(optimised).run()
-    ScaleResizes(optimised, types_of(optimised, path, folder).placed).run()
     PoolFirst(optimised).run()
     placed = types_of(optimised, path, folder).placed
     while settle_pool(optimised, placed):
         placed = types_of(optimised, path, folder).placed
+    ScaleResizes(optimised, placed).run()
     InterpolateFew(optimised, placed, target.block).run()
     softmaxes = stay_blocked(optimised, placed, target.block)
     if for_cpu:

@@ -29,11 +29,10 @@ from pipeline.devices.base import (
 from pipeline.devices.cuda.choices import Kind, Precision
 from pipeline.devices.cuda.driver import Driver, Stretches
 from pipeline.devices.cuda.errors import CudaMemoryError
-from pipeline.devices.cuda.kernel import CpuBetweenCopies, CudaKernel
+from pipeline.devices.cuda.kernel import CpuBetweenCopies, CudaKernel, CudaRows
 from pipeline.devices.cuda.lowering import NotCoveredError, Settings, Shapes, is_sized, lower
-from pipeline.devices.cuda.memory_kinds import DeviceMemory, ManagedMemory, PinnedMemory
+from pipeline.devices.cuda.memory_kinds import DeviceMemory, ManagedMemory, PinnedMemory, stretches
 from pipeline.devices.cuda.probe import probe_kinds
-from pipeline.devices.cuda.rows import CudaRows, bits_of, stretches
 from pipeline.devices.cuda.tuner import fastest_algorithms
 from pipeline.devices.cuda.waiter import Waiter
 from pipeline.devices.memory import Memory, Use, address
@@ -121,12 +120,17 @@ class CudaDevice(CachingDevice):
             return CpuBetweenCopies(self.driver, self.kernel_stream, self._cpu.load(graph))
         return CudaKernel(self.driver, self.kernel_stream, program)
 
-    def _on_rows(self, graph: bytes, shapes: Shapes) -> CudaKernel:
-        try:
-            program = lower(graph, replace(self.settings, scratch=False), shapes)
-        except NotCoveredError as exc:
-            raise DeviceError(f"no kernel for rows: {exc}") from exc
-        return CudaKernel(self.driver, self.kernel_stream, program)
+    def _on_rows(self, graph: bytes, shapes: Shapes) -> Kernel:
+        """Return what runs a row operator on inputs of ``shapes``, which takes no scratch."""
+
+        def make(_: bytes) -> Kernel:
+            try:
+                program = lower(graph, replace(self.settings, scratch=False), shapes)
+            except NotCoveredError as exc:
+                raise DeviceError(f"no kernel for rows: {exc}") from exc
+            return CudaKernel(self.driver, self.kernel_stream, program)
+
+        return self.kept(graph + repr(shapes).encode(), make)
 
     def copier(self, source: Block, target: Block) -> Launch:
         there, here = stretches(target), stretches(source)
@@ -146,8 +150,8 @@ class CudaDevice(CachingDevice):
         return launch
 
     def filler(self, target: Block, number: float) -> Launch:
-        there = stretches(target)
-        return partial(self.driver.fill_rows, there, bits_of(number), self.kernel_stream)
+        bits = int(np.float32(number).view(np.uint32))
+        return partial(self.driver.fill_rows, stretches(target), bits, self.kernel_stream)
 
     def allocate(self, use: Use, n_bytes: int, slots: int = 1) -> Memory:
         make: Mapping[Use, Callable[[], Memory]] = {

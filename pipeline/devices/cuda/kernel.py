@@ -11,6 +11,7 @@ from pipeline.devices.base import DeviceError, Kernel, Launch
 from pipeline.devices.cells import Cell
 from pipeline.devices.cuda.call import Arguments, Call, Pointer, Program
 from pipeline.devices.cuda.driver import Driver
+from pipeline.devices.cuda.lowering import Shapes
 from pipeline.devices.cuda.memory_kinds import DeviceArray, DeviceMemory
 from pipeline.devices.memory import Memory
 
@@ -66,6 +67,18 @@ class CudaKernel(Kernel):
             self._driver.multiply(call, arguments, self._stream)
         else:
             self._driver.launch(function, call, arguments, self._stream)
+
+
+class CudaRows(Kernel):
+    """A graph on any number of rows: ``of`` tells what runs it on inputs of such shapes."""
+
+    def __init__(self, of: Callable[[Shapes], Kernel]) -> None:
+        self._of = of
+
+    def bind(
+        self, inputs: Sequence[Any], outputs: Sequence[Any], scratch: Memory | None = None
+    ) -> Launch:
+        return self._of(tuple(array.shape for array in inputs)).bind(inputs, outputs, scratch)
 
 
 class _Constants:

@@ -21,7 +21,7 @@ from pipeline.devices.base import Block, DeviceError
 from pipeline.devices.cpu import CpuDevice
 from pipeline.devices.cuda.choices import Kind
 from pipeline.devices.cuda.device import CudaDevice
-from pipeline.devices.cuda.rows import stretches
+from pipeline.devices.cuda.memory_kinds import stretches
 from pipeline.devices.lowered import device_measure
 from pipeline.execution.opened import opened
 from pipeline.planning.make import make_plan
