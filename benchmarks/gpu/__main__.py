@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu.kernels import measure_kernels, shapes_of, summarise
-from benchmarks.gpu.networks import build, pipelines, preloaded, sweeping_growth
+from benchmarks.gpu.networks import build, on_rows, pipelines, preloaded, sweeping_growth
 from benchmarks.gpu.report import markdown
 from models.packs.pack import Pack
 from models.runtime.sessions import claim_process
@@ -28,11 +28,13 @@ from pipeline.devices.cuda.probe import probe_kinds
 from pipeline.devices.find import open_device
 from pipeline.execution.perfetto import trace_document
 from pipeline.measuring.profiling import profile_pack
+from pipeline.profiles.profile import Profile
 from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES
 
 _NETWORKS = {"yolov4": 608, "resnet50": 224}
 _SMALL = ("squeezenet1.1", 224)
+_ON_ROWS = {"mobilenetv2": 224, "resnet50": 224, "yolov4": 608}
 # Reads that take so much of the kernels' time: a board whose disk keeps up with it.
 _BALANCE = 0.8
 
@@ -55,10 +57,12 @@ class _Run:
             "kernels": {},
             "preloaded": {},
             "pipelines": [],
+            "rows": {},
             "notes": [],
             "seconds": {},
         }
         self.packs: dict[str, tuple[Path, Pack]] = {}
+        self.profiles: dict[str, Profile] = {}
 
     def part(self, name: str, measure: Callable[[], None]) -> None:
         """Measure one part; what fails is noted, unless nothing can work after it."""
@@ -86,6 +90,12 @@ class _Run:
             self.packs[name] = build(name, side, self.folder, self.device)
         return self.packs[name]
 
+    def profile(self, name: str, side: int) -> Profile:
+        if name not in self.profiles:
+            pack = self.pack(name, side)[1]
+            self.profiles[name] = profile_pack(pack, self.device, iterations=3)
+        return self.profiles[name]
+
     def kinds(self) -> None:
         self.document["memory_kinds"] = {}
         weights = self.pack(*_SMALL)[1].weights_path
@@ -109,7 +119,7 @@ class _Run:
 
     def pipelines(self) -> None:
         _, pack = self.pack("yolov4", _NETWORKS["yolov4"])
-        profile = profile_pack(pack, self.device, iterations=3)
+        profile = self.profile("yolov4", _NETWORKS["yolov4"])
         pre = next(iter(self.document["preloaded"].values()), {"ours": 20.0})["ours"] / 1e3
         speeds = {
             "of a fast SSD": self.options.disk_rate * 1e9,
@@ -131,6 +141,17 @@ class _Run:
             self.options.output.mkdir(parents=True, exist_ok=True)
             trace = json.dumps(trace_document(sweeps, Program.as_compiled(pack)))
             (self.options.output / "gpu-timeline.json").write_text(trace, "utf-8")
+
+    def rows(self, name: str) -> None:
+        side = _ON_ROWS[name]
+        _, pack = self.pack(name, side)
+        self.document["rows"][name] = on_rows(
+            pack,
+            self.device,
+            self.profile(name, side),
+            self.options.disk_rate * 1e9,
+            self.options.iterations,
+        )
 
     def growth(self) -> None:
         _, pack = self.pack(*_SMALL)
@@ -169,6 +190,8 @@ def main() -> int:
             run.part(f"algorithms of {name}", lambda name=name: run.tune(name))  # type: ignore[misc]
             run.part(f"kernels of {name}", lambda name=name: run.kernels(name))  # type: ignore[misc]
             run.part(f"{name} preloaded", lambda name=name: run.preloaded(name))  # type: ignore[misc]
+        for name in _ON_ROWS:
+            run.part(f"{name} on rows", lambda name=name: run.rows(name))  # type: ignore[misc]
         run.part("pipelines", run.pipelines)
         run.part("growth", run.growth)
     print(f"{options.output / 'gpu.md'}: written", file=sys.stderr)

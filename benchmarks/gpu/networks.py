@@ -22,7 +22,7 @@ from pipeline.devices.lowered import device_measure
 from pipeline.execution.engine import Engine
 from pipeline.execution.opened import opened
 from pipeline.fitting.fit import fit
-from pipeline.fitting.wanted import Fitted, Wanted
+from pipeline.fitting.wanted import LEAST, Fitted, Wanted
 from pipeline.measuring.sample_inputs import random_inputs
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Plan
@@ -36,6 +36,8 @@ from pipeline.timing.traced_durations import Services, services
 
 _WARM_UP = 3
 _PART_OF_WEIGHTS = 0.1
+# Budgets of a network on rows, the smallest and one for all weights among them.
+_BUDGETS = 4
 
 
 def build(name: str, side: int, folder: Path, device: CudaDevice) -> tuple[Path, Pack]:
@@ -168,6 +170,66 @@ def _fit(program: Program, device: CudaDevice, name: str, profile: Profile) -> F
     return fit(program, architecture, Wanted(weight_bytes=limit), profile)
 
 
+def on_rows(
+    pack: Pack, device: CudaDevice, profile: Profile, bytes_per_second: float, runs: int
+) -> list[dict[str, Any]]:
+    """Measure plans from the smallest budget to all weights in memory, taking turns.
+
+    Budgets between the two are in equal ratios. ``difference``: the largest from the answer of ``pre``,
+    beside its largest number.
+    """
+    known = at_speed(profile, bytes_per_second)
+    program = prepare(pack, device)
+    inputs = random_inputs(program)
+    auto = device.adapt(ARCHITECTURES["auto"])
+    found = {"pre": _fit(program, device, "pre", known), "least": fit(program, auto, LEAST, known)}
+    whole, least = (found[name].plan.total_bytes for name in ("pre", "least"))
+    for part in range(1, _BUDGETS):
+        budget = int(least * (whole / least) ** (part / _BUDGETS))
+        found[f"{budget / 2**20:.1f} MiB"] = fit(program, auto, Wanted(total_bytes=budget), known)
+    with ExitStack() as stack:
+        engines, used = {}, {}
+        for name, fitted in found.items():
+            before = device.driver.memory_info()[0]
+            engines[name] = stack.enter_context(
+                opened_in_memory(program, fitted.plan, device, bytes_per_second)
+            )
+            used[name] = before - device.driver.memory_info()[0]
+        samples: dict[str, list[float]] = {name: [] for name in found}
+        answers = {}
+        for turn in range(_WARM_UP + runs):
+            for name, engine in engines.items():
+                answers[name], statistics = engine.run(inputs)
+                engine.settle()
+                if turn >= _WARM_UP:
+                    samples[name].append(statistics.delay_seconds)
+    return [
+        {
+            "budget": name,
+            "total_bytes": fitted.plan.total_bytes,
+            "planned_device_bytes": _device_bytes(fitted.plan),
+            "driver_bytes": used[name],
+            "regions": len(fitted.plan.choice.regions),
+            "steps": len(fitted.plan.steps),
+            "read_bytes": fitted.plan.read_bytes,
+            "delay_ms": 1e3 * median(samples[name]),
+            "predicted_ms": 1e3 * (fitted.predicted_seconds or 0.0),
+            "difference": max(
+                float(np.abs(array - answers["pre"][key]).max() / np.abs(answers["pre"][key]).max())
+                for key, array in answers[name].items()
+            ),
+        }
+        for name, fitted in found.items()
+    ]
+
+
+def _device_bytes(plan: Plan) -> int:
+    """What a plan takes of the device's own memory."""
+    memory = plan.memory
+    ring = memory["ring"] if plan.architecture.copies else 0
+    return ring + sum(memory[kind] for kind in ("resident", "arena", "scratch"))
+
+
 def _row(
     name: str,
     plan: Plan,
@@ -177,9 +239,6 @@ def _row(
     events: list[TraceEvent],
 ) -> dict[str, Any]:
     delay = median(samples[name])
-    memory = plan.memory
-    copies = plan.architecture.copies
-    on_device = sum(memory[kind] for kind in ("resident", "arena", "scratch"))
     return {
         "architecture": name,
         "delay_ms": 1e3 * delay,
@@ -187,7 +246,7 @@ def _row(
         "ratio_to_pre": delay / median(samples["pre"]),
         "weight_bytes": plan.weight_bytes,
         "equation_bytes": plan.equation_bytes,
-        "planned_device_bytes": on_device + (memory["ring"] if copies else 0),
+        "planned_device_bytes": _device_bytes(plan),
         "driver_bytes": used,
         "together_ms": 1e3 * _together(services(plan.stages, events, plan.choice.depth)),
     }

@@ -15,7 +15,7 @@ def markdown(document: dict[str, Any]) -> str:
         f"Command: `{document['command']}`. Runtime CUDA {machine['runtime']}, CuPy "
         f"{machine['cupy']}, PyTorch {machine['torch'] or 'not installed'}.",
         "Memory kinds: "
-        + ", ".join(f"{kind} {why or 'works'}" for kind, why in document["memory_kinds"].items()),
+        + ", ".join(f"{kind} {why or 'works'}" for kind, why in document.get("memory_kinds", {}).items()),
         "",
     ]
     for name, table in document.get("kernels", {}).items():
@@ -27,6 +27,8 @@ def markdown(document: dict[str, Any]) -> str:
             f"{row['ratio_to_torch']:.2f} times the better, largest relative error {row['error']:.1e}.",
             "",
         ]
+    for name, rows in document.get("rows", {}).items():
+        lines += _rows(name, rows)
     for item in document.get("pipelines", []):
         lines += _pipelines(item)
     growth = document.get("growth")
@@ -94,6 +96,29 @@ def _pipelines(item: dict[str, Any]) -> list[str]:
         "",
         *_table(columns, rows),
     ]
+
+
+def _rows(name: str, rows: Sequence[dict[str, Any]]) -> list[str]:
+    columns = (
+        "budget", "plan, MiB", "ms", "predicted", "regions", "launches", "MB read", "device, planned",
+        "driver's count", "difference from pre",
+    )  # fmt: skip
+    table = [
+        (
+            row["budget"],
+            f"{row['total_bytes'] / 2**20:.1f}",
+            f"{row['delay_ms']:.2f}",
+            f"{row['predicted_ms']:.2f}",
+            str(row["regions"]),
+            str(row["steps"]),
+            f"{row['read_bytes'] / 1e6:.1f}",
+            str(row["planned_device_bytes"]),
+            str(row["driver_bytes"]),
+            f"{row['difference']:.1e}",
+        )
+        for row in rows
+    ]
+    return [f"{name} on rows:", "", *_table(columns, table)]
 
 
 def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
