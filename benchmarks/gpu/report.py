@@ -15,7 +15,9 @@ def markdown(document: dict[str, Any]) -> str:
         f"Command: `{document['command']}`. Runtime CUDA {machine['runtime']}, CuPy "
         f"{machine['cupy']}, PyTorch {machine['torch'] or 'not installed'}.",
         "Memory kinds: "
-        + ", ".join(f"{kind} {why or 'works'}" for kind, why in document.get("memory_kinds", {}).items()),
+        + ", ".join(
+            f"{kind} {why or 'works'}" for kind, why in document.get("memory_kinds", {}).items()
+        ),
         "",
     ]
     for name, table in document.get("kernels", {}).items():

@@ -78,9 +78,9 @@ class Activation:
 class Spelling:
     """What an operator of ONNX is called here; ``parameters``: its attributes and their defaults.
 
-    ``uneven``: its kernel in ONNX Runtime computes the elements that are left behind whole vectors in
-    another way: bits depend on how many there are, and on how threads divide them. ``apart``: it has none,
-    but several operators, each of which passes over all elements.
+    ``uneven``: its kernel in ONNX Runtime, for x86 or for Arm, computes the elements that are left behind
+    whole vectors in another way: bits depend on how many there are, and on how threads divide them.
+    ``apart``: it has none, but several operators, each of which passes over all elements.
     """
 
     kind: Kind
@@ -111,14 +111,14 @@ SPELLINGS: Mapping[str, Spelling] = {
     "Log": Spelling("log", uneven=True),
     "Mish": Spelling("mish", (("alpha", 1.0),), uneven=True, apart=True),
     "Neg": Spelling("negative"),
-    "Reciprocal": Spelling("reciprocal"),
+    "Reciprocal": Spelling("reciprocal", uneven=True),
     "Relu": Spelling("relu"),
     "Round": Spelling("round"),
     "Selu": Spelling("selu", (("alpha", 1.6732632), ("gamma", 1.050701)), uneven=True),
     "Sigmoid": Spelling("sigmoid"),
     "Sign": Spelling("sign"),
     "Softplus": Spelling("softplus", uneven=True),
-    "Softsign": Spelling("softsign"),
+    "Softsign": Spelling("softsign", uneven=True),
     "Sqrt": Spelling("sqrt"),
     "Swish": Spelling("silu", (("alpha", 1.0),)),
     "Tanh": Spelling("tanh"),

@@ -93,12 +93,17 @@ def image(seed: int) -> Tensor:
     return np.random.default_rng(seed).standard_normal((1, 3, 16, 16), np.float32)
 
 
+def alone(pack: Pack, choice: Choice | None = None, copied: bool = False) -> list[Tensor]:
+    """Return what requests get one after the other."""
+    opened = Opened(pack, 1, choice=choice, copied=copied)
+    answers = [opened.engine.run({"image": image(seed)})[0]["logits"] for seed in range(LANES)]
+    opened.close()
+    return answers
+
+
 @pytest.fixture(scope="module")
 def expected(pack: Pack) -> list[Tensor]:
-    alone = Opened(pack, 1)
-    answers = [alone.engine.run({"image": image(seed)})[0]["logits"] for seed in range(LANES)]
-    alone.close()
-    return answers
+    return alone(pack)
 
 
 def answer(found: Any) -> Tensor:
@@ -139,11 +144,10 @@ def test_each_lane_has_its_own_answer_and_weights_are_read_once(
 
 
 @pytest.mark.parametrize("in_arena", [False, True])
-def test_lanes_on_rows_give_the_same_bits(
-    pack: Pack, expected: list[Tensor], in_arena: bool
-) -> None:
+def test_lanes_on_rows_give_the_same_bits(pack: Pack, in_arena: bool) -> None:
     """Strips of a region lie in each lane's own arena; phases run for all lanes before the next one."""
-    opened = Opened(pack, 3, choice=Choice(regions=(Region(0, 2, Rows(2), in_arena),)))
+    choice = Choice(regions=(Region(0, 2, Rows(2), in_arena),))
+    opened, expected = Opened(pack, 3, choice=choice), alone(pack, choice)
     assert len(opened.plan.steps) > len(Program.as_compiled(pack).pieces)
     assert bool(opened.plan.arena_weights) == in_arena
     found = opened.engine.run_lanes([Lane({"image": image(seed)}) for seed in range(3)])
@@ -210,11 +214,20 @@ STOPPED = 5
 
 
 @pytest.fixture(params=PROGRAMS)
-def program(request: pytest.FixtureRequest, pack: Pack) -> Iterator[Opened]:
-    wanted = PROGRAMS[request.param]
-    opened = Opened(pack, choice=wanted.choice, copied=wanted.copied)
+def opening(request: pytest.FixtureRequest) -> Opening:
+    return PROGRAMS[request.param]
+
+
+@pytest.fixture
+def program(opening: Opening, pack: Pack) -> Iterator[Opened]:
+    opened = Opened(pack, choice=opening.choice, copied=opening.copied)
     yield opened
     opened.close()
+
+
+@pytest.fixture
+def expected_alone(opening: Opening, pack: Pack) -> list[Tensor]:
+    return alone(pack, opening.choice, opening.copied)
 
 
 def others_are_right(opened: Opened, expected: list[Tensor], stopped: Lane) -> object:
@@ -227,7 +240,9 @@ def others_are_right(opened: Opened, expected: list[Tensor], stopped: Lane) -> o
     return found[STOPPED]
 
 
-def test_a_kernel_of_one_lane_that_fails_anywhere(program: Opened, expected: list[Tensor]) -> None:
+def test_a_kernel_of_one_lane_that_fails_anywhere(
+    program: Opened, expected_alone: list[Tensor]
+) -> None:
     """At each of its kernels: also in the middle of a region, and of a phase of it."""
     lane = Lane({"image": image(STOPPED)})
     count = failing = -1
@@ -245,14 +260,16 @@ def test_a_kernel_of_one_lane_that_fails_anywhere(program: Opened, expected: lis
     assert kernels >= len(program.plan.steps)
     for failing in range(0, kernels, max(kernels // 24, 1)):
         count = -1
-        assert isinstance(others_are_right(program, expected, lane), KernelError)
+        assert isinstance(others_are_right(program, expected_alone, lane), KernelError)
         assert count == failing  # and nothing more is computed for it
     count, failing = -1, kernels
     found = program.engine.run_lanes([lane] * LANES)
-    assert all(np.array_equal(answer(each), expected[STOPPED]) for each in found)
+    assert all(np.array_equal(answer(each), expected_alone[STOPPED]) for each in found)
 
 
-def test_a_client_that_goes_whenever_it_is_asked(program: Opened, expected: list[Tensor]) -> None:
+def test_a_client_that_goes_whenever_it_is_asked(
+    program: Opened, expected_alone: list[Tensor]
+) -> None:
     asked, last = 0, 1 << 30
 
     def cancelled() -> bool:
@@ -261,12 +278,12 @@ def test_a_client_that_goes_whenever_it_is_asked(program: Opened, expected: list
         return asked > last
 
     lane = Lane({"image": image(STOPPED)}, cancelled=cancelled)
-    assert np.array_equal(answer(program.engine.run_lanes([lane])[0]), expected[STOPPED])
+    assert np.array_equal(answer(program.engine.run_lanes([lane])[0]), expected_alone[STOPPED])
     asks = asked
     assert asks > len(program.plan.steps)
     for last in range(0, asks, max(asks // 24, 1)):
         asked = 0
-        found = others_are_right(program, expected, lane)
+        found = others_are_right(program, expected_alone, lane)
         # Once a step at least, and when a sweep has waited for a read, which is another time each time.
         assert asked == last + 1 or (last > len(program.plan.steps) and asked <= last)
         assert isinstance(found, CancelledError) == (asked > last)

@@ -266,9 +266,8 @@ CASES = {
         e = Erf(d)
         f = Abs(e)
         g = Sqrt(f)
-        h = Softsign(g)
-        i = HardSwish(h)
-        y = Add(c, i)
+        h = HardSwish(g)
+        y = Add(c, h)
     """, source="1,3,13,7"),
     "uneven kernels": Case("""
         a = Conv<pads=[2,2,2,2]>(x, wa)
@@ -406,6 +405,10 @@ def close(found: list[Outputs], expected: list[Outputs]) -> bool:
         and all(np.abs(one[n] - other[n]).max() <= 4e-6 * np.abs(other[n]).max() for n in one)
         for one, other in zip(found, expected, strict=True)
     )
+
+
+#: Of rows, and of the whole, as packs of this machine have them.
+same = close if host_target().block == 1 else same_bits
 
 
 @blocked
@@ -592,6 +595,6 @@ def test_rows_up_to_a_cut_where_another_name_crosses(machine: Machine, tmp_path:
             with closing(
                 open_pipeline(Program.as_compiled(pack), plan, [machine[0]] * 2, machine[1])
             ) as pipeline:
-                assert same_bits([pipeline.run(inputs_for(ports))[0]], expected[:1]), (cut, first)
+                assert same([pipeline.run(inputs_for(ports))[0]], expected[:1]), (cut, first)
             checked += 1
     assert checked
