@@ -6,7 +6,10 @@ import onnx
 
 from models.compiler import CompileOptions, compile_onnx
 from models.initial import filled
+from models.packs.pack import open_pack
 from models.zoo.builder import Builder
+from pipeline.program.prepare import Abilities, prepare
+from pipeline.program.program import Program
 
 CHUNK_BYTES = 16 << 10
 
@@ -22,3 +25,20 @@ def small_pack(folder: Path) -> Path:
     source = folder / "small.onnx"
     onnx.save(filled(model, seed=3), source)
     return compile_onnx(source, folder / "small", CompileOptions(chunk_bytes=CHUNK_BYTES))
+
+
+class TwoThreads:
+    """A device for which two threads compute what the compiler left, and that has no kernels of its own."""
+
+    def abilities(self) -> Abilities:
+        return Abilities(threads=2)
+
+
+def maps_program(folder: Path) -> Program:
+    """Return a network whose first maps take more than its largest weights, in any layout."""
+    net = Builder("maps", 96)
+    x = net.relu(net.norm(net.conv(net.image, 16, 3)))
+    for channels, stride in ((32, 2), (32, 1), (64, 2), (64, 2)):
+        x = net.relu(net.norm(net.conv(x, channels, 3, stride)))
+    onnx.save(filled(net.model(net.linear(net.flatten(x), 10)), seed=1), folder / "maps.onnx")
+    return prepare(open_pack(compile_onnx(folder / "maps.onnx", folder / "maps")), TwoThreads())

@@ -182,7 +182,7 @@ def _check_folded(result: Path, path: Path, block: int) -> dict[str, Array]:
     trim_heap()
     _check_shapes(model, placed, path)
     every = (FillChannels, AsConvolutions, TransposedAsConvolutions)
-    passes = every if block > 1 else (AsConvolutions,)
+    passes = every if block > 1 else every[1:]
     changed = [each(model, placed, block).run() for each in passes]
     changed.append(LeaveTypesToZeroPoints(model).run())
     if any(changed):

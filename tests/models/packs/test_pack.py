@@ -183,7 +183,7 @@ def test_nonsensical_format_versions_are_refused(version: object, pack_folder: P
         open_pack(pack_folder)
 
 
-@pytest.mark.parametrize("change", [{"isa": "riscv64-v"}, {"block": 3}])
+@pytest.mark.parametrize("change", [{"isa": "riscv64-v", "block": 4}, {"block": 3}])
 def test_other_target_is_refused(change: dict[str, Any], pack_folder: Path) -> None:
     path = edit(pack_folder, lambda document: document["target"].update(change))
     with refuses(PackError, path, "target", host_target().isa, "compile the source again"):

@@ -6,9 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from models.compiler import compile_onnx
-from models.default import FOLDER
-from models.packs.pack import Pack, open_pack
+from models.packs.pack import Pack
 from pipeline.fitting.fit import fit
 from pipeline.fitting.row_variants import row_variants
 from pipeline.fitting.wanted import LEAST, Wanted
@@ -18,17 +16,13 @@ from pipeline.planning.rows import ways
 from pipeline.program.program import Program
 from pipeline.program.steps import row_network
 from pipeline.schedule.architectures import ARCHITECTURES
+from tests.pipeline.small import maps_program
 
 AUTO = ARCHITECTURES["auto"]
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return compile_onnx(FOLDER / "cifar10.onnx", tmp_path_factory.mktemp("repository") / "cifar10")
-
-
-def test_nothing_of_a_model_is_left_when_its_plan_goes(folder: Path) -> None:
-    program = Program.as_compiled(open_pack(folder))
+def test_nothing_of_a_model_is_left_when_its_plan_goes(tmp_path: Path) -> None:
+    program = maps_program(tmp_path)
     least = fit(program, AUTO, LEAST).plan.total_bytes
     plan = fit(program, AUTO, Wanted(total_bytes=least)).plan
     assert plan.choice.regions
@@ -44,9 +38,9 @@ def test_nothing_of_a_model_is_left_when_its_plan_goes(folder: Path) -> None:
 
 @pytest.mark.parametrize("at_once", [1, 5, 10_000])
 def test_limits_may_be_tried_in_any_number_at_once(
-    folder: Path, at_once: int, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    program = Program.as_compiled(open_pack(folder))
+    program = maps_program(tmp_path)
     usual = row_variants(program, AUTO, None)
     program.let_go()
     monkeypatch.setattr(ways, "_LIMITS_AT_ONCE", at_once)

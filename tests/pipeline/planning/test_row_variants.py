@@ -26,6 +26,7 @@ from pipeline.planning.rows.walk import THOROUGH
 from pipeline.planning.thumb import smallest_plan
 from pipeline.program.cuts import Rows
 from pipeline.program.lives import taken_by_rows
+from pipeline.program.prepare import prepare
 from pipeline.program.program import Program
 from pipeline.program.steps import STEP_BYTES
 from pipeline.program.stopping import PlanningStoppedError, stopping_when, telling
@@ -33,15 +34,14 @@ from pipeline.schedule.architectures import ARCHITECTURES
 from tests.models.nets import written
 from tests.pipeline.made_profiles import always, profile
 from tests.pipeline.program.promises import check_sketches
+from tests.pipeline.small import TwoThreads, maps_program
 
 AUTO = ARCHITECTURES["auto"]
 
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Program:
-    """Of a network whose first maps take more than its largest weights."""
-    folder = tmp_path_factory.mktemp("repository") / "cifar10"
-    return Program.as_compiled(open_pack(compile_onnx(FOLDER / "cifar10.onnx", folder)))
+    return maps_program(tmp_path_factory.mktemp("repository"))
 
 
 def test_sketches_have_the_memory_of_the_regions(program: Program) -> None:
@@ -77,9 +77,8 @@ def test_few_rows_at_a_time_are_said_to_cost_more_than_many(program: Program) ->
     assert taken == sorted(set(taken), reverse=True)
 
 
-def test_the_smallest_plan_has_a_cost_and_a_quicker_one_takes_more_memory(
-    program: Program,
-) -> None:
+def test_the_smallest_plan_has_a_cost_and_a_quicker_one_takes_more_memory(tmp_path: Path) -> None:
+    program = Program.as_compiled(open_pack(compile_onnx(FOLDER / "cifar10.onnx", tmp_path / "m")))
     least = fit(program, AUTO, LEAST).plan
     costs = costs_of_least(program, least)
     assert costs[0].total_bytes == least.total_bytes
@@ -143,7 +142,7 @@ def test_scratch_counts_among_activations(tmp_path: Path) -> None:
     source = written(
         filled(patchnet(64, budget=24 << 10, classes=4, **options)), tmp_path / "p.onnx"
     )
-    found = Program.as_compiled(open_pack(compile_onnx(source, tmp_path / "p")))
+    found = prepare(open_pack(compile_onnx(source, tmp_path / "p")), TwoThreads())
     scratch = max(piece.scratch_bytes for piece in found.pieces)
     with pytest.raises(PlanError) as caught:
         fit(found, AUTO, Wanted(arena_bytes=1))
@@ -171,9 +170,11 @@ def named_bytes(fault: PlanError) -> int:
 
 def test_an_image_whose_patches_are_read_by_rows_takes_no_memory(tmp_path: Path) -> None:
     made = compile_onnx(written(patches(), tmp_path / "patches.onnx"), tmp_path / "patches")
-    found = Program.as_compiled(open_pack(made))
+    found = prepare(open_pack(made), TwoThreads())
     (image,) = found.inputs
-    plans = [fit(found, AUTO, wanted).plan for wanted in (Wanted(), Wanted(arena_bytes=190_000))]
+    whole = fit(found, AUTO, Wanted()).plan
+    room = Wanted(arena_bytes=190_000 + whole.scratch_bytes)
+    plans = [whole, fit(found, AUTO, room).plan]
     assert [image.value in taken_by_rows(found, plan.steps) for plan in plans] == [False, True]
     assert plans[1].arena_bytes < image.n_bytes < plans[0].arena_bytes
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from models.packs.target import host_target
 from tests.pipeline.applications.drawn import EXAMPLE
 from tests.server.support import BAD, Cli, Packs
 
@@ -39,7 +40,10 @@ def test_packs_have_plans_of_ours(cli: Cli, packs: Packs, tmp_path: Path) -> Non
     plans = ours["plans"].values()
     assert ours["arena_bytes"] == max(plan["arena_bytes"] for plan in plans)
     assert ours["weight_bytes"] == sum(plan["weight_bytes"] for plan in plans)
-    assert streaming["memory_bytes"] <= ours["memory_bytes"] < rows["naive"]["memory_bytes"]
+    assert streaming["memory_bytes"] <= ours["memory_bytes"]
+    # What plain convolutions unroll takes more than so small a network saves.
+    plain = host_target().block == 1
+    assert plain or ours["memory_bytes"] < rows["naive"]["memory_bytes"]
     file.write_text('together = [["tiny", "pair"]]\n' + file.read_text())
     (row,) = (
         row for row in cli("app", file, *QUICK, "--json").document["ways"] if row["way"] == "ours"

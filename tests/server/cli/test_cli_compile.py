@@ -10,6 +10,7 @@ import pytest
 from onnx import numpy_helper
 
 from models.packs.pack import open_pack
+from models.packs.target import host_target
 from tests.models.nets import gemm, parsed, written
 from tests.server.cli.test_cli_darknet import DETECTOR
 from tests.server.support import BAD, Cli
@@ -68,6 +69,7 @@ def test_one_number_is_enough_for_inspect_run_and_plan(cli: Cli, tmp_path: Path)
         assert planned["total_bytes"] == ran["total_bytes"] - ran["request_bytes"]
 
 
+@pytest.mark.skipif(host_target().block == 1, reason="no blocked layout here: batches have chunks")
 def test_a_batch_that_keeps_layers_whole_is_a_warning(cli: Cli, tmp_path: Path) -> None:
     source = written(layer("n"), tmp_path / "m.onnx")
     one = cli("compile", source, "-o", tmp_path / "one", "--json")
@@ -81,7 +83,8 @@ def test_a_batch_that_keeps_layers_whole_is_a_warning(cli: Cli, tmp_path: Path) 
     again.refuses(BAD, "--batch 3 changes nothing", "'x' by --shape")
 
 
-@pytest.mark.parametrize(("batch", "advised"), [(1, True), (2, False)])
+# Outside of the blocked layout batches have chunks, too.
+@pytest.mark.parametrize(("batch", "advised"), [(1, True), (2, host_target().block == 1)])
 def test_a_smaller_chunk_is_advised_where_it_helps(
     batch: int, advised: bool, cli: Cli, tmp_path: Path
 ) -> None:

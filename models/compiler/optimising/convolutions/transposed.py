@@ -48,7 +48,7 @@ class _Axis:
 
 
 class TransposedAsConvolutions(Rewriter):
-    """Makes convolutions of those that a kernel for channels in blocks of ``block`` can compute."""
+    """Makes convolutions of those that a kernel computes whose channels lie in blocks of ``block``."""
 
     def __init__(self, model: onnx.ModelProto, values: Mapping[str, Array], block: int) -> None:
         super().__init__(model, values)
@@ -68,8 +68,8 @@ class TransposedAsConvolutions(Rewriter):
             return None
         windows, channels = found.windows, found.x.shape[1]
         plain = found.groups == 1 and set(windows.dilations) == {1} and len(windows.axes) == 2
-        blocked = channels < self._block or channels % _CHANNELS == 0
-        if not plain or not blocked or len(set(windows.strides)) != 1:
+        computed = self._block == 1 or channels < self._block or channels % _CHANNELS == 0
+        if not plain or not computed or len(set(windows.strides)) != 1:
             return None
         rows, columns = map(_axis, windows.axes, windows.result, windows.size)
         if rows is None or columns is None:

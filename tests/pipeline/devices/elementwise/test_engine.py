@@ -60,7 +60,7 @@ _NODES = """
     k = Softsign(j)
     softsign = Neg(k)
     l = Conv(softsign, wd)
-    larger = Max(l, softsign)
+    larger = Max(l, celu)
     smaller = Min(half, larger)
     y = Conv(smaller, we)
 """
@@ -126,7 +126,7 @@ def test_chains_have_programs(pack: Pack) -> None:
     assert {*chain.from_iterable(kinds(pack, pack.manifest.pieces))} >= _KINDS
     if host_target().block > 1:
         on_rows = kinds(pack, pack.manifest.row_operators)
-        assert {*chain.from_iterable(on_rows)} >= _KINDS
+        assert {*chain.from_iterable(on_rows)} >= _KINDS - {"softsign"}  # an uneven one
         assert [] in on_rows
 
 
@@ -136,11 +136,16 @@ def test_the_answer_is_that_of_onnx_runtime(pack: Pack, pool: ReadPool) -> None:
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6 * np.abs(expected).max())
 
 
+def exact_regions(pack: Pack, rows: int) -> tuple[Region, ...]:
+    """Return the largest regions, where rows have the bits of the whole."""
+    network = row_network(Program.as_compiled(pack))
+    return largest_regions(network, Rows(rows)) if host_target().block > 1 else ()
+
+
 def test_rows_and_threads_change_no_bit(pack: Pack, pool: ReadPool) -> None:
     expected = answer(pack, pool).tobytes()
-    network = row_network(Program.as_compiled(pack))
     for rows, threads in ((1, 1), (3, None), (8, 2)):
-        regions = largest_regions(network, Rows(rows)) if host_target().block > 1 else ()
+        regions = exact_regions(pack, rows)
         assert answer(pack, pool, regions, threads).tobytes() == expected
 
 
@@ -157,7 +162,7 @@ def test_threads_of_onnx_runtime_change_no_bit(
 
     monkeypatch.setattr("pipeline.devices.cpu.pool_is_shared", lambda: True)
     monkeypatch.setattr(CpuDevice, "_bind_chain", counted)
-    for regions in ((), largest_regions(row_network(Program.as_compiled(pack)), Rows(8))):
+    for regions in ((), exact_regions(pack, 8)):
         assert answer(pack, pool, regions, 2).tobytes() == expected
     assert chains
 
