@@ -36,8 +36,8 @@ from pipeline.schedule.trace import TraceEvent
 
 PRE = Configuration("pre", ARCHITECTURES["pre"])
 
-#: Receives a configuration's plan and the events of one sweep.
-TraceSink = Callable[[Planned, list[TraceEvent]], None]
+#: Receives a configuration's plan and the events of each of its sweeps that were traced.
+TraceSink = Callable[[Planned, list[list[TraceEvent]]], None]
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,7 @@ class Options:
 
     ``ring_bytes``: of architectures that nothing tunes. ``profile``: tuned ones are planned on it.
     ``device``: what computes; None: the CPU, one thread a core. ``disk``: what weights are read from.
+    ``traced``: so many more sweeps of each, for who wants their traces.
     """
 
     iterations: int = 20
@@ -55,6 +56,7 @@ class Options:
     peers: Sequence[str] = PEERS
     profile: Profile | None = None
     disk: Disk = REAL_DISK
+    traced: int = 1
 
 
 def bench_pipeline(
@@ -68,8 +70,8 @@ def bench_pipeline(
 ) -> dict[str, Any]:
     """Measure each configuration and the resident peers, taking turns; ``pre`` is always among them.
 
-    Energy is measured by ``meter``, by default whatever this machine has. ``trace`` receives one more
-    sweep of each configuration. Returns the keys of ``bench pipeline --json``.
+    Energy is measured by ``meter``, by default whatever this machine has. ``trace`` receives more
+    sweeps of each configuration. Returns the keys of ``bench pipeline --json``.
 
     Raises:
         PlanError, ProfileError: a configuration cannot be planned. SourceError: see ``find_source``.
@@ -93,7 +95,7 @@ def bench_pipeline(
         contenders: list[Contender] = [*ours, *peers]
         samples = take_turns(contenders, options.iterations, meter, progress)
         if trace is not None:
-            _trace(ours, inputs, trace)
+            _trace(ours, inputs, trace, options.traced)
     return {
         "model": program.name,
         "resolution": resolution(program.pack.manifest),
@@ -175,10 +177,15 @@ def _peers(
         yield found
 
 
-def _trace(contenders: Sequence[Streamed], inputs: Arrays, trace: TraceSink) -> None:
+def _trace(contenders: Sequence[Streamed], inputs: Arrays, trace: TraceSink, count: int) -> None:
+    """Trace ``count`` sweeps of each of ``contenders``, taking turns."""
+    sweeps: dict[str, list[list[TraceEvent]]] = {each.name: [] for each in contenders}
+    for _ in range(count):
+        for each in contenders:
+            events: list[TraceEvent] = []
+            each.engine.run(inputs, record=events.append)
+            each.settle()
+            sweeps[each.name].append(events)
     for each in contenders:
-        events: list[TraceEvent] = []
-        each.engine.run(inputs, record=events.append)
-        each.settle()
         assert each.planned is not None
-        trace(each.planned, events)
+        trace(each.planned, sweeps[each.name])

@@ -41,11 +41,12 @@ class Level:
 
     @cached_property
     def first_pieces(self) -> list[int]:
-        """The program's piece with which each step begins; of a region's phases that of the region."""
-        return list(_first_pieces(self.program, self.plan.steps))
+        """The program's piece with which each step begins."""
+        return list(first_pieces(self.program, self.plan.steps))
 
 
-def _first_pieces(program: Program, steps: Sequence[Step]) -> Iterator[int]:
+def first_pieces(program: Program, steps: Sequence[Step]) -> Iterator[int]:
+    """Yield the program's piece with which each step begins; of a region's phases that of the region."""
     first, inside = program.own.start, None
     for step in steps:
         region = step.region if isinstance(step, Phase) else None

@@ -1,7 +1,7 @@
 """``layerstream bench``: measurements that users can repeat."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,6 +10,8 @@ import typer
 from loader.readers.disk import REAL_DISK, Disk
 from models.packs.pack import Pack, open_pack
 from pipeline.benchmark import Configuration, Options, bench_pipeline
+from pipeline.benchmark.account import Traced, account, predicted_sweep
+from pipeline.benchmark.configuration import Planned
 from pipeline.benchmark.run import resolution as resolution_of
 from pipeline.devices.base import Device
 from pipeline.energy.meter import find_meter
@@ -19,6 +21,7 @@ from pipeline.peers import PEERS
 from pipeline.profiles.profile import Profile
 from pipeline.program.prepare import prepare
 from pipeline.program.program import Program
+from pipeline.schedule.trace import TraceEvent
 from server.cli.arguments.architectures import configurations, profile_for
 from server.cli.arguments.options import Json, Pace, PackPath, Ring, disk_of, open_named, size
 from server.cli.arguments.served import DeviceName, MemoryKind, PrecisionName, Recompile, Threads
@@ -33,6 +36,8 @@ app = typer.Typer(help="Measure on this machine.")
 app.command()(peers)
 
 _USUAL = "5%"
+# Traced sweeps of each whose medians are told.
+_EXPLAINED = 7
 Iterations = Annotated[int, typer.Option(min=1, help="Runs of each, taking turns.")]
 Peers = Annotated[
     bool, typer.Option("--peers/--no-peers", help="Measure what users would run instead.")
@@ -78,8 +83,15 @@ def pipeline(
     with_peers: Peers = True,
     plot: Plot = None,
     trace: Annotated[
-        Path | None, typer.Option(help="Write one sweep of each for Perfetto: F.json.")
+        Path | None,
+        typer.Option(help="Write one sweep of each for Perfetto, and what was predicted: F.json."),
     ] = None,
+    explain: Annotated[
+        bool,
+        typer.Option(
+            "--explain", help="Say where the time goes: regions, layers, waits for weights."
+        ),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Compare architectures with each other, with ONNX Runtime and with OpenVINO holding all weights."""
@@ -99,8 +111,19 @@ def pipeline(
     profile = _profile(opened, chosen, device, warn, disk)
     program = prepare(opened, device)
     wanted = PEERS if with_peers else ()
-    options = Options(iterations, ring_bytes, device, source, wanted, profile, disk)
-    result = {**_measure(program, chosen, options, trace), "budget_bytes": total}
+    if explain and profile is None:
+        raise typer.BadParameter(
+            f"--explain compares with a profile: run `layerstream profile {pack}`"
+        )
+    traced = _EXPLAINED if explain else int(trace is not None)
+    options = Options(iterations, ring_bytes, device, source, wanted, profile, disk, traced)
+    result, sweeps = _measure(program, chosen, options)
+    result["budget_bytes"] = total
+    if trace is not None:
+        write_text(trace, _document(program, sweeps, profile))
+    if explain:
+        assert profile is not None
+        result["accounts"] = _accounts(program, sweeps, profile)
     if plot is not None:
         plot_pipeline(result, plot)
     if as_json:
@@ -139,8 +162,8 @@ def resolutions(
             chosen = configurations(architectures, weights or _USUAL, opened.manifest)
             # No word of what is missing: the pack was made just now, and goes again.
             profile = _profile(opened, chosen, device, lambda line: None)
-            options = Options(iterations, None, device, source, wanted, profile)
-            runs.append(_measure(prepare(opened, device), chosen, options, None))
+            options = Options(iterations, None, device, source, wanted, profile, traced=0)
+            runs.append(_measure(prepare(opened, device), chosen, options)[0])
     result = {"model": name, "machine": runs[0]["machine"], "runs": runs}
     if plot is not None:
         plot_resolutions(result, plot)
@@ -151,9 +174,14 @@ def resolutions(
 
 
 def _measure(
-    program: Program, chosen: list[Configuration], options: Options, trace: Path | None
-) -> dict[str, Any]:
-    sweeps: dict[str, Any] = {}
+    program: Program, chosen: list[Configuration], options: Options
+) -> tuple[dict[str, Any], dict[str, Traced]]:
+    """Return what was measured, and the sweeps of each configuration that were traced."""
+    sweeps: dict[str, Traced] = {}
+
+    def keep(planned: Planned, traces: list[list[TraceEvent]]) -> None:
+        sweeps[planned.configuration.label] = Traced(planned.plan, traces)
+
     with bar(f"measuring {program.name}") as shown:
         result = bench_pipeline(
             program,
@@ -161,15 +189,31 @@ def _measure(
             options,
             progress=lambda done: shown.step(done, options.iterations),
             meter=find_meter(),
-            trace=None
-            if trace is None
-            else lambda planned, events: sweeps.update(
-                {planned.configuration.label: (planned.plan, events)}
-            ),
+            trace=keep if options.traced else None,
         )
-    if trace is not None:
-        write_text(trace, json.dumps(trace_document(sweeps, program)) + "\n")
-    return result
+    return result, sweeps
+
+
+def _document(program: Program, sweeps: Mapping[str, Traced], profile: Profile | None) -> str:
+    """Return a sweep of each as Perfetto reads it, and beside it the one that ``profile`` predicts."""
+    shown: dict[str, Any] = {}
+    for label, traced in sweeps.items():
+        shown[label] = traced.plan, traced.sweeps[-1]
+        if profile is not None:
+            shown[f"{label}, predicted"] = traced.plan, predicted_sweep(traced.plan, profile)
+    return json.dumps(trace_document(shown, program)) + "\n"
+
+
+def _accounts(
+    program: Program, sweeps: Mapping[str, Traced], profile: Profile
+) -> dict[str, list[dict[str, Any]]]:
+    """Return the shares of each configuration but ``pre``."""
+    pre = sweeps["pre"]
+    return {
+        label: [share.as_dict() for share in account(program, traced, pre, profile)]
+        for label, traced in sweeps.items()
+        if label != "pre"
+    }
 
 
 def _profile(

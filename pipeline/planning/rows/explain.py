@@ -33,13 +33,13 @@ def _line(program: Program, region: RegionSteps, seconds: float | None) -> str:
     instead = f" instead of {brief(whole)} of whole values" if whole else ""
     cost = "" if seconds is None else f", {1e3 * seconds:.1f} ms"
     return (
-        f"on {_cut(program, held)} at a time in "
+        f"on {region_words(program, held)} at a time in "
         f"{phases} {_plural('phase', phases)}; strips of {brief(region.plan.live_bytes())}{instead}, "
         f"{brief(weights)} of weights {where}{cost}"
     )
 
 
-def _cut(program: Program, region: Region) -> str:
+def region_words(program: Program, region: Region) -> str:
     """Return what a region runs on, of which layers, and how much of it at a time."""
     layers, rows = _layers(program, region.pieces), region.cut.rows
     size = f"{rows} {_plural('row', rows)}"

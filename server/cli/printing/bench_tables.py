@@ -10,6 +10,8 @@ from server.settings.sizes import format_size
 # Tables of at most 80 columns: a terminal's, and those of who reads a pipe in one.
 _DELAYS = ("of all %", "median ms", "p95 ms", "to pre %")
 _CHECKS = ("architecture", "simulated ms", "bound ms", "stall ms", "CPU s", "error", "as pre")
+# Parts of a sweep that are told apart.
+_SHARES = 12
 _SIZES = ("weight_bytes", "equation_bytes", "equation_layer_bytes", "arena_bytes", "read_bytes")
 
 
@@ -32,6 +34,8 @@ def print_pipeline(result: dict[str, Any]) -> None:
     for label, reasons in result["reasons"].items():
         for reason in reasons:
             say(f"{label}: {reason}")
+    for label, shares in result.get("accounts", {}).items():
+        _print_account(label, shares)
     if not result["machine"]["gpu"]:
         say(f"Native kernels for operators on elements: {result['machine']['native_kernels']}")
     say(_energy(result))
@@ -122,6 +126,31 @@ def _checks(row: dict[str, Any]) -> Sequence[str]:
         "-" if row["max_relative_error"] is None else f"{row['max_relative_error']:.0g}",
         "yes" if row["equal_to_pre"] else "no",
     )
+
+
+def _print_account(label: str, shares: Sequence[dict[str, Any]]) -> None:
+    """Print the parts of a sweep that take the most, and that take longer than with all weights."""
+    most = sorted(shares, key=_beyond_pre, reverse=True)[:_SHARES]
+    shown = [share for share in shares if share in most]
+    rest = [share for share in shares if share not in most]
+    sums = [("the rest", rest)] if rest else []
+    lines = [(share["part"], [share]) for share in shown] + sums + [("all", list(shares))]
+    print_table(
+        f"{label}: where a sweep's time goes, ms",
+        ("part", "launches", "measured", "predicted", "in pre", "waited"),
+        ((name, *_sums(several)) for name, several in lines),
+    )
+
+
+def _beyond_pre(share: dict[str, Any]) -> float:
+    """Return how many milliseconds a part takes more than with all weights in memory."""
+    return float(share["kernel_ms"] + share["waited_ms"] - share["pre_ms"])
+
+
+def _sums(shares: Sequence[dict[str, Any]]) -> Iterator[str]:
+    yield str(sum(share["launches"] for share in shares))
+    for key in ("kernel_ms", "predicted_ms", "pre_ms", "waited_ms"):
+        yield number(sum(share[key] for share in shares))
 
 
 def _budget(result: dict[str, Any]) -> Iterator[str]:

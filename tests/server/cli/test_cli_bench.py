@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from models.errors import PackError
+from models.packs.pack import open_pack
 from pipeline.peers import ONNXRUNTIME, OPENVINO
 from server.cli.benching.networks import named
 from tests.server.support import BAD, Cli, Packs, inputs_for
@@ -130,13 +131,31 @@ def test_a_trace_has_a_row_for_each_stage(cli: Cli, tiny: Path, tmp_path: Path) 
     events = json.loads(file.read_text("utf-8"))["traceEvents"]
     rows = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e["name"] == "thread_name"}
     processes = {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"}
-    assert list(processes.values()) == ["pre", "async"]
+    assert list(processes.values()) in (
+        ["pre", "async"],
+        ["pre", "pre, predicted", "async", "async, predicted"],  # where another test left a profile
+    )
     (staged,) = (number for number, name in processes.items() if name == "async")
     stages = {"read 1", "read 2", "copy", "kernel", "stall"}
     assert {name for (process, _), name in rows.items() if process == staged} == stages
     assert all((e["pid"], e["tid"]) in rows and e["dur"] >= 0 for e in events if e["ph"] == "X")
     fills = [e["args"]["bytes"] for e in events if e["ph"] == "C" and e["pid"] == staged]
     assert min(fills) == fills[-1] == 0 < max(fills)
+
+
+def test_a_sweep_is_explained_part_by_part(cli: Cli, tiny: Path, tmp_path: Path) -> None:
+    own = shutil.copytree(tiny, tmp_path / "tiny")
+    arguments = ("bench", "pipeline", own, "--iterations", 1, "--no-peers", "--explain")
+    cli(*arguments, "--architectures", "2s").refuses(BAD, "--explain", "layerstream profile")
+    document = cli(*arguments, "--architectures", "auto", "--json").document
+    shares = document["accounts"]["auto"]
+    assert {*document["accounts"]} == {"auto"}
+    pieces = [piece for share in shares for piece in range(*share["pieces"])]
+    assert pieces == list(range(len(open_pack(own / "1").manifest.pieces)))
+    assert all(share["kernel_ms"] > 0 < share["predicted_ms"] for share in shares)
+    assert all(share["pre_ms"] > 0 for share in shares)
+    text = cli(*arguments, "--architectures", "auto").out
+    assert "where a sweep's time goes" in text
 
 
 @pytest.mark.slow

@@ -1,0 +1,150 @@
+"""Where the time of a sweep goes: each region, each layer, as measured, as predicted, and in ``pre``.
+
+Measured and predicted times are read off traces in the same way: what a step took from when it could begin,
+and for how long it waited for weights before. The time of a launch of several steps is divided among them
+as the profile has it.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from statistics import median
+from typing import Any
+
+from models.packs.records.pieces import Piece
+from pipeline.planning.level import first_pieces
+from pipeline.planning.plan import Plan
+from pipeline.planning.rows.explain import region_words
+from pipeline.profiles.keys import piece_key
+from pipeline.profiles.profile import Profile
+from pipeline.program.program import Program
+from pipeline.schedule.trace import TraceEvent
+from pipeline.timing.simulator import simulate
+from pipeline.timing.traced_durations import services
+
+Trace = Sequence[TraceEvent]
+# Shorter gaps between kernels are the loop's, not the disk's.
+_WAIT_SECONDS = 50e-6
+
+
+@dataclass(frozen=True)
+class Share:
+    """What ``part`` of a network, its finest ``pieces``, took in how many ``launches``; milliseconds.
+
+    ``waited_ms``: for weights. ``predicted_ms``: of kernels. ``pre_ms``: of the same pieces in ``pre``.
+    """
+
+    part: str
+    pieces: range
+    launches: int
+    kernel_ms: float
+    waited_ms: float
+    predicted_ms: float
+    pre_ms: float
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the keys of ``bench pipeline --explain --json``."""
+        return {**asdict(self), "pieces": [self.pieces.start, self.pieces.stop]}
+
+
+@dataclass(frozen=True)
+class Traced:
+    """A plan and the traces of some of its sweeps."""
+
+    plan: Plan
+    sweeps: Sequence[Trace]
+
+
+def predicted_sweep(plan: Plan, profile: Profile) -> Trace:
+    """Return the trace of the sweep that ``profile`` predicts after an idle moment."""
+    return simulate(plan.stages, profile.durations(plan), plan.stages[0].ahead).events
+
+
+def account(program: Program, traced: Traced, pre: Traced, profile: Profile) -> list[Share]:
+    """Return the shares of all parts of ``program``, in order; medians of the sweeps.
+
+    Raises:
+        ProfileError: the profile lacks a kernel.
+    """
+    parts = _parts(program, traced.plan)
+    measured = [_times(program, traced.plan, parts, sweep, profile) for sweep in traced.sweeps]
+    whole = [_times(program, pre.plan, parts, sweep, profile) for sweep in pre.sweeps]
+    predicted = predicted_sweep(traced.plan, profile)
+    expected = _times(program, traced.plan, parts, predicted, profile)
+    return [
+        Share(
+            part=name,
+            pieces=pieces,
+            launches=measured[0][pieces].launches,
+            kernel_ms=1e3 * median(sweep[pieces].kernel for sweep in measured),
+            waited_ms=1e3 * median(sweep[pieces].waited for sweep in measured),
+            predicted_ms=1e3 * expected[pieces].kernel,
+            pre_ms=1e3 * median(sweep[pieces].kernel for sweep in whole),
+        )
+        for pieces, name in parts.items()
+    ]
+
+
+def _parts(program: Program, plan: Plan) -> dict[range, str]:
+    """Return the regions of ``plan`` and the layers outside of them, by their pieces in order."""
+    found = {
+        range(each.first_piece, each.end_piece): region_words(program, each)
+        for each in plan.choice.regions
+    }
+    inside = {piece for pieces in found for piece in pieces}
+    for layer in program.layers:
+        if layer.first_piece < layer.end_piece and layer.first_piece not in inside:
+            found[range(layer.first_piece, layer.end_piece)] = layer.name
+    return {pieces: found[pieces] for pieces in sorted(found, key=lambda item: item.start)}
+
+
+@dataclass
+class _Times:
+    """Seconds of a part in one sweep."""
+
+    kernel: float = 0.0
+    waited: float = 0.0
+    launches: int = 0
+
+
+def _times(
+    program: Program, plan: Plan, parts: Mapping[range, str], events: Trace, profile: Profile
+) -> dict[range, _Times]:
+    """Return what each of ``parts`` took in the sweep of ``plan`` that ``events`` tell of."""
+    of_piece = {piece: pieces for pieces in parts for piece in pieces}
+    found: defaultdict[range, _Times] = defaultdict(_Times)
+    first = list(first_pieces(program, plan.steps))
+    served = services(plan.stages, events, plan.choice.depth)[-1]
+    end, runs = 0.0, {run.start: run for run in plan.runs}
+    number = 0
+    while number < len(plan.steps):
+        run = runs.get(number, range(number, number + 1))
+        began, ended = served[run.start], served[run.stop - 1]
+        if began is not None and ended is not None:
+            part = found[of_piece[first[number]]]
+            part.launches += 1
+            waited = began.start - end
+            part.waited += waited if waited > _WAIT_SECONDS else 0.0
+            for step, seconds in _divided(plan, run, ended.end - began.start, profile):
+                found[of_piece[first[step]]].kernel += seconds
+            end = ended.end
+        number = run.stop
+    return found
+
+
+def _divided(
+    plan: Plan, run: range, seconds: float, profile: Profile
+) -> Iterator[tuple[int, float]]:
+    """Yield what each step of a launch takes of its ``seconds``."""
+    if len(run) == 1:  # a phase, too
+        yield run.start, seconds
+        return
+    steps = {number: plan.steps[number] for number in run}
+    alone = {
+        number: profile.kernel(piece_key(step)).median
+        for number, step in steps.items()
+        if isinstance(step, Piece)
+    }
+    total = sum(alone.values()) or 1.0
+    for number, each in alone.items():
+        yield number, seconds * each / total
