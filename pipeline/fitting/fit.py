@@ -4,9 +4,11 @@ Pure: what is found is kept in memory; who wants it on the disk saves it there. 
 """
 
 from dataclasses import asdict, replace
+from functools import partial
 
 from loader.errors import LoaderError
 from pipeline.fitting.judge import check, judged, with_joined
+from pipeline.fitting.row_variants import estimated_seconds
 from pipeline.fitting.wanted import LEAST, NOTHING, Fitted, Wanted
 from pipeline.fitting.weights import Tried, plan_weights
 from pipeline.fitting.within import Within
@@ -72,9 +74,9 @@ def by_thumb(
 ) -> Fitted:
     """Return a plan within ``wanted.total_bytes`` that is found without a search.
 
-    The whole network streams if that fits, else what is on rows is what ``least``, its smallest plan, has
-    there. Memory that is left keeps weights. ``profile`` judges it, and decides nothing. Where nothing else
-    fits, or the architecture is planned on a profile alone, it is ``least``.
+    The whole network streams, or what is on rows is what ``least``, its smallest plan, has there: whichever
+    is faster by arithmetic. Memory that is left keeps weights. ``profile`` judges it, and decides nothing.
+    Where nothing else fits, or the architecture is planned on a profile alone, it is ``least``.
 
     Raises:
         ProfileError: the profile lacks a kernel.
@@ -89,11 +91,9 @@ def _streaming(
     if architecture.tuned == "search":
         return None
     within = Within(Tried.of(program, of_weights(architecture, program), None), wanted)
-    for choice in (Choice(), least.choice):
-        found = within.streaming(choice)
-        if found is not None:
-            return found.plan
-    return None
+    choices = dict.fromkeys((Choice(), least.choice))
+    plans = [found.plan for choice in choices if (found := within.streaming(choice)) is not None]
+    return min(plans, key=partial(estimated_seconds, program), default=None)
 
 
 def _searched(tried: Tried, wanted: Wanted) -> Fitted:

@@ -178,12 +178,13 @@ def estimated_seconds(program: Program, plan: Plan) -> float:
     Small steps count as they are: each launch, each copy, each read that kernels wait for in a small ring,
     the weights that a row operator goes through again.
     """
-    reads = [READ_SECONDS + group.read_bytes / READ_BYTES_A_SECOND for group in plan.groups]
+    depth = plan.choice.depth  # reads in flight share the disk
+    reads = [READ_SECONDS + depth * group.read_bytes / READ_BYTES_A_SECOND for group in plan.groups]
     times = [tuple(reads[index % len(reads)] for index in range(len(plan.stages[0])))]
     if plan.architecture.copies:
         times.append(tuple(group.length / BYTES_A_SECOND for group in plan.groups))
     times.append(tuple(_step_seconds(program, plan)))
-    durations = Durations(tuple(times), plan.choice.depth)
+    durations = Durations(tuple(times), depth)
     return timeline(plan.stages, durations, plan.stages[0].ahead).delay_seconds
 
 

@@ -10,7 +10,6 @@ from functools import cached_property
 from itertools import chain
 from math import inf
 
-from pipeline.fitting.arithmetic import READ_BYTES_A_SECOND
 from pipeline.fitting.judge import (
     activation_bytes,
     fits_arena,
@@ -20,7 +19,7 @@ from pipeline.fitting.judge import (
     too_late,
     with_joined,
 )
-from pipeline.fitting.row_variants import row_variants
+from pipeline.fitting.row_variants import estimated_seconds, row_variants
 from pipeline.fitting.wanted import Fitted, Wanted
 from pipeline.fitting.weights import Tried, plan_weights
 from pipeline.planning.joining.joined import reserved_bytes
@@ -41,6 +40,8 @@ _PLANNED = 4
 _PROMISE = 0.97
 # A plan that is too large by what its chunks take beside weights is made again with less of them.
 _MOST_TRIES = 8
+# What is faster by less than this by arithmetic may be slower.
+_ROUGHLY = 0.95
 # More than any machine has.
 _UNLIMITED_BYTES = 1 << 62
 
@@ -104,14 +105,22 @@ class Within:
         variants = _spread([item for item in self._variants if self._may_fit(item)])
         for number, variant in enumerate(variants):
             tell("ways to stream", number + 1, len(variants))
-            if best is not None and variant.seconds >= _seconds(best, variant):
+            if best is not None and self._profile and variant.seconds >= self._seconds(best):
                 break  # the following ones compute for even longer
             fitted = self._best(variant, self._room, enough=self._enough(best))
-            if fitted is not None and (
-                best is None or _seconds(fitted, variant) < _seconds(best, variant)
-            ):
+            if fitted is not None and (best is None or self._is_faster(fitted, best)):
                 best = fitted
         return self.least() if best is None else self._explained(best, variants)
+
+    def _is_faster(self, one: Fitted, other: Fitted) -> bool:
+        """Return whether ``one`` is faster; without a profile, so much that rough times tell."""
+        certainly = 1.0 if self._profile else _ROUGHLY
+        return self._seconds(one) < certainly * self._seconds(other)
+
+    def _seconds(self, fitted: Fitted) -> float:
+        """Return the delay of a plan, by the profile or by arithmetic."""
+        known = fitted.predicted_seconds
+        return estimated_seconds(self._program, fitted.plan) if known is None else known
 
     def _explained(self, best: Fitted, variants: Sequence[Variant]) -> Fitted:
         """Return ``best`` with how many variants it is the best of."""
@@ -235,10 +244,3 @@ def _spread(variants: Sequence[Variant]) -> list[Variant]:
         return list(variants)
     last = len(variants) - 1
     return [variants[last * step // (_PLANNED - 1)] for step in range(_PLANNED)]
-
-
-def _seconds(fitted: Fitted, variant: Variant) -> float:
-    """Return the delay of a plan, as far as anybody knows."""
-    if fitted.predicted_seconds is not None:
-        return fitted.predicted_seconds
-    return max(variant.seconds, fitted.plan.read_bytes / READ_BYTES_A_SECOND)
