@@ -13,6 +13,7 @@ from models.packs.checks import check_manifest
 from models.packs.checksum import checksum
 from models.packs.manifest import FORMAT_VERSION, Manifest, read_manifest, without_checksum
 from models.packs.target import Target, host_target
+from models.runtime.heap import no_collections
 
 GRAPH = "model.onnx"
 FILES = (GRAPH, "pieces.bin", "weights.bin")
@@ -73,6 +74,7 @@ def find_pack(path: Path) -> Path:
     return found[-1]
 
 
+@no_collections()
 def open_pack(path: Path, target: Target | None = None, recompile: bool = False) -> Pack:
     """Open and check the pack in ``path`` (NAME/VERSION, or NAME for its latest version), to run it.
 
@@ -95,6 +97,7 @@ def open_pack(path: Path, target: Target | None = None, recompile: bool = False)
     return _opened(folder, manifest)
 
 
+@no_collections()
 def read_pack(path: Path) -> Pack:
     """Open and check a pack of any target as ``open_pack`` does, to look at it.
 

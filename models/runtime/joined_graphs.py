@@ -9,7 +9,9 @@ when the graph was loaded (a conversion, the body of a function) or tells sizes.
 only if all of its operators are kernels of ONNX Runtime as they stand.
 """
 
+import functools
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from models.runtime.onnx_fields import (
     GraphField,
@@ -19,7 +21,7 @@ from models.runtime.onnx_fields import (
     TensorField,
     ValueField,
 )
-from models.runtime.wire import Field, WireError, contents, field, fields
+from models.runtime.wire import Field, WireError, contents, field, fields, head
 
 _READ = frozenset(GraphField)
 
@@ -71,45 +73,71 @@ def join_graphs(graphs: Sequence[bytes]) -> bytes:
     Raises:
         JoinError: they were written for different versions of ONNX. WireError: one is no graph.
     """
-    parts = [
-        _renamed(part, str(position))
-        for position, graph in enumerate(graphs)
-        for part in fields(_body(graph))
-        if part.number != GraphField.NAME
-    ]
-    body = field(GraphField.NAME, "joined") + b"".join(parts)
-    return _header(graphs) + field(ModelField.GRAPH, body)
+    prefixes = [str(position).encode() for position in range(len(graphs))]
+    parts = [_part(graph, len(prefix)) for graph, prefix in zip(graphs, prefixes, strict=True)]
+    nodes = (prefix.join(part.texts) for prefix, part in zip(prefixes, parts, strict=True))
+    body = field(GraphField.NAME, "joined") + b"".join(nodes)
+    return _header(parts) + field(ModelField.GRAPH, body)
 
 
-def _header(graphs: Iterable[bytes]) -> bytes:
-    """Return what stands in all of ``graphs`` beside their nodes: versions."""
-    versions: dict[bytes, bytes] = {}
-    newest = 0
-    for part in (part for graph in graphs for part in fields(graph)):
+class _Part(NamedTuple):
+    """A piece as one of several: the versions it was written for, by domain, and what is in its graph.
+
+    ``texts``: what stands around the names of values, so that a prefix of them belongs between each two.
+    """
+
+    version: int
+    operators: dict[bytes, bytes]
+    texts: tuple[bytes, ...]
+
+
+# A network has few graphs, each in many launches: YOLOv4 at 608 px 61, a few kilobytes each, in 899 places.
+@functools.lru_cache(maxsize=128)
+def _part(graph: bytes, length: int) -> _Part:
+    """Return ``graph`` with room for a prefix of ``length`` bytes before the name of each value."""
+    version, operators = 0, {}
+    for part in fields(graph):
         if part.number == ModelField.IR_VERSION:
-            newest = max(newest, part.value)
+            version = part.value
         elif part.number == ModelField.OPSET_IMPORT:
-            domain = b"".join(contents(part.data, OpsetField.DOMAIN))
-            if versions.setdefault(domain, part.whole) != part.whole:
-                raise JoinError("pieces of different versions of ONNX")
-    return b"".join((field(ModelField.IR_VERSION, newest), *versions.values()))
+            operators[b"".join(contents(part.data, OpsetField.DOMAIN))] = part.whole
+    texts = [b""]
+    for part in fields(_body(graph)):
+        if part.number != GraphField.NAME:
+            first, *others = _around_names(part, length)
+            texts[-1] += first
+            texts += others
+    return _Part(version, operators, tuple(texts))
 
 
-def _renamed(part: Field, prefix: str) -> bytes:
-    """Return a part of a graph whose values have ``prefix`` before their names."""
+def _around_names(part: Field, length: int) -> list[bytes]:
+    """Return what stands around the names in a part of a graph, each of which is ``length`` longer."""
     names: tuple[int, ...]
     if part.number == GraphField.NODE:
         names = (NodeField.INPUT, NodeField.OUTPUT)
     else:
         names = (TensorField.NAME,) if part.number == GraphField.INITIALIZER else (ValueField.NAME,)
-    kept = (
-        field(item.number, prefix.encode() + item.data)
-        if item.number in names and item.data  # an input that is left out has no name
-        else item.whole
-        for item in fields(part.data)
-        if part.number != GraphField.NODE or item.number != NodeField.NAME
-    )
-    return field(part.number, b"".join(kept))
+    texts = [b""]
+    for item in fields(part.data):
+        if item.number in names and item.data:  # an input that is left out has no name
+            texts[-1] += head(item.number, length + len(item.data))
+            texts.append(item.data)
+        elif part.number != GraphField.NODE or item.number != NodeField.NAME:
+            texts[-1] += item.whole
+    n_bytes = sum(map(len, texts)) + length * (len(texts) - 1)
+    return [head(part.number, n_bytes) + texts[0], *texts[1:]]
+
+
+def _header(parts: Iterable[_Part]) -> bytes:
+    """Return what stands in all of ``parts`` beside their nodes: versions."""
+    versions: dict[bytes, bytes] = {}
+    newest = 0
+    for part in parts:
+        newest = max(newest, part.version)
+        for domain, version in part.operators.items():
+            if versions.setdefault(domain, version) != version:
+                raise JoinError("pieces of different versions of ONNX")
+    return b"".join((field(ModelField.IR_VERSION, newest), *versions.values()))
 
 
 def _is_kernel(node: bytes) -> bool:

@@ -51,6 +51,8 @@ def claim_process() -> None:
     Call it before anything else here.
     """
     _Process.claimed = True
+    # It would look for plugins of its own through all that is installed, before the first answer.
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     bound_heap()
 
 

@@ -102,7 +102,12 @@ def field(number: int, content: int | str | bytes) -> bytes:
     if isinstance(content, int):
         return varint(number << 3 | _VARINT) + varint(content)
     data = content.encode() if isinstance(content, str) else content
-    return varint(number << 3 | _BYTES) + varint(len(data)) + data
+    return head(number, len(data)) + data
+
+
+def head(number: int, length: int) -> bytes:
+    """Return what stands before a text or message of ``length`` bytes in field ``number``."""
+    return varint(number << 3 | _BYTES) + varint(length)
 
 
 def packed(number: int, values: Iterable[int]) -> bytes:

@@ -25,7 +25,12 @@ from pipeline.devices.base import DeviceError, Kernel, KernelError, Launch, OwnK
 from pipeline.devices.cells import Cell
 from pipeline.devices.elementwise.library import Library, find_library
 from pipeline.devices.elementwise.one_pass import OnePass
-from pipeline.devices.elementwise.operator_node import holds_chain, why_not_shared
+from pipeline.devices.elementwise.operator_node import (
+    Shape,
+    chain_model,
+    holds_chain,
+    why_not_shared,
+)
 from pipeline.devices.elementwise.programs import NativeProgram, native_program
 from pipeline.devices.host import HostDevice
 from pipeline.devices.integers.quantised import QuantisedLayers
@@ -141,6 +146,7 @@ class LibraryKernels(OwnKernels):
         self._native = None if quantised is None else quantised.of_model()
         self._jobs = None if one_pass is None else one_pass.of_model()
         self._programs: dict[ElementProgram, NativeProgram | None] = {}
+        self._nodes: dict[tuple[ElementProgram, tuple[Shape, ...]], bytes | None] = {}
 
     def quantised(
         self,
@@ -162,9 +168,12 @@ class LibraryKernels(OwnKernels):
 
     def chain_node(self, program: ElementProgram, arrays: Sequence[Any]) -> bytes | None:
         native = self._program(program)
-        if self._one_pass is None or native is None:
+        if self._one_pass is None or native is None or not self._one_pass.fits(native, arrays):
             return None
-        return self._one_pass.as_node(native, arrays)
+        key = program, tuple(array.shape for array in arrays)
+        if key not in self._nodes:
+            self._nodes[key] = chain_model(native, key[1])
+        return self._nodes[key]
 
     def _program(self, program: ElementProgram) -> NativeProgram | None:
         if program not in self._programs:

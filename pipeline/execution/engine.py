@@ -5,7 +5,6 @@ the plan names, and no other, belongs to the engine from ``open`` to ``close``. 
 call ``run``.
 """
 
-import gc
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -17,7 +16,7 @@ from numpy.typing import NDArray
 from loader.cores import pinned
 from loader.pool.pool import ReadPool
 from loader.readers.reader import Reader
-from models.runtime.heap import heap_bytes
+from models.runtime.heap import heap_bytes, no_collections
 from pipeline.devices.base import Device, DeviceLostError
 from pipeline.execution.binding import bind_steps
 from pipeline.execution.carrier import Carrier
@@ -94,12 +93,13 @@ class Engine:
         except DrainError as exc:
             self._broken = exc
             raise
-        gc.collect()
-        before = heap_bytes() or 0
         carrier = self._carrier
-        kernels = bind_steps(
-            self.program, self.plan, self._device, self._memory, lambda: carrier.running
-        )
+        with no_collections():  # of garbage that was there before: it is not of the sessions
+            before = heap_bytes() or 0
+            kernels = bind_steps(
+                self.program, self.plan, self._device, self._memory, lambda: carrier.running
+            )
+            self._session_bytes = max((heap_bytes() or 0) - before, 0)
         starts = (self._reads.start_read, self._reads.start_copy)
         carrier.sweeper = Sweeper(
             self.plan.stages,
@@ -108,7 +108,6 @@ class Engine:
             self._reads.hurry,
             self._device.finish if self._device.asynchronous else None,
         )
-        self._session_bytes = max((heap_bytes() or 0) - before, 0)
         self._is_open = True
 
     def run(

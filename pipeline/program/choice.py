@@ -5,9 +5,9 @@ Fine pieces stream through little memory, coarse ones are faster; outputs are th
 
 import itertools
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Self
+from functools import cached_property
 
 from models.packs.joining import Run, join, runs
 from models.packs.records.pieces import Alternative, Joined, Piece
@@ -50,34 +50,28 @@ def choose_pieces(
     return tuple(pieces)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Way:
-    """``pieces`` of the program as those ``joined``, the largest of which has ``n_bytes`` of weights."""
+    """Some of the ``finest`` pieces as ``alternative`` joins them; ``n_bytes``: of weights, the largest."""
 
-    pieces: range
-    joined: tuple[Piece, ...]
+    finest: tuple[Piece, ...]
+    alternative: Alternative
     n_bytes: int
 
-    @classmethod
-    def of(cls, program: Program, item: Alternative) -> Self:
-        pieces = range(item.first_piece, item.end_piece)
-        return cls(pieces, tuple(joined_pieces(program, item)), alternative_bytes(program, item))
+    @property
+    def pieces(self) -> range:
+        return range(self.alternative.first_piece, self.alternative.end_piece)
+
+    @cached_property  # plans have few of all that there are
+    def joined(self) -> tuple[Piece, ...]:
+        return tuple(_join(*item) for item in runs(self.finest, self.alternative))
 
 
 def _ways(program: Program) -> list[_Way]:
-    return [_Way.of(program, item) for item in program.alternatives]
-
-
-def every_piece(program: Program) -> Iterator[Piece]:
-    """Yield the finest pieces, then all that they can be joined to."""
-    yield from program.own_pieces
-    for alternative in program.alternatives:
-        yield from joined_pieces(program, alternative)
-
-
-def joined_pieces(program: Program, alternative: Alternative) -> Iterator[Piece]:
-    """Yield the pieces of ``alternative``, one for each of its ``joined``."""
-    return (_join(*item) for item in runs(program.pieces, alternative))
+    return [
+        _Way(program.pieces, item, alternative_bytes(program, item))
+        for item in program.alternatives
+    ]
 
 
 def _join(part: Joined, run: Run) -> Piece:

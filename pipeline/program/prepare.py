@@ -13,8 +13,7 @@ from models.packs.records.pieces import Alternative, Joined, Piece
 from models.packs.records.rows import RowOperator
 from models.packs.unrolling import unrolled_bytes
 from models.runtime.joined_graphs import is_one
-from pipeline.program.choice import every_piece
-from pipeline.program.decided import ChainPiece, NativePiece
+from pipeline.program.decided import ChainJoined, ChainPiece, NativePiece
 from pipeline.program.preparing.chains import ChainAbility, with_chains
 from pipeline.program.preparing.natives import NativeAbility, with_natives
 from pipeline.program.program import Program
@@ -83,21 +82,19 @@ def _with_threads(program: Program, threads: int) -> Program:
 
 def _with_joins(program: Program, joins: Callable[[bytes], bool]) -> Program:
     """Return ``program`` with the graphs that join others: with all of their pieces, or with none."""
-    as_compiled: dict[int, bool] = {}
+    as_compiled = functools.cache(lambda number: joins(program.pack.graphs[number]))
 
-    def can(piece: Piece) -> bool:
-        if isinstance(piece, NativePiece):
-            return False
-        if isinstance(piece, ChainPiece):
-            return piece.chain.node_bytes is not None
-        if piece.graph not in as_compiled:
-            as_compiled[piece.graph] = joins(program.pack.graphs[piece.graph])
-        return as_compiled[piece.graph]
+    def can(item: Piece | Joined) -> bool:
+        if isinstance(item, ChainPiece | ChainJoined):
+            return item.chain.node_bytes is not None
+        return not isinstance(item, NativePiece) and as_compiled(item.graph)
 
+    items: list[Piece | Joined] = [*program.pieces]
+    items += (each for alternative in program.alternatives for each in alternative.joined)
     found: dict[int, bool] = {}
-    for piece in every_piece(program):
-        found[piece.graph] = found.get(piece.graph, True) and can(piece)
-    joining = frozenset(number for number, joined in found.items() if joined)
+    for item in items:
+        found[item.graph] = found.get(item.graph, True) and can(item)
+    joining = frozenset(number for number, each in found.items() if each)
     one_kernel = frozenset(number for number in joining if is_one(program.pack.graphs[number]))
     return replace(program, joins=joining, one_kernel=one_kernel)
 

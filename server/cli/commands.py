@@ -3,6 +3,7 @@
 A server holds what it imported as long as it runs, and a shell that completes a name makes its user wait.
 """
 
+import gc
 from importlib import import_module
 from typing import Annotated, Any, NamedTuple
 
@@ -10,6 +11,7 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
+from models.runtime.heap import no_collections
 from server.cli.printing.versions import versions
 
 
@@ -106,7 +108,9 @@ class _Program(TyperGroup):
 def loaded(name: str) -> Any:
     """Import the command or group ``name`` and return it as Typer runs it."""
     _, module, function = COMMANDS[name]
-    imported = import_module(f"server.cli.{module}")
+    with no_collections():
+        imported = import_module(f"server.cli.{module}")
+        gc.freeze()  # libraries and schemas stay
     if not function:
         return get_command(imported.app)
     app = typer.Typer(add_completion=False)

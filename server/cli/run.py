@@ -2,7 +2,7 @@
 
 import math
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 import typer
@@ -10,7 +10,8 @@ import typer
 from models.detection.boxes import Limits
 from models.packs.manifest import Manifest
 from models.packs.pack import open_pack
-from pipeline.energy.meter import find_meter
+from pipeline.energy.meter import EnergyMeter, find_meter
+from pipeline.execution.engine import Engine
 from pipeline.execution.given import Arrays, Tensors
 from pipeline.execution.opened import opened as opened_engine
 from pipeline.fitting.fit import fit
@@ -42,11 +43,13 @@ from server.cli.running.answers import (
     save_drawing,
 )
 from server.cli.running.files import check_output, open_picture, read_inputs, save_outputs
-from server.cli.running.repeats import repeated
 from server.memory.budget import Budget
 from server.memory.candidates import Candidate, share_budget
 from server.memory.request_needs import tensor_bytes
 from server.repository.planning.pack_profiles import prepared
+
+if TYPE_CHECKING:
+    from server.cli.running.repeats import Repeats
 
 
 def run(
@@ -144,7 +147,7 @@ def run(
     with opened_engine(program, plan, device, verify=verify == "always") as engine:
         with meter.measure() as energy:
             found, statistics = engine.answer(inputs, taken)
-        repeats = repeated(engine, plan, inputs, repeat, meter) if repeat else None
+        repeats = _repeated(engine, plan, inputs, repeat, meter)
     if output is not None:
         save_outputs(output, found.tensors)
     if draw is not None and picture is not None:
@@ -177,6 +180,16 @@ def _plan(candidate: Candidate, total: int | None, held: int) -> Plan:
     budget = Budget(total)
     budget.set_aside(held, ())
     return share_budget([candidate], budget).plans()[0].plan
+
+
+def _repeated(
+    engine: Engine, plan: Plan, inputs: Tensors, runs: int, meter: EnergyMeter
+) -> "Repeats | None":
+    if not runs:  # a first answer does not wait for what only measures
+        return None
+    from server.cli.running.repeats import repeated
+
+    return repeated(engine, plan, inputs, runs, meter)
 
 
 def _held_bytes(manifest: Manifest, inputs: Tensors, with_outputs: bool, repeats: bool) -> int:

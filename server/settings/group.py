@@ -3,12 +3,14 @@
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
-from pydantic import BeforeValidator, Field
-from pydantic_settings import BaseSettings, NoDecode
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 
-class Group(BaseSettings):
+class Group(BaseModel):
     """Settings that belong together; ``title``: over them in ``serve --help`` and in the table."""
+
+    # Commands that have some of these options look at their words, and make none of them.
+    model_config = ConfigDict(defer_build=True, validate_default=True)
 
     title: ClassVar[str]
 
@@ -42,4 +44,4 @@ def _split(value: object) -> object:
 #: A year: what waits for longer waits for ever, and timers end somewhere.
 Seconds = Annotated[float, Field(gt=0, le=366 * 86_400)]
 #: Names separated by commas.
-Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split)]
+Names = Annotated[tuple[str, ...], BeforeValidator(_split)]

@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError, ValidationInfo, field_validator
-from pydantic_settings import SettingsConfigDict
+from pydantic import ConfigDict, ValidationError, ValidationInfo, field_validator
 
 from server.settings.groups.access import AccessSettings
 from server.settings.groups.limits import LimitSettings
@@ -48,7 +47,7 @@ class Settings(
 ):
     """Everything an operator can choose. Sizes take units, times are seconds."""
 
-    model_config = SettingsConfigDict(env_prefix=PREFIX, extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
     @field_validator("*", mode="before")
     @classmethod
@@ -80,7 +79,7 @@ def load_settings(flags: Mapping[str, Any], config: Path | None = None) -> Setti
         raise SettingsError(str(exc)) from exc
     sources = Sources(given, variables(os.environ, Settings.model_fields), file)
     try:
-        return Settings(**sources.beside_variables(_SIZES))
+        return Settings(**sources.values(os.environ, _SIZES))
     except ValidationError as exc:
         raise SettingsError(sources.faults(exc.errors(), Settings.model_fields)) from exc
 

@@ -89,18 +89,15 @@ class Sources:
     variables: Mapping[str, str]
     file: TomlFile | None
 
-    def beside_variables(self, texts: Collection[str]) -> dict[str, Any]:
-        """Return flags, and values of the file that no variable overrides.
+    def values(self, environment: Mapping[str, str], texts: Collection[str]) -> dict[str, Any]:
+        """Return what is given: by flags, else by variables of ``environment``, else by the file.
 
         ``texts``: settings that mean the same as a number of the file as in quotes, or as a flag.
         """
         values = self.file.values if self.file else {}
-        free = {
-            name: _text(value) if name in texts else value
-            for name, value in values.items()
-            if name not in self.variables
-        }
-        return {**free, **self.flags}
+        of_file = {name: _text(value) if name in texts else value for name, value in values.items()}
+        of_variables = {name: environment[variable] for name, variable in self.variables.items()}
+        return {**of_file, **of_variables, **self.flags}
 
     def faults(self, errors: Sequence[ErrorDetails], known: Collection[str]) -> str:
         """Return what is wrong, in one line: the first few faults, each with its place."""

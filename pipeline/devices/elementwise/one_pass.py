@@ -12,7 +12,7 @@ from models.packs.records.programs import ElementProgram
 from pipeline.devices.elementwise.deciding import decided
 from pipeline.devices.elementwise.job_session import Bind, JobSession
 from pipeline.devices.elementwise.library import Library, Placed
-from pipeline.devices.elementwise.operator_node import Shape, chain_model, strides_of
+from pipeline.devices.elementwise.operator_node import Shape, strides_of
 from pipeline.devices.elementwise.programs import WORTH_SHARING, NativeProgram
 from pipeline.program.decided import Chain
 
@@ -71,14 +71,10 @@ class OnePass:
         """Return what runs the long programs of a model; None: threads of the library do."""
         return None if self._bind_model is None else JobSession(self._bind_model)
 
-    def as_node(self, program: NativeProgram, arrays: Sequence[NDArray[Any]]) -> bytes | None:
-        """Return ``program`` on ``arrays``, as ``bind`` takes them, as a model of one node.
-
-        None: ONNX Runtime does not compute it here.
-        """
-        if self._bind_model is None or not program.steps or _placed(program, arrays) is None:
-            return None
-        return chain_model(program, [array.shape for array in arrays])
+    def fits(self, program: NativeProgram, arrays: Sequence[NDArray[Any]]) -> bool:
+        """Return whether ONNX Runtime computes ``program`` as a node; ``arrays`` as of ``bind``."""
+        has_nodes = self._bind_model is not None and bool(program.steps)
+        return has_nodes and _placed(program, arrays) is not None
 
     def close(self) -> None:
         """End the threads that nobody else asks for."""

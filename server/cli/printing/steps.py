@@ -1,15 +1,14 @@
 """How far a command is that takes long, on a terminal's stderr: a line, steps or a bar; nothing in a pipe.
 
-Names in what is shown are no markup, and no character of them steers the terminal.
+Names in what is shown are no markup, and no character of them steers the terminal. Rich is imported when
+something is shown (output.py).
 """
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import cache
 from typing import TYPE_CHECKING
-
-from rich.markup import escape
-from rich.text import Text
 
 from models.errors import printable
 from models.progress import Progress
@@ -19,6 +18,7 @@ from server.cli.printing.output import errors
 if TYPE_CHECKING:
     from rich.progress import Progress as Shown
     from rich.status import Status
+    from rich.text import Text
 
 
 class Working:
@@ -28,23 +28,27 @@ class Working:
         self._status = status
 
     def show(self, what: str) -> None:
-        self._status.update(Text(printable(what)))
+        self._status.update(_text(what))
 
 
 @contextmanager
 def working(what: str) -> Iterator[Working]:
     """Show ``what`` while the block runs."""
-    with errors().status(Text(printable(what))) as status:
+    with errors().status(_text(what)) as status:
         yield Working(status)
 
 
 @contextmanager
 def planning() -> Iterator[None]:
-    """Show how far what is planned while the block runs has come."""
-    with working("planning") as line:
+    """Show how far what is planned while the block runs has come, where that is searched for."""
+    with ExitStack() as shown:
+
+        @cache
+        def line() -> Working:
+            return shown.enter_context(working("planning"))
 
         def heard(step: str, done: int, of: int) -> None:
-            line.show(f"planning: {step}, {done} of {of}")
+            line().show(f"planning: {step}, {done} of {of}")
 
         with telling(heard):
             yield
@@ -69,7 +73,7 @@ class _Steps:
         """Print the step that has ended, if there is one."""
         if self._step and errors().is_terminal:
             seconds = time.monotonic() - self._since
-            errors().print(Text(f"  {printable(self._step):<16} {seconds:6.1f} s", "dim"))
+            errors().print(_text(f"  {self._step:<16} {seconds:6.1f} s", "dim"))
 
 
 @contextmanager
@@ -86,7 +90,7 @@ class Bar:
 
     def __init__(self, shown: "Shown", title: str) -> None:
         self._shown = shown
-        self._title = escape(printable(title))
+        self._title = _escaped(title)
         self._task = shown.add_task(self._title, total=None)
 
     def step(self, done: int, total: int) -> None:
@@ -95,7 +99,7 @@ class Bar:
 
     def doing(self, what: str) -> None:
         """Show what is being done now."""
-        self._shown.update(self._task, description=f"{self._title}: {escape(printable(what))}")
+        self._shown.update(self._task, description=f"{self._title}: {_escaped(what)}")
 
 
 @contextmanager
@@ -106,3 +110,15 @@ def bar(title: str) -> Iterator[Bar]:
     console = errors()
     with Shown(console=console, transient=True, disable=not console.is_terminal) as shown:
         yield Bar(shown, title)
+
+
+def _text(what: str, style: str = "") -> "Text":
+    from rich.text import Text
+
+    return Text(printable(what), style)
+
+
+def _escaped(what: str) -> str:
+    from rich.markup import escape
+
+    return escape(printable(what))

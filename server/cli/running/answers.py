@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 from PIL import Image
@@ -18,9 +18,11 @@ from pipeline.execution.errors import InputError
 from pipeline.execution.given import Arrays, copies
 from pipeline.execution.statistics import SweepStatistics
 from server.cli.printing.output import print_json, print_table, say
-from server.cli.running.repeats import Repeats
 from server.requests.drawing import draw_boxes
 from server.settings.sizes import format_size
+
+if TYPE_CHECKING:
+    from server.cli.running.repeats import Repeats
 
 #: How many are printed where nobody says.
 LABELS, BOXES = 5, 20
@@ -77,7 +79,7 @@ class Result:
     found: Found
     statistics: SweepStatistics
     energy: Energy
-    repeats: Repeats | None = None
+    repeats: "Repeats | None" = None
 
 
 def found_in(pack: Pack, image: Size | None, wish: Wish, outputs: Arrays) -> Found:
@@ -209,7 +211,7 @@ def _print_figures(result: Result) -> None:
         say(f"energy: {energy.source}; {energy.joules:.3f} J")
 
 
-def _repeats_lines(repeats: Repeats) -> Iterator[str]:
+def _repeats_lines(repeats: "Repeats") -> Iterator[str]:
     delay = repeats.delay_ms
     yield (
         f"{repeats.runs} more, warm: median {delay['median']:.1f} ms, from {delay['min']:.1f} to "

@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
-from pydantic_settings import NoDecode
 
 from pipeline.devices.cuda.choices import Kind, Precision
 from pipeline.devices.find import check_name
@@ -38,7 +37,7 @@ class ModelSettings(Group):
     threads: Annotated[int | None, Default("one a core")] = Field(
         None, ge=1, le=MOST_THREADS, description="Compute threads."
     )
-    workers: Annotated[_Workers, NoDecode, Default("1 a model")] = Field(
+    workers: Annotated[_Workers, Default("1 a model")] = Field(
         {},
         description="Partitions of a model that compute at once, for consecutive requests, each on a "
         "core: 2 of all models, resnet50=2 of one. Then kernels of all models have one thread.",

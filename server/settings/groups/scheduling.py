@@ -3,7 +3,6 @@
 from typing import Annotated, ClassVar
 
 from pydantic import Field, ValidationInfo, field_validator
-from pydantic_settings import NoDecode
 
 from server.settings.group import Default, Group, Seconds
 from server.settings.lanes import MOST_LANES, check_lanes, check_preferred
@@ -17,20 +16,20 @@ class SchedulingSettings(Group):
 
     title: ClassVar[str] = "Scheduling"
 
-    deadline: Annotated[dict[str, Seconds], NoDecode, Default("as request_timeout")] = Field(
+    deadline: Annotated[dict[str, Seconds], Default("as request_timeout")] = Field(
         {},
         description="For an answer where the request has no timeout. Requests that would miss the deadline "
         "are rejected immediately.",
     )
-    lanes: Annotated[_Lanes, NoDecode, Default("1 a model")] = Field(
+    lanes: Annotated[_Lanes, Default("1 a model")] = Field(
         {},
         description="Requests answered per pass over the weights of a model (batch size), at most; each "
         "takes an arena of the budget, and there are as many as have room.",
     )
-    preferred_lanes: Annotated[_Lanes, NoDecode, Default("as lanes")] = Field(
+    preferred_lanes: Annotated[_Lanes, Default("as lanes")] = Field(
         {}, description="Requests at which a sweep waits for no more."
     )
-    lane_delay: Annotated[dict[str, Seconds], NoDecode, Default("0 of each model")] = Field(
+    lane_delay: Annotated[dict[str, Seconds], Default("0 of each model")] = Field(
         {}, description="How long a sweep that has room waits for more requests."
     )
 
