@@ -5,6 +5,7 @@ take on 2 MB pages (docs/measurements.md).
 """
 
 import contextlib
+import ctypes
 import mmap
 from typing import Any
 
@@ -15,6 +16,8 @@ from loader.huge_pages import PageReport, report_pages
 
 HUGE_PAGE_BYTES = 2 << 20
 PAGE_BYTES = mmap.PAGESIZE
+# From linux/mman.h, since Linux 5.14: pages are there as if they had been written, and hold what they held.
+_MADV_POPULATE_WRITE = 23
 
 
 class Buffer:
@@ -51,6 +54,17 @@ class Buffer:
     @property
     def address(self) -> int:
         return int(self.bytes.ctypes.data)
+
+    def populate(self, offset: int, length: int) -> None:
+        """Take the pages of [offset, offset + length) from the kernel now, as far as it can.
+
+        Python's lock is not held; what the pages hold stays, whoever writes meanwhile.
+        """
+        start = (self.address + offset) // PAGE_BYTES * PAGE_BYTES
+        end = self.address + min(offset + length, self.n_bytes)
+        with contextlib.suppress(AttributeError, OSError):  # another C library
+            take = ctypes.CDLL(None).madvise
+            take(ctypes.c_void_p(start), ctypes.c_size_t(end - start), _MADV_POPULATE_WRITE)
 
     def pages(self) -> PageReport:
         """Return what the memory lies on: asked of the kernel once, after memory was first touched."""

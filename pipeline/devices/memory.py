@@ -54,6 +54,9 @@ class Memory(ABC):
     def reclaim(self, offset: int, length: int) -> None:  # noqa: B027
         """Take what was lent back: kernels launched from now on may use it."""
 
+    def populate(self, offset: int, length: int) -> None:  # noqa: B027  a device has all of its memory
+        """Take [offset, offset + length) from the system before it is used; what it holds stays."""
+
     def huge_page_bytes(self) -> int:
         """Return how much lies on huge pages."""
         return 0
@@ -78,6 +81,9 @@ class HostMemory(Memory):
 
     def in_place(self, offset: int, dtype: str, shape: tuple[int, ...]) -> NDArray[Any]:
         return self.array(offset, dtype, shape)
+
+    def populate(self, offset: int, length: int) -> None:
+        self._buffer.populate(offset, length)
 
     def huge_page_bytes(self) -> int:
         return self._buffer.pages().huge_bytes if self._buffer.huge_pages else 0

@@ -68,6 +68,7 @@ class Engine:
         self._expected = Expected(program.inputs)
         self._lock = threading.Lock()
         self._is_open = False
+        self._populating: threading.Thread | None = None
         self._memory = EngineMemory(program, plan, device, lease)
         # Last: nobody takes a client back of an engine that could not be made.
         try:
@@ -109,6 +110,13 @@ class Engine:
             self._device.finish if self._device.asynchronous else None,
         )
         self._is_open = True
+
+    def populate(self) -> None:
+        """Take memory from the system on a thread beside what is done next, until ``close``."""
+        self._populating = threading.Thread(
+            target=self._memory.populate, name="populate", daemon=True
+        )
+        self._populating.start()
 
     def run(
         self,
@@ -275,6 +283,9 @@ class Engine:
     def close(self) -> None:
         """Give all memory back and close the reader. Waits for the sweep that runs."""
         with self._lock:
+            self._memory.stop_populating()
+            if self._populating is not None:
+                self._populating.join()
             if self._is_open:
                 self.settle()
             self._is_open = False

@@ -13,6 +13,9 @@ from pipeline.execution.leases import Lease, OwnArena
 from pipeline.planning.plan import Plan
 from pipeline.program.program import Program
 
+# Taken from the system at a time: a few huge pages.
+_STRETCH_BYTES = 8 << 20
+
 
 class EngineMemory:
     """Holds what ``plan`` says for the model of ``program``, in ``lanes`` what each request needs.
@@ -37,6 +40,7 @@ class EngineMemory:
             "own": (plan.ring_bytes if copies else 0) + plan.resident_bytes + own_arena,
             "scratch": plan.scratch_bytes,
         }
+        self._populates = True
         self.lanes: list[LaneMemory] = []
         self._held: list[Memory | Lease] = [] if lease is None else [lease]
 
@@ -91,6 +95,20 @@ class EngineMemory:
         """Return how much of the memory for weights lies on huge pages, once it was touched."""
         weights = (self.staging, self.ring, self.resident)
         return sum(memory.huge_page_bytes() for memory in weights)
+
+    def populate(self) -> None:
+        """Take memory from the system until all is there, or until ``stop_populating``.
+
+        A first sweep that touches new memory waits for each page: the system clears it.
+        """
+        for memory in (self.staging, self.ring, self.lease.memory):
+            for start in range(0, memory.n_bytes, _STRETCH_BYTES):
+                if not self._populates:
+                    return
+                memory.populate(start, _STRETCH_BYTES)
+
+    def stop_populating(self) -> None:
+        self._populates = False
 
     def close(self) -> None:
         for lane in self.lanes:

@@ -25,7 +25,7 @@ def opened(
     reader: Reader | None = None,
     verify: bool = False,
 ) -> Iterator[Engine]:
-    """Yield an open engine, and close it and what was made for it.
+    """Yield an open engine that answers at once, and close it and what was made for it.
 
     ``pool``, ``reader``, ``verify``: as ``open_engine``; without a pool it has its own.
 
@@ -36,7 +36,7 @@ def opened(
         if pool is None:
             pool = ReadPool()
             stack.callback(pool.close)
-        engine = open_engine(program, plan, device, pool, reader, verify)
+        engine = open_engine(program, plan, device, pool, reader, verify, at_once=True)
         stack.callback(engine.close)
         yield engine
 
@@ -81,11 +81,13 @@ def open_engine(
     verify: bool = False,
     *,
     lease: Callable[[], Lease] | None = None,
+    at_once: bool = False,
 ) -> Engine:
     """Return an open engine of ``program``, prepared for ``device``; whoever asks closes it.
 
     ``reader``: of the weights, the engine's to close from now on; None: of their file. ``verify``: as
-    ``Engine``. ``lease``: makes that of an arena that engines share. On an error nothing stays open.
+    ``Engine``. ``lease``: makes that of an arena that engines share. ``at_once``: a request is there
+    already, so memory is taken from the system while kernels are loaded. On an error nothing stays open.
 
     Raises:
         ReadError: the weights cannot be opened. LoaderError: a resident span cannot be read or is damaged.
@@ -98,6 +100,8 @@ def open_engine(
         engine = Engine(program, plan, device, pool, reader, verify, lease=arena)
         failed.pop_all()
         failed.callback(engine.close)
+        if at_once:
+            engine.populate()
         engine.open()
         failed.pop_all()
         return engine
