@@ -5,9 +5,9 @@ import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from models.packs.pack import Pack, open_pack
+from models.packs.pack import Pack, find_pack, open_pack
 from pipeline.devices.base import Device, DeviceMemoryError
 from pipeline.fitting.frontier import FrontierPoint, frontier
 from pipeline.planning.found_plans import FoundPlans
@@ -23,9 +23,10 @@ from server.memory.minima import Minimum
 from server.memory.request_needs import Need
 from server.memory.sharing import Sharer, partitioned_sharer, sharer
 from server.repository.batching import batching_of
+from server.repository.layout.seen import Seen, look_at_pack
 from server.repository.layout.slots import Slot, labelled
 from server.repository.planning.apart import SearchApart
-from server.repository.planning.pack_profiles import prepared
+from server.repository.planning.pack_profiles import find_profile, prepared
 from server.settings.settings import Settings
 from server.settings.workers import workers_of
 
@@ -71,6 +72,9 @@ class Preparer:
         self._search = SearchApart(lambda: free_bytes() - budget.free_bytes - budget.request_bytes)
         #: What was found of packs beside which nothing can be written, by their folders.
         self._unsaved: dict[Path, FoundPlans] = {}
+        #: What ``least`` has opened, by their folders, as far as the budget may hold them at once: what it
+        #: was opened for is most of what loading them takes.
+        self._surveyed: dict[Path, _Opened] = {}
 
     def least(self, folder: Path) -> Minimum:
         """Return what the pack in ``folder``, a version's, needs at least, as the device is; blocks.
@@ -79,15 +83,16 @@ class Preparer:
             ModelError, LoaderError, DeviceError, PlanError: its pack is damaged, or not for here.
             OSError: no access.
         """
-        # What is wrong with a profile is said when the pack is opened.
-        pack = self._checked(folder)
-        program, profile = prepared(pack, self._device, logging.DEBUG)
         model = folder.parent if folder.name.isdecimal() else folder
-        known = self._known(pack)
-        least = self._sharer(model.name, program, profile, known)
-        if not known.save():
-            self._unsaved[pack.folder] = known
-        return Minimum(least.least, Need.of(pack.manifest), least.alone)
+        # What is wrong with a profile is said when the pack is opened.
+        opened = self._open(folder, model.name, logging.DEBUG)
+        if not opened.known.save():
+            self._unsaved[opened.pack.folder] = opened.known
+        least = opened.sharer
+        others = (each.sharer for each in self._surveyed.values())
+        if sum(sum(each.least.values()) for each in (least, *others)) <= self._budget.total_bytes:
+            self._surveyed[opened.pack.folder] = opened
+        return Minimum(least.least, Need.of(opened.pack.manifest), least.alone)
 
     def prepare(self, slot: Slot) -> Prepared:
         """Return what is in ``slot``, ready to be planned; blocks.
@@ -97,13 +102,15 @@ class Preparer:
             NotServingError: the system refuses its files. RefusedError: no request could be answered.
         """
         with naming(slot.name):
-            pack = labelled(self._checked(slot.folder), slot)
-            program, profile = prepared(pack, self._device)
+            opened = self._as_surveyed(slot) or self._open(slot.folder, slot.model)
+            pack, program = labelled(opened.pack, slot), opened.program
             check_requests(slot.name, pack.manifest, self._budget)
+            if pack is not opened.pack:
+                program = replace(program, pack=pack)
             lanes = batching_of(self._settings, slot).lanes
-            known = self._known(pack)
-            shared = self._sharer(slot.model, program, profile, known, lanes)
-            return Prepared(slot, program, profile, replace(shared, name=slot.name), known)
+            of = program, opened.profile, opened.known
+            shared = opened.sharer if lanes == 1 else self._sharer(slot.model, *of, lanes)
+            return Prepared(slot, *of[:2], replace(shared, name=slot.name), opened.known)
 
     def frontier(self, model: Prepared) -> list[dict[str, Any]]:
         """Return the plans that ``model`` may have, as ``figures`` of a frontier; blocks.
@@ -114,6 +121,22 @@ class Preparer:
         resident = self._device.adapt(ARCHITECTURES["pre"])
         asked = model.program, self._architecture(), resident, model.profile, model.known
         return self._search.fully(figures, *asked)
+
+    def _open(self, folder: Path, model: str, level: int = logging.WARNING) -> "_Opened":
+        """Open the pack in ``folder``; ``level``: of what is said of its profile. Raises as ``prepare``."""
+        seen = look_at_pack(folder)
+        pack = open_pack(folder, self._device.target, self._settings.recompile)
+        program, profile = prepared(pack, self._device, level)
+        known = self._known(pack)
+        return _Opened(seen, program, profile, known, self._sharer(model, program, profile, known))
+
+    def _as_surveyed(self, slot: Slot) -> "_Opened | None":
+        """Return what was opened to see what it needs, once, if it is still as it was."""
+        opened = self._surveyed.pop(find_pack(slot.folder), None)
+        if opened is None or opened.seen != look_at_pack(slot.folder):
+            return None
+        profile = find_profile(opened.pack, self._device)  # and says what is wrong with it
+        return opened if profile == opened.profile else None
 
     def _known(self, pack: Pack) -> FoundPlans:
         known = plans_of(pack)
@@ -149,8 +172,19 @@ class Preparer:
     def _architecture(self) -> Architecture:
         return self._device.adapt(ARCHITECTURES[self._settings.architecture])
 
-    def _checked(self, folder: Path) -> Pack:
-        return open_pack(folder, self._device.target, self._settings.recompile)
+
+class _Opened(NamedTuple):
+    """A pack, whose files were ``seen`` before, and the model as one that shares with one lane."""
+
+    seen: Seen
+    program: Program
+    profile: Profile | None
+    known: FoundPlans
+    sharer: Sharer
+
+    @property
+    def pack(self) -> Pack:
+        return self.program.pack
 
 
 @contextlib.contextmanager
