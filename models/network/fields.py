@@ -40,7 +40,7 @@ def _known_dtype(name: str) -> str:
 
 def _possible_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
     # NumPy counts the elements of an empty array, too, as if no dimension was zero.
-    if len(shape) > _MAX_DIMENSIONS or math.prod(max(n, 1) for n in shape) > _MAX_ELEMENTS:
+    if len(shape) > _MAX_DIMENSIONS or math.prod([n for n in shape if n > 0]) > _MAX_ELEMENTS:
         raise ValueError("no array can have this shape")
     return shape
 

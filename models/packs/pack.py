@@ -143,13 +143,17 @@ def _manifest(path: Path) -> Manifest:
     if said and checksum(text) != said:
         raise _damaged(path, "its checksum is another")
     try:
+        if said:
+            manifest = read_manifest(text)
+            if "format_version" in manifest.model_fields_set:
+                return manifest
         _check_version(path, _Origin.model_validate_json(text))
-        if not said:
-            raise _damaged(path, "it has no checksum")
-        return read_manifest(text)
+        raise _damaged(path, "it has no checksum")
     except ValidationError as exc:
         if exc.errors()[0]["type"] == "json_invalid":
             raise PackError(f"{path}: not JSON: {exc.errors()[0]['msg']}") from exc
+        if any(fault["loc"] == ("format_version",) for fault in exc.errors()):
+            _check_version(path, _Origin.model_validate_json(text))
         raise PackError(f"{path}: {first_fault(exc)}") from exc
 
 

@@ -8,6 +8,7 @@ server, which imports this to say what is wrong with its settings, would hold th
 import contextlib
 import json
 import logging
+import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
@@ -22,10 +23,17 @@ from server.operation.logs import is_journal, priority
 if TYPE_CHECKING:
     from rich.console import Console
 
+# By these variables Rich takes anything for a terminal.
+_TOLD = frozenset({"FORCE_COLOR", "TTY_COMPATIBLE"})
+
+
+def console() -> "Console | None":
+    """Return standard output as Rich has it; None in a pipe, for which it would be imported in vain."""
+    return _console() if sys.stdout.isatty() or not _TOLD.isdisjoint(os.environ) else None
+
 
 @cache
-def console() -> "Console":
-    """Return standard output."""
+def _console() -> "Console":
     from rich.console import Console
 
     return Console()
@@ -100,10 +108,13 @@ def _refusing(path: Path) -> Iterator[None]:
 
 def say(sentence: str) -> None:
     """Print a sentence for people: one line, which in a terminal folds between words."""
+    width = _width()
+    if width is None:
+        _print(sentence)
+        return
     from server.cli.printing.tables import fold
 
-    width = _width()
-    for line in [sentence] if width is None else fold(sentence, width, cut=False):
+    for line in fold(sentence, width, cut=False):
         _print(line)
 
 
@@ -140,14 +151,19 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]
 
 
 def _print(line: str, style: str = "") -> None:
+    shown = console()
+    if shown is None:
+        sys.stdout.write(f"{printable(line)}\n")
+        return
     from rich.text import Text
 
-    console().print(Text(printable(line), style), soft_wrap=True)
+    shown.print(Text(printable(line), style), soft_wrap=True)
 
 
 def _width() -> int | None:
     """Return the columns of the terminal, None in a pipe."""
-    return console().width if console().is_terminal else None
+    shown = console()
+    return shown.width if shown is not None and shown.is_terminal else None
 
 
 def _one_line(message: str) -> str:
