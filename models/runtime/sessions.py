@@ -51,8 +51,10 @@ def claim_process() -> None:
     Call it before anything else here.
     """
     _Process.claimed = True
-    # It would look for plugins of its own through all that is installed, before the first answer.
+    # What libraries do as they are imported, and nobody needs: look for plugins through all that is
+    # installed, start threads for products of NumPy's.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     bound_heap()
 
 

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loader.buffers import HUGE_PAGE_BYTES, PAGE_BYTES, Buffer
+from loader.huge_pages import report_pages
 
 SIZES = [1, 100, PAGE_BYTES, PAGE_BYTES + 1, HUGE_PAGE_BYTES - 1, HUGE_PAGE_BYTES]
 SIZES += [HUGE_PAGE_BYTES + 1, 5 << 20]
@@ -97,6 +98,33 @@ def test_last_view_frees_the_memory() -> None:
     del view
     gc.collect()
     assert freed() is None
+
+
+@given(
+    offset=st.integers(0, 5 << 20),
+    length=st.integers(0, 6 << 20),
+    written=st.integers(0, (5 << 20) - 1),
+    huge_pages=st.booleans(),
+)
+def test_what_is_taken_from_the_system_holds_what_it_held(
+    offset: int, length: int, written: int, huge_pages: bool
+) -> None:
+    buffer = Buffer(5 << 20, huge_pages)
+    buffer.bytes[written] = 7
+    buffer.populate(offset, length)
+    assert buffer.bytes.nonzero()[0].tolist() == [written]
+    buffer.close()
+
+
+@pytest.mark.parametrize("huge_pages", [True, False])
+def test_pages_that_are_asked_for_are_there(huge_pages: bool) -> None:
+    buffer = Buffer(5 << 20, huge_pages)
+    buffer.populate(0, 1)
+    if not report_pages(buffer.address, buffer.n_bytes, huge_pages).touched_bytes:
+        pytest.skip("a kernel before Linux 5.14")
+    buffer.populate(0, buffer.n_bytes)
+    assert report_pages(buffer.address, buffer.n_bytes, huge_pages).touched_bytes == 5 << 20
+    buffer.close()
 
 
 def test_close_gives_memory_back_at_once_and_may_be_repeated() -> None:

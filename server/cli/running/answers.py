@@ -18,7 +18,6 @@ from pipeline.execution.errors import InputError
 from pipeline.execution.given import Arrays, copies
 from pipeline.execution.statistics import SweepStatistics
 from server.cli.printing.output import print_json, print_table, say
-from server.requests.drawing import draw_boxes
 from server.settings.sizes import format_size
 
 if TYPE_CHECKING:
@@ -131,6 +130,8 @@ def save_drawing(path: Path, picture: Image.Image, boxes: Sequence[Box]) -> None
     Raises:
         InputError: it cannot be written.
     """
+    from server.requests.drawing import draw_boxes  # fonts take a while to import
+
     drawn, kind = draw_boxes(picture, boxes), _DRAWINGS[path.suffix.lower()]
     try:
         with users_file(path) as file:

@@ -1,18 +1,22 @@
 """What models/ knows of the machine: target, heap, sessions."""
 
 import ctypes
+import gc
 import subprocess
 import sys
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from models.errors import ModelError
 from models.packs import target
 from models.packs.target import Target, cuda_target, host_target, named_target
-from models.runtime.heap import heap_bytes, trim_heap
+from models.runtime.heap import heap_bytes, no_collections, trim_heap
 from models.runtime.sessions import SessionError, open_piece, open_resident, use_threads
 from tests.models.nets import one_layer
 
@@ -163,3 +167,24 @@ def test_what_is_no_graph_is_refused_in_silence(capfd: pytest.CaptureFixture[str
     with pytest.raises(SessionError):
         open_resident("/none.onnx")
     assert capfd.readouterr() == ("", "")
+
+
+@given(st.lists(st.booleans(), max_size=12), st.booleans())
+def test_collections_go_on_when_nobody_is_against_them(steps: list[bool], collected: bool) -> None:
+    """Blocks of several threads begin and end in any order."""
+    before = gc.isenabled()
+    (gc.enable if collected else gc.disable)()
+    open_blocks: list[AbstractContextManager[None]] = []
+    try:
+        for begins in steps:
+            if begins:
+                open_blocks.append(no_collections())
+                open_blocks[-1].__enter__()
+                assert not gc.isenabled()
+            elif open_blocks:
+                open_blocks.pop(len(open_blocks) // 2).__exit__(None, None, None)
+        while open_blocks:
+            open_blocks.pop(0).__exit__(None, None, None)
+        assert gc.isenabled() is collected
+    finally:
+        (gc.enable if before else gc.disable)()

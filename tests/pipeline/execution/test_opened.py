@@ -1,6 +1,8 @@
 """Opening an engine: it answers and is closed in order; where a step fails nothing stays open."""
 
 import errno
+import threading
+import time
 from collections.abc import Callable
 from typing import NoReturn
 
@@ -12,7 +14,7 @@ from loader.readers.in_memory import MemoryReader
 from models.packs.pack import Pack
 from pipeline.devices.base import Device, DeviceError, Kernel
 from pipeline.devices.cpu import CpuDevice
-from pipeline.devices.memory import Memory, Use
+from pipeline.devices.memory import HostMemory, Memory, Use
 from pipeline.execution.errors import EngineClosedError
 from pipeline.execution.leases import Lease, OwnArena
 from pipeline.execution.opened import open_engine, opened
@@ -86,7 +88,10 @@ def test_an_engine_answers_inside_and_is_closed_outside(tiny_pack: Pack, name: s
         ("residents", ReadError),
     ],
 )
-def test_what_fails_leaves_nothing_open(tiny_pack: Pack, step: str, error: type[Exception]) -> None:
+@pytest.mark.parametrize("at_once", [True, False])
+def test_what_fails_leaves_nothing_open(
+    tiny_pack: Pack, step: str, error: type[Exception], at_once: bool
+) -> None:
     program = Program.as_compiled(tiny_pack)
     plan = make_plan(program, ARCHITECTURES["pre"])
     device, pool = Failing(step), ReadPool()
@@ -94,8 +99,46 @@ def test_what_fails_leaves_nothing_open(tiny_pack: Pack, step: str, error: type[
     content = tiny_pack.weights_path.read_bytes()
     reader = MemoryReader(content[:4096] if step == "residents" else content)
     with pytest.raises(error):
-        open_engine(program, plan, device, pool, reader, lease=lease_of(device, step))
+        open_engine(
+            program, plan, device, pool, reader, lease=lease_of(device, step), at_once=at_once
+        )
     assert reader.closed
     assert device.held == 0
     assert pool.statistics().clients == before
+    pool.close()
+
+
+class Slow(HostMemory):
+    """Notes what is taken from the system, each time until ``go_on``."""
+
+    def __init__(self, n_bytes: int, taken: list[int], go_on: threading.Event) -> None:
+        super().__init__(n_bytes)
+        self.taken, self.go_on = taken, go_on
+
+    def populate(self, offset: int, length: int) -> None:
+        self.taken.append(offset)
+        self.go_on.wait(60)
+
+
+def test_memory_is_taken_beside_what_is_done_next_and_no_longer_than_it_is_there(
+    tiny_pack: Pack,
+) -> None:
+    program = Program.as_compiled(tiny_pack)
+    plan = make_plan(program, ARCHITECTURES["auto"])
+    taken: list[int] = []
+    go_on = threading.Event()
+    device, pool = CpuDevice(1), ReadPool()
+    lease = OwnArena(device, 0)
+    lease.memory = Slow(64 << 20, taken, go_on)
+    engine = open_engine(program, plan, device, pool, lease=lambda: lease, at_once=True)
+    while not taken:  # the ring is small
+        time.sleep(0.001)
+    assert engine.run(random_inputs(program))[0]  # it does not wait
+    closing = threading.Thread(target=engine.close)
+    closing.start()
+    closing.join(0.1)
+    assert closing.is_alive()  # nobody unmaps what the system is asked for
+    go_on.set()
+    closing.join()
+    assert taken == [0]
     pool.close()

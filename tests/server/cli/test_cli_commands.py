@@ -8,17 +8,20 @@ import re
 import subprocess
 import sys
 from importlib import metadata
+from pathlib import Path
 
 import pytest
 
+from models import photographs
 from server.cli.commands import COMMANDS, loaded
-from tests.server.support import Cli
+from tests.server.support import Cli, Packs
 
+ARGUMENTS = 'sys.argv = ["layerstream"]'
 # What bash does, and which modules it took; the program ends as soon as it has answered.
-COMPLETE = """
+COMPLETE = f"""
 import atexit, json, sys
 atexit.register(lambda: print(json.dumps(sorted(sys.modules)), file=sys.stderr))
-sys.argv = ["layerstream"]
+{ARGUMENTS}
 from server.cli import main
 main()
 """
@@ -54,6 +57,20 @@ def test_options_are_completed_with_their_command_alone() -> None:
     assert "server.cli.bench" in imported
     assert "server.cli.run" not in imported
     assert not SLOW & imported
+
+
+def test_a_first_answer_waits_for_nothing_that_it_does_not_need(packs: Packs) -> None:
+    """What only searches, measures, draws, or shows on a terminal, is imported when it is wanted."""
+    image = str(Path(photographs.__file__).with_name("coffee.jpg"))
+    arguments = ["layerstream", "run", str(packs.repository / "tiny"), "--image", image]
+    code = f"import sys; sys.argv = {arguments}\n{COMPLETE.replace(ARGUMENTS, '')}"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert "ms waiting for weights" in done.stdout
+    imported = set(json.loads(done.stderr.splitlines()[-1]))
+    late = {"rich.console", "pipeline.benchmark", "numpy.random", "server.requests.drawing", "asyncio"}
+    assert not {*late, *SLOW - {"onnxruntime"}} & imported
 
 
 def test_a_server_imports_nothing_that_only_other_commands_show() -> None:
