@@ -1,6 +1,7 @@
 """The one decision of planning, which commands, benchmarks and the service share.
 
-Pure: what is found is kept in memory; who wants it on the disk saves it there. It may take seconds.
+Pure: what is found is kept in memory; who wants it on the disk saves it there. It may take seconds. What
+searches is imported when there is something to search.
 """
 
 from dataclasses import asdict, replace
@@ -10,8 +11,6 @@ from loader.errors import LoaderError
 from pipeline.fitting.judge import check, judged, with_joined
 from pipeline.fitting.row_variants import estimated_seconds
 from pipeline.fitting.wanted import LEAST, NOTHING, Fitted, Wanted
-from pipeline.fitting.weights import Tried, plan_weights
-from pipeline.fitting.within import Within
 from pipeline.planning.found_plans import PLANNER_VERSION, FoundPlan, FoundPlans, canonical
 from pipeline.planning.make import make_plan, of_weights
 from pipeline.planning.plan import Choice, Plan, PlanError
@@ -42,16 +41,15 @@ def fit(
     """
     architecture = of_weights(architecture, program)
     _check_profile(program, architecture, wanted, profile)
-    tried = Tried.of(program, architecture, profile)
     if known is None or not architecture.tuned or wanted.ring_bytes is not None:
-        return _searched(tried, wanted)
+        return _searched(program, architecture, wanted, profile)
     question = _question(program, architecture, wanted, profile)
     before = known.get(question)
     if before is not None and before.thorough >= (wanted.thorough and not wanted.least):
         found = _again(program, architecture, wanted, profile, before)
         if found is not None:
             return found
-    fitted = _searched(tried, wanted)
+    fitted = _searched(program, architecture, wanted, profile)
     kept = FoundPlan(
         fitted.plan.choice, fitted.reasons, fitted.curve, fitted.thorough, fitted.plan.total_bytes
     )
@@ -90,14 +88,22 @@ def _streaming(
 ) -> Plan | None:
     if architecture.tuned == "search":
         return None
+    from pipeline.fitting.weights import Tried
+    from pipeline.fitting.within import Within
+
     within = Within(Tried.of(program, of_weights(architecture, program), None), wanted)
     choices = dict.fromkeys((Choice(), least.choice))
     plans = [found.plan for choice in choices if (found := within.streaming(choice)) is not None]
     return min(plans, key=partial(estimated_seconds, program), default=None)
 
 
-def _searched(tried: Tried, wanted: Wanted) -> Fitted:
-    program, architecture, profile = tried.program, tried.architecture, tried.profile
+def _searched(
+    program: Program, architecture: Architecture, wanted: Wanted, profile: Profile | None
+) -> Fitted:
+    from pipeline.fitting.weights import Tried, plan_weights
+    from pipeline.fitting.within import Within
+
+    tried = Tried.of(program, architecture, profile)
     within = Within(tried, wanted)
     if wanted.ring_bytes is not None:
         choice = Choice(wanted.ring_bytes, ahead=architecture.ahead)

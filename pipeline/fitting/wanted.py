@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from pipeline.planning.found_plans import Point
 from pipeline.planning.plan import Plan
-from pipeline.planning.rows.walk import QUICK, THOROUGH, Effort
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,11 +31,6 @@ class Wanted:
     guaranteed: bool = False
     least: bool = False
     thorough: bool = False
-
-    @property
-    def effort(self) -> Effort:
-        """How long variants on rows are searched for."""
-        return THOROUGH if self.thorough else QUICK
 
 
 NOTHING = Wanted()

@@ -25,7 +25,7 @@ from pipeline.fitting.weights import Tried, plan_weights
 from pipeline.planning.joining.joined import reserved_bytes
 from pipeline.planning.plan import Choice, Plan, PlanError
 from pipeline.planning.rows.variants import Variant, Variants
-from pipeline.planning.rows.walk import QUICK, Effort
+from pipeline.planning.rows.walk import QUICK, THOROUGH, Effort
 from pipeline.planning.thumb import smaller_plans
 from pipeline.profiles.profile import Profile
 from pipeline.program.cuts import RegionError
@@ -66,7 +66,7 @@ class Within:
 
     @cached_property
     def _search(self) -> Variants:
-        return self._found(self._wanted.effort, self._profile)
+        return self._found(THOROUGH if self._wanted.thorough else QUICK, self._profile)
 
     def _found(self, most: Effort, profile: Profile | None) -> Variants:
         architecture, limit = self._tried.architecture, self._wanted.arena_bytes

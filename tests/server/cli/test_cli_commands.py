@@ -9,6 +9,7 @@ import subprocess
 import sys
 from importlib import metadata
 from pathlib import Path
+from shutil import copytree
 
 import pytest
 
@@ -59,17 +60,28 @@ def test_options_are_completed_with_their_command_alone() -> None:
     assert not SLOW & imported
 
 
-def test_a_first_answer_waits_for_nothing_that_it_does_not_need(packs: Packs) -> None:
+def test_a_first_answer_waits_for_nothing_that_it_does_not_need(
+    cli: Cli, packs: Packs, tmp_path: Path
+) -> None:
     """What only searches, measures, draws, or shows on a terminal, is imported when it is wanted."""
+    pack = str(copytree(packs.repository / "tiny", tmp_path / "tiny"))
     image = str(Path(photographs.__file__).with_name("coffee.jpg"))
-    arguments = ["layerstream", "run", str(packs.repository / "tiny"), "--image", image]
-    code = f"import sys; sys.argv = {arguments}\n{COMPLETE.replace(ARGUMENTS, '')}"
+    arguments = ["run", pack, "--image", image, "--threads", "1"]
+    assert cli(*arguments).code == 0  # its plan is known from now on
+    code = COMPLETE.replace(ARGUMENTS, f"sys.argv = {['layerstream', *arguments]}")
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
     )
     assert "ms waiting for weights" in done.stdout
     imported = set(json.loads(done.stderr.splitlines()[-1]))
-    late = {"rich.console", "pipeline.benchmark", "numpy.random", "server.requests.drawing", "asyncio"}
+    late = {
+        "pipeline.planning.thumb",
+        "rich.console",
+        "pipeline.benchmark",
+        "numpy.random",
+        "server.requests.drawing",
+        "asyncio",
+    }
     assert not {*late, *SLOW - {"onnxruntime"}} & imported
 
 
