@@ -15,7 +15,7 @@ from models.initial import filled
 from models.packs.pack import open_pack
 from models.zoo.builder import Builder
 from models.zoo.patchnet import patchnet
-from pipeline.fitting import wanted as questions
+from pipeline.fitting import within
 from pipeline.fitting.fit import fit
 from pipeline.fitting.frontier import costs_of_least
 from pipeline.fitting.row_variants import estimated_seconds, row_variants
@@ -107,7 +107,7 @@ def test_what_a_clock_ended_says_so_and_is_not_kept(
     program.let_go()
     known = FoundPlans()
     wanted = Wanted(total_bytes=2 * fit(program, AUTO, LEAST).plan.total_bytes, thorough=True)
-    monkeypatch.setattr(questions, "THOROUGH", replace(THOROUGH, seconds=-1.0))
+    monkeypatch.setattr(within, "THOROUGH", replace(THOROUGH, seconds=-1.0))
     ended = fit(program, AUTO, wanted, known=known)
     assert "until -1 s were over" in ended.reasons[-1]
     assert not ended.complete
