@@ -227,22 +227,20 @@ def test_families(family: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize(
-    "function",
-    [
-        *("LeakyRelu<alpha=0.3>", "Elu<alpha=2.5>", "Celu<alpha=2.5>", "Softsign"),
-        "HardSigmoid<alpha=0.4, beta=0.1>",
-    ],
-)
-def test_numbers_of_functions_behind_products(function: str, target: str, tmp_path: Path) -> None:
+def test_numbers_of_functions_behind_products(target: str, tmp_path: Path) -> None:
     """ONNX Runtime makes them attributes of FusedGemm, and a list of a convolution's."""
-    text = f"""g (float[2,6] x, float[1,3,4,5] z) => (float a, float b) {{
-        a0 = Gemm<transB=1>(x, w, bias)
-        a = {function}(a0)
-        b0 = Conv(z, v)
-        b = {function}(b0)
-    }}"""
-    check(parsed(text, {"w": (9, 6), "bias": (9,), "v": (4, 3, 1, 1)}), tmp_path, target)
+    functions = ("LeakyRelu<alpha=0.3>", "Elu<alpha=2.5>", "Celu<alpha=2.5>", "Softsign")
+    lines: list[str] = []
+    outputs: list[str] = []
+    weights: dict[str, tuple[int, ...]] = {"bias": (9,)}
+    for n, function in enumerate((*functions, "HardSigmoid<alpha=0.4, beta=0.1>")):
+        lines.append(f"p{n} = Gemm<transB=1>(x, w{n}, bias)\n a{n} = {function}(p{n})")
+        lines.append(f"q{n} = Conv(z, v{n})\n b{n} = {function}(q{n})")
+        outputs += [f"float a{n}", f"float b{n}"]
+        weights |= {f"w{n}": (9, 6), f"v{n}": (4, 3, 1, 1)}  # of its own: equal ones would be one
+    body = "\n".join(lines)
+    text = f"g (float[2,6] x, float[1,3,4,5] z) => ({', '.join(outputs)}) {{ {body} }}"
+    check(parsed(text, weights), tmp_path, target)
 
 
 def test_pads_behind_a_pixel_are_part_of_the_result(tmp_path: Path) -> None:
