@@ -1,12 +1,13 @@
 """Each family of operators in C, beside ONNX Runtime on the source, of packs for CPUs and for GPUs."""
 
+import itertools
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from onnx import numpy_helper
 
@@ -18,6 +19,7 @@ from pipeline.export_c.errors import ExportError
 from pipeline.export_c.export import Options, export_c
 from pipeline.export_c.network.network import Network
 from pipeline.export_c.network.unblocking import plain_network
+from tests.examples import examples, thinned
 from tests.models.nets import NETS, answers, inputs_for, parsed, shapes_of
 from tests.models.packs.test_pack import edit, put
 from tests.pipeline.export_c.compiled import TARGETS, Compiled, agree, needs_compiler, packed
@@ -350,7 +352,7 @@ def convolutions(draw: st.DrawFn) -> onnx.ModelProto:
     return parsed(text, weights)
 
 
-@settings(max_examples=6)
+@examples(4, many=60)
 @given(convolutions(), st.sampled_from(TARGETS))
 def test_convolutions_of_any_geometry(
     tmp_path_factory: pytest.TempPathFactory, model: onnx.ModelProto, target: str
@@ -376,8 +378,10 @@ GATED = """gated (float[1,3,9,9] x) => (float[1,20,5,5] y) {{
 }}"""
 
 
-@pytest.mark.parametrize("channels", [24, 22, 30])  # not blocks; nor multiples of four; then blocks
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize(
+    ("channels", "target"),  # not blocks; nor multiples of four; then blocks
+    thinned(itertools.product([24, 22, 30], TARGETS), 2),
+)
 def test_channels_that_fill_no_block(target: str, channels: int, tmp_path: Path) -> None:
     """Of both targets the same C comes: what a block is filled with takes no memory and no time."""
     weights = {

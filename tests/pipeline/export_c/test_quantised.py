@@ -147,14 +147,13 @@ def test_convolutions_of_any_geometry(
 
 
 @pytest.mark.parametrize(
-    ("kernel", "strides", "pads", "dilations"),
+    ("kernel", "strides", "pads", "dilations", "looked_up"),
     [
-        ((3, 3), (1, 1), (1, 1), (1, 1)),
-        ((3, 2), (2, 1), (1, 0), (1, 2)),
-        ((1, 5), (1, 3), (0, 2), (1, 1)),
+        ((3, 3), (1, 1), (1, 1), (1, 1), True),
+        ((3, 2), (2, 1), (1, 0), (1, 2), False),
+        ((1, 5), (1, 3), (0, 2), (1, 1), True),
     ],
 )
-@pytest.mark.parametrize("looked_up", [False, True])
 def test_products_of_windows_are_convolutions_again(
     looked_up: bool,
     kernel: tuple[int, int],
