@@ -191,7 +191,8 @@ def test_sums_of_unequal_shapes(dtype: str, tmp_path: Path) -> None:
     """One number, the three of a hard swish among them, is the second operand wherever it stands."""
     g = Graph(dtype, 7)
     g.quantized()
-    limits, made = np.iinfo(g.dtype), []
+    limits = np.iinfo(g.dtype)
+    made: list[str] = []
     for shape in ((1, 1, 1, 1), (6, 1, 1), (6, 5, 7), (7,), (5, 1)):
         held = g.constant(g.generator.integers(limits.min, limits.max, shape).astype(dtype))
         pair = ("q", *g.scales["q"]), (held, *g.scaled(held))
