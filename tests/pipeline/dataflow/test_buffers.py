@@ -37,7 +37,7 @@ def iteration(graph: Graph) -> list[int]:
 
 
 @given(graphs())
-@examples(20, many=500, deadline=None)
+@examples(40, many=500, deadline=None)
 def test_a_graph_stops_just_when_no_order_of_firings_completes(graph: Graph) -> None:
     counts = [0] * len(graph.actors)
     try:
@@ -50,7 +50,7 @@ def test_a_graph_stops_just_when_no_order_of_firings_completes(graph: Graph) -> 
 
 
 @given(graphs(most_actors=3))
-@examples(20, many=500, deadline=None)
+@examples(40, many=500, deadline=None)
 def test_no_smaller_buffers_let_a_graph_run(graph: Graph) -> None:
     counts = live(graph)
     found = search(graph, counts, 2000)
@@ -64,7 +64,7 @@ def test_no_smaller_buffers_let_a_graph_run(graph: Graph) -> None:
 
 
 @given(graphs())
-@examples(20, many=500, deadline=None)
+@examples(40, many=500, deadline=None)
 def test_what_is_found_for_large_graphs_is_no_smaller_and_runs(graph: Graph) -> None:
     counts = live(graph)
     exact = search(graph, counts, 5000)
@@ -79,7 +79,7 @@ def test_what_is_found_for_large_graphs_is_no_smaller_and_runs(graph: Graph) -> 
 
 
 @given(graphs())
-@examples(20, many=500, deadline=None)
+@examples(40, many=500, deadline=None)
 def test_schedules_never_under_or_overflow_and_fit_in_an_arena(graph: Graph) -> None:
     counts = live(graph)
     buffers = small_buffers(graph, counts)

@@ -451,7 +451,7 @@ def test_single_bytes_take_time_by_their_number() -> None:
     length=st.integers(0, 300),
     row=st.sampled_from([1, 4, 4096]),
 )
-@examples(100, many=1000)
+@examples(200, many=1000)
 def test_layouts(shape: list[int], start: int, length: int, row: int) -> None:
     zeros = nested([0] * int(np.prod(shape)), shape)
     text = json.dumps(zeros, separators=(",", ":")).replace("0", "").encode()
