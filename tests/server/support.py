@@ -143,16 +143,13 @@ class Service:
 
 def samples(text: str) -> Samples:
     """Every sample of an exposition by name and labels."""
-    return dict(_sample(line) for line in text.splitlines() if line and not line.startswith("#"))
-
-
-@functools.cache
-def _sample(line: str) -> tuple[tuple[str, frozenset[tuple[str, str]]], float]:
-    """Most lines are those of a scrape before, and a line takes long to parse."""
     from prometheus_client.parser import text_string_to_metric_families
 
-    ((sample,),) = (metric.samples for metric in text_string_to_metric_families(f"{line}\n"))
-    return (sample.name, frozenset(sample.labels.items())), sample.value
+    return {
+        (sample.name, frozenset(sample.labels.items())): sample.value
+        for metric in text_string_to_metric_families(text)
+        for sample in metric.samples
+    }
 
 
 @contextlib.asynccontextmanager
