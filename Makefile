@@ -1,9 +1,6 @@
 .DEFAULT_GOAL := help
 .PHONY: demo test test-gpu check bench bench-gpu format clean help
 
-# Tests start many processes; where a machine keeps no bytecode, each would compile all modules again.
-unexport PYTHONDONTWRITEBYTECODE
-
 BIN := .venv/bin
 SETUP := @sh tools/bootstrap.sh
 

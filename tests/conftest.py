@@ -1,7 +1,9 @@
 """A tiny compiled model: small enough to compile in a moment, cut into many spans and pieces."""
 
 import gc
+import os
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,11 @@ from models.compiler import CompileOptions, compile_onnx
 from models.packs.pack import Pack, open_pack
 from tests.examples import FEW
 from tests.models.nets import CHUNK_BYTES, residual, written
+
+# Tests start many processes; where a machine keeps no bytecode, each would compile all modules again, and
+# every worker all tests.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 settings.load_profile(FEW)  # --hypothesis-profile comes later and wins
 

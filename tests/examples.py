@@ -5,8 +5,10 @@ looked for by ``.ci/run``, in the folders that the change touches. Both draw the
 a change is judged by what it does; ``--hypothesis-profile=anew`` draws other ones, as the fuzzers do.
 """
 
+from collections.abc import Iterable
 from typing import Any
 
+import pytest
 from hypothesis import settings
 
 FEW, MANY, ANEW = "few", "many", "anew"
@@ -21,3 +23,17 @@ def examples(few: int, many: int, **options: Any) -> settings:
     """Return settings for a test that is worth more or fewer examples than others."""
     wanted = few if settings.get_current_profile_name() == FEW else many
     return settings(max_examples=wanted, **options)
+
+
+def thinned(cases: Iterable[Any], every: int) -> list[Any]:
+    """Return ``cases`` (tuples of parameters, or one each), but for each ``every``-th marked slow.
+
+    For cases that take the same way through the code with other numbers.
+    """
+    return [
+        pytest.param(
+            *(case if isinstance(case, tuple) else (case,)),
+            marks=pytest.mark.slow if number % every else (),
+        )
+        for number, case in enumerate(cases)
+    ]

@@ -1,5 +1,6 @@
 """The importer against an interpreter of Darknet's files that knows nothing of it."""
 
+import itertools
 import json
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import onnx
 import pytest
 
 from models.darknet.header import Header
+from tests.examples import thinned
 from tests.models.darknet.cfgs import SMALL, ZOO, cfg_text, shrunken, zoo_text
 from tests.models.darknet.imports import (
     TOLERANCE,
@@ -50,15 +52,18 @@ def test_networks_of_the_zoo_made_smaller(name: str, tmp_path: Path) -> None:
     agree(text, tmp_path, calibrated_weights)
 
 
-@pytest.mark.parametrize(
-    "seed", [*range(30), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(30, 60))]
-)
+@pytest.mark.parametrize("seed", thinned(range(60), 4))
 def test_random_networks(seed: int, tmp_path: Path) -> None:
     agree(RandomCfg(seed).text, tmp_path)
 
 
-@pytest.mark.parametrize("activation", ACTIVATIONS)
-@pytest.mark.parametrize("kind", ["convolutional", "shortcut", "connected"])
+@pytest.mark.parametrize(
+    ("kind", "activation"),
+    [
+        *itertools.product(["convolutional"], ACTIVATIONS),
+        *thinned(itertools.product(["shortcut", "connected"], ACTIVATIONS), 3),
+    ],
+)
 def test_activations(activation: str, kind: str, tmp_path: Path) -> None:
     own = {
         "convolutional": {**CONV, "filters": "32"},
@@ -76,8 +81,9 @@ SHORTCUTS = [
 ]
 
 
-@pytest.mark.parametrize("weights", [{}, *SHORTCUTS])
-@pytest.mark.parametrize("count", [1, 2, 3])
+@pytest.mark.parametrize(
+    ("count", "weights"), thinned(itertools.product([2, 1, 3], [{}, *SHORTCUTS]), 2)
+)
 def test_shortcuts_from_several_layers(count: int, weights: Options, tmp_path: Path) -> None:
     sources = ",".join(str(-2 - number) for number in range(count))
     options = {"from": sources, "activation": "leaky", **weights}
@@ -177,7 +183,7 @@ def canonical(model: Path) -> str:
     return text
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", thinned(range(20), 3))
 def test_the_text_in_the_metadata_is_the_same_network(seed: int, tmp_path: Path) -> None:
     imported = import_text(RandomCfg(seed).text, tmp_path)
     again = import_text(canonical(imported.onnx), tmp_path)

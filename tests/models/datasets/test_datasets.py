@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
@@ -18,6 +18,7 @@ from models.datasets.folders import read_folder
 from models.datasets.samples import DataError, SampleError
 from models.datasets.voc import parse_annotation, read_voc
 from models.errors import ModelError
+from tests.examples import examples
 from tests.models.refusal import refuses
 
 
@@ -217,7 +218,7 @@ def test_broken_annotations_are_named(text: bytes, said: str) -> None:
     assert "x.xml" in str(caught.value)
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100, many=500, deadline=None)
 @given(st.binary(max_size=60), st.integers(0, 200), st.integers(0, 200))
 def test_any_annotation_is_read_or_refused(junk: bytes, first: int, end: int) -> None:
     whole = _annotation(("RBC", 1, 1, 6, 4), ("WBC", 2, 2, 3, 3))

@@ -19,7 +19,15 @@ from tests.models.streamed import compiled, same, streamed
 
 LIGHT = Path(str(onnx.backend.test.__file__)).parent / "data" / "light"
 # Hundreds of megabytes of weights, or of operators: seconds each.
-LARGE = {"vgg19", "bvlc_alexnet", "zfnet512", "densenet121", "resnet50", "inception_v2"}
+LARGE = {
+    "vgg19",
+    "bvlc_alexnet",
+    "zfnet512",
+    "densenet121",
+    "resnet50",
+    "inception_v1",
+    "inception_v2",
+}
 
 
 #: Its logits are 1e21, whose neighbours are 1e14 apart: sums in another order, as a product in chunks of

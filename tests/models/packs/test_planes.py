@@ -11,7 +11,7 @@ from models.packs.records.spans import Plane
 from tests.examples import examples
 
 Floats = NDArray[np.float32]
-drawn = examples(30, many=1000)
+drawn = examples(15, many=1000)
 WHOLE = Plane(bits=8)
 
 

@@ -19,7 +19,7 @@ from models.packs.storing import (
 from tests.examples import examples
 
 Floats = NDArray[np.float32]
-drawn = examples(30, many=1000)
+drawn = examples(15, many=1000)
 numbers = st.floats(-60000, 60000, width=32)
 
 

@@ -4,18 +4,19 @@ from enum import IntEnum
 
 import onnx
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from models.runtime import onnx_fields
 from models.runtime.wire import WireError, contents, field, fields, packed
+from tests.examples import examples
 
 _NUMBERS = st.integers(-(1 << 63), (1 << 63) - 1)
 _BITS = 1 << 64
 _CONTENTS = st.one_of(_NUMBERS, st.text(max_size=40), st.binary(max_size=200))
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25, many=500, deadline=None)
 @given(
     st.lists(
         st.tuples(
@@ -36,7 +37,7 @@ def test_what_is_written_is_read(written: list[tuple[int, int | str | bytes]]) -
             assert each.data == (content.encode() if isinstance(content, str) else content)
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25, many=500, deadline=None)
 @given(st.lists(_NUMBERS, min_size=1), st.text())
 def test_the_onnx_library_reads_and_writes_the_same(numbers: list[int], name: str) -> None:
     attribute = onnx_fields.AttributeField

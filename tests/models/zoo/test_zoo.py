@@ -35,6 +35,7 @@ BUILT = (
     *("inceptionv2", "vgg16", "vgg19", "mobilenetv3-large", "convnext-tiny", "vit-s16"),
 )
 built = pytest.mark.parametrize("name", BUILT)
+DEEPER = {"resnet152", "densenet201", "squeezenet1.0", "vgg19"}
 
 
 def weights_in(path: Path) -> dict[str, NDArray[np.float32]]:
@@ -61,7 +62,11 @@ def test_networks_have_their_parameters(name: str) -> None:
     assert count_parameters(entry.skeleton(entry.resolution)) == entry.parameters
 
 
-@built
+# Others are of the same blocks, and of more of them.
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.slow if name in DEEPER else ()) for name in BUILT],
+)
 def test_shapes_are_those_that_onnx_infers(name: str) -> None:
     for resolution in (32, 33, 96, 227, 352):
         if resolution % ENTRIES[name].multiple:

@@ -1,7 +1,7 @@
 """Smallest buffers: what is found is as small as anything that trying everything finds, and it runs."""
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 
 from pipeline.dataflow.blocks import blocks
 from pipeline.dataflow.consistency import repetitions
@@ -14,6 +14,7 @@ from pipeline.dataflow.schedules import moments, schedule
 from pipeline.dataflow.self_timed import self_timed
 from pipeline.dataflow.throughput import full_throughput, shortest_period
 from pipeline.planning.offsets.of_dataflow import dataflow_arena
+from tests.examples import examples
 from tests.pipeline.dataflow.cnns import mobilenet_v2, resnet_18
 from tests.pipeline.dataflow.graphs import completes, graphs, smaller, total
 
@@ -36,7 +37,7 @@ def iteration(graph: Graph) -> list[int]:
 
 
 @given(graphs())
-@settings(max_examples=40, deadline=None)
+@examples(40, many=500, deadline=None)
 def test_a_graph_stops_just_when_no_order_of_firings_completes(graph: Graph) -> None:
     counts = [0] * len(graph.actors)
     try:
@@ -49,7 +50,7 @@ def test_a_graph_stops_just_when_no_order_of_firings_completes(graph: Graph) -> 
 
 
 @given(graphs(most_actors=3))
-@settings(max_examples=40, deadline=None)
+@examples(40, many=500, deadline=None)
 def test_no_smaller_buffers_let_a_graph_run(graph: Graph) -> None:
     counts = live(graph)
     found = search(graph, counts, 2000)
@@ -63,7 +64,7 @@ def test_no_smaller_buffers_let_a_graph_run(graph: Graph) -> None:
 
 
 @given(graphs())
-@settings(max_examples=40, deadline=None)
+@examples(40, many=500, deadline=None)
 def test_what_is_found_for_large_graphs_is_no_smaller_and_runs(graph: Graph) -> None:
     counts = live(graph)
     exact = search(graph, counts, 5000)
@@ -78,7 +79,7 @@ def test_what_is_found_for_large_graphs_is_no_smaller_and_runs(graph: Graph) -> 
 
 
 @given(graphs())
-@settings(max_examples=40, deadline=None)
+@examples(40, many=500, deadline=None)
 def test_schedules_never_under_or_overflow_and_fit_in_an_arena(graph: Graph) -> None:
     counts = live(graph)
     buffers = small_buffers(graph, counts)
@@ -98,7 +99,7 @@ def test_schedules_never_under_or_overflow_and_fit_in_an_arena(graph: Graph) -> 
 
 
 @given(graphs(most_actors=3, loops=False))
-@settings(max_examples=25, deadline=None)
+@examples(12, many=500, deadline=None)
 def test_full_throughput_is_that_without_limits(graph: Graph) -> None:
     assume(all(channel.token_size for channel in graph.channels))
     counts = live(graph)

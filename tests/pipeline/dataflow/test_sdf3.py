@@ -6,12 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.dataflow.conversion import Overlap, convert
 from pipeline.dataflow.csdf import DataflowError, Graph
 from pipeline.dataflow.sdf3 import read_sdf3, sdf3_text
+from tests.examples import examples
 from tests.pipeline.dataflow.cnns import figure_1
 from tests.pipeline.dataflow.graphs import graphs
 
@@ -35,7 +36,7 @@ _NAMES = st.text(st.characters(exclude_categories=("Cs", "Cc", "Cn", "Co")), min
 
 
 @given(graphs(), st.lists(_NAMES, min_size=20, max_size=20, unique=True))
-@settings(max_examples=60, deadline=None)
+@examples(60, many=500, deadline=None)
 def test_any_graph_comes_back(graph: Graph, names: list[str]) -> None:
     named = Graph(
         names[0],

@@ -13,7 +13,7 @@ from tests.examples import examples
 from tests.pipeline.devices.elementwise.chains import library, needs_library
 
 PAGE = 4096
-drawn = examples(25, many=1000)
+drawn = examples(12, many=1000)
 ENCODINGS: list[Encoding] = ["bytes", "float16", "bfloat16", "int8"]
 BITS: list[PlaneBits] = [0, 1, 2, 3, 4, 8]
 

@@ -192,8 +192,14 @@ CHOICES = {
 }
 
 
-@pytest.mark.parametrize("architecture", sorted(ARCHITECTURES))
-@pytest.mark.parametrize("name", sorted(CHOICES))
+@pytest.mark.parametrize(
+    ("architecture", "name"),
+    [
+        pytest.param(architecture, name, marks=pytest.mark.slow if (one + other) % 2 else ())
+        for one, architecture in enumerate(sorted(ARCHITECTURES))
+        for other, name in enumerate(sorted(CHOICES))
+    ],
+)
 def test_every_architecture_and_choice_gives_the_same_bits(
     pack: Pack,
     open_engine: OpenEngine,

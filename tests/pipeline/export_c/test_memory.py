@@ -1,11 +1,12 @@
 """Nothing is written over before it was read: every plan is judged by running its program on tokens."""
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from models.network.fields import Array
 from pipeline.export_c.lowering.steps import After, Pointer, Program, Same, Step
 from pipeline.export_c.memory import Memory, plan_memory
+from tests.examples import examples
 
 
 class Judge:
@@ -107,7 +108,7 @@ def programs(draw: st.DrawFn) -> tuple[Program, tuple[str, ...], tuple[str, ...]
     return Program(tuple(steps), values), inputs, tuple(outputs)
 
 
-@settings(max_examples=150)
+@examples(75, many=750)
 @given(programs(), st.booleans())
 def test_nothing_is_lost(
     drawn: tuple[Program, tuple[str, ...], tuple[str, ...]], ports_inside: bool

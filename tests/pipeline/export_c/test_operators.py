@@ -1,12 +1,13 @@
 """Each family of operators in C, beside ONNX Runtime on the source, of packs for CPUs and for GPUs."""
 
+import itertools
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from onnx import numpy_helper
 
@@ -18,6 +19,7 @@ from pipeline.export_c.errors import ExportError
 from pipeline.export_c.export import Options, export_c
 from pipeline.export_c.network.network import Network
 from pipeline.export_c.network.unblocking import plain_network
+from tests.examples import examples, thinned
 from tests.models.nets import NETS, answers, inputs_for, parsed, shapes_of
 from tests.models.packs.test_pack import edit, put
 from tests.pipeline.export_c.compiled import TARGETS, Compiled, agree, needs_compiler, packed
@@ -227,22 +229,20 @@ def test_families(family: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize(
-    "function",
-    [
-        *("LeakyRelu<alpha=0.3>", "Elu<alpha=2.5>", "Celu<alpha=2.5>", "Softsign"),
-        "HardSigmoid<alpha=0.4, beta=0.1>",
-    ],
-)
-def test_numbers_of_functions_behind_products(function: str, target: str, tmp_path: Path) -> None:
+def test_numbers_of_functions_behind_products(target: str, tmp_path: Path) -> None:
     """ONNX Runtime makes them attributes of FusedGemm, and a list of a convolution's."""
-    text = f"""g (float[2,6] x, float[1,3,4,5] z) => (float a, float b) {{
-        a0 = Gemm<transB=1>(x, w, bias)
-        a = {function}(a0)
-        b0 = Conv(z, v)
-        b = {function}(b0)
-    }}"""
-    check(parsed(text, {"w": (9, 6), "bias": (9,), "v": (4, 3, 1, 1)}), tmp_path, target)
+    functions = ("LeakyRelu<alpha=0.3>", "Elu<alpha=2.5>", "Celu<alpha=2.5>", "Softsign")
+    lines: list[str] = []
+    outputs: list[str] = []
+    weights: dict[str, tuple[int, ...]] = {"bias": (9,)}
+    for n, function in enumerate((*functions, "HardSigmoid<alpha=0.4, beta=0.1>")):
+        lines.append(f"p{n} = Gemm<transB=1>(x, w{n}, bias)\n a{n} = {function}(p{n})")
+        lines.append(f"q{n} = Conv(z, v{n})\n b{n} = {function}(q{n})")
+        outputs += [f"float a{n}", f"float b{n}"]
+        weights |= {f"w{n}": (9, 6), f"v{n}": (4, 3, 1, 1)}  # of its own: equal ones would be one
+    body = "\n".join(lines)
+    text = f"g (float[2,6] x, float[1,3,4,5] z) => ({', '.join(outputs)}) {{ {body} }}"
+    check(parsed(text, weights), tmp_path, target)
 
 
 def test_pads_behind_a_pixel_are_part_of_the_result(tmp_path: Path) -> None:
@@ -352,7 +352,7 @@ def convolutions(draw: st.DrawFn) -> onnx.ModelProto:
     return parsed(text, weights)
 
 
-@settings(max_examples=6)
+@examples(4, many=60)
 @given(convolutions(), st.sampled_from(TARGETS))
 def test_convolutions_of_any_geometry(
     tmp_path_factory: pytest.TempPathFactory, model: onnx.ModelProto, target: str
@@ -378,8 +378,10 @@ GATED = """gated (float[1,3,9,9] x) => (float[1,20,5,5] y) {{
 }}"""
 
 
-@pytest.mark.parametrize("channels", [24, 22, 30])  # not blocks; nor multiples of four; then blocks
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize(
+    ("channels", "target"),  # not blocks; nor multiples of four; then blocks
+    thinned(itertools.product([24, 22, 30], TARGETS), 2),
+)
 def test_channels_that_fill_no_block(target: str, channels: int, tmp_path: Path) -> None:
     """Of both targets the same C comes: what a block is filled with takes no memory and no time."""
     weights = {

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from models.packs.records.pieces import Operand, Value
@@ -15,11 +15,12 @@ from pipeline.planning.plan import Plan
 from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES
 from pipeline.schedule.schedule import awaited
+from tests.examples import examples
 from tests.pipeline.plans import plans
 from tests.pipeline.synthetic import program
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60, many=500, deadline=None)
 @given(plans())
 def test_nothing_waits_inside_a_launch(drawn: tuple[Program, Plan]) -> None:
     source, plan = drawn
@@ -38,7 +39,7 @@ def test_nothing_waits_inside_a_launch(drawn: tuple[Program, Plan]) -> None:
     assert replace(apart(longer), choice=plan.choice).steps == plan.steps
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60, many=500, deadline=None)
 @given(plans(), st.integers(0, 200_000))
 def test_launches_take_what_is_allowed_and_are_found_again(
     drawn: tuple[Program, Plan], most_bytes: int

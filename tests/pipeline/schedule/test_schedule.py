@@ -56,7 +56,7 @@ def choices(data: st.DataObject, source: Program, slots: int) -> Choice:
     )
 
 
-@examples(150, many=20_000)
+@examples(75, many=20_000)
 @given(source=programs(), data=st.data())
 def test_no_constraint_is_broken_and_nothing_deadlocks(
     source: Program, data: st.DataObject

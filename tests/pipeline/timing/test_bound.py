@@ -13,7 +13,7 @@ from pipeline.timing.simulator import simulate, simulate_back_to_back
 from tests.examples import examples
 from tests.pipeline.plans import durations, plans
 
-drawn = examples(25, many=600)
+drawn = examples(12, many=600)
 EPSILON = 1e-9
 
 

@@ -20,7 +20,7 @@ from tests.pipeline.plans import durations, plans
 from tests.pipeline.synthetic import PAGE, program
 from tests.pipeline.writes import writes
 
-drawn = examples(30, many=1000)
+drawn = examples(15, many=1000)
 
 
 def chain_of(name: str, pages: list[int], **choice: object) -> Plan:

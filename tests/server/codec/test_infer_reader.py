@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from models.packs.records.ports import Port
@@ -17,6 +17,7 @@ from server.codec.datatypes import body_limit
 from server.codec.text.layout import Layout
 from server.codec.text.reader import RequestReader
 from server.errors import InvalidRequestError, ServiceError, TooLargeError, shown
+from tests.examples import examples
 from tests.fuzz.infer import check_message, check_same, compare
 from tests.server.codec.infer_cases import OUTPUTS, nested
 from tests.server.codec.infer_oracle import meaning
@@ -60,7 +61,7 @@ GOOD = tensor("[1,2,3,4]")
 
 
 @given(seed=st.integers(0, 2**64))
-@settings(max_examples=500)
+@examples(250, many=2500)
 def test_any_request_in_any_chunks_is_what_the_plain_rules_say(seed: int) -> None:
     compare(random.Random(seed))
 
@@ -450,7 +451,7 @@ def test_single_bytes_take_time_by_their_number() -> None:
     length=st.integers(0, 300),
     row=st.sampled_from([1, 4, 4096]),
 )
-@settings(max_examples=200)
+@examples(200, many=1000)
 def test_layouts(shape: list[int], start: int, length: int, row: int) -> None:
     zeros = nested([0] * int(np.prod(shape)), shape)
     text = json.dumps(zeros, separators=(",", ":")).replace("0", "").encode()

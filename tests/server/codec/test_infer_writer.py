@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -13,6 +13,7 @@ from server.codec import Answer, Body, Output
 from server.codec.datatypes import DATATYPES, datatype
 from server.codec.text.writer import PIECE_BYTES
 from server.errors import NotFiniteError
+from tests.examples import examples
 
 
 def body(outputs: dict[str, NDArray[Any]], identity: str | None = None) -> Body:
@@ -73,7 +74,7 @@ def test_any_float_comes_back_with_the_same_bits(dtype: str, bits: str) -> None:
     wanted=st.lists(st.sampled_from(["a", "b", "c"]), unique=True),
     identity=st.none() | st.text(st.characters(codec="utf-8"), max_size=20),
 )
-@settings(max_examples=60)
+@examples(30, many=500)
 def test_outputs_in_their_order(
     shapes: list[list[int]], wanted: list[str], identity: str | None
 ) -> None:

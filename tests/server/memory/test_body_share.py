@@ -95,7 +95,7 @@ class Kitchen:
 
 
 @given(PHOTOGRAPHS)
-@examples(few=150, many=10_000)
+@examples(few=75, many=10_000)
 def test_all_photographs_are_answered(photographs: Sequence[Photograph]) -> None:
     async def run() -> None:
         kitchen = Kitchen()
@@ -107,7 +107,7 @@ def test_all_photographs_are_answered(photographs: Sequence[Photograph]) -> None
 
 
 @given(SOME_SLOW, st.floats(0.1, 1))
-@examples(few=150, many=10_000)
+@examples(few=75, many=10_000)
 def test_slow_ones_leave_room_for_a_usual_one(
     photographs: Sequence[Photograph], usual: float
 ) -> None:
@@ -125,7 +125,7 @@ def test_slow_ones_leave_room_for_a_usual_one(
 
 
 @given(PHOTOGRAPHS, st.integers(0, 40))
-@examples(few=100, many=5000)
+@examples(few=50, many=5000)
 def test_who_leaves_gives_back_what_he_has(photographs: Sequence[Photograph], after: int) -> None:
     async def run() -> None:
         kitchen = Kitchen()

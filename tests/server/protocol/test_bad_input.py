@@ -33,7 +33,7 @@ CLASSIFY = "/v2/models/tiny:classify"
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-SHARED = examples(40, many=1500, suppress_health_check=[HealthCheck.function_scoped_fixture])
+SHARED = examples(20, many=1500, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 async def outcomes(service: Service, model: str) -> dict[str, float]:

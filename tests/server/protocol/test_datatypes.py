@@ -26,7 +26,7 @@ from tests.server.support import Service, error, serving
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-SHARED = examples(20, many=500, suppress_health_check=[HealthCheck.function_scoped_fixture])
+SHARED = examples(10, many=500, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 EXTREMES: dict[str, list[Any]] = {
     "BOOL": [True, False],

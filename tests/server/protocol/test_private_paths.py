@@ -85,8 +85,14 @@ FAULTS = (
 )
 
 
-@pytest.mark.parametrize("fault", [*FAULTS, other_folder])
-@pytest.mark.parametrize("relative", [False, True])
+@pytest.mark.parametrize(
+    ("fault", "relative"),
+    [
+        pytest.param(fault, relative, marks=pytest.mark.slow if (n + relative) % 2 else ())
+        for n, fault in enumerate((*FAULTS, other_folder))
+        for relative in (False, True)
+    ],
+)
 async def test_of_a_pack_that_is_broken(
     settings: SettingsFactory,
     repository: Path,

@@ -3,11 +3,12 @@
 from dataclasses import dataclass
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from server.scheduling.agenda import Agenda
 from server.scheduling.sweeps import HIGHEST, LOWEST, NORMAL, Batching, Sweep, Ticket
+from tests.examples import examples
 
 MODELS = "abc"
 #: A sweep reads its weights once and computes for each request.
@@ -88,7 +89,7 @@ class Machine:
 
 
 @given(arrivals, batching, st.data())
-@settings(max_examples=60, deadline=None)
+@examples(60, many=500, deadline=None)
 def test_whoever_is_let_in_is_in_time(
     coming: list[Arrival], shared: Batching, data: st.DataObject
 ) -> None:
@@ -124,7 +125,7 @@ def test_whoever_is_let_in_is_in_time(
 
 
 @given(arrivals)
-@settings(max_examples=60, deadline=None)
+@examples(60, many=500, deadline=None)
 def test_nobody_is_refused_for_whom_an_order_by_deadline_has_room(coming: list[Arrival]) -> None:
     """Earliest deadline first is the best order there is: what it cannot do cannot be done."""
     agenda = Agenda(cost)

@@ -4,13 +4,14 @@ import threading
 from collections import Counter
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from server.errors import BusyError, LateError, NotServingError
 from server.scheduling.dispatcher import Dispatcher
 from server.scheduling.line import Line
 from server.scheduling.sweeps import Batching, Sweep, Ticket
+from tests.examples import examples
 
 
 class Clock:
@@ -36,7 +37,7 @@ def sweep_of(line: Line[str]) -> Sweep:
     st.integers(1, 4),
     st.lists(st.tuples(st.sampled_from(["join", "leave", "take"]), st.integers(0, 9))),
 )
-@settings(max_examples=50, deadline=None)
+@examples(50, many=500, deadline=None)
 def test_jobs_come_out_in_order_and_never_more_than_the_limit(
     limit: int, steps: list[tuple[str, int]]
 ) -> None:

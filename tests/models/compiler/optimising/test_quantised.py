@@ -125,8 +125,14 @@ def sums() -> onnx.ModelProto:
     )
 
 
-@pytest.mark.parametrize("architecture", sorted(ARCHITECTURES))
-@pytest.mark.parametrize("make", [qdq, qlinear, dynamic], ids=lambda make: make.__name__)
+@pytest.mark.parametrize(
+    ("architecture", "make"),
+    [
+        pytest.param(name, make, marks=pytest.mark.slow if (one + other) % 3 else ())
+        for one, name in enumerate(sorted(ARCHITECTURES))
+        for other, make in enumerate((qdq, qlinear, dynamic))
+    ],
+)
 def test_quantised_networks_equal_plain_onnx_runtime(
     make: Callable[[], onnx.ModelProto], architecture: str, tmp_path: Path
 ) -> None:

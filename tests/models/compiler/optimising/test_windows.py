@@ -3,13 +3,14 @@
 from typing import Any
 
 import numpy as np
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
 from models.compiler.optimising.quantised import pixels_of
 from models.network.windows import windows_of
 from models.runtime.sessions import open_session, session_options
+from tests.examples import examples
 
 SIDES = st.tuples(st.integers(1, 6), st.integers(1, 6))
 PADDING = st.sampled_from(["NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"])
@@ -17,7 +18,7 @@ FEW = st.tuples(st.integers(1, 3), st.integers(1, 3))
 IMAGE_LAST = (0, 2, 3, 1)
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40, many=500, deadline=None)
 @given(
     sides=SIDES,
     window=st.tuples(FEW, FEW, FEW),

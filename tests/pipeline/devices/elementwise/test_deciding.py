@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from loader.pool.pool import ReadPool
@@ -34,6 +34,7 @@ from pipeline.program.sessions import Opened, opened_by
 from pipeline.program.steps import row_network
 from pipeline.schedule.architectures import ARCHITECTURES
 from pipeline.tiles.tiled_pack import tiled_pack
+from tests.examples import examples
 from tests.models.nets import CHUNK_BYTES, inputs_for
 from tests.pipeline.devices.elementwise.chains import library, needs_library
 from tests.pipeline.devices.elementwise.test_engine import compiled
@@ -157,7 +158,7 @@ def check_sessions(pack: Pack, counted: Sequence[Opened], loaded: set[bytes]) ->
 
 
 @needs_library
-@settings(max_examples=30)
+@examples(15, many=500)
 @given(way=WAYS)
 def test_what_runs_is_what_was_counted(case: Case, way: Way) -> None:
     program = case.programs[way.chains]

@@ -11,12 +11,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from models.packs.records.programs import Step
 from pipeline.devices.elementwise.one_pass import OnePass
 from pipeline.devices.elementwise.programs import OPERATORS
+from tests.examples import examples
 from tests.pipeline.devices.elementwise.chains import (
     Floats,
     bound,
@@ -57,7 +58,7 @@ def fenced() -> Iterator[memoryview]:
             protect(ctypes.c_void_p(start + page * _PAGE), _PAGE, 3)
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40, many=500, deadline=None)
 @given(
     st.sampled_from(OPERATORS),
     st.one_of(st.integers(1, 70), st.integers(1, _MOST)),

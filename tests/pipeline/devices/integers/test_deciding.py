@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
@@ -26,6 +26,7 @@ from pipeline.program.decided import NativePiece
 from pipeline.program.prepare import prepare
 from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES
+from tests.examples import examples
 from tests.models.nets import parsed, written
 from tests.models.streamed import compiled
 from tests.pipeline.devices.integers.quantised import native as library
@@ -140,7 +141,7 @@ WAYS = st.builds(
 )
 
 
-@settings(max_examples=30)
+@examples(15, many=500)
 @given(way=WAYS)
 def test_what_runs_is_what_was_counted(case: Case, way: Way) -> None:
     device = _Watched(way.threads, way.native, way.jobs)
