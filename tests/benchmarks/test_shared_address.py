@@ -8,27 +8,14 @@ from contextlib import contextmanager
 
 import pytest
 
-from benchmarks.load.kept import TIMESTAMP
 from benchmarks.load.paced import paced_loop
 from benchmarks.load.shared_address import main
 from benchmarks.servers.nginx import NoNginxError, check_nginx
+from tests.sockets import needs_stamps
 
 REQUEST = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
 BUSY = b"HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n%sConnection: close\r\n\r\n"
-
-
-def is_stamped() -> bool:
-    """Return whether the kernel says when bytes came; the one that qemu makes up does not."""
-    with socket.socket() as tried:
-        try:
-            tried.setsockopt(socket.SOL_SOCKET, TIMESTAMP, 1)
-        except OSError:
-            return False
-        return True
-
-
-stamped = pytest.mark.skipif(not is_stamped(), reason="no time stamps of sockets here")
 
 
 @contextmanager
@@ -64,7 +51,7 @@ CASES = [
 ]
 
 
-@stamped
+@needs_stamps
 @pytest.mark.parametrize(("answer", "outcome"), CASES)
 def test_every_request_has_one_outcome(answer: bytes, outcome: str) -> None:
     with answering(lambda client: client.sendall(answer)) as port:
@@ -73,7 +60,7 @@ def test_every_request_has_one_outcome(answer: bytes, outcome: str) -> None:
     assert found["outcomes"] == {outcome: found["sent"]}
 
 
-@stamped
+@needs_stamps
 def test_a_kept_connection_that_ends_between_two_requests_loses_none() -> None:
     with answering(lambda client: client.sendall(OK)) as port:
         found = paced_loop(port, REQUEST, clients=1, seconds=0.2, rate=20.0)

@@ -49,7 +49,7 @@ def test_bench_pipeline(cli: Cli, packs: Packs, sysfs: Path) -> None:
     assert shown.splitlines()[-1] == f"energy: {NOTHING}"
     make_rail(sysfs)
     shown = cli(*arguments).out
-    assert shown.splitlines()[-1].startswith("energy: ina3221: [GPU]; pre 0.")
+    assert shown.splitlines()[-1].startswith("energy: ina3221: [GPU]; pre ")
     document = cli(*arguments, "--json").document
     assert document["energy"] == "ina3221: [GPU]"
     for row in document["rows"]:
