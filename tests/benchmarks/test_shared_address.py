@@ -11,7 +11,6 @@ import pytest
 from benchmarks.load.paced import paced_loop
 from benchmarks.load.shared_address import main
 from benchmarks.servers.nginx import NoNginxError, check_nginx
-from tests.sockets import needs_stamps
 
 REQUEST = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
@@ -51,7 +50,6 @@ CASES = [
 ]
 
 
-@needs_stamps
 @pytest.mark.parametrize(("answer", "outcome"), CASES)
 def test_every_request_has_one_outcome(answer: bytes, outcome: str) -> None:
     with answering(lambda client: client.sendall(answer)) as port:
@@ -60,7 +58,6 @@ def test_every_request_has_one_outcome(answer: bytes, outcome: str) -> None:
     assert found["outcomes"] == {outcome: found["sent"]}
 
 
-@needs_stamps
 def test_a_kept_connection_that_ends_between_two_requests_loses_none() -> None:
     with answering(lambda client: client.sendall(OK)) as port:
         found = paced_loop(port, REQUEST, clients=1, seconds=0.2, rate=20.0)

@@ -29,7 +29,7 @@ def test_a_callback_brings_the_same_bits(
     constant = Compiled.of(tiny_pack, tmp_path / "const")
     _, expected = constant.run(inputs)
     agree(expected, answers(tiny_onnx, inputs))
-    for buffer_bytes in (3000, 40_000, None) if ports == "caller" else (3000,):
+    for buffer_bytes in (3000, 40_000, None):
         folder = tmp_path / str(buffer_bytes)
         compiled = Compiled.of(
             tiny_pack, folder, weights="callback", ports=ports, buffer_bytes=buffer_bytes

@@ -20,7 +20,6 @@ from server.transport import reads
 from server.transport.intake import PAUSE_SECONDS, SLICES_SECONDS, Arrived, Intake
 from server.transport.reads import came_at, stamp_arrivals
 from tests.server.transport.wire import Wire, answers_at_once
-from tests.sockets import needs_stamps
 
 WORK, READ = 0.0002, 0.00003
 _MOST_TURNS = 20_000
@@ -304,7 +303,13 @@ async def test_a_client_that_leaves_while_it_waits_begins_nothing() -> None:
 # When bytes came
 
 
-@needs_stamps
+def is_stamped(sock: socket.socket) -> bool:
+    try:
+        return bool(sock.getsockopt(socket.SOL_SOCKET, reads._TIMESTAMP))
+    except OSError:
+        return False
+
+
 def test_the_kernel_says_when_the_first_byte_came() -> None:
     with (
         socket.create_server(("127.0.0.1", 0)) as listener,
@@ -313,6 +318,8 @@ def test_the_kernel_says_when_the_first_byte_came() -> None:
     ):
         server.setblocking(False)
         stamp_arrivals(server)
+        if not is_stamped(server):
+            pytest.skip("the kernel has no time stamps of sockets")  # that which qemu makes up
         assert came_at(server) is None
         server.settimeout(10.0)
         found, before = None, 0.0
