@@ -1,8 +1,8 @@
 """Whole networks on the GPU: preloaded beside PyTorch, and streamed at the speed of a disk."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -117,6 +117,48 @@ def at_speed(profile: Profile, bytes_per_second: float) -> Profile:
     return profile.model_copy(update={"reads": reads, "overlaps": overlaps})
 
 
+@dataclass(frozen=True)
+class _Measured:
+    """A plan that took turns with others: its median delay, what the driver counted, one sweep."""
+
+    delay_seconds: float
+    driver_bytes: int
+    answer: dict[str, np.ndarray[Any, Any]]
+    events: list[TraceEvent]
+
+
+def _taking_turns(
+    program: Program,
+    device: CudaDevice,
+    found: Mapping[str, Fitted],
+    bytes_per_second: float,
+    runs: int,
+) -> dict[str, _Measured]:
+    """Measure each plan at the speed of a disk, all of them open."""
+    inputs = random_inputs(program)
+    samples: dict[str, list[float]] = {name: [] for name in found}
+    measured = {}
+    with ExitStack() as stack:
+        engines, used = {}, {}
+        for name, fitted in found.items():
+            before = device.driver.memory_info()[0]
+            engines[name] = stack.enter_context(
+                opened_in_memory(program, fitted.plan, device, bytes_per_second)
+            )
+            used[name] = before - device.driver.memory_info()[0]
+        for turn in range(_WARM_UP + runs):
+            for name, engine in engines.items():
+                _, statistics = engine.run(inputs)
+                engine.settle()
+                if turn >= _WARM_UP:
+                    samples[name].append(statistics.delay_seconds)
+        for name, engine in engines.items():
+            events: list[TraceEvent] = []
+            answer, _ = engine.run(inputs, record=events.append)
+            measured[name] = _Measured(median(samples[name]), used[name], answer, events)
+    return measured
+
+
 def pipelines(
     pack: Pack,
     device: CudaDevice,
@@ -128,39 +170,10 @@ def pipelines(
     """Measure architectures at the speed of a disk, taking turns; return rows and one sweep of each."""
     known = at_speed(profile, bytes_per_second)
     program = prepare(pack, device)
-    inputs = random_inputs(program)
-    sweeps: dict[str, tuple[Plan, list[TraceEvent]]] = {}
-    with ExitStack() as stack:
-        engines, memory, predicted = {}, {}, {}
-        for name in names:
-            fitted = _fit(program, device, name, known)
-            plan, predicted[name] = fitted.plan, fitted.predicted_seconds
-            before = device.driver.memory_info()[0]
-            engines[name] = stack.enter_context(
-                opened_in_memory(program, plan, device, bytes_per_second)
-            )
-            memory[name] = before - device.driver.memory_info()[0]
-        samples: dict[str, list[float]] = {name: [] for name in names}
-        answers = {}
-        for turn in range(_WARM_UP + runs):
-            for name, engine in engines.items():
-                answers[name], statistics = engine.run(inputs)
-                engine.settle()
-                if turn >= _WARM_UP:
-                    samples[name].append(statistics.delay_seconds)
-        for name, engine in engines.items():
-            events: list[TraceEvent] = []
-            engine.run(inputs, record=events.append)
-            sweeps[name] = (engine.plan, events)
-        rows = [
-            _row(name, engines[name].plan, samples, memory[name], predicted[name], sweeps[name][1])
-            for name in names
-        ]
-    for row in rows:
-        row["equal_to_pre"] = all(
-            np.array_equal(array, answers["pre"][key])
-            for key, array in answers[row["architecture"]].items()
-        )
+    found = {name: _fit(program, device, name, known) for name in names}
+    measured = _taking_turns(program, device, found, bytes_per_second, runs)
+    rows = [_row(name, found[name], measured) for name in names]
+    sweeps = {name: (found[name].plan, measured[name].events) for name in names}
     return rows, sweeps
 
 
@@ -180,75 +193,56 @@ def on_rows(
     """
     known = at_speed(profile, bytes_per_second)
     program = prepare(pack, device)
-    inputs = random_inputs(program)
     auto = device.adapt(ARCHITECTURES["auto"])
     found = {"pre": _fit(program, device, "pre", known), "least": fit(program, auto, LEAST, known)}
     whole, least = (found[name].plan.total_bytes for name in ("pre", "least"))
     for part in range(1, _BUDGETS):
         budget = int(least * (whole / least) ** (part / _BUDGETS))
         found[f"{budget / 2**20:.1f} MiB"] = fit(program, auto, Wanted(total_bytes=budget), known)
-    with ExitStack() as stack:
-        engines, used = {}, {}
-        for name, fitted in found.items():
-            before = device.driver.memory_info()[0]
-            engines[name] = stack.enter_context(
-                opened_in_memory(program, fitted.plan, device, bytes_per_second)
-            )
-            used[name] = before - device.driver.memory_info()[0]
-        samples: dict[str, list[float]] = {name: [] for name in found}
-        answers = {}
-        for turn in range(_WARM_UP + runs):
-            for name, engine in engines.items():
-                answers[name], statistics = engine.run(inputs)
-                engine.settle()
-                if turn >= _WARM_UP:
-                    samples[name].append(statistics.delay_seconds)
+    measured = _taking_turns(program, device, found, bytes_per_second, runs)
+    expected = measured["pre"].answer
     return [
         {
             "budget": name,
             "total_bytes": fitted.plan.total_bytes,
-            "planned_device_bytes": _device_bytes(fitted.plan),
-            "driver_bytes": used[name],
             "regions": len(fitted.plan.choice.regions),
             "steps": len(fitted.plan.steps),
             "read_bytes": fitted.plan.read_bytes,
-            "delay_ms": 1e3 * median(samples[name]),
-            "predicted_ms": 1e3 * (fitted.predicted_seconds or 0.0),
+            **_figures(fitted, measured[name]),
             "difference": max(
-                float(np.abs(array - answers["pre"][key]).max() / np.abs(answers["pre"][key]).max())
-                for key, array in answers[name].items()
+                float(np.abs(array - expected[key]).max() / np.abs(expected[key]).max())
+                for key, array in measured[name].answer.items()
             ),
         }
         for name, fitted in found.items()
     ]
 
 
-def _device_bytes(plan: Plan) -> int:
-    """What a plan takes of the device's own memory."""
-    memory = plan.memory
-    ring = memory["ring"] if plan.architecture.copies else 0
-    return ring + sum(memory[kind] for kind in ("resident", "arena", "scratch"))
+def _figures(fitted: Fitted, measured: _Measured) -> dict[str, Any]:
+    """Return what is said of every plan: of the device's own memory, and of its delay."""
+    memory, seconds = fitted.plan.memory, fitted.predicted_seconds
+    ring = memory["ring"] if fitted.plan.architecture.copies else 0
+    own = ring + sum(memory[kind] for kind in ("resident", "arena", "scratch"))
+    return {
+        "delay_ms": 1e3 * measured.delay_seconds,
+        "predicted_ms": None if seconds is None else 1e3 * seconds,
+        "planned_device_bytes": own,
+        "driver_bytes": measured.driver_bytes,
+    }
 
 
-def _row(
-    name: str,
-    plan: Plan,
-    samples: dict[str, list[float]],
-    used: int,
-    predicted: float | None,
-    events: list[TraceEvent],
-) -> dict[str, Any]:
-    delay = median(samples[name])
+def _row(name: str, fitted: Fitted, measured: Mapping[str, _Measured]) -> dict[str, Any]:
+    plan, own, pre = fitted.plan, measured[name], measured["pre"]
     return {
         "architecture": name,
-        "delay_ms": 1e3 * delay,
-        "predicted_ms": None if predicted is None else 1e3 * predicted,
-        "ratio_to_pre": delay / median(samples["pre"]),
+        **_figures(fitted, own),
+        "ratio_to_pre": own.delay_seconds / pre.delay_seconds,
         "weight_bytes": plan.weight_bytes,
         "equation_bytes": plan.equation_bytes,
-        "planned_device_bytes": _device_bytes(plan),
-        "driver_bytes": used,
-        "together_ms": 1e3 * _together(services(plan.stages, events, plan.choice.depth)),
+        "together_ms": 1e3 * _together(services(plan.stages, own.events, plan.choice.depth)),
+        "equal_to_pre": all(
+            np.array_equal(array, pre.answer[key]) for key, array in own.answer.items()
+        ),
     }
 
 

@@ -110,7 +110,7 @@ def _rows(name: str, rows: Sequence[dict[str, Any]]) -> list[str]:
             row["budget"],
             f"{row['total_bytes'] / 2**20:.1f}",
             f"{row['delay_ms']:.2f}",
-            f"{row['predicted_ms']:.2f}",
+            "-" if row["predicted_ms"] is None else f"{row['predicted_ms']:.2f}",
             str(row["regions"]),
             str(row["steps"]),
             f"{row['read_bytes'] / 1e6:.1f}",

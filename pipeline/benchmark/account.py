@@ -20,11 +20,9 @@ from pipeline.profiles.profile import Profile
 from pipeline.program.program import Program
 from pipeline.schedule.trace import TraceEvent
 from pipeline.timing.simulator import simulate
-from pipeline.timing.traced_durations import services
+from pipeline.timing.traced_durations import STALL_SECONDS, launched, services
 
 Trace = Sequence[TraceEvent]
-# Shorter gaps between kernels are the loop's, not the disk's.
-_WAIT_SECONDS = 50e-6
 
 
 @dataclass(frozen=True)
@@ -115,20 +113,17 @@ def _times(
     found: defaultdict[range, _Times] = defaultdict(_Times)
     first = list(first_pieces(program, plan.steps))
     served = services(plan.stages, events, plan.choice.depth)[-1]
-    end, runs = 0.0, {run.start: run for run in plan.runs}
-    number = 0
-    while number < len(plan.steps):
-        run = runs.get(number, range(number, number + 1))
-        began, ended = served[run.start], served[run.stop - 1]
-        if began is not None and ended is not None:
-            part = found[of_piece[first[number]]]
-            part.launches += 1
-            waited = began.start - end
-            part.waited += waited if waited > _WAIT_SECONDS else 0.0
-            for step, seconds in _divided(plan, run, ended.end - began.start, profile):
-                found[of_piece[first[step]]].kernel += seconds
-            end = ended.end
-        number = run.stop
+    end = 0.0
+    for run, service in launched(served, plan.runs):
+        if service is None:
+            continue
+        part = found[of_piece[first[run.start]]]
+        part.launches += 1
+        waited = service.start - end
+        part.waited += waited if waited > STALL_SECONDS else 0.0
+        for step, seconds in _divided(plan, run, service.seconds, profile):
+            found[of_piece[first[step]]].kernel += seconds
+        end = service.end
     return found
 
 

@@ -12,12 +12,9 @@ from pipeline.planning.plan import Plan
 from pipeline.program.program import Program
 from pipeline.program.steps import Phase, Step
 from pipeline.schedule.trace import TraceEvent
-from pipeline.timing.traced_durations import Service, services
+from pipeline.timing.traced_durations import STALL_SECONDS, Service, launched, services
 
 Event = dict[str, Any]
-
-# Shorter gaps between kernels are the loop's, not the disk's.
-_STALL_SECONDS = 50e-6
 
 
 def trace_document(
@@ -44,8 +41,11 @@ def _sweep(
             yield _named(process, _thread(number, lane), "thread_name", label)
         free = [0.0] * lanes
         runs = plan.runs if stage.name == "kernel" else ()
-        for name, service in _launched(list(zip(names, row, strict=True)), runs):
+        for run, service in launched(row, runs):
             if service is not None:
+                name = names[run.start]
+                if len(run) > 1:
+                    name = f"{name} to {names[run.stop - 1]}"
                 lane = min(range(lanes), key=free.__getitem__)
                 free[lane] = service.end
                 yield _slice(process, _thread(number, lane), name, service)
@@ -63,27 +63,12 @@ def _sweep(
         }
 
 
-def _launched(
-    operations: Sequence[tuple[str, Service | None]], runs: Sequence[range]
-) -> Iterator[tuple[str, Service | None]]:
-    """Yield operations with their names, those of a run as one: the first does the work of all."""
-    index, of_runs = 0, {run.start: run for run in runs}
-    while index < len(operations):
-        run = of_runs.get(index, range(index, index + 1))
-        (first, began), (last, ended) = operations[run.start], operations[run.stop - 1]
-        if began is None or ended is None or len(run) == 1:
-            yield from operations[run.start : run.stop]
-        else:
-            yield f"{first} to {last}", Service(began.start, ended.end)
-        index = run.stop
-
-
 def _stalls(kernels: Sequence[Service | None]) -> Iterator[Service]:
     """Yield the times in which the kernel stage waited."""
     end = 0.0
     for service in kernels:
         if service is not None:
-            if service.start - end > _STALL_SECONDS:
+            if service.start - end > STALL_SECONDS:
                 yield Service(end, service.start)
             end = service.end
 

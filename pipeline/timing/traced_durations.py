@@ -5,7 +5,7 @@ its completion. So it holds all that the loop around it costs, and from these ti
 """
 
 import heapq
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from math import inf
@@ -24,6 +24,10 @@ class Service:
     @property
     def seconds(self) -> float:
         return self.end - self.start
+
+
+#: Shorter gaps between kernels are the loop's, not the disk's.
+STALL_SECONDS = 50e-6
 
 
 #: For each stage its operations; None where the trace does not show the end of one.
@@ -62,3 +66,18 @@ def _served(
         served.append(Service(start, end) if end < inf else None)
         heapq.heappushpop(latest, end)
     return tuple(served)
+
+
+def launched(
+    kernels: Sequence[Service | None], runs: Sequence[range]
+) -> Iterator[tuple[range, Service | None]]:
+    """Yield the kernels of each launch, in order, and when it was served; ``runs``: those of several.
+
+    None: the trace does not show its beginning, or its end.
+    """
+    index, of_runs = 0, {run.start: run for run in runs}
+    while index < len(kernels):
+        run = of_runs.get(index, range(index, index + 1))
+        first, last = kernels[run.start], kernels[run.stop - 1]
+        yield run, None if first is None or last is None else Service(first.start, last.end)
+        index = run.stop
