@@ -15,7 +15,7 @@ from pipeline.execution.engine import Engine
 from pipeline.execution.given import Arrays, Tensors
 from pipeline.execution.opened import opened as opened_engine
 from pipeline.fitting.fit import fit
-from pipeline.fitting.wanted import Wanted
+from pipeline.fitting.wanted import Fitted, Wanted
 from pipeline.planning.plan import Plan, PlanError
 from pipeline.planning.words import sized
 from server.cli.arguments.options import Arena, Json, PackPath, Ring, architecture, open_named, size
@@ -135,8 +135,9 @@ def run(
     held = _held_bytes(opened.manifest, inputs, wish.tensors, repeat > 0)
     with planning():  # seconds, where a profile is new
         candidate = Candidate(program, device.adapt(chosen), wanted, profile)
-        plan = _plan(candidate, total, held)
+        fitted = _fitted(candidate, total, held, at_once=repeat == 0)
         candidate.known.save()
+    plan = fitted.plan
 
     def taken(outputs: Arrays) -> Found:
         if not repeat:
@@ -159,19 +160,24 @@ def run(
     if not as_json:
         for path in filter(None, (output, draw)):
             say(f"{path}: written")
+        if fitted.by_thumb:
+            say(
+                "a first plan, by rules of thumb; `layerstream plan` with this budget finds the best one"
+            )
 
 
-def _plan(candidate: Candidate, total: int | None, held: int) -> Plan:
+def _fitted(candidate: Candidate, total: int | None, held: int, *, at_once: bool) -> Fitted:
     """Return the plan of what is wanted, within a budget of ``total`` bytes where that is given.
 
     A budget is as that of ``plan`` and of a service: memory of requests is set aside in it, and the models
-    have the rest. Here is one request, which holds exactly ``held`` bytes.
+    have the rest. Here is one request, which holds exactly ``held`` bytes. ``at_once``: it is the only one,
+    and the search for a better plan would take longer than the plan saves.
 
     Raises:
         PlanError, RefusedError: there is none.
     """
     if total is None:
-        return fit(*candidate.question).plan
+        return fit(*candidate.question)
     if held >= total:
         raise PlanError(
             f"{candidate.program.name}: the tensors of the request take {sized(held)}, the budget is "
@@ -179,7 +185,7 @@ def _plan(candidate: Candidate, total: int | None, held: int) -> Plan:
         )
     budget = Budget(total)
     budget.set_aside(held, ())
-    return share_budget([candidate], budget).plans()[0].plan
+    return share_budget([candidate], budget, at_once=at_once).plans()[0]
 
 
 def _repeated(

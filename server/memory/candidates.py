@@ -41,15 +41,24 @@ class Candidate:
 
 
 def share_budget(
-    candidates: Sequence[Candidate], budget: Budget, activations: Activations = "auto"
+    candidates: Sequence[Candidate],
+    budget: Budget,
+    activations: Activations = "auto",
+    *,
+    at_once: bool = False,
 ) -> Shares:
     """Plan all ``candidates``, as ``share_out`` does.
+
+    ``at_once``: a plan that takes long to find gives way to one by rules of thumb.
 
     Raises:
         RefusedError: the smallest plan of one does not fit. PlanError: what is wanted cannot be, or not
             without a profile. ProfileError: a profile lacks a kernel.
     """
-    return _shared(_sharers(candidates), budget, activations)
+    sharers = _sharers(candidates)
+    if at_once:
+        sharers = [each.hurried() for each in sharers]
+    return _shared(sharers, budget, activations)
 
 
 def share_served(

@@ -18,6 +18,7 @@ import pytest
 from models.packs.pack import open_pack
 from pipeline.execution.engine import Engine
 from server.context import StartupError
+from server.memory import search
 from server.repository.repository import Repository
 from server.settings.settings import Settings
 from server.settings.table import settings_table
@@ -294,6 +295,18 @@ def test_run_an_image(cli: Cli, tiny: Path, tmp_path: Path) -> None:
     shown = cli("run", tiny, "--image", image, "--top-k", 2)
     assert shown.code == 0
     assert len(re.findall(r"class \d", shown.out)) == 2
+
+
+def test_one_answer_waits_for_no_search(
+    cli: Cli, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(search, "BRIEF_SECONDS", 0)  # whatever is not known takes too long
+    image = write(tmp_path / "cat.png", picture())
+    least = cli("inspect", tiny, "--json").document["smallest_budget_bytes"]
+    asked = ("run", tiny, "--image", image, "--budget", f"{least + (16 << 10)}B")
+    hint = "by rules of thumb"
+    assert hint in cli(*asked).out
+    assert hint not in cli(*asked, "--repeat", 1).out  # which measures, and has searched
 
 
 def test_run_repeats_warm(cli: Cli, tiny: Path, tmp_path: Path) -> None:
