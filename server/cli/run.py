@@ -155,15 +155,11 @@ def run(
         save_drawing(draw, picture, found.boxes or [])
     with_request = {"request_bytes": held, "total_bytes": plan.total_bytes + held}
     document = {**plan.as_dict(), **with_request, "reads": len(plan.groups)}
-    result = Result(opened, document, found, statistics, energy, repeats)
+    result = Result(opened, document, fitted.by_thumb, found, statistics, energy, repeats)
     report(result, top_k or BOXES, as_json)
     if not as_json:
         for path in filter(None, (output, draw)):
             say(f"{path}: written")
-        if fitted.by_thumb:
-            say(
-                "a first plan, by rules of thumb; `layerstream plan` with this budget finds the best one"
-            )
 
 
 def _fitted(candidate: Candidate, total: int | None, held: int, *, at_once: bool) -> Fitted:

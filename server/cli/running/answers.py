@@ -70,11 +70,13 @@ class Wish:
 class Result:
     """One request: its model, the plan it ran in, what came out, how long it took and what energy.
 
-    ``statistics`` and ``energy`` are of the first answer; ``repeats`` of the warm ones behind it.
+    ``by_thumb``: the plan was not searched for. ``statistics`` and ``energy`` are of the first answer;
+    ``repeats`` of the warm ones behind it.
     """
 
     pack: Pack
     plan: Mapping[str, Any]
+    by_thumb: bool
     found: Found
     statistics: SweepStatistics
     energy: Energy
@@ -181,6 +183,7 @@ def _document(result: Result, best: Sequence[Prediction]) -> dict[str, Any]:
     return {
         "model": result.pack.name,
         "plan": result.plan,
+        "by_thumb": result.by_thumb,
         "delay_ms": statistics.delay_seconds * 1e3,
         "stall_ms": statistics.stall_seconds * 1e3,
         "read_bytes": statistics.read_bytes,
@@ -201,6 +204,10 @@ def _print_figures(result: Result) -> None:
     statistics, repeats, plan = result.statistics, result.repeats, result.plan
     weights, total = format_size(plan["weight_bytes"]), format_size(plan["total_bytes"])
     say(f"{plan['architecture']} in {total} of memory, {weights} of it weights")
+    if result.by_thumb:
+        say(
+            "a first plan, by rules of thumb: `layerstream plan` with this budget finds the best one"
+        )
     first = "" if repeats is None else "first answer: "
     delay, stall = statistics.delay_seconds * 1e3, statistics.stall_seconds * 1e3
     say(f"{first}{delay:.1f} ms, of which {stall:.1f} ms waiting for weights")
