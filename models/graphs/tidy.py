@@ -6,12 +6,11 @@ are lowered where nothing in the model is newer, since onnx marks what it writes
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, MutableSequence
 from pathlib import Path
 
 import numpy as np
 import onnx
-from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
 from onnx import AttributeProto, TensorProto, defs, helper, numpy_helper
 
 from models.errors import OnnxError
@@ -20,7 +19,7 @@ from models.graphs.nodes import all_graphs, fresh, made, reads, replace_nodes, s
 # A sparse weight becomes a dense one inside a protobuf message, which cannot exceed 2 GiB.
 _MAX_DENSE_BYTES = 1 << 30
 
-Nodes = RepeatedCompositeFieldContainer[onnx.NodeProto]
+Nodes = MutableSequence[onnx.NodeProto]
 #: The newest of ONNX Runtime 1.31, which refuses others by their number alone.
 NEWEST_IR, NEWEST_OPSET = 13, 26
 # IR version 14 added two element types, which ONNX Runtime refuses by name, and nothing else.

@@ -16,9 +16,6 @@ _INTERRUPTED = 130
 #: What Python says, in no class of its own.
 _NO_THREAD = "can't start new thread"
 
-# Typer's base of usage errors, which has been click's and is by now a copy of its own.
-_UsageError: type[Exception] = typer.BadParameter.__bases__[0]
-
 
 def main() -> None:
     """Run the command line; exit 0, 2 for bad usage or input, 1 for a failure, 130 after Ctrl-C."""
@@ -28,9 +25,8 @@ def main() -> None:
         code = program()(standalone_mode=False)
     except SystemExit:  # completion has answered; the errors below are not worth their imports
         raise
-    except _UsageError as exc:
-        message = getattr(exc, "format_message", exc.__str__)()
-        fail(message or "no command given", BAD_INPUT)
+    except typer.TyperException as exc:
+        fail(exc.format_message() or "no command given", BAD_INPUT)
     except _bad_input() as exc:
         # A service manager tries a failure again, bad input never.
         fail(str(exc), FAILURE if getattr(exc, "may_pass", False) else BAD_INPUT)

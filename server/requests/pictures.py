@@ -123,12 +123,13 @@ def _has_one_scan(image: ImageFile.ImageFile) -> bool:
     """Return whether the scan up to whose header Pillow read has all components of a JPEG."""
     if not isinstance(image, JpegImageFile) or "progressive" in image.info or image.fp is None:
         return False
-    length = 6 + 2 * image.layers
+    n_components = len(image.getbands())
+    length = 6 + 2 * n_components
     position = image.fp.tell()
     image.fp.seek(max(0, position - length - 2))
     header = image.fp.read(5)
     image.fp.seek(position)  # whoever asks again is told the same
-    return header == bytes((0xFF, 0xDA, 0, length, image.layers))
+    return header == bytes((0xFF, 0xDA, 0, length, n_components))
 
 
 def decoding_bytes(path: Path, limits: PictureLimits) -> int:

@@ -14,17 +14,13 @@ import json
 import termios
 import time
 from collections import deque
+from http import HTTPStatus
 from typing import Any, cast
 
 import httptools
 from starlette.types import Scope
-from uvicorn._types import ASGI3Application
-from uvicorn.config import Config
-from uvicorn.protocols.http.httptools_impl import (
-    STATUS_LINE,
-    HttpToolsProtocol,
-    RequestResponseCycle,
-)
+from uvicorn import Config
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
 from server.transport.giving_way import Peer, Worth
@@ -65,7 +61,7 @@ class Connection(HttpToolsProtocol):
         super().__init__(config, state, app_state)
         self._registry = registry
         self._intake = Intake(AllBegin(), self.loop) if intake is None else intake
-        self._complete: deque[tuple[RequestResponseCycle, ASGI3Application]] = deque()
+        self._complete: deque[RequestResponseCycle] = deque()
         self._has_place = has_place
         #: When the first byte that was not read yet came, where that is known; on time.monotonic's clock.
         self.came_at: float | None = None
@@ -168,18 +164,18 @@ class Connection(HttpToolsProtocol):
 
     # Beginning
 
-    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         """Have ``cycle`` offered to the intake once what was read has been parsed."""
-        self._complete.append((cycle, app))
+        self._complete.append(cycle)
 
     def _offer(self) -> None:
         while self._complete:
-            self._intake.take(_Arrived(self, *self._complete.popleft()))
+            self._intake.take(_Arrived(self, self._complete.popleft()))
 
-    def begin(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+    def begin(self, cycle: RequestResponseCycle) -> None:
         """Have ``cycle`` answered, if anybody still waits for that."""
         if not cycle.disconnected:
-            super()._start_asgi_task(cycle, app)
+            super()._start_asgi_task(cycle, self.app)
 
     def turn_away(self, cycle: RequestResponseCycle, answer: bytes) -> None:
         """Give ``cycle`` the bytes of an ``answer`` without beginning it; what comes of it is read past."""
@@ -314,10 +310,11 @@ class Connection(HttpToolsProtocol):
             self.cycle.disconnected = True
             self.cycle.message_event.set()
         body = json.dumps({"error": message}).encode()
+        status_line = b"HTTP/1.1 %d %b\r\n" % (status, HTTPStatus(status).phrase.encode())
         head = b"content-type: application/json\r\nconnection: close\r\n"
         head += b"retry-after: 1\r\n" if status == 503 else b""
         length = b"content-length: %d\r\n\r\n" % len(body)
-        self.transport.write(STATUS_LINE[status] + head + length + body)
+        self.transport.write(status_line + head + length + body)
         self.cycle = None  # type: ignore[assignment]
 
     # What the registry asks
@@ -426,12 +423,10 @@ class _HeaderError(Exception):
 class _Arrived:
     """A request of ``connection`` as its intake sees it."""
 
-    __slots__ = ("_app", "_connection", "_cycle", "at", "body", "scope")
+    __slots__ = ("_connection", "_cycle", "at", "body", "scope")
 
-    def __init__(
-        self, connection: Connection, cycle: RequestResponseCycle, app: ASGI3Application
-    ) -> None:
-        self._connection, self._cycle, self._app = connection, cycle, app
+    def __init__(self, connection: Connection, cycle: RequestResponseCycle) -> None:
+        self._connection, self._cycle = connection, cycle
         self.scope = cast(Scope, cycle.scope)
         self.body = cycle.body
         self.at: float = self.scope["arrived_at"]
@@ -441,7 +436,7 @@ class _Arrived:
         return not self._cycle.more_body
 
     def begin(self) -> None:
-        self._connection.begin(self._cycle, self._app)
+        self._connection.begin(self._cycle)
 
     def refuse(self, answer: bytes) -> None:
         self._connection.turn_away(self._cycle, answer)

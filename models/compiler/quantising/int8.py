@@ -15,8 +15,12 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 from onnx import numpy_helper
-from onnxruntime.quantization import QDQQuantizer, QuantType
-from onnxruntime.quantization.calibrate import CalibrationDataReader, MinMaxCalibrater
+from onnxruntime.quantization import (
+    CalibrationDataReader,
+    MinMaxCalibrater,
+    QDQQuantizer,
+    QuantType,
+)
 from PIL import Image
 
 from models.compiler.optimising.optimise import fold

@@ -17,7 +17,6 @@ from types import MappingProxyType
 from typing import Any
 
 import aiofiles
-from aiofiles.threadpool.binary import AsyncBufferedIOBase
 
 from loader.errors import LoaderError
 from models.errors import ModelError
@@ -201,7 +200,7 @@ class Upload:
         return text.replace(f"{self._folder}/", "").replace("--shape ", "the parameter shape=")
 
 
-async def _close(file: AsyncBufferedIOBase) -> None:
+async def _close(file: Any) -> None:
     await file.close()
 
 
