@@ -27,9 +27,9 @@ print(str(version.value // 1000) + ("old" if old else ""))' 2>/dev/null
 # The last CuPy for CUDA 11, and the toolkit as wheels where wheels of it exist. 13 no longer knows Volta.
 cupy_for() {
     case $1 in
-        11) echo 'cupy-cuda11x>=13.6' ;;
-        12 | *old) echo 'cupy-cuda12x[ctk]>=14' ;;
-        *) echo 'cupy-cuda13x[ctk]>=14' ;;
+        11) echo 'cupy-cuda11x>=13.6,<14' ;;
+        12 | *old) echo 'cupy-cuda12x[ctk]>=14,<15' ;;
+        *) echo 'cupy-cuda13x[ctk]>=14,<15' ;;
     esac
 }
 
