@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: demo test test-gpu check bench bench-gpu format clean help
+.PHONY: demo test test-gpu test-newest check bench bench-gpu format lock clean help
 
 BIN := .venv/bin
 SETUP := @sh tools/bootstrap.sh
@@ -14,6 +14,10 @@ test: ## run the tests (more: make test ARGS="-m slow")
 
 test-gpu: ## run the tests of device, kernels and engine on the GPU of this machine
 	@LAYERSTREAM_KERNELS=gpu sh tools/gpu.sh -m pytest -q -m "gpu or not (gpu or browser or slow)" tests/pipeline/devices/cuda $(ARGS)
+
+test-newest: ## run the tests with the newest versions that pyproject.toml allows, in build/newest
+	@sh tools/bootstrap.sh newest
+	build/newest/bin/python -m pytest -n 2 --dist worksteal $(ARGS)
 
 check: ## formatting, lint, types and import rules
 	$(SETUP) dev
@@ -33,6 +37,9 @@ format: ## format the code and fix what ruff can fix
 	$(SETUP) dev
 	$(BIN)/python -m ruff format .
 	$(BIN)/python -m ruff check --fix .
+
+lock: ## resolve requirements/*.txt, the versions that are installed, anew
+	@sh tools/lock.sh
 
 grpc-messages: ## make the messages of gRPC again from inference.proto (needs grpcio-tools)
 	cd server/grpc/messages && ../../../$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. inference.proto

@@ -1,5 +1,7 @@
 #!/bin/sh
-# bootstrap.sh run|dev           install the project into .venv, unless that is done; `dev` adds the tools
+# bootstrap.sh run|dev           install the project into .venv, unless that is done, with the locked versions of what
+#                                it needs (requirements/); `dev` adds the tools
+# bootstrap.sh newest            install it into build/newest, with the newest versions that its bounds allow
 # bootstrap.sh packages NAME...  install Debian packages, as root, without starting their services
 set -eu
 cd "$(dirname "$0")/.."
@@ -67,12 +69,14 @@ need_python() {
 # What an installation depends on. Fails when .venv cannot be used.
 state() {
     .venv/bin/python -I -c '
-import pip, sys, tomllib
+import hashlib, pip, sys, tomllib
+from pathlib import Path
 sys.path.insert(0, ".")
 with open("pyproject.toml", "rb") as file:
     config = tomllib.load(file)
 from pipeline.devices.elementwise.building import sources_digest
-print(sys.version, sys.prefix, config["build-system"], config["project"], config["tool"]["hatch"], sources_digest())
+locked = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(Path("requirements").iterdir())))
+print(sys.version, sys.prefix, config["project"], config["tool"]["hatch"], locked.hexdigest(), sources_digest())
 ' 2>/dev/null
 }
 
@@ -82,13 +86,15 @@ usable() {
     case "$(.venv/bin/pip --version 2>/dev/null)" in *"$here/.venv/"*) ;; *) return 1 ;; esac
 }
 
-install() {
+# Have the environment $1 install what the other arguments of pip say.
+pip_install() {
     unset PIP_PREFIX PIP_TARGET PYTHONHOME
     export PIP_USER=0 PIP_NO_INPUT=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
     export PIP_RETRIES="${PIP_RETRIES:-5}" PIP_DEFAULT_TIMEOUT="${PIP_DEFAULT_TIMEOUT:-60}"
     [ -n "${HOME:-}" ] || export PIP_NO_CACHE_DIR=1
-    say "installing $1 into .venv"
-    set -- .venv/bin/python -m pip install -qq --progress-bar off --editable "$1"
+    environment=$1
+    shift
+    set -- "$environment/bin/python" -m pip install -qq --progress-bar off "$@"
     # Once more: pip does not retry a download that breaks off.
     "$@" </dev/null || { say "trying once more" && "$@" </dev/null; } || die "pip install failed"
 }
@@ -115,18 +121,30 @@ setup() {
         "$python" -m venv .venv || die "$python could not make .venv"
     fi
     rm -f .venv/.layerstream-*
-    case $1 in dev) install '.[dev]' ;; *) install . ;; esac
+    say "installing requirements/$1.txt into .venv"
+    pip_install .venv --require-hashes --requirement "requirements/$1.txt"
+    # What builds it is among these.
+    pip_install .venv --no-deps --no-build-isolation --editable .
     state >".venv/.layerstream-$1"
     # Pip keeps quiet about it.
     .venv/bin/python -m pipeline.devices.elementwise || true
 }
 
+newest() {
+    need_python
+    rm -rf build/newest
+    "$python" -m venv build/newest || die "$python could not make build/newest"
+    say "installing the newest versions into build/newest"
+    pip_install build/newest --editable '.[dev,grpc,otel,search]'
+}
+
 case "${1:-}" in
     run | dev) setup "$1" ;;
+    newest) newest ;;
     packages)
         shift
         can_apt || die "these packages are missing: $*"
         apt_install "$@" || die "apt-get could not install $*"
         ;;
-    *) die "usage: bootstrap.sh run|dev|packages NAME..." ;;
+    *) die "usage: bootstrap.sh run|dev|newest|packages NAME..." ;;
 esac
