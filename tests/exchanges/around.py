@@ -158,6 +158,10 @@ def held(server: Server) -> Iterator[Exchange]:
             with server.held() as reached:
                 wire.send(late, reached, lambda: time.sleep(LATE))
             yield "late", [*wire.answer(), wire.end()]
+        # Both are idle again once they have answered; one that still runs would make others late, too.
+        for version in ("2", "1"):
+            path = f"/v2/models/total/versions/{version}/infer"
+            yield f"version {version} after that", http(server, ask("POST", path, GOOD))
         with ThreadPoolExecutor(1) as pool:
             with server.held() as reached:
                 asked_late = asking(version="1", timeout=LATE * 10**6)

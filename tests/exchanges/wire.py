@@ -39,6 +39,7 @@ _FIGURES = (
 RULES: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (r"(?m)^(date|last-modified): .*", r"\1: DATE"),
     (r"(?m)^etag: .*", "etag: ETAG"),
+    (r"(?m)^(HTTP/1.1 41[36]) .*", r"\1 PHRASE"),  # Python's, another one from 3.13 on
     (r"\b[0-9a-f]{32}\b", "ID"),
     (r"(?m)^(retry-after|grpc-retry-pushback-ms): \d+", r"\1: N"),
     (rf'("(?:{_FIGURES})": ?)"?[0-9][0-9.e+-]*"?', r"\1N"),
