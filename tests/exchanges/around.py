@@ -9,7 +9,7 @@ from typing import Any
 
 from tests.exchanges.over_grpc import asking, load, none, stream_that_is_silent
 from tests.exchanges.repository import ROOT, uploads
-from tests.exchanges.servers import Server, until
+from tests.exchanges.servers import PLACES, Server, until
 from tests.exchanges.tensors import GOOD, INFER, TOTAL, picture, scene_of
 from tests.exchanges.wire import Exchange, Wire, ask, call, closed, file_of_page, http, names, short
 
@@ -155,22 +155,18 @@ def held(server: Server) -> Iterator[Exchange]:
         yield "and infer", http(server, asked)
         late = ask("POST", INFER, {**TOTAL, "parameters": {"timeout": LATE * 10**6}})
         with Wire(server) as wire:
-            with server.held() as reached:
+            with holding(server) as reached:
                 wire.send(late, reached, lambda: time.sleep(LATE))
             yield "late", [*wire.answer(), wire.end()]
-        # Both are idle again once they have answered; one that still runs would make others late, too.
-        for version in ("2", "1"):
-            path = f"/v2/models/total/versions/{version}/infer"
-            yield f"version {version} after that", http(server, ask("POST", path, GOOD))
         with ThreadPoolExecutor(1) as pool:
-            with server.held() as reached:
+            with holding(server) as reached:
                 asked_late = asking(version="1", timeout=LATE * 10**6)
                 said = pool.submit(call, channel, "ModelInfer", asked_late)
                 reached()
                 time.sleep(LATE)
             yield "gRPC late", said.result()
         with Wire(server) as first, Wire(server) as second:
-            with server.held() as reached:
+            with holding(server) as reached:
                 first.send(ask("POST", INFER, GOOD), reached)
                 second.send(ask("POST", INFER, GOOD))
                 until(lambda: waiting(server) == 1)
@@ -190,18 +186,29 @@ def held(server: Server) -> Iterator[Exchange]:
                 yield "gRPC stream full", call(channel, "ModelStreamInfer", asking())
             yield "the first", [*first.answer(), first.end()]
             yield "the second", [*second.answer(), second.end()]
-        with Wire(server) as wire, server.held() as reached:
+        with Wire(server) as wire, holding(server) as reached:
             wire.send(ask("POST", INFER, GOOD), reached, ask("GET", "/v2/health/live") * 18)
             yield "many pipelined", [*wire.answer(), wire.end()]
     with contextlib.ExitStack() as stack:
-        wires = [stack.enter_context(Wire(server)) for _ in range(6)]
-        with server.held() as reached:
-            wires[0].send(ask("POST", INFER, GOOD), reached)
-            for wire in wires[1:]:
-                wire.send(ask("GET", "/page/events"))
-                wire.first_event()
+        with holding(server) as reached:
+            first = stack.enter_context(Wire(server))
+            first.send(ask("POST", INFER, GOOD), reached)
+            for _ in range(PLACES - 1):
+                watching = stack.enter_context(Wire(server))
+                watching.send(ask("GET", "/page/events"))
+                watching.first_event()
             yield "no place", http(server, ask("GET", "/v2/health/live"))
-        yield "who has one", wires[0].answer()
+        yield "who has one", first.answer()
+
+
+@contextlib.contextmanager
+def holding(server: Server) -> Iterator[Callable[[], None]]:
+    """Hold kernels up, once both versions have answered: nothing runs then that would come to the gate."""
+    for version in ("1", "2"):
+        said = http(server, ask("POST", f"/v2/models/total/versions/{version}/infer", GOOD))
+        assert " 200 " in said[0], said
+    with server.held() as reached:
+        yield reached
 
 
 def of_weighted(body: bytes) -> str:

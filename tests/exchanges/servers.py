@@ -34,6 +34,8 @@ SIDE, LONG = 4, 1 << 16
 #: What the servers may be told: enough for all models but "huge", bodies of a MiB.
 MEMORY = ("--budget", "56MiB", "--request-memory", "32MiB", "--max-body", "1MiB", "--threads", "1")
 HOST = "layerstream.test"
+#: Connections at a time of the server that is held up.
+PLACES = 6
 
 _PLACES = {
     "http": re.compile(rb"http[s]?://[^ \"]+:(\d+)|unix:"),
@@ -289,7 +291,14 @@ FLAGS: dict[str, tuple[str, ...]] = {
     "keys": ("--models", "total,photo", "--public-metrics"),
     "unix": ("--models", "total,finder", "--max-upload", "4KiB", "--trusted-proxies", "unix"),
     "held": (
-        *("--models", "total,photo,weighted", "--queue-limit", "1", "--max-connections", "6"),
+        *(
+            "--models",
+            "total,photo,weighted",
+            "--queue-limit",
+            "1",
+            "--max-connections",
+            str(PLACES),
+        ),
     ),
     "short": (
         *("--models", "total,photo", "--model-control", "none", "--header-timeout", "2"),
