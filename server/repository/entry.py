@@ -116,8 +116,11 @@ class Entry:
         self.model = self.model or self.name
 
     def serve(self, worker: Worker, prepared: Prepared, place: Place) -> None:
-        """Have ``worker`` answer from now on."""
+        """Have ``worker`` answer from now on, also who waits for it, whoever brought it."""
         self.condition = Serving(worker, prepared, place)
+        if self.coming is not None:
+            self.coming.set_result(None)
+            self.coming = None
         self.version, self.slot = prepared.pack.version, prepared.slot
         self.weight_bytes = prepared.pack.manifest.weight_bytes
 
@@ -162,12 +165,13 @@ class Entry:
         if self.coming is not None:
             yield
             return
-        self.coming = asyncio.get_running_loop().create_future()
+        coming = self.coming = asyncio.get_running_loop().create_future()
         try:
             yield
         finally:
-            self.coming.set_result(None)
-            self.coming = None
+            if self.coming is coming:  # it has not come
+                coming.set_result(None)
+                self.coming = None
 
     @property
     def evicted(self) -> bool:

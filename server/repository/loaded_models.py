@@ -6,6 +6,7 @@ calls changes one thing at a time (repository.py).
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -164,6 +165,16 @@ class LoadedModels:
                 return await self.planning.run(work)
         finally:
             self.search = None
+
+    def sharer(self, name: str) -> Sharer:
+        """Return the loaded model ``name`` as one of a set, as small as it can become."""
+        entry = self._entries[name]
+        place, model = entry.place, entry.prepared
+        assert place is not None
+        assert model is not None
+        if not entry.serves or name in self._replaced_on_disk({name: place}):
+            return replace(model.sharer, least=place.fitted.plan.memory)
+        return model.sharer
 
     def _replaced_on_disk(self, loaded: Places) -> dict[str, Place]:
         """Return those of ``loaded`` that stay as they are: their weights could not be opened again."""

@@ -382,11 +382,14 @@ class Repository:
             await self._bring_back(entry)
             return True
 
-    async def _fetch(self, entry: Entry) -> None:
-        """Load an evicted model again; raises as ``load``."""
+    async def _fetch(self, entry: Entry) -> bool:
+        """Load an evicted model again, if anybody waits for it; return whether. Raises as ``load``."""
         async with self._changing.alone():
-            if entry.evicted:  # or somebody loaded or unloaded it before this had its turn
+            # Somebody may have loaded or unloaded it before this had its turn.
+            is_wanted = entry.evicted and len(entry.uses) > 0
+            if is_wanted:
                 await self._bring_back(entry)
+            return is_wanted
 
     async def _bring_back(self, entry: Entry) -> None:
         """Load again what has left service without anybody's wish; raises as ``load``.

@@ -5,7 +5,6 @@ import contextlib
 import logging
 
 from loader.errors import LoaderError
-from pipeline.execution.errors import DrainError
 from pipeline.program.stopping import telling
 from server.errors import NotServingError, RefusedError
 from server.memory.budget import Budget
@@ -86,10 +85,9 @@ class Bringing:
 
     def _not_loaded(self, name: str, exc: BaseException, was_evicted: bool) -> Unloaded | Lost:
         """Return what becomes of a model whose loading ended with ``exc``."""
-        # Where it was another model's read, this one holds nothing.
-        if isinstance(exc, DrainError) and name in self._budget.held():
-            return Lost(str(exc))
         why, may_pass = str(exc) or "loading was cancelled", isinstance(exc, _MAY_PASS)
+        if name in self._budget.held():  # what was opened for it could not be closed
+            return Lost(why)
         cause: Absence = "refused" if isinstance(exc, RefusedError) else "failed"
         if was_evicted and (cause == "refused" or may_pass):
             cause = "evicted"  # the next request tries again

@@ -1,6 +1,7 @@
 """Models that go for one that does not fit beside them (budget_policy = evict-lru)."""
 
 import logging
+import math
 from collections.abc import Callable, Mapping
 
 from server.memory.budget import Budget
@@ -56,9 +57,13 @@ class Evicting:
         """Let those models go without which what is in ``slot`` fits; return whether any went."""
         gone = await self.chosen(slot) or []
         for name in gone:
-            _log.info("model %s: evicted, %s comes", name, slot.name)
-            await self._closing.close(self._entries[name], _EVICTED, "evicted", self._patience)
-            self.evictions[name] = self.evictions.get(name, 0) + 1
+            entry = self._entries[name]
+            if entry.serves:
+                _log.info("model %s: evicted, %s comes", name, slot.name)
+                await self._closing.close(entry, _EVICTED, "evicted", self._patience)
+                self.evictions[name] = self.evictions.get(name, 0) + 1
+            else:
+                await self._closing.close(entry, entry.reason)
         return bool(gone)
 
     async def chosen(self, slot: Slot, replaced: str = "") -> list[str] | None:
@@ -72,7 +77,7 @@ class Evicting:
         newcomer = self._least(slot)
         if newcomer is None:
             return None
-        loaded = [each for each in self._loaded.places() if each != replaced]
+        loaded = [name for name, each in self._entries.items() if each.worker and name != replaced]
         absent = list(self._absent({*loaded, newcomer.name}))
         room = self._budget.without([*loaded, replaced])
         return victims(
@@ -81,10 +86,11 @@ class Evicting:
         )
 
     def _resident(self, name: str) -> Resident:
-        entry = self._entries[name]
-        assert entry.prepared is not None
+        entry, sharer = self._entries[name], self._loaded.sharer(name)
+        if not entry.serves:  # it answers nobody, and holds its memory
+            return Resident(sharer, -math.inf)
         return Resident(
-            *(entry.prepared.sharer, entry.uses.used_at),
+            *(sharer, entry.uses.used_at),
             is_used=len(entry.uses) > 0,
             may_go=self._may_go(entry.model),
         )

@@ -58,6 +58,9 @@ class Replacing:
             changed = await self._loaded.admit(entry, model, key)
         except RefusedError:
             return await self._replace_in_turn(entry, model, evicts)
+        except BaseException:
+            self._keep_lost(key)
+            raise
         await to_its_end(self._retire(entry, *before, key))
         return changed
 
@@ -88,8 +91,14 @@ class Replacing:
                 gone = await self._evicting.make_room(model.slot) if evicts else False
                 return await self._loaded.admit(entry, model) or gone
             except Exception:
+                self._keep_lost(entry.name)
                 await self._go_back(entry, before, place)
                 raise
+
+    def _keep_lost(self, key: str) -> None:
+        """Keep reserved, beside what comes next, what an engine has that cannot be closed."""
+        if key in self._budget.held():
+            self._budget.set_apart(key, "lost")
 
     async def _go_back(self, entry: Entry, before: Prepared, place: Place) -> None:
         """Open again what ``entry`` served, where its files are still there."""
