@@ -3,11 +3,8 @@
 import contextlib
 from collections.abc import Collection, Iterator
 
-from loader.errors import LoaderError
-from models.errors import ModelError
-from pipeline.devices.base import DeviceError
-from pipeline.planning.plan import PlanError
-from server.errors import NotFoundError, NotServingError
+from server.errors import NotServingError
+from server.failures import FAILURES
 from server.memory.budget import Budget
 from server.memory.minima import Minima, Minimum, least_together
 from server.memory.sharing import Activations, Sharer
@@ -16,9 +13,6 @@ from server.repository.entry import Entry, Lost
 from server.repository.layout.model_folders import model_names
 from server.repository.layout.slots import Slot, slots
 from server.settings.settings import Settings
-
-# What is wrong with one is said when it is loaded.
-_FAILURES = (NotFoundError, NotServingError, ModelError, LoaderError, PlanError, DeviceError)
 
 
 class Expected:
@@ -93,7 +87,7 @@ class Expected:
     def slots(self) -> Iterator[Slot]:
         """Yield the slots of all models, as far as they can be read; blocks."""
         for name in self.names():
-            with contextlib.suppress(*_FAILURES):
+            with contextlib.suppress(*FAILURES):  # said when it is loaded
                 yield from self.slots_of(name)
 
 

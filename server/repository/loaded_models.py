@@ -10,14 +10,12 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from models.errors import ModelError
 from models.runtime.heap import give_back
-from pipeline.devices.base import DeviceError
 from pipeline.fitting.wanted import Fitted
-from pipeline.planning.plan import PlanError
 from pipeline.program.program import letting_go
 from pipeline.program.stopping import Tell, telling
-from server.errors import NotServingError, RefusedError
+from server.errors import RefusedError
+from server.failures import FAILURES
 from server.memory.budget import Budget
 from server.memory.sharing import Sharer, Shares, share_out
 from server.repository.closing import Closing
@@ -132,7 +130,7 @@ class LoadedModels:
         try:
             work = partial(self._planned, [*loaded], None, at_once=False)
             shares = await self._searched(work)
-        except (NotServingError, ModelError, PlanError, DeviceError, RefusedError) as exc:
+        except FAILURES as exc:
             _log.warning("models keep the plans they have: %s", exc)
             return
         planned = _as_places(loaded, shares) | self._replaced_on_disk(loaded)

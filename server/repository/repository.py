@@ -14,23 +14,18 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from loader.errors import LoaderError
 from loader.pool.pool import ReadPool
-from models.errors import ModelError
 from models.packs.leftovers import clear_repository
 from models.packs.pack import Pack, read_pack
-from pipeline.devices.base import Device, DeviceError
-from pipeline.execution.errors import DrainError
-from pipeline.planning.plan import PlanError
+from pipeline.devices.base import Device
 from pipeline.program.stopping import Tell
 from server.errors import (
     ConflictError,
     NotFoundError,
     NotLoadedError,
-    NotServingError,
-    RefusedError,
     shown,
 )
+from server.failures import FAILURES, said
 from server.memory.budget import Budget
 from server.memory.minima import Minima
 from server.repository.changing import Changing
@@ -57,8 +52,6 @@ from server.settings.settings import Settings
 
 _log = logging.getLogger(__name__)
 
-# What is wrong with one pack, or with the disk or the device under it.
-_FAILURES = (ModelError, LoaderError, PlanError, DeviceError, DrainError)
 # What requests are told of a model that the start has not come to yet.
 _COMING = Unloaded("waits for its turn to be loaded", "loading")
 
@@ -154,8 +147,12 @@ class Repository:
 
     async def _load_served(self) -> None:
         for name in self.served():
-            with contextlib.suppress(*_FAILURES, RefusedError, NotServingError):
+            try:
                 await self._load(name, evicts=False)
+            except NotFoundError:
+                raise
+            except FAILURES:  # noted, and said below
+                pass
             for entry in self._entries.of(name):
                 may_come = self._evicts and entry.absence == "refused"
                 if may_come and await asyncio.to_thread(
@@ -191,7 +188,7 @@ class Repository:
         """Do as ``load``, alone in changing what is loaded."""
         try:
             found = await asyncio.to_thread(self._expected.slots_of, name)
-        except (*_FAILURES, NotServingError) as exc:
+        except FAILURES as exc:
             self.note(name, exc)
             raise
         self._ignored.say(name, found[0].config)
@@ -205,16 +202,19 @@ class Repository:
         return self._entries.find(name)
 
     def note(self, name: str, exc: Exception) -> None:
-        """Note why nothing of ``name`` can be loaded as it is on disk now; what is loaded serves on."""
-        why = exc.strerror if isinstance(exc, OSError) else None
-        self._entries.note(name, why or str(exc))
+        """Note why nothing of ``name`` can be loaded as it is on disk now, if it is there at all.
+
+        What is loaded serves on.
+        """
+        if not isinstance(exc, NotFoundError):
+            self._entries.note(name, said(exc))
 
     async def _try(self, slot: Slot, evicts: bool) -> Exception | None:
         """Let ``slot`` be served; return why it cannot be."""
         try:
             if await self._bringing.bring(slot, evicts):
                 self._changing.grow_later()
-        except (*_FAILURES, RefusedError, NotServingError) as exc:
+        except FAILURES as exc:
             return exc
         return None
 
@@ -326,7 +326,7 @@ class Repository:
 
         What is wrong with it is for ``use`` to tell.
         """
-        with contextlib.suppress(NotFoundError, OSError, *_FAILURES):
+        with contextlib.suppress(*FAILURES):
             entry = self._entries.find(name, version)
             if entry.evicted and entry.slot is not None:
                 return Away(await self._on_disk(entry.slot.folder), entry.timeout_seconds)

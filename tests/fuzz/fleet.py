@@ -26,13 +26,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-from loader.errors import LoaderError
 from loader.pool.pool import ReadPool
 from models.errors import ModelError
-from pipeline.devices.base import DeviceError
-from pipeline.execution.errors import EngineError
-from pipeline.planning.plan import PlanError
-from server.errors import NotFoundError, ServiceError
+from server.errors import NotFoundError
+from server.failures import FAILURES
 from server.operation import watchdog
 from server.repository.entry import Entry
 from server.repository.layout.slots import slots
@@ -42,7 +39,7 @@ from server.repository.repository import Repository
 from server.settings.settings import Settings
 from tests.fuzz.pack import chosen_run, run_examples
 from tests.server.repository.imagined import (
-    FAILURES,
+    MAY_FAIL,
     REQUEST_BYTES,
     ClosedToRequestsError,
     Contents,
@@ -53,8 +50,6 @@ from tests.server.repository.imagined import (
 from tests.server.repository.turns import Turns
 
 NAMES = ("a", "b", "c", "d")
-#: What a wish may end with; anything else is a fault.
-KNOWN = (ServiceError, ModelError, LoaderError, DeviceError, PlanError, EngineError, OSError)
 AT_ONCE = ("write", "vanish", "fail", "fault", "hang", "release", "cancel")
 _ROUNDS = 20
 
@@ -131,7 +126,7 @@ _OFTEN = {
 
 def _step(rng: random.Random) -> Step:
     wish = rng.choices(list(_OFTEN), list(_OFTEN.values()))[0]
-    name = rng.choice(sorted(FAILURES)) if wish == "fail" else rng.choice(NAMES)
+    name = rng.choice(sorted(MAY_FAIL)) if wish == "fail" else rng.choice(NAMES)
     contents = _contents(rng) if wish in {"write", "upload"} else None
     number = rng.randint(0, 60)
     pause = None if rng.random() < 0.5 else rng.randint(0, 40)
@@ -194,7 +189,7 @@ class Fleet:
         self.world.vanish(step.name)
 
     def _fail(self, step: Step) -> None:
-        kinds = FAILURES[step.name]
+        kinds = MAY_FAIL[step.name]
         self.world.fail(step.name, kinds[step.number % len(kinds)]())
 
     def _fault(self, step: Step) -> None:
@@ -303,7 +298,7 @@ class Fleet:
             raise AssertionError("it does not come to rest")
         for step, task in self.tasks:
             exc = None if task.cancelled() else task.exception()
-            if exc is not None and not isinstance(exc, KNOWN):
+            if exc is not None and not isinstance(exc, FAILURES):
                 raise exc
             del step
         for task in more:
@@ -319,6 +314,7 @@ class Fleet:
         world, held, engines = self.world, self.world.budget.held(), set[Any](self.world.open)
         for entry in self.repository.entries():
             shown = f"{entry.name} is {entry.state}, {entry.reason!r}"
+            assert entry.model in world.names, shown
             assert entry.state != "LOADING", shown
             assert entry.coming is None, shown
             assert len(entry.uses) == 0, shown

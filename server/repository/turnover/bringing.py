@@ -4,9 +4,9 @@ import asyncio
 import contextlib
 import logging
 
-from loader.errors import LoaderError
 from pipeline.program.stopping import telling
 from server.errors import NotServingError, RefusedError
+from server.failures import may_pass
 from server.memory.budget import Budget
 from server.repository.closing import Closing
 from server.repository.entries import Entries
@@ -17,9 +17,6 @@ from server.repository.turnover.evicting import Evicting
 from server.repository.turnover.replacing import Replacing
 
 _log = logging.getLogger(__name__)
-
-# Of the disk and of the system's memory: at the next try these may be gone.
-_MAY_PASS = (LoaderError, NotServingError)
 
 
 class Bringing:
@@ -85,10 +82,10 @@ class Bringing:
 
     def _not_loaded(self, name: str, exc: BaseException, was_evicted: bool) -> Unloaded | Lost:
         """Return what becomes of a model whose loading ended with ``exc``."""
-        why, may_pass = str(exc) or "loading was cancelled", isinstance(exc, _MAY_PASS)
+        why, passes = str(exc) or "loading was cancelled", may_pass(exc)
         if name in self._budget.held():  # what was opened for it could not be closed
             return Lost(why)
         cause: Absence = "refused" if isinstance(exc, RefusedError) else "failed"
-        if was_evicted and (cause == "refused" or may_pass):
+        if was_evicted and (cause == "refused" or passes):
             cause = "evicted"  # the next request tries again
-        return Unloaded(why, cause, may_pass)
+        return Unloaded(why, cause, passes)

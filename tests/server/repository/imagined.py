@@ -34,7 +34,7 @@ from server.settings.settings import Settings
 
 REQUEST_BYTES = 64
 #: What may be told to fail, and with what.
-FAILURES: Mapping[str, tuple[Callable[[], Exception], ...]] = {
+MAY_FAIL: Mapping[str, tuple[Callable[[], Exception], ...]] = {
     "prepare": (lambda: PackError("no pack"), OSError),
     "plan": (lambda: PlanError("no plan"),),
     "open": (
@@ -245,6 +245,8 @@ class World:
     hung: list[Any] = field(default_factory=list)
     left: list[Callable[[], None]] = field(default_factory=list)
     written: int = 0
+    #: All that were ever there.
+    names: set[str] = field(default_factory=set)
     #: What has failed.
     failed: list[str] = field(default_factory=list)
 
@@ -257,6 +259,7 @@ class World:
     def write(self, name: str, version: int, contents: Contents) -> None:
         """Put a version into the repository, or another in its place."""
         self.written += 1
+        self.names.add(name)
         folder = self.root / name / str(version)
         folder.mkdir(parents=True, exist_ok=True)
         self.packs[str(self.written)] = contents
