@@ -14,10 +14,10 @@ from urllib.parse import quote
 from models.packs.pack import Pack
 from pipeline.fitting.wanted import Fitted
 from server.errors import LoadingError, NotLoadedError, NotServingError, RefusedError, ServiceError
+from server.repository.fleet import Place
 from server.repository.layout.slots import Slot
 from server.repository.planning.planning_threads import Progress
 from server.repository.planning.preparing import Prepared
-from server.repository.replanning import Place
 from server.repository.uses import Use, Uses
 from server.repository.worker import Worker
 

@@ -29,25 +29,21 @@ from server.failures import FAILURES, said
 from server.memory.budget import Budget
 from server.memory.minima import Minima
 from server.repository.changing import Changing
-from server.repository.closing import Closing
 from server.repository.entries import Entries
 from server.repository.entry import Entry, Lost, Unloaded, how_to_load
+from server.repository.executor import Executor
 from server.repository.expected import Expected
 from server.repository.layout.model_folders import is_model
 from server.repository.layout.presence import Presence
 from server.repository.layout.slots import Missing, Slot, missing_versions
 from server.repository.layout.wholeness import check_whole
-from server.repository.loaded_models import LoadedModels
 from server.repository.opening import Opener
 from server.repository.planning.preparing import Preparer
 from server.repository.remarks import IgnoredFields, warn_of_names
-from server.repository.turnover.arrivals import Arrivals
-from server.repository.turnover.bringing import Bringing
-from server.repository.turnover.evicting import Evicting
-from server.repository.turnover.replacing import Replacing
 from server.repository.uses import Away, Use
+from server.repository.waiting import Arrivals
+from server.repository.wishes import Wishes
 from server.repository.worker import Worker
-from server.settings.per_model import ALL
 from server.settings.settings import Settings
 
 _log = logging.getLogger(__name__)
@@ -65,28 +61,16 @@ class Repository:
         self._opener = Opener(settings, budget, device, pool)
         self._entries = Entries()
         self._expected = Expected(settings, budget, self._entries, Minima(preparer.least))
-        # Reading a request and computing may each take the time limit.
-        self._patience = 2 * settings.request_timeout
         self._evicts = settings.budget_policy == "evict-lru"
-        self._closing = Closing(budget)
-        self._loaded = LoadedModels(
-            *(self._entries, budget, preparer, self._opener, self._closing, self._expected.absent)
-        )
-        self._changing = Changing(self._loaded.grow)
-        self._evicting = Evicting(
-            *(self._entries, budget, self._loaded, self._closing),
-            absent=self._expected.absent,
-            least=self._expected.least,
+        # Reading a request and computing may each take the time limit.
+        patience = 2 * settings.request_timeout
+        self._executor = Executor(self._entries, budget, self._opener, patience)
+        self._wishes = Wishes(
+            *(self._entries, budget, preparer, self._executor, self._expected),
             activations=self._opener.activations,
-            may_go=lambda model: bool({model, ALL}.intersection(settings.evictable)),
-            patience_seconds=self._patience,
+            evictable=settings.evictable,
         )
-        replacing = Replacing(
-            *(budget, self._opener, self._loaded, self._closing, self._evicting, self._patience)
-        )
-        self._bringing = Bringing(
-            *(self._entries, budget, self._loaded, self._closing, self._evicting, replacing)
-        )
+        self._changing = Changing(self._wishes.grow)
         self._arrivals = Arrivals(self._entries, self._fetch, settings.queue_limit)
         self._reading: dict[Path, asyncio.Task[Pack]] = {}
         self._ignored = IgnoredFields()
@@ -103,11 +87,11 @@ class Repository:
 
     def leaving(self) -> list[Worker]:
         """Return the workers of what was loaded that still have requests to answer."""
-        return list(self._closing.leaving)
+        return list(self._executor.leaving)
 
     def left_behind(self) -> list[Worker]:
         """Return the workers of what was given up and has not ended."""
-        return list(self._closing.left_behind)
+        return list(self._executor.left_behind)
 
     def names(self) -> list[str]:
         """Return the models on disk, by name.
@@ -128,7 +112,7 @@ class Repository:
             RefusedError: there is not as much. NotServingError: the server ends.
         """
         activations = self._opener.activations
-        await self._loaded.planning.run(lambda: self._expected.set_aside(activations))
+        await self._wishes.planning.run(lambda: self._expected.set_aside(activations))
 
     async def load_all(self, set_aside: Callable[[], Awaitable[None]]) -> None:
         """Load the models that the settings name; one that fails is noted and the others go on.
@@ -212,7 +196,7 @@ class Repository:
     async def _try(self, slot: Slot, evicts: bool) -> Exception | None:
         """Let ``slot`` be served; return why it cannot be."""
         try:
-            if await self._bringing.bring(slot, evicts):
+            if await self._wishes.bring(slot, evicts):
                 self._changing.grow_later()
         except FAILURES as exc:
             return exc
@@ -230,7 +214,7 @@ class Repository:
                 raise NotFoundError(f"model {shown(name)}: not in the repository")
             was_loaded = any(entry.worker is not None for entry in known)
             for entry in known:
-                await self._closing.close(entry, "unloaded", "unloaded")
+                await self._executor.close(entry, "unloaded", "unloaded")
                 entry.most_bytes = None
             if was_loaded:
                 self._changing.grow_later()
@@ -249,7 +233,7 @@ class Repository:
             if entry.worker is not None:
                 _log.info("model %s: %s", entry.name, gone)
                 self._changing.grow_later()
-            await self._closing.close(entry, gone, patience_seconds=self._patience)
+            await self._executor.close(entry, gone, patiently=True)
             if not isinstance(entry.condition, Lost):
                 self._entries.forget(entry.name)
 
@@ -258,7 +242,7 @@ class Repository:
         entry = self._entries.known(missing.name, missing.model)
         if entry.worker is not None:
             self._changing.grow_later()
-        await self._closing.close(entry, missing.why, patience_seconds=self._patience)
+        await self._executor.close(entry, missing.why, patiently=True)
         entry.version = missing.version
 
     def get(self, name: str, version: str | None = None) -> tuple[Entry, Pack]:
@@ -357,12 +341,12 @@ class Repository:
     @property
     def refusals(self) -> Mapping[str, int]:
         """How often each slot was refused for want of budget."""
-        return self._bringing.refusals
+        return self._wishes.refusals
 
     @property
     def evictions(self) -> Mapping[str, int]:
         """How often each slot has gone for another."""
-        return self._evicting.evictions
+        return self._wishes.evictions
 
     @property
     def cold_starts(self) -> Mapping[str, tuple[int, float]]:
@@ -378,7 +362,7 @@ class Repository:
         async with self._changing.alone():
             if entry.worker is not given_up:
                 return False
-            await self._closing.close(entry, why, "evicted" if self._evicts else "failed")
+            await self._executor.close(entry, why, "evicted" if self._evicts else "failed")
             await self._bring_back(entry)
             return True
 
@@ -404,7 +388,7 @@ class Repository:
         await self._remove(entry.model, {slot.name for slot in found})
         # Where its versions are laid out otherwise by now, all of them are what it was.
         for slot in [each for each in found if each.name == entry.name] or found:
-            if await self._bringing.bring(slot, self._evicts):
+            if await self._wishes.bring(slot, self._evicts):
                 self._changing.grow_later()
 
     async def replan(self, name: str, most_bytes: int | None) -> Entry:
@@ -421,14 +405,14 @@ class Repository:
             if (entry := self._entries.find(name)).evicted:
                 raise ConflictError(entry.message)
             entry.serving()
-            await self._loaded.replan(entry, most_bytes)
+            await self._wishes.replan(entry, most_bytes)
             self._changing.grow_later()
             return entry
 
     @property
     def search(self) -> str | None:
         """How far the search is for better plans than the loaded models have; None: there is none."""
-        search = self._loaded.search
+        search = self._wishes.search
         return None if search is None else search.said
 
     async def frontier(self, name: str, heard: Tell) -> list[dict[str, Any]]:
@@ -439,16 +423,16 @@ class Repository:
         Raises:
             PlanError, ProfileError: it has none. NotServingError: the server ends. Otherwise as ``get``.
         """
-        return await self._loaded.frontier(self.get(name)[0], heard)
+        return await self._wishes.frontier(self.get(name)[0], heard)
 
     async def close(self) -> None:
         """Drain and close every model; a load that is still planning ends with an error."""
         self._changing.close()
-        self._loaded.planning.close()
+        self._wishes.planning.close()
         await self._arrivals.close()
         async with self._changing.alone():
             for entry in self.entries():
-                await self._closing.close(entry, "the server is stopping")
+                await self._executor.close(entry, "the server is stopping")
         await asyncio.to_thread(self._opener.close)
 
     def has(self, slot: Slot) -> bool:

@@ -52,7 +52,7 @@ class Turns(asyncio.base_events.BaseEventLoop):
     def time(self) -> float:
         return 0.0
 
-    def run_in_executor(  # type: ignore[override]  no thread is any better
+    def run_in_executor(  # type: ignore[override]
         self, executor: Any, func: Callable[..., Any], *args: Any
     ) -> Any:
         """Call it some turns later, also when nobody waits any more if it has begun by then."""
