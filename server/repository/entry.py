@@ -98,6 +98,8 @@ class Entry:
     """One slot by ``name`` (layout/slots.py); ``model``: whose it is, if it is not called as that.
 
     ``version`` and ``weight_bytes``: of what was loaded last; ``slot``: of that, or what was tried since.
+    ``refusals``, ``evictions``, ``cold_starts``, and the seconds that these took: how often it was refused
+    for want of budget, has gone for another, was loaded for a request.
     ``uses``: of what is loaded, and of what comes next while nothing is. ``coming``: what requests wait for
     while it is away for a moment.
     """
@@ -109,6 +111,10 @@ class Entry:
     weight_bytes: int = 0
     slot: Slot | None = None
     most_bytes: int | None = None
+    refusals: int = 0
+    evictions: int = 0
+    cold_starts: int = 0
+    cold_start_seconds: float = 0.0
     uses: Uses = field(default_factory=Uses)
     coming: "asyncio.Future[None] | None" = None
 

@@ -10,7 +10,7 @@ their least, as far as it needs; when one goes, the others grow again, in the ba
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,6 @@ from server.errors import (
 from server.failures import FAILURES, said
 from server.memory.budget import Budget
 from server.memory.minima import Minima
-from server.repository.changing import Changing
 from server.repository.entries import Entries
 from server.repository.entry import Entry, Lost, Unloaded, how_to_load
 from server.repository.executor import Executor
@@ -70,7 +69,6 @@ class Repository:
             activations=self._opener.activations,
             evictable=settings.evictable,
         )
-        self._changing = Changing(self._wishes.grow)
         self._arrivals = Arrivals(self._entries, self._fetch, settings.queue_limit)
         self._reading: dict[Path, asyncio.Task[Pack]] = {}
         self._ignored = IgnoredFields()
@@ -123,7 +121,7 @@ class Repository:
         for folder in await asyncio.to_thread(clear_repository, self._settings.repository):
             _log.warning("%s: removed: left by a compilation that was killed", folder)
         warn_of_names(self._settings, self.names())
-        async with self._changing.alone():
+        async with self._wishes.alone():
             for slot in await asyncio.to_thread(lambda: [*self._expected.slots()]):
                 self._entries.known(slot.name, slot.model).condition = _COMING
             await set_aside()
@@ -161,7 +159,7 @@ class Repository:
             configuration is damaged. What was loaded before is as it was. Of several versions, the others
             are tried all the same.
         """
-        async with self._changing.alone():
+        async with self._wishes.alone():
             entry = await self._load(name, self._evicts)
         for each in self._entries.of(name):
             if not each.serves:
@@ -180,7 +178,12 @@ class Repository:
         await self._remove(name, {*missing, *(slot.name for slot in found)})
         for each in missing.values():
             await self._miss(each)
-        failures = [failure for slot in found if (failure := await self._try(slot, evicts))]
+        failures = []
+        for slot in found:
+            try:
+                await self._wishes.bring(slot, evicts)
+            except FAILURES as exc:
+                failures.append(exc)
         if failures:
             raise failures[0]
         return self._entries.find(name)
@@ -193,22 +196,13 @@ class Repository:
         if not isinstance(exc, NotFoundError):
             self._entries.note(name, said(exc))
 
-    async def _try(self, slot: Slot, evicts: bool) -> Exception | None:
-        """Let ``slot`` be served; return why it cannot be."""
-        try:
-            if await self._wishes.bring(slot, evicts):
-                self._changing.grow_later()
-        except FAILURES as exc:
-            return exc
-        return None
-
     async def unload(self, name: str) -> None:
         """Let all versions of ``name`` finish their requests and give their memory back.
 
         Raises:
             NotFoundError: no such model is known.
         """
-        async with self._changing.alone():
+        async with self._wishes.alone():
             known = self._entries.of(name)
             if not known:
                 raise NotFoundError(f"model {shown(name)}: not in the repository")
@@ -217,11 +211,11 @@ class Repository:
                 await self._executor.close(entry, "unloaded", "unloaded")
                 entry.most_bytes = None
             if was_loaded:
-                self._changing.grow_later()
+                self._wishes.grow_later()
 
     async def remove(self, name: str) -> None:
         """Let ``name``, which is not in the repository any more, finish its requests, and forget it."""
-        async with self._changing.alone():
+        async with self._wishes.alone():
             await self._remove(name, ())
 
     async def _remove(self, name: str, kept: Collection[str]) -> None:
@@ -232,7 +226,7 @@ class Repository:
                 continue
             if entry.worker is not None:
                 _log.info("model %s: %s", entry.name, gone)
-                self._changing.grow_later()
+                self._wishes.grow_later()
             await self._executor.close(entry, gone, patiently=True)
             if not isinstance(entry.condition, Lost):
                 self._entries.forget(entry.name)
@@ -241,7 +235,7 @@ class Repository:
         """Note a version that shall be served and is not on disk; one that was goes."""
         entry = self._entries.known(missing.name, missing.model)
         if entry.worker is not None:
-            self._changing.grow_later()
+            self._wishes.grow_later()
         await self._executor.close(entry, missing.why, patiently=True)
         entry.version = missing.version
 
@@ -285,12 +279,6 @@ class Repository:
 
             reading.add_done_callback(ended)
         return await asyncio.shield(reading)
-
-    def worker(self, name: str, version: str | None = None) -> tuple[Worker, Pack]:
-        """Return the worker and pack of a ready model; raises as ``get``."""
-        entry, pack = self.get(name, version)
-        assert entry.worker is not None
-        return entry.worker, pack
 
     def versions(self, name: str) -> list[str]:
         """Return the versions of ``name`` that answer, lowest first."""
@@ -338,28 +326,13 @@ class Repository:
         remedy = how_to_load(name) if self._settings.model_control != "none" else ""
         return NotLoadedError(f"model {shown(name)}: in the repository, and not loaded{remedy}")
 
-    @property
-    def refusals(self) -> Mapping[str, int]:
-        """How often each slot was refused for want of budget."""
-        return self._wishes.refusals
-
-    @property
-    def evictions(self) -> Mapping[str, int]:
-        """How often each slot has gone for another."""
-        return self._wishes.evictions
-
-    @property
-    def cold_starts(self) -> Mapping[str, tuple[int, float]]:
-        """How often each slot was loaded for a request, and the seconds that took."""
-        return self._arrivals.cold_starts
-
     async def restore(self, entry: Entry, given_up: Worker, why: str) -> bool:
         """Serve a model with another engine in place of one that was given up, and say ``why`` it was.
 
         Where there is no room for it, and models go for others, the next request tries again. Return
         whether it is served; not where somebody loaded or unloaded it meanwhile. Raises as ``load``.
         """
-        async with self._changing.alone():
+        async with self._wishes.alone():
             if entry.worker is not given_up:
                 return False
             await self._executor.close(entry, why, "evicted" if self._evicts else "failed")
@@ -368,7 +341,7 @@ class Repository:
 
     async def _fetch(self, entry: Entry) -> bool:
         """Load an evicted model again, if anybody waits for it; return whether. Raises as ``load``."""
-        async with self._changing.alone():
+        async with self._wishes.alone():
             # Somebody may have loaded or unloaded it before this had its turn.
             is_wanted = entry.evicted and len(entry.uses) > 0
             if is_wanted:
@@ -388,8 +361,7 @@ class Repository:
         await self._remove(entry.model, {slot.name for slot in found})
         # Where its versions are laid out otherwise by now, all of them are what it was.
         for slot in [each for each in found if each.name == entry.name] or found:
-            if await self._wishes.bring(slot, self._evicts):
-                self._changing.grow_later()
+            await self._wishes.bring(slot, self._evicts)
 
     async def replan(self, name: str, most_bytes: int | None) -> Entry:
         """Serve a loaded model in at most ``most_bytes`` (None: in what the budget leaves it) from now on.
@@ -401,12 +373,11 @@ class Repository:
             NotFoundError, NotServingError: it is not loaded. ConflictError: it was evicted. RefusedError:
             it needs more at least; nothing has changed. Otherwise as ``load``.
         """
-        async with self._changing.alone():
+        async with self._wishes.alone():
             if (entry := self._entries.find(name)).evicted:
                 raise ConflictError(entry.message)
             entry.serving()
             await self._wishes.replan(entry, most_bytes)
-            self._changing.grow_later()
             return entry
 
     @property
@@ -427,10 +398,9 @@ class Repository:
 
     async def close(self) -> None:
         """Drain and close every model; a load that is still planning ends with an error."""
-        self._changing.close()
-        self._wishes.planning.close()
+        self._wishes.close()
         await self._arrivals.close()
-        async with self._changing.alone():
+        async with self._wishes.alone():
             for entry in self.entries():
                 await self._executor.close(entry, "the server is stopping")
         await asyncio.to_thread(self._opener.close)

@@ -15,7 +15,7 @@ from server.repository.uses import Use
 class Arrivals:
     """Lets requests wait: at most ``limit`` for a model, all of them for one ``fetch`` of it.
 
-    ``fetch`` returns whether it brought the model. Also counts what that took: the cold starts.
+    ``fetch`` returns whether it brought the model. Also counts these cold starts.
     """
 
     def __init__(
@@ -30,8 +30,6 @@ class Arrivals:
         self._limit = limit
         self._clock = clock
         self._fetching: set[asyncio.Task[None]] = set()
-        #: By slot: how often it was loaded for a request, and the seconds that took.
-        self.cold_starts: dict[str, tuple[int, float]] = {}
 
     async def use(self, model: str, version: str | None, limit_seconds: float) -> Use:
         """Return a use of what answers; as Repository.use."""
@@ -100,5 +98,5 @@ class Arrivals:
     async def _timed(self, entry: Entry) -> None:
         began = self._clock()
         if await self._fetch(entry):
-            count, seconds = self.cold_starts.get(entry.name, (0, 0.0))
-            self.cold_starts[entry.name] = count + 1, seconds + self._clock() - began
+            entry.cold_starts += 1
+            entry.cold_start_seconds += self._clock() - began

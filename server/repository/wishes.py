@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import logging
 import math
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from functools import partial
 from typing import Any, TypeVar
 
@@ -63,32 +63,56 @@ class Wishes:
         self.planning = PlanningThreads()
         #: How far the search is for plans in place of those that models have; None: there is none.
         self.search: Progress | None = None
-        #: How often each slot was refused for want of budget.
-        self.refusals: dict[str, int] = {}
-        #: How often each has gone for another.
-        self.evictions: dict[str, int] = {}
+        self._alone = asyncio.Lock()
+        self._growth: asyncio.Task[None] | None = None
+        self._closed = False
 
-    async def bring(self, slot: Slot, evicts: bool) -> bool:
-        """Let ``slot`` be served as it is on disk; return whether there may be better plans.
+    @contextlib.asynccontextmanager
+    async def alone(self) -> AsyncIterator[None]:
+        """Be alone in changing what is loaded; growth that is under way stops, and goes on afterwards."""
+        growth, self._growth = self._growth, None
+        try:
+            if growth is not None:
+                growth.cancel()
+                await asyncio.wait({growth})
+            async with self._alone:
+                yield
+        finally:
+            if growth is not None and (growth.cancelled() or not growth.done()):
+                self.grow_later()
+
+    def grow_later(self) -> None:
+        """Let the loaded models use what is free, in the background, once nobody changes them."""
+        if not self._closed and (self._growth is None or self._growth.done()):
+            self._growth = asyncio.create_task(self._grown())
+
+    def close(self) -> None:
+        """Let nothing be planned any more, nor grow."""
+        self._closed = True
+        self.planning.close()
+
+    async def bring(self, slot: Slot, evicts: bool) -> None:
+        """Let ``slot`` be served as it is on disk.
 
         ``evicts``: where it does not fit, those of the others go that may. Raises as Repository.load.
         """
         entry = self._entries.known(slot.name, slot.model)
         if entry.has(slot):
-            return False
+            return
         if not entry.serves:
             with entry.coming_back() if entry.evicted else contextlib.nullcontext():
-                return await self._anew(entry, slot, evicts)
+                await self._anew(entry, slot, evicts)
+            return
         _log.info("model %s: changed on disk, version %s comes", slot.name, slot.folder.name)
         try:
-            return await self._replace(entry, slot, evicts)
+            await self._replace(entry, slot, evicts)
         except Exception as exc:
             if isinstance(entry.condition, Unloaded):  # nothing was there to go back to
                 entry.condition = self._not_loaded(slot.name, exc, was_evicted=False)
             raise
 
-    async def _anew(self, entry: Entry, slot: Slot, evicts: bool) -> bool:
-        """Load what ``entry``, which does not serve, shall; return whether there may be better plans."""
+    async def _anew(self, entry: Entry, slot: Slot, evicts: bool) -> None:
+        """Load what ``entry``, which does not serve, shall."""
         was_evicted = entry.evicted
         # What left service holds its memory until here.
         await self._executor.close(entry, entry.reason)
@@ -99,13 +123,13 @@ class Wishes:
         try:
             with telling(loading.progress):
                 # Before it is prepared, which takes memory, too.
-                gone = evicts and await self._make_room(slot)
-                model = await self._prepared(slot)
-                return await self._admit(entry, model) or gone
+                if evicts:
+                    await self._make_room(slot)
+                await self._admit(entry, await self._prepared(slot))
         except (Exception, asyncio.CancelledError) as exc:
             entry.condition = self._not_loaded(entry.name, exc, was_evicted)
             if isinstance(exc, RefusedError):
-                self.refusals[entry.name] = self.refusals.get(entry.name, 0) + 1
+                entry.refusals += 1
             raise
 
     def _not_loaded(self, name: str, exc: BaseException, was_evicted: bool) -> Unloaded | Lost:
@@ -118,24 +142,24 @@ class Wishes:
             cause = "evicted"  # the next request tries again
         return Unloaded(why, cause, passes)
 
-    async def _admit(self, entry: Entry, model: Prepared) -> bool:
-        """Make room for ``model``, have ``entry`` serve it; on an error undo that.
-
-        Return whether there may be better plans: others have changed, or it is planned by rules of thumb.
-        Raises as Repository.load.
-        """
+    async def _admit(self, entry: Entry, model: Prepared) -> None:
+        """Have others shrink for ``model``, and ``entry`` serve it; on an error undo that."""
         place, changes = await self._coming(self._fleet(), entry.name, model)
         async with self._executor.undoing() as undo:
             await self._executor.change(changes, undo)
             await self._executor.open(entry, model, place)
-        return bool(changes) or place.fitted.by_thumb
+        self._look_for_better(place, changes)
 
-    async def _replace(self, entry: Entry, slot: Slot, evicts: bool) -> bool:
+    def _look_for_better(self, place: Place, changes: list[Change]) -> None:
+        if changes or place.fitted.by_thumb:
+            self.grow_later()
+
+    async def _replace(self, entry: Entry, slot: Slot, evicts: bool) -> None:
         """Serve what is in ``slot`` in place of what ``entry`` serves now; no request is lost.
 
         It is opened beside the other where there is room for both, and takes the requests that come from
         then on. Elsewhere the other ends its requests first, and those that come wait. On an error the
-        other serves on. Return and raise as ``bring``.
+        other serves on.
         """
         model = await self._prepared(slot)
         key = f"{entry.name} (next)"
@@ -145,11 +169,14 @@ class Wishes:
                 await self._executor.change(changes, undo)
                 before = await self._executor.open_beside(entry, model, place, key)
         except RefusedError:
-            return await self._replace_in_turn(entry, model, evicts)
+            if not entry.serves:  # it has left service when it was to shrink for the next one
+                raise
+            await self._replace_in_turn(entry, model, evicts)
+            return
+        self._look_for_better(place, changes)
         await self._executor.retire(entry.name, *before, key)
-        return bool(changes) or place.fitted.by_thumb
 
-    async def _replace_in_turn(self, entry: Entry, model: Prepared, evicts: bool) -> bool:
+    async def _replace_in_turn(self, entry: Entry, model: Prepared, evicts: bool) -> None:
         """Close what ``entry`` serves, then open ``model``; requests that come meanwhile wait."""
         try:
             await self._coming(self._fleet().without(entry.name), entry.name, model)
@@ -157,9 +184,9 @@ class Wishes:
             found = await self._going(self._fleet().without(entry.name), model.slot)
             if not evicts or found is None:
                 raise
-        return await to_its_end(self._replaced(entry, model, evicts))
+        await to_its_end(self._replaced(entry, model, evicts))
 
-    async def _replaced(self, entry: Entry, model: Prepared, evicts: bool) -> bool:
+    async def _replaced(self, entry: Entry, model: Prepared, evicts: bool) -> None:
         before, place = entry.prepared, entry.place
         assert before is not None
         assert place is not None
@@ -169,21 +196,21 @@ class Wishes:
                 raise NotServingError(f"{entry.message}; restart the server")
             async with self._executor.undoing() as undo:
                 undo.append(partial(self._executor.go_back, entry, before, place))
-                gone = evicts and await self._make_room(model.slot)
-                return await self._admit(entry, model) or gone
+                if evicts:
+                    await self._make_room(model.slot)
+                await self._admit(entry, model)
 
-    async def _make_room(self, slot: Slot) -> bool:
-        """Let those models go without which what is in ``slot`` fits; return whether any went."""
-        gone = await self._going(self._fleet(), slot) or []
-        for name in gone:
+    async def _make_room(self, slot: Slot) -> None:
+        """Let those models go without which what is in ``slot`` fits."""
+        for name in await self._going(self._fleet(), slot) or []:
             entry = self._entries[name]
+            self.grow_later()  # one that goes may leave more than it takes
             if entry.serves:
                 _log.info("model %s: evicted, %s comes", name, slot.name)
                 await self._executor.close(entry, _EVICTED, "evicted", patiently=True)
-                self.evictions[name] = self.evictions.get(name, 0) + 1
+                entry.evictions += 1
             else:
                 await self._executor.close(entry, entry.reason)
-        return bool(gone)
 
     async def replan(self, entry: Entry, most_bytes: int | None) -> None:
         """Limit the memory of a loaded model at once; on an error it and all others stay as they are.
@@ -200,8 +227,13 @@ class Wishes:
         except BaseException:
             entry.most_bytes = before
             raise
+        self.grow_later()
 
-    async def grow(self) -> None:
+    async def _grown(self) -> None:
+        async with self._alone:
+            await self._grow()
+
+    async def _grow(self) -> None:
         """Let the loaded models use what is free, each in the best plan that a search finds."""
         try:
             changes, planned = await self._searched(self._fleet().best)

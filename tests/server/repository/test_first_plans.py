@@ -75,7 +75,7 @@ async def answer(service: Service) -> dict[str, bytes]:
 
 async def grown(service: Service) -> None:
     """Wait until models have what a search finds."""
-    growth = service.context.repository._changing._growth
+    growth = service.context.repository._wishes._growth
     assert growth is not None
     async with asyncio.timeout(LIMIT_SECONDS):
         await growth

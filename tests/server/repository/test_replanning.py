@@ -198,7 +198,7 @@ async def test_what_went_lets_the_others_grow(full: Service, packs: Packs) -> No
         assert (await full.client.post(LOAD)).status_code == 200
         assert held(full)["tiny"] == packs.smallest("tiny")
         assert (await full.client.post(UNLOAD)).status_code == 200
-        growth = full.context.repository._changing._growth
+        growth = full.context.repository._wishes._growth
         assert growth is not None
         await growth
         assert held(full) == before
