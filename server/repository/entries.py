@@ -33,7 +33,7 @@ class Entries(Mapping[str, Entry]):
         """
         for entry in self.of(model) or [self.known(model, model)]:
             if isinstance(entry.condition, Unloaded) and not entry.evicted:
-                entry.condition = Unloaded(why)
+                entry.become(Unloaded(why))
 
     def forget(self, name: str) -> None:
         """Know nothing of the slot ``name`` any more."""

@@ -174,8 +174,7 @@ class Executor:
         cancelled: what nobody can close any more would stay reserved.
         """
         worker = entry.worker
-        if not isinstance(entry.condition, Lost):
-            entry.condition = Unloaded(why, cause)
+        entry.become(Unloaded(why, cause))
         if worker is None:
             return
         uses, entry.uses = entry.uses, Uses()
@@ -189,7 +188,7 @@ class Executor:
         await unused
         lost = await self._ended(entry.name, worker)
         if lost:
-            entry.condition = Lost(lost)
+            entry.become(Lost(lost))
         else:
             self._budget.release(entry.name)
         trim_heap()

@@ -9,7 +9,7 @@ from server.memory.budget import Budget
 from server.memory.minima import Minima, Minimum, least_together
 from server.memory.sharing import Activations, Sharer
 from server.repository.entries import Entries
-from server.repository.entry import Entry, Lost
+from server.repository.entry import Entry
 from server.repository.layout.model_folders import model_names
 from server.repository.layout.slots import Slot, slots
 from server.settings.settings import Settings
@@ -93,4 +93,4 @@ class Expected:
 
 def _stays_away(entry: Entry) -> bool:
     """Return whether a model keeps no place for later: somebody unloaded it, or it can never come back."""
-    return entry.absence == "unloaded" or isinstance(entry.condition, Lost)
+    return entry.absence == "unloaded" or entry.is_lost

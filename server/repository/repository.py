@@ -29,7 +29,7 @@ from server.failures import FAILURES, said
 from server.memory.budget import Budget
 from server.memory.minima import Minima
 from server.repository.entries import Entries
-from server.repository.entry import Entry, Lost, Unloaded, how_to_load
+from server.repository.entry import Entry, Unloaded, how_to_load
 from server.repository.executor import Executor
 from server.repository.expected import Expected
 from server.repository.layout.model_folders import is_model
@@ -123,7 +123,7 @@ class Repository:
         warn_of_names(self._settings, self.names())
         async with self._wishes.alone():
             for slot in await asyncio.to_thread(lambda: [*self._expected.slots()]):
-                self._entries.known(slot.name, slot.model).condition = _COMING
+                self._entries.known(slot.name, slot.model).become(_COMING)
             await set_aside()
             await self._load_served()
 
@@ -140,7 +140,7 @@ class Repository:
                 if may_come and await asyncio.to_thread(
                     self._expected.fits_alone, entry.name, entry.model
                 ):
-                    entry.condition = Unloaded(entry.reason, "evicted")
+                    entry.become(Unloaded(entry.reason, "evicted"))
                     _log.info("model %s: no room now, a request to it makes some", entry.name)
                 elif not entry.serves:
                     _log.error("not served: %s", entry.message)
@@ -206,12 +206,9 @@ class Repository:
             known = self._entries.of(name)
             if not known:
                 raise NotFoundError(f"model {shown(name)}: not in the repository")
-            was_loaded = any(entry.worker is not None for entry in known)
             for entry in known:
-                await self._executor.close(entry, "unloaded", "unloaded")
+                await self._wishes.let_go(entry, "unloaded", "unloaded")
                 entry.most_bytes = None
-            if was_loaded:
-                self._wishes.grow_later()
 
     async def remove(self, name: str) -> None:
         """Let ``name``, which is not in the repository any more, finish its requests, and forget it."""
@@ -226,17 +223,14 @@ class Repository:
                 continue
             if entry.worker is not None:
                 _log.info("model %s: %s", entry.name, gone)
-                self._wishes.grow_later()
-            await self._executor.close(entry, gone, patiently=True)
-            if not isinstance(entry.condition, Lost):
+            await self._wishes.let_go(entry, gone, patiently=True)
+            if not entry.is_lost:
                 self._entries.forget(entry.name)
 
     async def _miss(self, missing: Missing) -> None:
         """Note a version that shall be served and is not on disk; one that was goes."""
         entry = self._entries.known(missing.name, missing.model)
-        if entry.worker is not None:
-            self._wishes.grow_later()
-        await self._executor.close(entry, missing.why, patiently=True)
+        await self._wishes.let_go(entry, missing.why, patiently=True)
         entry.version = missing.version
 
     def get(self, name: str, version: str | None = None) -> tuple[Entry, Pack]:

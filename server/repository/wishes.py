@@ -17,7 +17,7 @@ from models.runtime.heap import give_back
 from pipeline.program.program import letting_go
 from pipeline.program.stopping import Tell, telling
 from server.errors import NotServingError, RefusedError
-from server.failures import FAILURES, may_pass
+from server.failures import FAILURES
 from server.memory.budget import Budget
 from server.memory.sharing import Activations, Sharer
 from server.repository.entries import Entries
@@ -91,6 +91,14 @@ class Wishes:
         self._closed = True
         self.planning.close()
 
+    async def let_go(
+        self, entry: Entry, why: str, cause: Absence = "failed", *, patiently: bool = False
+    ) -> None:
+        """Close ``entry`` as the executor does; others may have what it leaves."""
+        if entry.worker is not None:
+            self.grow_later()
+        await self._executor.close(entry, why, cause, patiently=patiently)
+
     async def bring(self, slot: Slot, evicts: bool) -> None:
         """Let ``slot`` be served as it is on disk.
 
@@ -108,7 +116,7 @@ class Wishes:
             await self._replace(entry, slot, evicts)
         except Exception as exc:
             if isinstance(entry.condition, Unloaded):  # nothing was there to go back to
-                entry.condition = self._not_loaded(slot.name, exc, was_evicted=False)
+                self._note(entry, exc, was_evicted=False)
             raise
 
     async def _anew(self, entry: Entry, slot: Slot, evicts: bool) -> None:
@@ -116,10 +124,11 @@ class Wishes:
         was_evicted = entry.evicted
         # What left service holds its memory until here.
         await self._executor.close(entry, entry.reason)
-        if isinstance(entry.condition, Lost):
+        if entry.is_lost:
             raise NotServingError(f"{entry.message}; restart the server")
         loading = Loading()
-        entry.condition, entry.slot = loading, slot
+        entry.become(loading)
+        entry.slot = slot
         try:
             with telling(loading.progress):
                 # Before it is prepared, which takes memory, too.
@@ -127,20 +136,17 @@ class Wishes:
                     await self._make_room(slot)
                 await self._admit(entry, await self._prepared(slot))
         except (Exception, asyncio.CancelledError) as exc:
-            entry.condition = self._not_loaded(entry.name, exc, was_evicted)
+            self._note(entry, exc, was_evicted)
             if isinstance(exc, RefusedError):
                 entry.refusals += 1
             raise
 
-    def _not_loaded(self, name: str, exc: BaseException, was_evicted: bool) -> Unloaded | Lost:
-        """Return what becomes of a model whose loading ended with ``exc``."""
-        why, passes = str(exc) or "loading was cancelled", may_pass(exc)
-        if name in self._budget.held():  # what was opened for it could not be closed
-            return Lost(why)
-        cause: Absence = "refused" if isinstance(exc, RefusedError) else "failed"
-        if was_evicted and (cause == "refused" or passes):
-            cause = "evicted"  # the next request tries again
-        return Unloaded(why, cause, passes)
+    def _note(self, entry: Entry, exc: BaseException, was_evicted: bool) -> None:
+        """Note that the loading of ``entry`` ended with ``exc``."""
+        after = Unloaded.after(exc, was_evicted=was_evicted)
+        # What holds memory could not be closed when it was opened.
+        is_lost = entry.name in self._budget.held()
+        entry.become(Lost(after.why) if is_lost else after)
 
     async def _admit(self, entry: Entry, model: Prepared) -> None:
         """Have others shrink for ``model``, and ``entry`` serve it; on an error undo that."""
@@ -192,7 +198,7 @@ class Wishes:
         assert place is not None
         with entry.coming_back():
             await self._executor.close(entry, "its pack is being replaced", patiently=True)
-            if isinstance(entry.condition, Lost):
+            if entry.is_lost:
                 raise NotServingError(f"{entry.message}; restart the server")
             async with self._executor.undoing() as undo:
                 undo.append(partial(self._executor.go_back, entry, before, place))
@@ -204,13 +210,12 @@ class Wishes:
         """Let those models go without which what is in ``slot`` fits."""
         for name in await self._going(self._fleet(), slot) or []:
             entry = self._entries[name]
-            self.grow_later()  # one that goes may leave more than it takes
             if entry.serves:
                 _log.info("model %s: evicted, %s comes", name, slot.name)
-                await self._executor.close(entry, _EVICTED, "evicted", patiently=True)
+                await self.let_go(entry, _EVICTED, "evicted", patiently=True)
                 entry.evictions += 1
             else:
-                await self._executor.close(entry, entry.reason)
+                await self.let_go(entry, entry.reason)
 
     async def replan(self, entry: Entry, most_bytes: int | None) -> None:
         """Limit the memory of a loaded model at once; on an error it and all others stay as they are.

@@ -31,7 +31,6 @@ from models.errors import ModelError
 from server.errors import NotFoundError
 from server.failures import FAILURES
 from server.operation import watchdog
-from server.repository.entry import Entry
 from server.repository.layout.slots import slots
 from server.repository.polling.following import follow
 from server.repository.polling.poller import Poller
@@ -321,7 +320,7 @@ class Fleet:
             assert bool(entry.reason) == (entry.state != "READY"), shown
             assert (entry.absence is None) == (entry.state == "READY"), shown
             if entry.worker is None:
-                assert entry.name not in held or _is_lost(entry), f"{shown}, and holds memory"
+                assert entry.name not in held or entry.is_lost, f"{shown}, and holds memory"
                 continue
             assert entry.place is not None
             assert held.get(entry.name) == entry.place.fitted.plan.memory, f"{shown}: {held}"
@@ -344,10 +343,6 @@ class Fleet:
         assert not self.world.open, "an engine is open"
         held = sum(sum(kinds.values()) for kinds in self.world.budget.held().values())
         assert bool(held) <= bool(self.world.kept), f"{self.world.budget.held()} is held"
-
-
-def _is_lost(entry: Entry) -> bool:
-    return type(entry.condition).__name__ == "Lost"
 
 
 class Before(NamedTuple):
@@ -382,12 +377,11 @@ class Before(NamedTuple):
     def _check_others(self, fleet: Fleet, exc: BaseException | None) -> None:
         """Check that others serve as before, or went for this one."""
         now = {entry.name: entry for entry in fleet.repository.entries()}
-        gone = 0
+        gone = any(now[name].evicted for name, state in self.states.items() if state[0])
         for name, (served, _, place, _, slot) in self.states.items():
             if not served or slot.model == self.step.name:
                 continue
             entry = now[name]
-            gone += entry.evicted
             assert entry.serves or entry.evicted, f"{name} went: {entry.reason}"
             if entry.evicted:
                 assert fleet.plot.policy == "evict-lru", f"{name} was evicted"
@@ -421,7 +415,7 @@ class Before(NamedTuple):
                             f"{entry.name} went: {exc}"
                         )
             case "unload" if exc is None:
-                assert all(entry.absence == "unloaded" or _is_lost(entry) for entry in mine)
+                assert all(entry.absence == "unloaded" or entry.is_lost for entry in mine)
             case "unload":
                 assert isinstance(exc, NotFoundError)
             case "replan" if exc is None:
@@ -460,8 +454,8 @@ class Before(NamedTuple):
         fits &= all(each.whole and each.need < REQUEST_BYTES for each in found)
         for entry in fleet.repository.entries():
             gone = entry.model in fleet.seen and entry.model not in there
-            assert not gone or _is_lost(entry), f"{entry.name} is not on disk"
-            if entry.serves and fits and entry.slot is not None:
+            assert not gone or entry.is_lost, f"{entry.name} is not on disk"
+            if entry.serves and fits and entry.slot is not None and entry.model in there:
                 wanted = [slot.seen for slot in _slots(fleet, entry.model)]
                 assert entry.slot.seen in wanted, f"{entry.name} is another on disk"
         fleet.seen = there
