@@ -7,9 +7,8 @@ an engine that cannot be closed holds stays reserved. Who calls does one thing a
 import contextlib
 import logging
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from functools import partial
-from typing import Any
 
 from models.runtime.heap import trim_heap
 from server.errors import NotServingError
@@ -22,7 +21,7 @@ from server.repository.opening import Opener
 from server.repository.planning.preparing import Prepared
 from server.repository.uses import Uses
 from server.repository.worker import Worker
-from server.requests.uninterrupted import to_its_end
+from server.requests.uninterrupted import to_its_end, uninterrupted
 from server.settings.sizes import format_size
 
 _log = logging.getLogger(__name__)
@@ -84,14 +83,12 @@ class Executor:
             if entry.serves:
                 _log.warning("model %s keeps the plan it has: %s", entry.name, exc)
 
+    @uninterrupted
     async def reopen(self, entry: Entry, place: Place) -> None:
-        """Have a loaded model served with another plan; runs to its end even when cancelled.
+        """Have a loaded model served with another plan.
 
         Where it can be served neither so nor as before, it is closed.
         """
-        await to_its_end(self._reopened(entry, place))
-
-    async def _reopened(self, entry: Entry, place: Place) -> None:
         model, before, worker = entry.prepared, entry.place, entry.worker
         assert model is not None
         assert before is not None
@@ -133,14 +130,9 @@ class Executor:
         entry.serve(worker, model, place)
         return before, uses
 
+    @uninterrupted
     async def retire(self, name: str, worker: Worker, uses: Uses, key: str) -> None:
-        """Close ``worker``, whose place another has taken, and let that hold its memory as ``name``.
-
-        Runs to its end even when cancelled.
-        """
-        await to_its_end(self._retired(name, worker, uses, key))
-
-    async def _retired(self, name: str, worker: Worker, uses: Uses, key: str) -> None:
+        """Close ``worker``, whose place another has taken, and let that hold its memory as ``name``."""
         await uses.over(self._patience)
         lost = await self._ended(name, worker)
         if lost:
@@ -165,13 +157,13 @@ class Executor:
         if key in self._budget.held():
             self._budget.set_apart(key, "lost")
 
+    @uninterrupted  # what nobody can close any more would stay reserved
     async def close(
         self, entry: Entry, why: str, cause: Absence = "failed", *, patiently: bool = False
     ) -> None:
         """Let ``entry``, if it is loaded, finish its requests, and give its memory back.
 
-        ``patiently``: also those that have found it and are still being read. Runs to its end even when
-        cancelled: what nobody can close any more would stay reserved.
+        ``patiently``: also those that have found it and are still being read.
         """
         worker = entry.worker
         entry.become(Unloaded(why, cause))
@@ -179,13 +171,8 @@ class Executor:
             return
         uses, entry.uses = entry.uses, Uses()
         # What is stuck does not end; nor do the requests that it had.
-        patience = self._patience if patiently and not worker.abandoned else 0.0
-        await to_its_end(self._closed(entry, worker, uses.over(patience)))
-
-    async def _closed(
-        self, entry: Entry, worker: Worker, unused: Coroutine[Any, Any, None]
-    ) -> None:
-        await unused
+        if patiently and not worker.abandoned:
+            await uses.over(self._patience)
         lost = await self._ended(entry.name, worker)
         if lost:
             entry.become(Lost(lost))

@@ -74,15 +74,11 @@ class Expected:
             return None
         return Sharer(slot.name, least.memory, alone=least.alone)
 
-    def fits_alone(self, name: str, model: str) -> bool:
-        """Return whether slot ``name`` of ``model`` has room where no other is loaded; blocks."""
+    def fits_alone(self, slot: Slot) -> bool:
+        """Return whether what is in ``slot`` has room where no other is loaded; blocks."""
         room = self._budget.total_bytes - self._budget.request_bytes
-        found = (
-            self._minima.of(slot.name, slot.folder)
-            for slot in self.slots_of(model)
-            if slot.name == name
-        )
-        return any(least is None or sum(least.memory.values()) <= room for least in found)
+        least = self._minima.of(slot.name, slot.folder)
+        return least is None or sum(least.memory.values()) <= room
 
     def slots(self) -> Iterator[Slot]:
         """Yield the slots of all models, as far as they can be read; blocks."""

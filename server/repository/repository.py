@@ -25,7 +25,7 @@ from server.errors import (
     NotLoadedError,
     shown,
 )
-from server.failures import FAILURES, said
+from server.failures import FAILURES
 from server.memory.budget import Budget
 from server.memory.minima import Minima
 from server.repository.entries import Entries
@@ -136,10 +136,8 @@ class Repository:
             except FAILURES:  # noted, and said below
                 pass
             for entry in self._entries.of(name):
-                may_come = self._evicts and entry.absence == "refused"
-                if may_come and await asyncio.to_thread(
-                    self._expected.fits_alone, entry.name, entry.model
-                ):
+                slot = entry.slot if self._evicts and entry.absence == "refused" else None
+                if slot and await asyncio.to_thread(self._expected.fits_alone, slot):
                     entry.become(Unloaded(entry.reason, "evicted"))
                     _log.info("model %s: no room now, a request to it makes some", entry.name)
                 elif not entry.serves:
@@ -189,12 +187,8 @@ class Repository:
         return self._entries.find(name)
 
     def note(self, name: str, exc: Exception) -> None:
-        """Note why nothing of ``name`` can be loaded as it is on disk now, if it is there at all.
-
-        What is loaded serves on.
-        """
-        if not isinstance(exc, NotFoundError):
-            self._entries.note(name, said(exc))
+        """Note why nothing of ``name`` can be loaded as it is on disk now; what is loaded serves on."""
+        self._entries.note(name, exc)
 
     async def unload(self, name: str) -> None:
         """Let all versions of ``name`` finish their requests and give their memory back.
@@ -225,7 +219,7 @@ class Repository:
                 _log.info("model %s: %s", entry.name, gone)
             await self._wishes.let_go(entry, gone, patiently=True)
             if not entry.is_lost:
-                self._entries.forget(entry.name)
+                del self._entries[entry.name]
 
     async def _miss(self, missing: Missing) -> None:
         """Note a version that shall be served and is not on disk; one that was goes."""

@@ -29,7 +29,7 @@ from server.repository.layout.seen import is_still
 from server.repository.layout.slots import Slot
 from server.repository.planning.planning_threads import PlanningThreads, Progress
 from server.repository.planning.preparing import Prepared, Preparer
-from server.requests.uninterrupted import to_its_end
+from server.requests.uninterrupted import uninterrupted
 from server.settings.per_model import ALL
 
 _log = logging.getLogger(__name__)
@@ -190,8 +190,9 @@ class Wishes:
             found = await self._going(self._fleet().without(entry.name), model.slot)
             if not evicts or found is None:
                 raise
-        await to_its_end(self._replaced(entry, model, evicts))
+        await self._replaced(entry, model, evicts)
 
+    @uninterrupted
     async def _replaced(self, entry: Entry, model: Prepared, evicts: bool) -> None:
         before, place = entry.prepared, entry.place
         assert before is not None
