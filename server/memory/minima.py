@@ -5,12 +5,8 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Generic, NamedTuple, TypeVar
 
-from loader.errors import LoaderError
-from models.errors import ModelError
 from models.packs.pack import find_pack
-from pipeline.devices.base import DeviceError
-from pipeline.planning.plan import PlanError
-from server.errors import RefusedError
+from server.failures import FAILURES
 from server.memory.holdings import Holding, sum_bytes
 from server.memory.request_needs import Need
 
@@ -63,7 +59,7 @@ class Minima(Generic[T]):
             known = self._known.get(name)
             if known is None or known[0] != seen:
                 known = self._known[name] = seen, self._least(folder)
-        except (ModelError, LoaderError, PlanError, DeviceError, RefusedError, OSError):
+        except FAILURES:
             return None
         return known[1]
 

@@ -53,7 +53,7 @@ class ModelCollector(Collector):
             ready.add_metric([entry.name], float(entry.serves))
             for reason in get_args(Absence):
                 absent.add_metric([entry.name, reason], float(entry.absence == reason))
-            refusals.add_metric([entry.name], self._repository.refusals.get(entry.name, 0))
+            refusals.add_metric([entry.name], entry.refusals)
             if entry.version is not None:
                 weights.add_metric([entry.name], entry.weight_bytes)
             if entry.worker is not None:
@@ -66,8 +66,8 @@ class ModelCollector(Collector):
             "cold_start_seconds", "Loads of an evicted model for a request that waits", "model"
         )
         for entry in entries:
-            evictions.add_metric([entry.name], self._repository.evictions.get(entry.name, 0))
-            cold.add_metric([entry.name], *self._repository.cold_starts.get(entry.name, (0, 0.0)))
+            evictions.add_metric([entry.name], entry.evictions)
+            cold.add_metric([entry.name], entry.cold_starts, entry.cold_start_seconds)
         yield from (evictions, cold)
 
 

@@ -1,47 +1,32 @@
 """What is known of every slot, and which of them a request means."""
 
-from collections.abc import Iterator, Mapping
-
 from models.packs.pack import Pack
 from server.errors import NotFoundError, shown
+from server.failures import said
 from server.repository.entry import Entry, Unloaded
 
 
-class Entries(Mapping[str, Entry]):
+class Entries(dict[str, Entry]):
     """Entries by the names of their slots."""
-
-    def __init__(self) -> None:
-        self._by_name: dict[str, Entry] = {}
-
-    def __getitem__(self, name: str) -> Entry:
-        return self._by_name[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(tuple(self._by_name))
-
-    def __len__(self) -> int:
-        return len(self._by_name)
 
     def known(self, name: str, model: str) -> Entry:
         """Return the entry of the slot ``name``, which may be new."""
-        return self._by_name.setdefault(name, Entry(name, model))
+        return self.setdefault(name, Entry(name, model))
 
-    def note(self, model: str, why: str) -> None:
-        """Note why nothing of ``model`` can be loaded as it is on disk now.
+    def note(self, model: str, exc: Exception) -> None:
+        """Note why nothing of ``model`` can be loaded as it is on disk now, if it is there at all.
 
         What is loaded serves on; what was evicted tells whom it is loaded for.
         """
+        if isinstance(exc, NotFoundError):
+            return
         for entry in self.of(model) or [self.known(model, model)]:
             if isinstance(entry.condition, Unloaded) and not entry.evicted:
-                entry.condition = Unloaded(why)
-
-    def forget(self, name: str) -> None:
-        """Know nothing of the slot ``name`` any more."""
-        del self._by_name[name]
+                entry.become(Unloaded(said(exc)))
 
     def of(self, model: str) -> list[Entry]:
         """Return what is known of the versions of ``model``."""
-        return [entry for entry in self._by_name.values() if entry.model == model]
+        return [entry for entry in self.values() if entry.model == model]
 
     def versions(self, model: str) -> list[str]:
         """Return the versions of ``model`` that answer, lowest first."""
@@ -54,7 +39,7 @@ class Entries(Mapping[str, Entry]):
         Raises:
             NotFoundError: unknown name or version.
         """
-        only = self._by_name.get(model)
+        only = self.get(model)
         if only is not None and (version is None or only.version in {None, version}):
             return only
         known = self.of(model) if only is None else [only]

@@ -1,23 +1,24 @@
 """One slot as the service knows it: in one of four states, and in each exactly what belongs to it.
 
-Unloaded -> Loading -> Serving -> Unloaded; and Lost, from which only a restart of the process leads away.
-A model that serves may meet a fault that lasts (the file was changed, the disk is gone): its worker knows.
+Which state follows which says ``_NEXT``. A model that serves may meet a fault that lasts (the file was
+changed, the disk is gone): its worker knows.
 """
 
 import asyncio
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Literal, Self
 from urllib.parse import quote
 
 from models.packs.pack import Pack
 from pipeline.fitting.wanted import Fitted
 from server.errors import LoadingError, NotLoadedError, NotServingError, RefusedError, ServiceError
+from server.failures import may_pass, said
+from server.repository.fleet import Place
 from server.repository.layout.slots import Slot
 from server.repository.planning.planning_threads import Progress
 from server.repository.planning.preparing import Prepared
-from server.repository.replanning import Place
 from server.repository.uses import Use, Uses
 from server.repository.worker import Worker
 
@@ -45,6 +46,14 @@ class Unloaded:
     why: str = "not loaded"
     cause: Absence = "failed"
     may_pass: bool = False
+
+    @classmethod
+    def after(cls, exc: BaseException, *, was_evicted: bool = False) -> Self:
+        """Return what a model becomes whose loading ended with ``exc``."""
+        cause: Absence = "refused" if isinstance(exc, RefusedError) else "failed"
+        if was_evicted and (cause == "refused" or may_pass(exc)):
+            cause = "evicted"  # the next request tries again
+        return cls(said(exc) or "loading was cancelled", cause, may_pass(exc))
 
 
 @dataclass
@@ -88,6 +97,18 @@ class Lost:
     cause: Absence = "failed"
 
 
+Condition = Unloaded | Loading | Serving | Lost
+# One that is replaced by its next pack, or planned again, serves on; one that gave way to that serves again
+# where it cannot be opened. Memory is lost when an engine is closed, or was to be opened; from there only a
+# restart of the process leads away.
+_NEXT: Mapping[type[Condition], tuple[type[Condition], ...]] = {
+    Unloaded: (Unloaded, Loading, Serving, Lost),
+    Loading: (Unloaded, Serving, Lost),
+    Serving: (Serving, Unloaded),
+    Lost: (),
+}
+
+
 def how_to_load(model: str) -> str:
     """Return what a client is told of a model that is there to be loaded."""
     return f"; POST /v2/repository/models/{quote(model)}/load loads it"
@@ -98,26 +119,46 @@ class Entry:
     """One slot by ``name`` (layout/slots.py); ``model``: whose it is, if it is not called as that.
 
     ``version`` and ``weight_bytes``: of what was loaded last; ``slot``: of that, or what was tried since.
+    ``refusals``, ``evictions``, ``cold_starts``, and the seconds that these took: how often it was refused
+    for want of budget, has gone for another, was loaded for a request.
     ``uses``: of what is loaded, and of what comes next while nothing is. ``coming``: what requests wait for
     while it is away for a moment.
     """
 
     name: str
     model: str = ""
-    condition: Unloaded | Loading | Serving | Lost = Unloaded()
+    condition: Condition = Unloaded()
     version: str | None = None
     weight_bytes: int = 0
     slot: Slot | None = None
     most_bytes: int | None = None
+    refusals: int = 0
+    evictions: int = 0
+    cold_starts: int = 0
+    cold_start_seconds: float = 0.0
     uses: Uses = field(default_factory=Uses)
     coming: "asyncio.Future[None] | None" = None
 
     def __post_init__(self) -> None:
         self.model = self.model or self.name
 
+    def become(self, condition: Condition) -> None:
+        """Go to another state; what is lost stays so."""
+        if not self.is_lost:
+            assert type(condition) in _NEXT[type(self.condition)], (self.condition, condition)
+            self.condition = condition
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether its memory can never be used again."""
+        return isinstance(self.condition, Lost)
+
     def serve(self, worker: Worker, prepared: Prepared, place: Place) -> None:
-        """Have ``worker`` answer from now on."""
-        self.condition = Serving(worker, prepared, place)
+        """Have ``worker`` answer from now on, also who waits for it, whoever brought it."""
+        self.become(Serving(worker, prepared, place))
+        if self.coming is not None:
+            self.coming.set_result(None)
+            self.coming = None
         self.version, self.slot = prepared.pack.version, prepared.slot
         self.weight_bytes = prepared.pack.manifest.weight_bytes
 
@@ -150,7 +191,7 @@ class Entry:
     def move(self, place: Place) -> None:
         """Note that what is loaded has been opened again as ``place``."""
         if isinstance(self.condition, Serving):
-            self.condition = replace(self.condition, place=place)
+            self.become(replace(self.condition, place=place))
 
     def has(self, slot: Slot) -> bool:
         """Return whether it serves what is in ``slot``."""
@@ -162,12 +203,13 @@ class Entry:
         if self.coming is not None:
             yield
             return
-        self.coming = asyncio.get_running_loop().create_future()
+        coming = self.coming = asyncio.get_running_loop().create_future()
         try:
             yield
         finally:
-            self.coming.set_result(None)
-            self.coming = None
+            if self.coming is coming:  # it has not come
+                coming.set_result(None)
+                self.coming = None
 
     @property
     def evicted(self) -> bool:

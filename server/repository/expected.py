@@ -3,22 +3,16 @@
 import contextlib
 from collections.abc import Collection, Iterator
 
-from loader.errors import LoaderError
-from models.errors import ModelError
-from pipeline.devices.base import DeviceError
-from pipeline.planning.plan import PlanError
-from server.errors import NotFoundError, NotServingError
+from server.errors import NotServingError
+from server.failures import FAILURES
 from server.memory.budget import Budget
 from server.memory.minima import Minima, Minimum, least_together
 from server.memory.sharing import Activations, Sharer
 from server.repository.entries import Entries
-from server.repository.entry import Entry, Lost
+from server.repository.entry import Entry
 from server.repository.layout.model_folders import model_names
 from server.repository.layout.slots import Slot, slots
 from server.settings.settings import Settings
-
-# What is wrong with one is said when it is loaded.
-_FAILURES = (NotFoundError, NotServingError, ModelError, LoaderError, PlanError, DeviceError)
 
 
 class Expected:
@@ -80,23 +74,19 @@ class Expected:
             return None
         return Sharer(slot.name, least.memory, alone=least.alone)
 
-    def fits_alone(self, name: str, model: str) -> bool:
-        """Return whether slot ``name`` of ``model`` has room where no other is loaded; blocks."""
+    def fits_alone(self, slot: Slot) -> bool:
+        """Return whether what is in ``slot`` has room where no other is loaded; blocks."""
         room = self._budget.total_bytes - self._budget.request_bytes
-        found = (
-            self._minima.of(slot.name, slot.folder)
-            for slot in self.slots_of(model)
-            if slot.name == name
-        )
-        return any(least is None or sum(least.memory.values()) <= room for least in found)
+        least = self._minima.of(slot.name, slot.folder)
+        return least is None or sum(least.memory.values()) <= room
 
     def slots(self) -> Iterator[Slot]:
         """Yield the slots of all models, as far as they can be read; blocks."""
         for name in self.names():
-            with contextlib.suppress(*_FAILURES):
+            with contextlib.suppress(*FAILURES):  # said when it is loaded
                 yield from self.slots_of(name)
 
 
 def _stays_away(entry: Entry) -> bool:
     """Return whether a model keeps no place for later: somebody unloaded it, or it can never come back."""
-    return entry.absence == "unloaded" or isinstance(entry.condition, Lost)
+    return entry.absence == "unloaded" or entry.is_lost

@@ -25,8 +25,8 @@ from server.memory.budget import Budget
 from server.memory.shared_space import shared_space
 from server.memory.sharing import Activations
 from server.repository.batching import batching_of
+from server.repository.fleet import Place
 from server.repository.planning.preparing import Prepared, naming
-from server.repository.replanning import Place
 from server.repository.served_engine import Running
 from server.repository.worker import Worker
 from server.requests.uninterrupted import to_its_end
@@ -60,7 +60,8 @@ class Opener:
     async def open(self, key: str, model: Prepared, place: Place) -> Worker:
         """Reserve under ``key``, read and start ``model`` as it is planned.
 
-        When this is cancelled, and on errors but DrainError, nothing stays reserved; no thread is left.
+        When this is cancelled, and on errors but DrainError, nothing stays reserved but what an engine has
+        that cannot be closed; no thread is left.
 
         Raises:
             RefusedError: it does not fit. NotServingError: the system has not the memory, or refuses its
@@ -77,9 +78,16 @@ class Opener:
     async def _undone(self, key: str, opening: "asyncio.Task[Worker]") -> None:
         """Close what ``opening`` opens, if it does, and give its memory back."""
         await asyncio.wait({opening})
-        if not opening.cancelled() and opening.exception() is None:
-            await opening.result().close()
-            self._budget.release(key)
+        if opening.cancelled() or opening.exception() is not None:
+            return
+        worker = opening.result()
+        try:
+            await worker.close()
+        except Exception:  # noqa: BLE001  what it holds stays reserved
+            _log.exception("model %s cannot be closed", worker.served.name)
+        else:
+            if not worker.engine.broken:  # or the disk may still write to what was reserved
+                self._budget.release(key)
 
     def _open(self, key: str, model: Prepared, place: Place) -> Worker:
         """Do as ``open`` does; blocks."""

@@ -10,55 +10,43 @@ their least, as far as it needs; when one goes, the others grow again, in the ba
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection
 from pathlib import Path
 from typing import Any
 
-from loader.errors import LoaderError
 from loader.pool.pool import ReadPool
-from models.errors import ModelError
 from models.packs.leftovers import clear_repository
 from models.packs.pack import Pack, read_pack
-from pipeline.devices.base import Device, DeviceError
-from pipeline.execution.errors import DrainError
-from pipeline.planning.plan import PlanError
+from pipeline.devices.base import Device
 from pipeline.program.stopping import Tell
 from server.errors import (
     ConflictError,
     NotFoundError,
     NotLoadedError,
-    NotServingError,
-    RefusedError,
     shown,
 )
+from server.failures import FAILURES
 from server.memory.budget import Budget
 from server.memory.minima import Minima
-from server.repository.changing import Changing
-from server.repository.closing import Closing
 from server.repository.entries import Entries
-from server.repository.entry import Entry, Lost, Unloaded, how_to_load
+from server.repository.entry import Entry, Unloaded, how_to_load
+from server.repository.executor import Executor
 from server.repository.expected import Expected
 from server.repository.layout.model_folders import is_model
 from server.repository.layout.presence import Presence
 from server.repository.layout.slots import Missing, Slot, missing_versions
 from server.repository.layout.wholeness import check_whole
-from server.repository.loaded_models import LoadedModels
 from server.repository.opening import Opener
 from server.repository.planning.preparing import Preparer
 from server.repository.remarks import IgnoredFields, warn_of_names
-from server.repository.turnover.arrivals import Arrivals
-from server.repository.turnover.bringing import Bringing
-from server.repository.turnover.evicting import Evicting
-from server.repository.turnover.replacing import Replacing
 from server.repository.uses import Away, Use
+from server.repository.waiting import Arrivals
+from server.repository.wishes import Wishes
 from server.repository.worker import Worker
-from server.settings.per_model import ALL
 from server.settings.settings import Settings
 
 _log = logging.getLogger(__name__)
 
-# What is wrong with one pack, or with the disk or the device under it.
-_FAILURES = (ModelError, LoaderError, PlanError, DeviceError, DrainError)
 # What requests are told of a model that the start has not come to yet.
 _COMING = Unloaded("waits for its turn to be loaded", "loading")
 
@@ -72,27 +60,14 @@ class Repository:
         self._opener = Opener(settings, budget, device, pool)
         self._entries = Entries()
         self._expected = Expected(settings, budget, self._entries, Minima(preparer.least))
-        # Reading a request and computing may each take the time limit.
-        self._patience = 2 * settings.request_timeout
         self._evicts = settings.budget_policy == "evict-lru"
-        self._closing = Closing(budget)
-        self._loaded = LoadedModels(
-            *(self._entries, budget, preparer, self._opener, self._closing, self._expected.absent)
-        )
-        self._changing = Changing(self._loaded.grow)
-        self._evicting = Evicting(
-            *(self._entries, budget, self._loaded, self._closing),
-            absent=self._expected.absent,
-            least=self._expected.least,
+        # Reading a request and computing may each take the time limit.
+        patience = 2 * settings.request_timeout
+        self._executor = Executor(self._entries, budget, self._opener, patience)
+        self._wishes = Wishes(
+            *(self._entries, budget, preparer, self._executor, self._expected),
             activations=self._opener.activations,
-            may_go=lambda model: bool({model, ALL}.intersection(settings.evictable)),
-            patience_seconds=self._patience,
-        )
-        replacing = Replacing(
-            *(budget, self._opener, self._loaded, self._closing, self._evicting, self._patience)
-        )
-        self._bringing = Bringing(
-            *(self._entries, budget, self._loaded, self._closing, self._evicting, replacing)
+            evictable=settings.evictable,
         )
         self._arrivals = Arrivals(self._entries, self._fetch, settings.queue_limit)
         self._reading: dict[Path, asyncio.Task[Pack]] = {}
@@ -110,11 +85,11 @@ class Repository:
 
     def leaving(self) -> list[Worker]:
         """Return the workers of what was loaded that still have requests to answer."""
-        return list(self._closing.leaving)
+        return list(self._executor.leaving)
 
     def left_behind(self) -> list[Worker]:
         """Return the workers of what was given up and has not ended."""
-        return list(self._closing.left_behind)
+        return list(self._executor.left_behind)
 
     def names(self) -> list[str]:
         """Return the models on disk, by name.
@@ -135,7 +110,7 @@ class Repository:
             RefusedError: there is not as much. NotServingError: the server ends.
         """
         activations = self._opener.activations
-        await self._loaded.planning.run(lambda: self._expected.set_aside(activations))
+        await self._wishes.planning.run(lambda: self._expected.set_aside(activations))
 
     async def load_all(self, set_aside: Callable[[], Awaitable[None]]) -> None:
         """Load the models that the settings name; one that fails is noted and the others go on.
@@ -146,22 +121,24 @@ class Repository:
         for folder in await asyncio.to_thread(clear_repository, self._settings.repository):
             _log.warning("%s: removed: left by a compilation that was killed", folder)
         warn_of_names(self._settings, self.names())
-        async with self._changing.alone():
+        async with self._wishes.alone():
             for slot in await asyncio.to_thread(lambda: [*self._expected.slots()]):
-                self._entries.known(slot.name, slot.model).condition = _COMING
+                self._entries.known(slot.name, slot.model).become(_COMING)
             await set_aside()
             await self._load_served()
 
     async def _load_served(self) -> None:
         for name in self.served():
-            with contextlib.suppress(*_FAILURES, RefusedError, NotServingError):
+            try:
                 await self._load(name, evicts=False)
+            except NotFoundError:
+                raise
+            except FAILURES:  # noted, and said below
+                pass
             for entry in self._entries.of(name):
-                may_come = self._evicts and entry.absence == "refused"
-                if may_come and await asyncio.to_thread(
-                    self._expected.fits_alone, entry.name, entry.model
-                ):
-                    entry.condition = Unloaded(entry.reason, "evicted")
+                slot = entry.slot if self._evicts and entry.absence == "refused" else None
+                if slot and await asyncio.to_thread(self._expected.fits_alone, slot):
+                    entry.become(Unloaded(entry.reason, "evicted"))
                     _log.info("model %s: no room now, a request to it makes some", entry.name)
                 elif not entry.serves:
                     _log.error("not served: %s", entry.message)
@@ -180,7 +157,7 @@ class Repository:
             configuration is damaged. What was loaded before is as it was. Of several versions, the others
             are tried all the same.
         """
-        async with self._changing.alone():
+        async with self._wishes.alone():
             entry = await self._load(name, self._evicts)
         for each in self._entries.of(name):
             if not each.serves:
@@ -191,7 +168,7 @@ class Repository:
         """Do as ``load``, alone in changing what is loaded."""
         try:
             found = await asyncio.to_thread(self._expected.slots_of, name)
-        except (*_FAILURES, NotServingError) as exc:
+        except FAILURES as exc:
             self.note(name, exc)
             raise
         self._ignored.say(name, found[0].config)
@@ -199,24 +176,19 @@ class Repository:
         await self._remove(name, {*missing, *(slot.name for slot in found)})
         for each in missing.values():
             await self._miss(each)
-        failures = [failure for slot in found if (failure := await self._try(slot, evicts))]
+        failures = []
+        for slot in found:
+            try:
+                await self._wishes.bring(slot, evicts)
+            except FAILURES as exc:
+                failures.append(exc)
         if failures:
             raise failures[0]
         return self._entries.find(name)
 
     def note(self, name: str, exc: Exception) -> None:
         """Note why nothing of ``name`` can be loaded as it is on disk now; what is loaded serves on."""
-        why = exc.strerror if isinstance(exc, OSError) else None
-        self._entries.note(name, why or str(exc))
-
-    async def _try(self, slot: Slot, evicts: bool) -> Exception | None:
-        """Let ``slot`` be served; return why it cannot be."""
-        try:
-            if await self._bringing.bring(slot, evicts):
-                self._changing.grow_later()
-        except (*_FAILURES, RefusedError, NotServingError) as exc:
-            return exc
-        return None
+        self._entries.note(name, exc)
 
     async def unload(self, name: str) -> None:
         """Let all versions of ``name`` finish their requests and give their memory back.
@@ -224,20 +196,17 @@ class Repository:
         Raises:
             NotFoundError: no such model is known.
         """
-        async with self._changing.alone():
+        async with self._wishes.alone():
             known = self._entries.of(name)
             if not known:
                 raise NotFoundError(f"model {shown(name)}: not in the repository")
-            was_loaded = any(entry.worker is not None for entry in known)
             for entry in known:
-                await self._closing.close(entry, "unloaded", "unloaded")
+                await self._wishes.let_go(entry, "unloaded", "unloaded")
                 entry.most_bytes = None
-            if was_loaded:
-                self._changing.grow_later()
 
     async def remove(self, name: str) -> None:
         """Let ``name``, which is not in the repository any more, finish its requests, and forget it."""
-        async with self._changing.alone():
+        async with self._wishes.alone():
             await self._remove(name, ())
 
     async def _remove(self, name: str, kept: Collection[str]) -> None:
@@ -248,17 +217,14 @@ class Repository:
                 continue
             if entry.worker is not None:
                 _log.info("model %s: %s", entry.name, gone)
-                self._changing.grow_later()
-            await self._closing.close(entry, gone, patience_seconds=self._patience)
-            if not isinstance(entry.condition, Lost):
-                self._entries.forget(entry.name)
+            await self._wishes.let_go(entry, gone, patiently=True)
+            if not entry.is_lost:
+                del self._entries[entry.name]
 
     async def _miss(self, missing: Missing) -> None:
         """Note a version that shall be served and is not on disk; one that was goes."""
         entry = self._entries.known(missing.name, missing.model)
-        if entry.worker is not None:
-            self._changing.grow_later()
-        await self._closing.close(entry, missing.why, patience_seconds=self._patience)
+        await self._wishes.let_go(entry, missing.why, patiently=True)
         entry.version = missing.version
 
     def get(self, name: str, version: str | None = None) -> tuple[Entry, Pack]:
@@ -302,12 +268,6 @@ class Repository:
             reading.add_done_callback(ended)
         return await asyncio.shield(reading)
 
-    def worker(self, name: str, version: str | None = None) -> tuple[Worker, Pack]:
-        """Return the worker and pack of a ready model; raises as ``get``."""
-        entry, pack = self.get(name, version)
-        assert entry.worker is not None
-        return entry.worker, pack
-
     def versions(self, name: str) -> list[str]:
         """Return the versions of ``name`` that answer, lowest first."""
         return self._entries.versions(name)
@@ -326,7 +286,7 @@ class Repository:
 
         What is wrong with it is for ``use`` to tell.
         """
-        with contextlib.suppress(NotFoundError, OSError, *_FAILURES):
+        with contextlib.suppress(*FAILURES):
             entry = self._entries.find(name, version)
             if entry.evicted and entry.slot is not None:
                 return Away(await self._on_disk(entry.slot.folder), entry.timeout_seconds)
@@ -354,39 +314,27 @@ class Repository:
         remedy = how_to_load(name) if self._settings.model_control != "none" else ""
         return NotLoadedError(f"model {shown(name)}: in the repository, and not loaded{remedy}")
 
-    @property
-    def refusals(self) -> Mapping[str, int]:
-        """How often each slot was refused for want of budget."""
-        return self._bringing.refusals
-
-    @property
-    def evictions(self) -> Mapping[str, int]:
-        """How often each slot has gone for another."""
-        return self._evicting.evictions
-
-    @property
-    def cold_starts(self) -> Mapping[str, tuple[int, float]]:
-        """How often each slot was loaded for a request, and the seconds that took."""
-        return self._arrivals.cold_starts
-
     async def restore(self, entry: Entry, given_up: Worker, why: str) -> bool:
         """Serve a model with another engine in place of one that was given up, and say ``why`` it was.
 
         Where there is no room for it, and models go for others, the next request tries again. Return
         whether it is served; not where somebody loaded or unloaded it meanwhile. Raises as ``load``.
         """
-        async with self._changing.alone():
+        async with self._wishes.alone():
             if entry.worker is not given_up:
                 return False
-            await self._closing.close(entry, why, "evicted" if self._evicts else "failed")
+            await self._executor.close(entry, why, "evicted" if self._evicts else "failed")
             await self._bring_back(entry)
             return True
 
-    async def _fetch(self, entry: Entry) -> None:
-        """Load an evicted model again; raises as ``load``."""
-        async with self._changing.alone():
-            if entry.evicted:  # or somebody loaded or unloaded it before this had its turn
+    async def _fetch(self, entry: Entry) -> bool:
+        """Load an evicted model again, if anybody waits for it; return whether. Raises as ``load``."""
+        async with self._wishes.alone():
+            # Somebody may have loaded or unloaded it before this had its turn.
+            is_wanted = entry.evicted and len(entry.uses) > 0
+            if is_wanted:
                 await self._bring_back(entry)
+            return is_wanted
 
     async def _bring_back(self, entry: Entry) -> None:
         """Load again what has left service without anybody's wish; raises as ``load``.
@@ -401,8 +349,7 @@ class Repository:
         await self._remove(entry.model, {slot.name for slot in found})
         # Where its versions are laid out otherwise by now, all of them are what it was.
         for slot in [each for each in found if each.name == entry.name] or found:
-            if await self._bringing.bring(slot, self._evicts):
-                self._changing.grow_later()
+            await self._wishes.bring(slot, self._evicts)
 
     async def replan(self, name: str, most_bytes: int | None) -> Entry:
         """Serve a loaded model in at most ``most_bytes`` (None: in what the budget leaves it) from now on.
@@ -414,18 +361,17 @@ class Repository:
             NotFoundError, NotServingError: it is not loaded. ConflictError: it was evicted. RefusedError:
             it needs more at least; nothing has changed. Otherwise as ``load``.
         """
-        async with self._changing.alone():
+        async with self._wishes.alone():
             if (entry := self._entries.find(name)).evicted:
                 raise ConflictError(entry.message)
             entry.serving()
-            await self._loaded.replan(entry, most_bytes)
-            self._changing.grow_later()
+            await self._wishes.replan(entry, most_bytes)
             return entry
 
     @property
     def search(self) -> str | None:
         """How far the search is for better plans than the loaded models have; None: there is none."""
-        search = self._loaded.search
+        search = self._wishes.search
         return None if search is None else search.said
 
     async def frontier(self, name: str, heard: Tell) -> list[dict[str, Any]]:
@@ -436,16 +382,15 @@ class Repository:
         Raises:
             PlanError, ProfileError: it has none. NotServingError: the server ends. Otherwise as ``get``.
         """
-        return await self._loaded.frontier(self.get(name)[0], heard)
+        return await self._wishes.frontier(self.get(name)[0], heard)
 
     async def close(self) -> None:
         """Drain and close every model; a load that is still planning ends with an error."""
-        self._changing.close()
-        self._loaded.planning.close()
+        self._wishes.close()
         await self._arrivals.close()
-        async with self._changing.alone():
+        async with self._wishes.alone():
             for entry in self.entries():
-                await self._closing.close(entry, "the server is stopping")
+                await self._executor.close(entry, "the server is stopping")
         await asyncio.to_thread(self._opener.close)
 
     def has(self, slot: Slot) -> bool:

@@ -209,17 +209,23 @@ class ServedEngine:
         if self.fault:
             raise self.out_of_service()
         try:
-            self._go_on_with(make())
+            self._open(make)
+        except Exception:
+            if not self.lost:
+                try:
+                    self._open(back)
+                except Exception as worse:  # noqa: BLE001  the first error is the reason
+                    self.leave(f"it could not be opened again: {worse}")
+            raise
+
+    def _open(self, make: Callable[[], Running]) -> None:
+        try:
+            self.running = make()
         except DrainError as exc:  # the disk may still write to what was reserved
             self.lost = str(exc)
             self.leave(self.lost)
             raise
-        except Exception:
-            try:
-                self._go_on_with(back())
-            except Exception as worse:  # noqa: BLE001  the first error is the reason
-                self.leave(f"it could not be opened again: {worse}")
-            raise
+        self.usual_seconds = math.inf
 
     def _close(self) -> None:
         """Close the engine: what is in flight and does not end breaks it."""
@@ -227,10 +233,6 @@ class ServedEngine:
             self.engine.close()
         except Exception as exc:  # noqa: BLE001  requests that come are told
             self.leave(f"it could not be closed: {exc}")
-
-    def _go_on_with(self, running: Running) -> None:
-        self.running = running
-        self.usual_seconds = math.inf
 
     def _swept(
         self,

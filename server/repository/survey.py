@@ -7,14 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from loader.errors import LoaderError
-from models.errors import ModelError
 from models.packs.pack import Pack, open_pack, versions
-from pipeline.devices.base import Device, DeviceError
+from pipeline.devices.base import Device
 from pipeline.fitting.fit import fit
 from pipeline.fitting.wanted import LEAST, Fitted
 from pipeline.planning.found_plans import FoundPlans
-from pipeline.planning.plan import PlanError
 from pipeline.profiles.found_plans_file import plans_of
 from pipeline.profiles.machine import this_machine
 from pipeline.profiles.profile import Profile, ProfileError
@@ -24,6 +21,7 @@ from pipeline.program.program import Program
 from pipeline.program.stopping import tell
 from pipeline.schedule.architectures import ARCHITECTURES
 from server.errors import NotFoundError, RefusedError, shown
+from server.failures import FAILURES
 from server.memory.budget import Budget, check_requests
 from server.memory.minima import Minimum, least_together
 from server.memory.request_needs import Need, smallest_budgets
@@ -155,10 +153,10 @@ def _found(folder: Path, device: Device) -> Found:
         known = plans_of(pack)
         least = fit(program, device.adapt(_ARCHITECTURE), LEAST, profile, known).plan.memory
         program.let_go()
-    except (ModelError, LoaderError, DeviceError, PlanError) as exc:
-        return Found(folder.name, numbers, str(exc))
     except OSError as exc:
         return Found(folder.name, numbers, f"{exc.filename or folder}: {exc.strerror or exc}")
+    except FAILURES as exc:
+        return Found(folder.name, numbers, str(exc))
     return Found(folder.name, numbers, "", program, least, profile, profile_fault, known)
 
 

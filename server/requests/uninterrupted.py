@@ -2,10 +2,12 @@
 
 import asyncio
 import contextlib
+import functools
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 
 async def to_its_end(work: Coroutine[Any, Any, T]) -> T:
@@ -22,6 +24,18 @@ async def to_its_end(work: Coroutine[Any, Any, T]) -> T:
             task.exception()  # seen, or the loop complains
         raise asyncio.CancelledError
     return task.result()
+
+
+def uninterrupted(
+    method: Callable[P, Coroutine[Any, Any, T]],
+) -> Callable[P, Coroutine[Any, Any, T]]:
+    """Have ``method`` run to its end, as ``to_its_end`` does, whoever calls it."""
+
+    @functools.wraps(method)
+    async def whole(*args: P.args, **kwargs: P.kwargs) -> T:
+        return await to_its_end(method(*args, **kwargs))
+
+    return whole
 
 
 @contextlib.asynccontextmanager

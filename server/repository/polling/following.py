@@ -2,18 +2,10 @@
 
 import logging
 
-from loader.errors import LoaderError
-from models.errors import ModelError
-from pipeline.devices.base import DeviceError
-from pipeline.execution.errors import EngineError
-from pipeline.planning.plan import PlanError
-from server.errors import ServiceError
+from server.failures import FAILURES
 from server.repository.repository import Repository
 
 _log = logging.getLogger(__name__)
-
-#: What keeps one model from being served, and nothing else.
-FAILURES = (ServiceError, ModelError, LoaderError, PlanError, DeviceError, EngineError, OSError)
 
 
 async def follow(repository: Repository) -> None:

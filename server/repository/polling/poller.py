@@ -9,11 +9,10 @@ import asyncio
 import logging
 from collections.abc import Collection
 
-from models.errors import ModelError
+from server.failures import FAILURES
 from server.repository.layout.slots import slots
 from server.repository.layout.wholeness import check_whole
 from server.repository.polling.changes import Changes, Changing
-from server.repository.polling.following import FAILURES
 from server.repository.polling.sight import look_at_all
 from server.repository.repository import Repository
 
@@ -71,6 +70,6 @@ class Poller:
             for slot in await asyncio.to_thread(slots, self._repository.root, name):
                 if not self._repository.has(slot):
                     await asyncio.to_thread(check_whole, slot.folder)
-        except (ModelError, OSError) as exc:
+        except FAILURES as exc:
             self._repository.note(name, exc)
             raise

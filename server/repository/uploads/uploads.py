@@ -18,14 +18,10 @@ from typing import Any
 
 import aiofiles
 
-from loader.errors import LoaderError
-from models.errors import ModelError
 from models.packs.leftovers import locked_folder
 from models.packs.names import is_model_name
-from pipeline.devices.base import DeviceError
-from pipeline.execution.errors import EngineError
-from pipeline.planning.plan import PlanError
 from server.errors import ConflictError, InvalidRequestError, ServiceError, SpoolError, shown
+from server.failures import FAILURES, said
 from server.repository.repository import Repository
 from server.repository.uploads.compiling import Compiler
 from server.repository.uploads.placing import check_takes_versions, place
@@ -35,7 +31,6 @@ from server.settings.sizes import format_size
 
 _log = logging.getLogger(__name__)
 
-_NOT_LOADED = (ServiceError, ModelError, LoaderError, PlanError, DeviceError, EngineError)
 _LINE = 16
 #: Compiles a file into a folder, and yields the steps on the way.
 _Compiled = Callable[[Path, Path], AsyncGenerator[dict[str, Any]]]
@@ -187,8 +182,8 @@ class Upload:
         reason = ""
         try:
             await self._repository.load(self._name)
-        except _NOT_LOADED as exc:
-            reason = str(exc)
+        except FAILURES as exc:
+            reason = said(exc)
         serves = version in self._repository.versions(self._name)
         if not serves and not reason:
             reason = "the version_policy of its config.pbtxt has other versions served"

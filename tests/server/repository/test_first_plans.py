@@ -75,7 +75,7 @@ async def answer(service: Service) -> dict[str, bytes]:
 
 async def grown(service: Service) -> None:
     """Wait until models have what a search finds."""
-    growth = service.context.repository._changing._growth
+    growth = service.context.repository._wishes._growth
     assert growth is not None
     async with asyncio.timeout(LIMIT_SECONDS):
         await growth
@@ -148,7 +148,7 @@ async def test_the_search_says_how_far_it_is_until_it_ends(service: Service, sea
     repository = service.context.repository
     assert await asyncio.to_thread(search.begun.wait, LIMIT_SECONDS)
     assert repository.search == ""
-    progress = repository._loaded.search
+    progress = repository._wishes.search
     assert progress is not None
     progress("ways to stream", 1, 3)
     assert repository.search == "ways to stream, 1 of 3"

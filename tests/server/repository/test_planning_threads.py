@@ -97,7 +97,7 @@ async def test_a_server_stops_while_a_model_is_planned(
     search = Endless()
     places = {
         "sharer": "server.repository.planning.preparing",
-        "share_out": "server.repository.loaded_models",
+        "share_out": "server.repository.fleet",
     }
     async with serving(settings(models=("tiny",))) as service:
         monkeypatch.setattr(f"{places[what]}.{what}", search)

@@ -20,7 +20,7 @@ from pipeline.fitting.wanted import Fitted
 from server.errors import NotServingError
 from server.memory.budget import Budget
 from server.memory.sharing import Activations, Sharer, share_one_by_one, share_out
-from server.repository.replanning import Place, growing, making_room
+from server.repository.fleet import Change, Place, growing, making_room
 from server.repository.served_engine import Running
 from tests.server.conftest import SettingsFactory
 from tests.server.memory.sets import fitted, numbers
@@ -79,7 +79,7 @@ def test_models_come_and_go_step_by_step_within_the_budget(
         if name in loaded:
             budget.release(name)
             del loaded[name]
-            apply(growing(loaded, planned([*loaded]), budget).items())
+            apply(growing(loaded, planned([*loaded]), budget))
             continue
         shares = planned([*loaded, name])
         if name not in shares:
@@ -147,9 +147,9 @@ def test_what_a_search_has_found_takes_the_place_of_a_first_plan() -> None:
     budget = Budget(10)
     budget.reserve("a", large, False)
     first, best = Place(fitted(large, by_thumb=True), False), Place(fitted(small), False)
-    assert growing({"a": first}, {"a": best}, budget) == {"a": best}
-    assert growing({"a": best}, {"a": Place(fitted(small, by_thumb=True), False)}, budget) == {}
-    assert growing({"a": first}, {"a": Place(fitted(large), False)}, budget) == {}
+    assert growing({"a": first}, {"a": best}, budget) == [Change("a", best)]
+    assert growing({"a": best}, {"a": Place(fitted(small, by_thumb=True), False)}, budget) == []
+    assert growing({"a": first}, {"a": Place(fitted(large), False)}, budget) == []
 
 
 @pytest.fixture
@@ -198,7 +198,7 @@ async def test_what_went_lets_the_others_grow(full: Service, packs: Packs) -> No
         assert (await full.client.post(LOAD)).status_code == 200
         assert held(full)["tiny"] == packs.smallest("tiny")
         assert (await full.client.post(UNLOAD)).status_code == 200
-        growth = full.context.repository._changing._growth
+        growth = full.context.repository._wishes._growth
         assert growth is not None
         await growth
         assert held(full) == before

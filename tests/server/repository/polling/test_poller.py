@@ -60,7 +60,7 @@ async def is_like(service: Service, packs: Packs, source: str) -> None:
 
 async def grown(service: Service) -> None:
     """Wait until nothing that is found is written into a folder that the test removes."""
-    growth = service.context.repository._changing._growth
+    growth = service.context.repository._wishes._growth
     if growth is not None:
         async with asyncio.timeout(LIMIT_SECONDS):
             await asyncio.wait({growth})

@@ -15,13 +15,13 @@ from server.repository.uses import Use
 class Arrivals:
     """Lets requests wait: at most ``limit`` for a model, all of them for one ``fetch`` of it.
 
-    Also counts what that took: the cold starts.
+    ``fetch`` returns whether it brought the model. Also counts these cold starts.
     """
 
     def __init__(
         self,
         entries: Entries,
-        fetch: Callable[[Entry], Coroutine[Any, Any, None]],
+        fetch: Callable[[Entry], Coroutine[Any, Any, bool]],
         limit: int,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -30,8 +30,6 @@ class Arrivals:
         self._limit = limit
         self._clock = clock
         self._fetching: set[asyncio.Task[None]] = set()
-        #: By slot: how often it was loaded for a request, and the seconds that took.
-        self.cold_starts: dict[str, tuple[int, float]] = {}
 
     async def use(self, model: str, version: str | None, limit_seconds: float) -> Use:
         """Return a use of what answers; as Repository.use."""
@@ -78,19 +76,27 @@ class Arrivals:
 
     def _send_for(self, entry: Entry) -> None:
         task = asyncio.create_task(self._timed(entry))
-        entry.coming = task
+        coming = entry.coming = asyncio.get_running_loop().create_future()
         self._fetching.add(task)
 
         def ended(task: "asyncio.Task[None]") -> None:
             self._fetching.discard(task)
+            exc = None if task.cancelled() else task.exception()
+            if entry.coming is not coming:  # it has come, for all that waited
+                return
             entry.coming = None
-            if not task.cancelled():
-                task.exception()  # seen, also where nobody waits any more
+            if task.cancelled():
+                coming.cancel()
+            elif exc is None:
+                coming.set_result(None)
+            else:
+                coming.set_exception(exc)
+                coming.exception()  # seen, also where nobody waits any more
 
         task.add_done_callback(ended)
 
     async def _timed(self, entry: Entry) -> None:
         began = self._clock()
-        await self._fetch(entry)
-        count, seconds = self.cold_starts.get(entry.name, (0, 0.0))
-        self.cold_starts[entry.name] = count + 1, seconds + self._clock() - began
+        if await self._fetch(entry):
+            entry.cold_starts += 1
+            entry.cold_start_seconds += self._clock() - began

@@ -1,0 +1,250 @@
+"""The loaded models as one value, and what a wish changes of them: pure, step by step within the budget.
+
+A change closes an engine and opens it with another plan, so as few are made as are needed: before a new
+model comes only so many as let it in, afterwards only what is worth it. What was planned by rules of thumb,
+so that it serves at once, is changed for what a search has found. Steps are carried out by executor.py.
+"""
+
+import itertools
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple, Self
+
+from pipeline.fitting.wanted import Fitted
+from pipeline.planning.partitions.plan import PipelinePlan
+from pipeline.planning.plan import Plan
+from server.errors import RefusedError
+from server.memory.budget import Budget
+from server.memory.eviction import Resident, victims
+from server.memory.holdings import Holding
+from server.memory.sharing import Activations, Sharer, Shares, share_out
+from server.settings.sizes import format_least
+
+#: A larger plan is worth opening a model again when it is larger by this part.
+_WORTH = 16
+
+
+@dataclass(frozen=True)
+class Place:
+    """What a model is planned as. ``in_turns``: its activations lie where those of others do."""
+
+    fitted: Fitted
+    in_turns: bool
+
+    @classmethod
+    def of(cls, fitted: Fitted, in_turns: bool) -> Self:
+        """Return the place of a model where those that can take turns do (``in_turns``)."""
+        return cls(fitted, in_turns and not isinstance(fitted.plan, PipelinePlan))
+
+    @property
+    def holding(self) -> Holding:
+        return Holding(self.fitted.plan.memory, self.in_turns)
+
+    def is_like(self, other: "Place") -> bool:
+        """Return whether nothing changes from one to the other."""
+        same = _chosen(self.fitted.plan) == _chosen(other.fitted.plan)
+        return same and self.in_turns == other.in_turns
+
+
+def _chosen(plan: Plan | PipelinePlan) -> tuple[object, ...]:
+    """Return what makes a plan of a model what it is: the rest follows, and is not always comparable."""
+    if isinstance(plan, PipelinePlan):
+        return plan.cuts, *map(_chosen, plan.partitions)
+    return plan.architecture, plan.choice
+
+
+#: Models by name.
+Places = Mapping[str, Place]
+
+
+class Change(NamedTuple):
+    """A step: the model ``name`` is opened again as ``place``."""
+
+    name: str
+    place: Place
+
+
+@dataclass(frozen=True)
+class Member(Resident):
+    """A loaded model and its ``place``. ``stays``: it cannot be opened again, its files are others by now.
+
+    ``serves``: else it has left service, and only holds its memory; then it stays, too.
+    """
+
+    place: Place = field(kw_only=True)
+    stays: bool = field(default=False, kw_only=True)
+    serves: bool = field(default=True, kw_only=True)
+
+    def rigid(self) -> Self:
+        """Return it as it shares with others: one that stays needs what it has."""
+        if not self.stays:
+            return self
+        fitted = self.place.fitted
+        kept = replace(
+            self.sharer,
+            least=fitted.plan.memory,
+            within=lambda _: fitted,
+            at_once=lambda _: fitted,
+            alone=not self.place.in_turns,
+        )
+        return replace(self, sharer=kept)
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """The loaded models by name; ``budget``: what is held now, also by others."""
+
+    budget: Budget
+    members: Mapping[str, Member]
+    activations: Activations
+
+    def without(self, name: str) -> "Fleet":
+        """Return it when ``name`` has gone."""
+        others = {each: member for each, member in self.members.items() if each != name}
+        return replace(self, budget=self.budget.without([name]), members=others)
+
+    @property
+    def places(self) -> dict[str, Place]:
+        """What those that serve are planned as."""
+        return {name: each.place for name, each in self._serving.items()}
+
+    @property
+    def _serving(self) -> dict[str, Member]:
+        return {name: each.rigid() for name, each in self.members.items() if each.serves}
+
+    def coming(
+        self, key: str, newcomer: Sharer, absent: Iterable[Sharer]
+    ) -> tuple[Place, list[Change]]:
+        """Return what ``newcomer`` shall be at once, and which of the others change before.
+
+        ``key``: under which it will hold memory; ``absent``: models that are served and not loaded: they
+        keep their least, behind it.
+
+        Raises:
+            RefusedError: it does not fit. Otherwise why it cannot be planned.
+        """
+        shares = self._shared([newcomer, *absent], [key], at_once=True)
+        own = shares.outcomes[len(self.places)]
+        if not isinstance(own, Fitted):
+            raise own or RefusedError(f"model {newcomer.name!r} is not planned")
+        place, room = Place.of(own, shares.in_turns), self.budget.without([key])
+        return place, making_room(place, self.places, self._planned(shares), room)
+
+    def limited(self, name: str, most_bytes: int | None) -> list[Change]:
+        """Return what changes so that ``name`` keeps its limit, ``most_bytes``, itself last.
+
+        Raises:
+            RefusedError: it needs more at least.
+        """
+        shares = self._shared([], [], at_once=True)
+        planned, others = self._planned(shares), self.without(name)
+        check_within(name, planned[name], most_bytes)
+        changes = making_room(planned[name], others.places, planned, others.budget)
+        if not planned[name].is_like(self.places[name]):
+            changes.append(Change(name, planned[name]))
+        return changes
+
+    def best(self) -> tuple[list[Change], dict[str, Place]]:
+        """Return what changes so that all use what is free, and what a search has found of each."""
+        planned = self._planned(self._shared([], [], at_once=False))
+        return growing(self.places, planned, self.budget), planned
+
+    def going(self, newcomer: Sharer, absent: Iterable[Sharer]) -> list[str] | None:
+        """Return who goes so that ``newcomer`` fits, None where it does not; ``absent``: as ``coming``."""
+        room = self.budget.without([*self.members])
+        loaded = [each.rigid() for each in self.members.values()]
+        return victims(newcomer, loaded, list(absent), room, self.activations)
+
+    def _shared(self, others: Iterable[Sharer], gone: list[str], *, at_once: bool) -> Shares:
+        """Plan those that serve and ``others`` behind them.
+
+        ``at_once``: what would take long to find is planned by rules of thumb.
+        """
+        serving = self._serving
+        sharers = [*(each.sharer for each in serving.values()), *others]
+        if at_once:
+            sharers = [each.hurried() for each in sharers]
+        room = self.budget.without([*serving, *gone])
+        return share_out(sharers, room, self.activations, len(serving))
+
+    def _planned(self, shares: Shares) -> dict[str, Place]:
+        """Return what those that serve shall be; one that is not planned, or stays, is as it is."""
+        return {
+            name: Place.of(outcome, shares.in_turns)
+            if isinstance(outcome, Fitted) and not self.members[name].stays
+            else place
+            for (name, place), outcome in zip(self.places.items(), shares.outcomes, strict=False)
+        }
+
+
+def making_room(newcomer: Place, loaded: Places, planned: Places, budget: Budget) -> list[Change]:
+    """Return what changes, in order, so that ``newcomer`` fits in ``budget`` beside ``loaded``.
+
+    ``planned``: what the loaded ones shall be when it has come. At first none grows: one that shall, in
+    turns with others, keeps its plan there. Where that is not enough, all become what was planned: of plans
+    in turns the smaller one may leave less room, since it may have more of what is not shared. Each step
+    leaves the budget whole; one that does not fit yet is tried once more at the end.
+    """
+    trial, now = budget.without(()), dict(loaded)
+    changes: list[Change] = []
+    order = sorted(loaded, key=lambda name: _added(name, planned[name], loaded, budget))
+    for grows, name in itertools.product((False, True), order):
+        if _fits(newcomer, trial):
+            break
+        target = planned[name]
+        if not grows and _added(name, target, now, trial) > 0:
+            target = Place(now[name].fitted, target.in_turns)
+        if not target.is_like(now[name]) and _added(name, target, now, trial) <= trial.free_bytes:
+            _change(trial, name, target)
+            now[name] = target
+            changes.append(Change(name, target))
+    return changes
+
+
+def check_within(name: str, place: Place, most_bytes: int | None) -> None:
+    """Check that ``place`` keeps a limit.
+
+    Raises:
+        RefusedError: it is the least that there is, and more.
+    """
+    n_bytes = place.fitted.plan.total_bytes
+    if most_bytes is not None and n_bytes > most_bytes:
+        raise RefusedError(
+            f"model {name!r} needs {format_least(n_bytes)} ({n_bytes} bytes) at least, more than "
+            f"{most_bytes} bytes"
+        )
+
+
+def growing(loaded: Places, planned: Places, budget: Budget) -> list[Change]:
+    """Return what changes, in order, so that ``loaded`` use what is free; each step fits in ``budget``."""
+    trial = budget.without(())
+    changes: list[Change] = []
+    for name in sorted(loaded, key=lambda name: _added(name, planned[name], loaded, budget)):
+        now, target = loaded[name], planned[name]
+        gain = target.fitted.plan.total_bytes - now.fitted.plan.total_bytes
+        is_searched = now.fitted.by_thumb and not target.fitted.by_thumb
+        is_larger = gain * _WORTH >= now.fitted.plan.total_bytes
+        is_worth = is_searched or is_larger or now.in_turns != target.in_turns
+        if not is_worth or target.is_like(now):
+            continue
+        try:
+            _change(trial, name, target)
+        except RefusedError:
+            continue
+        changes.append(Change(name, target))
+    return changes
+
+
+def _added(name: str, target: Place, loaded: Places, budget: Budget) -> int:
+    """Return by how many bytes more are held when ``name`` becomes ``target``."""
+    others = budget.without([name])
+    after, before = others.added(target.holding), others.added(loaded[name].holding)
+    return sum(after.values()) - sum(before.values())
+
+
+def _fits(newcomer: Place, budget: Budget) -> bool:
+    return sum(budget.added(newcomer.holding).values()) <= budget.free_bytes
+
+
+def _change(budget: Budget, name: str, target: Place) -> None:
+    budget.change(name, target.fitted.plan.memory, target.in_turns)

@@ -1,1 +1,0 @@
-"""Models that give way: to their next pack, or to another model until they are asked again."""

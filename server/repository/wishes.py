@@ -1,0 +1,342 @@
+"""What is wished of the models is decided of the fleet (fleet.py), on a planning thread, and carried out.
+
+A model that comes takes what others have beyond their least; where that is not enough and settings allow
+it, others go for it. One whose files are others takes the place of what it was, and no request is lost.
+Whoever calls wishes one thing at a time (repository.py).
+"""
+
+import asyncio
+import contextlib
+import logging
+import math
+from collections.abc import AsyncIterator, Callable, Collection, Iterator
+from functools import partial
+from typing import Any, TypeVar
+
+from models.runtime.heap import give_back
+from pipeline.program.program import letting_go
+from pipeline.program.stopping import Tell, telling
+from server.errors import NotServingError, RefusedError
+from server.failures import FAILURES
+from server.memory.budget import Budget
+from server.memory.sharing import Activations, Sharer
+from server.repository.entries import Entries
+from server.repository.entry import Absence, Entry, Loading, Lost, Unloaded
+from server.repository.executor import Executor
+from server.repository.expected import Expected
+from server.repository.fleet import Change, Fleet, Member, Place
+from server.repository.layout.seen import is_still
+from server.repository.layout.slots import Slot
+from server.repository.planning.planning_threads import PlanningThreads, Progress
+from server.repository.planning.preparing import Prepared, Preparer
+from server.requests.uninterrupted import uninterrupted
+from server.settings.per_model import ALL
+
+_log = logging.getLogger(__name__)
+
+_EVICTED = "evicted; the next request loads it again"
+
+T = TypeVar("T")
+
+
+class Wishes:
+    """Has ``entries`` become what is wished. ``evictable``: models that may go for others."""
+
+    def __init__(
+        self,
+        entries: Entries,
+        budget: Budget,
+        preparer: Preparer,
+        executor: Executor,
+        expected: Expected,
+        *,
+        activations: Activations,
+        evictable: Collection[str],
+    ) -> None:
+        self._entries = entries
+        self._budget = budget
+        self._preparer = preparer
+        self._executor = executor
+        self._expected = expected
+        self._activations = activations
+        self._evictable = evictable
+        self.planning = PlanningThreads()
+        #: How far the search is for plans in place of those that models have; None: there is none.
+        self.search: Progress | None = None
+        self._alone = asyncio.Lock()
+        self._growth: asyncio.Task[None] | None = None
+        self._closed = False
+
+    @contextlib.asynccontextmanager
+    async def alone(self) -> AsyncIterator[None]:
+        """Be alone in changing what is loaded; growth that is under way stops, and goes on afterwards."""
+        growth, self._growth = self._growth, None
+        try:
+            if growth is not None:
+                growth.cancel()
+                await asyncio.wait({growth})
+            async with self._alone:
+                yield
+        finally:
+            if growth is not None and (growth.cancelled() or not growth.done()):
+                self.grow_later()
+
+    def grow_later(self) -> None:
+        """Let the loaded models use what is free, in the background, once nobody changes them."""
+        if not self._closed and (self._growth is None or self._growth.done()):
+            self._growth = asyncio.create_task(self._grown())
+
+    def close(self) -> None:
+        """Let nothing be planned any more, nor grow."""
+        self._closed = True
+        self.planning.close()
+
+    async def let_go(
+        self, entry: Entry, why: str, cause: Absence = "failed", *, patiently: bool = False
+    ) -> None:
+        """Close ``entry`` as the executor does; others may have what it leaves."""
+        if entry.worker is not None:
+            self.grow_later()
+        await self._executor.close(entry, why, cause, patiently=patiently)
+
+    async def bring(self, slot: Slot, evicts: bool) -> None:
+        """Let ``slot`` be served as it is on disk.
+
+        ``evicts``: where it does not fit, those of the others go that may. Raises as Repository.load.
+        """
+        entry = self._entries.known(slot.name, slot.model)
+        if entry.has(slot):
+            return
+        if not entry.serves:
+            with entry.coming_back() if entry.evicted else contextlib.nullcontext():
+                await self._anew(entry, slot, evicts)
+            return
+        _log.info("model %s: changed on disk, version %s comes", slot.name, slot.folder.name)
+        try:
+            await self._replace(entry, slot, evicts)
+        except Exception as exc:
+            if isinstance(entry.condition, Unloaded):  # nothing was there to go back to
+                self._note(entry, exc, was_evicted=False)
+            raise
+
+    async def _anew(self, entry: Entry, slot: Slot, evicts: bool) -> None:
+        """Load what ``entry``, which does not serve, shall."""
+        was_evicted = entry.evicted
+        # What left service holds its memory until here.
+        await self._executor.close(entry, entry.reason)
+        if entry.is_lost:
+            raise NotServingError(f"{entry.message}; restart the server")
+        loading = Loading()
+        entry.become(loading)
+        entry.slot = slot
+        try:
+            with telling(loading.progress):
+                # Before it is prepared, which takes memory, too.
+                if evicts:
+                    await self._make_room(slot)
+                await self._admit(entry, await self._prepared(slot))
+        except (Exception, asyncio.CancelledError) as exc:
+            self._note(entry, exc, was_evicted)
+            if isinstance(exc, RefusedError):
+                entry.refusals += 1
+            raise
+
+    def _note(self, entry: Entry, exc: BaseException, was_evicted: bool) -> None:
+        """Note that the loading of ``entry`` ended with ``exc``."""
+        after = Unloaded.after(exc, was_evicted=was_evicted)
+        # What holds memory could not be closed when it was opened.
+        is_lost = entry.name in self._budget.held()
+        entry.become(Lost(after.why) if is_lost else after)
+
+    async def _admit(self, entry: Entry, model: Prepared) -> None:
+        """Have others shrink for ``model``, and ``entry`` serve it; on an error undo that."""
+        place, changes = await self._coming(self._fleet(), entry.name, model)
+        async with self._executor.undoing() as undo:
+            await self._executor.change(changes, undo)
+            await self._executor.open(entry, model, place)
+        self._look_for_better(place, changes)
+
+    def _look_for_better(self, place: Place, changes: list[Change]) -> None:
+        if changes or place.fitted.by_thumb:
+            self.grow_later()
+
+    async def _replace(self, entry: Entry, slot: Slot, evicts: bool) -> None:
+        """Serve what is in ``slot`` in place of what ``entry`` serves now; no request is lost.
+
+        It is opened beside the other where there is room for both, and takes the requests that come from
+        then on. Elsewhere the other ends its requests first, and those that come wait. On an error the
+        other serves on.
+        """
+        model = await self._prepared(slot)
+        key = f"{entry.name} (next)"
+        try:
+            place, changes = await self._coming(self._fleet(), key, model)
+            async with self._executor.undoing() as undo:
+                await self._executor.change(changes, undo)
+                before = await self._executor.open_beside(entry, model, place, key)
+        except RefusedError:
+            if not entry.serves:  # it has left service when it was to shrink for the next one
+                raise
+            await self._replace_in_turn(entry, model, evicts)
+            return
+        self._look_for_better(place, changes)
+        await self._executor.retire(entry.name, *before, key)
+
+    async def _replace_in_turn(self, entry: Entry, model: Prepared, evicts: bool) -> None:
+        """Close what ``entry`` serves, then open ``model``; requests that come meanwhile wait."""
+        try:
+            await self._coming(self._fleet().without(entry.name), entry.name, model)
+        except RefusedError:
+            found = await self._going(self._fleet().without(entry.name), model.slot)
+            if not evicts or found is None:
+                raise
+        await self._replaced(entry, model, evicts)
+
+    @uninterrupted
+    async def _replaced(self, entry: Entry, model: Prepared, evicts: bool) -> None:
+        before, place = entry.prepared, entry.place
+        assert before is not None
+        assert place is not None
+        with entry.coming_back():
+            await self._executor.close(entry, "its pack is being replaced", patiently=True)
+            if entry.is_lost:
+                raise NotServingError(f"{entry.message}; restart the server")
+            async with self._executor.undoing() as undo:
+                undo.append(partial(self._executor.go_back, entry, before, place))
+                if evicts:
+                    await self._make_room(model.slot)
+                await self._admit(entry, model)
+
+    async def _make_room(self, slot: Slot) -> None:
+        """Let those models go without which what is in ``slot`` fits."""
+        for name in await self._going(self._fleet(), slot) or []:
+            entry = self._entries[name]
+            if entry.serves:
+                _log.info("model %s: evicted, %s comes", name, slot.name)
+                await self.let_go(entry, _EVICTED, "evicted", patiently=True)
+                entry.evictions += 1
+            else:
+                await self.let_go(entry, entry.reason)
+
+    async def replan(self, entry: Entry, most_bytes: int | None) -> None:
+        """Limit the memory of a loaded model at once; on an error it and all others stay as they are.
+
+        Raises:
+            As Repository.replan.
+        """
+        before, entry.most_bytes = entry.most_bytes, most_bytes
+        try:
+            fleet = self._fleet()
+            changes = await self._searched(lambda: fleet.limited(entry.name, most_bytes))
+            async with self._executor.undoing() as undo:
+                await self._executor.change(changes, undo)
+        except BaseException:
+            entry.most_bytes = before
+            raise
+        self.grow_later()
+
+    async def _grown(self) -> None:
+        async with self._alone:
+            await self._grow()
+
+    async def _grow(self) -> None:
+        """Let the loaded models use what is free, each in the best plan that a search finds."""
+        try:
+            changes, planned = await self._searched(self._fleet().best)
+        except FAILURES as exc:
+            _log.warning("models keep the plans they have: %s", exc)
+            return
+        for name, better in changes:
+            await self._executor.try_reopen(self._entries[name], better)
+        for name, place in planned.items():
+            entry = self._entries[name]
+            if entry.place is not None and place.is_like(entry.place):
+                entry.move(place)  # the best there is was found by rules of thumb
+
+    async def frontier(self, entry: Entry, heard: Tell) -> list[dict[str, Any]]:
+        """Return the plans that the model of ``entry`` may have; raises as Repository.frontier."""
+        model = entry.prepared
+        assert model is not None
+
+        def planned() -> list[dict[str, Any]]:
+            try:
+                with telling(heard), letting_go(model.program):
+                    return self._preparer.frontier(model)
+            finally:
+                give_back()
+
+        return await self.planning.run(planned)
+
+    def _fleet(self) -> Fleet:
+        """Return what is loaded now."""
+        return Fleet(self._budget.without(()), dict(self._members()), self._activations)
+
+    def _members(self) -> Iterator[tuple[str, Member]]:
+        for entry in self._entries.values():
+            model, place = entry.prepared, entry.place
+            if model is None or place is None:
+                continue
+            serves = entry.serves
+            yield (
+                entry.name,
+                Member(
+                    model.sharer.limited(entry.most_bytes),
+                    # What has left service goes first: it answers nobody.
+                    entry.uses.used_at if serves else -math.inf,
+                    is_used=serves and len(entry.uses) > 0,
+                    may_go=not serves or bool({entry.model, ALL}.intersection(self._evictable)),
+                    place=place,
+                    stays=not serves or not is_still(model.slot.seen, model.pack.weights_path),
+                    serves=serves,
+                ),
+            )
+
+    async def _prepared(self, slot: Slot) -> Prepared:
+        """Return what is in ``slot``, ready to be planned; raises as Preparer.prepare."""
+        return await self.planning.run(lambda: self._preparer.prepare(slot))
+
+    async def _coming(self, fleet: Fleet, key: str, model: Prepared) -> tuple[Place, list[Change]]:
+        """Return as Fleet.coming."""
+        newcomer = model.sharer.limited(self._entries[model.slot.name].most_bytes)
+        known = {*fleet.places, model.slot.name}
+        return await self._decided(
+            lambda: fleet.coming(key, newcomer, self._expected.absent(known)), model
+        )
+
+    async def _going(self, fleet: Fleet, slot: Slot) -> list[str] | None:
+        """Return who goes so that what is in ``slot`` fits, None where it does not."""
+
+        def chosen() -> list[str] | None:
+            newcomer: Sharer | None = self._expected.least(slot)
+            if newcomer is None:
+                return None
+            return fleet.going(newcomer, self._expected.absent({*fleet.members, slot.name}))
+
+        return await self.planning.run(chosen)
+
+    async def _searched(self, decide: Callable[[], T]) -> T:
+        """Return what ``decide`` does; meanwhile ``search`` says how far it is."""
+        self.search = search = Progress()
+        try:
+            with telling(search):
+                return await self._decided(decide)
+        finally:
+            self.search = None
+
+    async def _decided(self, decide: Callable[[], T], *newcomers: Prepared) -> T:
+        """Return what ``decide``, which plans the loaded models and ``newcomers``, says."""
+        loaded = [entry.prepared for entry in self._entries.values() if entry.serves]
+        models = [model for model in (*loaded, *newcomers) if model is not None]
+
+        def decided() -> T:
+            try:
+                found = decide()
+                for model in models:
+                    # What somebody removes or replaces now gets no new file.
+                    if is_still(model.slot.seen, model.pack.weights_path):
+                        model.known.save()
+                return found
+            finally:  # before anybody takes what was planned
+                give_back()
+
+        return await self.planning.run(decided)

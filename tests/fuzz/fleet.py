@@ -1,0 +1,568 @@
+"""Fuzz what the service does with its models: ``python -m tests.fuzz.fleet [seconds] [first]``.
+
+Each example is a sequence of wishes: models are loaded, unloaded, planned again, asked, replaced on disk,
+and removed; wishes overlap, are cancelled, and meet failures. Packs, engines, threads and time are imagined
+(tests/server/repository/imagined.py), the repository is the real one. When all has come to rest, what it
+says must be what is there:
+
+- At every moment what engines hold, and those that can never be closed, is within the budget.
+- Every wish has ended, every request that found a model was computed by it.
+- A model is ready exactly if its engine is open, with its plan in the budget; any other says why it is not.
+- After a wish that failed what served serves, as it was planned, but for what was evicted for it.
+- A load that was answered serves what is on disk; a request to a model that was evicted brings it back.
+
+A sequence that fails is written with the fewest steps that make it fail.
+"""
+
+import asyncio
+import logging
+import random
+import shutil
+import sys
+import tempfile
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+from loader.pool.pool import ReadPool
+from models.errors import ModelError
+from server.errors import NotFoundError
+from server.failures import FAILURES
+from server.operation import watchdog
+from server.repository.layout.slots import slots
+from server.repository.polling.following import follow
+from server.repository.polling.poller import Poller
+from server.repository.repository import Repository
+from server.settings.settings import Settings
+from tests.fuzz.pack import chosen_run, run_examples
+from tests.server.repository.imagined import (
+    MAY_FAIL,
+    REQUEST_BYTES,
+    ClosedToRequestsError,
+    Contents,
+    Imagined,
+    World,
+    device,
+)
+from tests.server.repository.turns import Turns
+
+NAMES = ("a", "b", "c", "d")
+AT_ONCE = ("write", "vanish", "fail", "fault", "hang", "release", "cancel")
+_ROUNDS = 20
+
+
+class Step(NamedTuple):
+    """What is wished, and after how many turns the next step comes; None: when all has come to rest."""
+
+    wish: str
+    name: str = ""
+    number: int = 0
+    contents: Contents | None = None
+    pause: int | None = None
+
+
+class Plot(NamedTuple):
+    """A service in so large a budget, and what is done with it."""
+
+    seed: int
+    budget: int
+    activations: str
+    policy: str
+    pinned: bool
+    several: bool
+    steps: tuple[Step, ...]
+
+
+def drawn(seed: int) -> Plot:
+    """Return the sequence of that number."""
+    rng = random.Random(seed)
+    steps = [Step("write", name, 0, _contents(rng), 0) for name in NAMES[: rng.randint(2, 4)]]
+    steps += [Step("load_all")] if rng.random() < 0.9 else []
+    steps += [_step(rng) for _ in range(rng.randint(3, 12))]
+    return Plot(
+        seed,
+        REQUEST_BYTES + rng.choice((60, 100, 150, 220, 400)),
+        rng.choice(("own", "auto", "shared")),
+        rng.choice(("refuse", "evict-lru", "evict-lru")),
+        rng.random() < 0.1,
+        rng.random() < 0.15,
+        tuple(steps),
+    )
+
+
+def _contents(rng: random.Random) -> Contents:
+    least = rng.randint(5, 60)
+    return Contents(
+        least,
+        least + rng.choice((0, 20, 80)),
+        rng.choice((0, 5, 20, 40)),
+        rng.choice((8, 8, 8, 8, 8, 2 * REQUEST_BYTES)),
+        rng.random() < 0.9,
+    )
+
+
+# Wishes, and how often each is drawn.
+_OFTEN = {
+    "load": 6,
+    "unload": 3,
+    "replan": 3,
+    "request": 10,
+    "poll": 4,
+    "follow": 1,
+    "upload": 2,
+    "write": 4,
+    "vanish": 2,
+    "fail": 5,
+    "fault": 1,
+    "hang": 1,
+    "watch": 1,
+    "release": 1,
+    "cancel": 6,
+}
+
+
+def _step(rng: random.Random) -> Step:
+    wish = rng.choices(list(_OFTEN), list(_OFTEN.values()))[0]
+    name = rng.choice(sorted(MAY_FAIL)) if wish == "fail" else rng.choice(NAMES)
+    contents = _contents(rng) if wish in {"write", "upload"} else None
+    number = rng.randint(0, 60)
+    pause = None if rng.random() < 0.5 else rng.randint(0, 40)
+    before_another = wish in AT_ONCE[:5]
+    return Step(wish, name, number, contents, 0 if before_another else pause)
+
+
+class Fleet:
+    """Runs a ``plot`` in ``world``, and checks what comes of it."""
+
+    def __init__(self, plot: Plot, world: World) -> None:
+        self.plot, self.world = plot, world
+        self.repository = world.repository = Repository(
+            world.settings,
+            world.budget,
+            device(),
+            cast(ReadPool, None),  # who reads is imagined
+        )
+        self.poller: Poller | None = None
+        self.seen: set[str] = set()
+        self.rested = True
+        self.tasks: list[tuple[Step, asyncio.Task[None]]] = []
+        self.alone: Before | None = None
+        self.answered = 0
+        self.hung = False
+
+    async def run(self) -> None:
+        for step in self.plot.steps:
+            self._begin(step)
+            if step.pause is None:
+                await self._rest()
+            self.rested = step.pause is None or (self.rested and not self.tasks)
+            for _ in range(step.pause or 0):
+                await asyncio.sleep(0)
+        self.alone = None
+        closing = asyncio.create_task(self.repository.close())
+        await self._rest(closing)
+        self.world.release_hung()
+        await self._rest()
+        self._check_closed()
+
+    def _begin(self, step: Step) -> None:
+        """Begin what a step wishes, or do it, where it is done at once."""
+        self.alone = None
+        if step.wish == "load_all":
+            self.poller = Poller(self.repository, ())
+        at_once = getattr(self, f"_{step.wish}", None) if step.wish in AT_ONCE else None
+        if at_once is None:
+            self._task(step, self._wished(step))
+        else:
+            at_once(step)
+
+    def _write(self, step: Step) -> None:
+        versions = self.world.versions(step.name)
+        anew = step.number % 3 or not versions
+        version = max(versions, default=0) + 1 if anew else versions[-1]
+        self.world.write(step.name, version, step.contents or Contents(1, 1, 1))
+
+    def _vanish(self, step: Step) -> None:
+        self.world.vanish(step.name)
+
+    def _fail(self, step: Step) -> None:
+        kinds = MAY_FAIL[step.name]
+        self.world.fail(step.name, kinds[step.number % len(kinds)]())
+
+    def _fault(self, step: Step) -> None:
+        for worker in self._workers(step.name):
+            worker.served.leave("the disk is gone")
+
+    def _hang(self, step: Step) -> None:
+        for worker in self._workers(step.name):
+            worker.hangs = self.hung = True
+
+    def _release(self, _: Step) -> None:
+        self.world.release_hung()
+
+    def _cancel(self, step: Step) -> None:
+        # The poller ends with the service alone.
+        going = [task for begun, task in self.tasks if not task.done() and begun.wish != "poll"]
+        if going:
+            going[step.number % len(going)].cancel()
+
+    def _workers(self, name: str) -> list[Any]:
+        known = self.repository.entries()
+        return [entry.worker for entry in known if entry.model == name and entry.worker is not None]
+
+    def _task(self, step: Step, work: Any) -> None:
+        self.alone = Before.of(self, step) if self.rested and not self.hung else None
+        self.tasks.append((step, asyncio.get_running_loop().create_task(work)))
+
+    async def _wished(self, step: Step) -> None:
+        repository, name, number = self.repository, step.name, step.number
+        match step.wish:
+            case "load":
+                await repository.load(name)
+            case "load_all":
+                await repository.load_all(repository.set_aside)
+            case "unload":
+                await repository.unload(name)
+            case "replan":
+                await repository.replan(name, None if number % 4 == 0 else number * 2)
+            case "request":
+                await self._request(name, number)
+            case "poll":
+                if self.poller is not None:
+                    await self.poller.step()
+                    await self.poller.step()
+            case "follow":
+                await follow(repository)
+            case "upload":
+                assert step.contents is not None
+                await asyncio.sleep(0)
+                version = max(self.world.versions(name), default=0) + 1
+                self.world.write(name, version, step.contents)
+                await repository.load(name)
+            case "watch":
+                await self._watch()
+            case _:
+                raise AssertionError(step.wish)
+
+    async def _request(self, name: str, number: int) -> None:
+        limit = 0.0 if number % 11 == 0 else 1000.0
+        away = await self.repository.away(name, None)
+        del away
+        use = await self.repository.use(name, None, limit)
+        try:
+            for _ in range(number % 7):
+                await asyncio.sleep(0)
+            await use.worker.compute(number % 5)  # type: ignore[attr-defined]
+            self.answered += 1
+        except ClosedToRequestsError:
+            reasons = [entry.reason for entry in self.repository.entries() if entry.model == name]
+            allowed = ("unloaded", "the server is stopping", "gave up", "given up")
+            assert (
+                any(word in reason for reason in reasons for word in allowed) or self.disturbed
+            ), reasons
+        finally:
+            use.end()
+
+    @property
+    def room_bytes(self) -> int:
+        """What models may hold."""
+        return self.plot.budget - REQUEST_BYTES
+
+    @property
+    def disturbed(self) -> bool:
+        """Whether somebody unloaded a model while others asked it, or it hung."""
+        return self.hung or any(step.wish == "unload" for step in self.plot.steps)
+
+    async def _watch(self) -> None:
+        watchdog.give_up_leaving(self.repository, 2, 10)
+        for entry in list(watchdog.stuck(self.repository, 2, 10)):
+            await watchdog.replace_engine(self.repository, entry)
+
+    async def _rest(self, *more: "asyncio.Task[None]") -> None:
+        """Wait until all has come to rest, and check that it is as it shall be."""
+        loop = self.world.loop
+        for _ in range(_ROUNDS):
+            await loop.rest()
+            going = [task for _, task in self.tasks if not task.done()]
+            going += [task for task in more if not task.done()]
+            if not going:
+                break
+            assert self.hung, f"they wait for ever: {[s for s, t in self.tasks if not t.done()]}"
+            self.world.time_out()
+            await loop.rest()
+            self.tasks.append((Step("watch"), loop.create_task(self._watch())))
+        else:
+            raise AssertionError("it does not come to rest")
+        for step, task in self.tasks:
+            exc = None if task.cancelled() else task.exception()
+            if exc is not None and not isinstance(exc, FAILURES):
+                raise exc
+            del step
+        for task in more:
+            task.result()
+        self._check_state()
+        if self.alone is not None:
+            self.alone.check(self, self.tasks[-1][1])
+        self.alone = None
+        self.tasks.clear()
+
+    def _check_state(self) -> None:
+        """Check what the repository says of its models by what is there."""
+        world, held, engines = self.world, self.world.budget.held(), set[Any](self.world.open)
+        for entry in self.repository.entries():
+            shown = f"{entry.name} is {entry.state}, {entry.reason!r}"
+            assert entry.model in world.names, shown
+            assert entry.state != "LOADING", shown
+            assert entry.coming is None, shown
+            assert len(entry.uses) == 0, shown
+            assert bool(entry.reason) == (entry.state != "READY"), shown
+            assert (entry.absence is None) == (entry.state == "READY"), shown
+            if entry.worker is None:
+                assert entry.name not in held or entry.is_lost, f"{shown}, and holds memory"
+                continue
+            assert entry.place is not None
+            assert held.get(entry.name) == entry.place.fitted.plan.memory, f"{shown}: {held}"
+            engine = entry.worker.engine
+            if entry.serves:
+                assert engine in engines, f"{shown}, and its engine is not open"
+                assert engine.plan == entry.place.fitted.plan, shown
+                assert engine.takes_turns == entry.place.in_turns, shown
+            engines.discard(engine)
+        gone = {worker.engine for worker in self.repository.left_behind()}
+        assert engines <= gone, f"{len(engines)} engines that nobody knows"
+        assert not self.repository.leaving()
+        names = {entry.name for entry in self.repository.entries()}
+        for name in held:
+            assert name in names or name.endswith(")"), f"{name} is held by nobody"
+            assert not name.endswith("(next)") or world.kept, f"{name} is held by nobody"
+        world.check_memory()
+
+    def _check_closed(self) -> None:
+        assert not self.world.open, "an engine is open"
+        held = sum(sum(kinds.values()) for kinds in self.world.budget.held().values())
+        assert bool(held) <= bool(self.world.kept), f"{self.world.budget.held()} is held"
+
+
+class Before(NamedTuple):
+    """What was there before a wish that is alone."""
+
+    step: Step
+    states: dict[str, tuple[Any, ...]]
+    failed: int
+    kept: int
+
+    @classmethod
+    def of(cls, fleet: Fleet, step: Step) -> "Before":
+        states = {
+            entry.name: (entry.serves, entry.version, entry.place, entry.absence, entry.slot)
+            for entry in fleet.repository.entries()
+        }
+        return cls(step, states, len(fleet.world.failed), len(fleet.world.kept))
+
+    def check(self, fleet: Fleet, task: "asyncio.Task[None]") -> None:
+        """Check that the wish has done what it shall, or has left what was."""
+        assert not task.cancelled()
+        failed = fleet.world.failed[self.failed :]
+        exc = task.exception()
+        counts = self.step.wish in {"load", "replan", "request", "upload"}
+        late = self.step.wish == "request" and not self.step.number % 11
+        lost = len(fleet.world.kept) > self.kept
+        if counts and not late and not lost and len(failed) <= 1:
+            self._check_others(fleet, exc)
+        if not failed:
+            self._check_done(fleet, exc)
+
+    def _check_others(self, fleet: Fleet, exc: BaseException | None) -> None:
+        """Check that others serve as before, or went for this one."""
+        now = {entry.name: entry for entry in fleet.repository.entries()}
+        # Also one that had left service: what it leaves is for all.
+        gone = any(now[name].worker is None for name, state in self.states.items() if state[2])
+        for name, (served, _, place, _, slot) in self.states.items():
+            if not served or slot.model == self.step.name:
+                continue
+            entry = now[name]
+            assert entry.serves or entry.evicted, f"{name} went: {entry.reason}"
+            if entry.evicted:
+                assert fleet.plot.policy == "evict-lru", f"{name} was evicted"
+                assert not fleet.plot.pinned or entry.model == NAMES[0], f"{name} was evicted"
+            elif exc is not None and not fleet.plot.several and not gone and place:
+                assert entry.place is not None
+                assert entry.place.is_like(place), f"{name} is another than it was"
+
+    def _check_done(self, fleet: Fleet, exc: BaseException | None) -> None:
+        step = self.step
+        mine = [entry for entry in fleet.repository.entries() if entry.model == step.name]
+        was = {
+            name: state
+            for name, state in self.states.items()
+            if state[4] and state[4].model == step.name
+        }
+        match step.wish:
+            case "load" | "upload" if exc is None:
+                for slot in slots(fleet.world.root, step.name):
+                    is_there = fleet.repository.has(slot)
+                    others = [entry for entry in mine if entry.name == slot.name and entry.evicted]
+                    assert is_there or (fleet.plot.several and others), (
+                        f"{slot.name} is not as on disk"
+                    )
+            case "load" | "upload":
+                for entry in mine:
+                    if entry.name in was and was[entry.name][0] and not entry.serves:
+                        slot = was[entry.name][4]
+                        now = _slots(fleet, step.name)
+                        assert slot.seen not in [each.seen for each in now], (
+                            f"{entry.name} went: {exc}"
+                        )
+            case "unload" if exc is None:
+                assert all(entry.absence == "unloaded" or entry.is_lost for entry in mine)
+            case "unload":
+                assert isinstance(exc, NotFoundError)
+            case "replan" if exc is None:
+                most = None if step.number % 4 == 0 else step.number * 2
+                sizes = [entry.place.fitted.plan.total_bytes for entry in mine if entry.place]
+                assert most is None or min(sizes) <= most, f"{sizes} is more than {most}"
+            case "request" if any(state[0] for state in was.values()):
+                assert exc is None, f"no answer from what served: {exc}"
+            case "request" if exc is not None and step.number % 11 and not fleet.plot.pinned:
+                self._check_comes_back(fleet, was, exc)
+            case "poll" if fleet.poller is not None and not fleet.world.failed:
+                self._check_followed(fleet)
+            case _:
+                pass
+
+    def _check_comes_back(self, fleet: Fleet, was: dict[str, Any], exc: BaseException) -> None:
+        """Check that what was evicted has come back, where nothing is in its way."""
+        room = fleet.room_bytes
+        for _, _, _, absence, slot in was.values():
+            contents = fleet.world.packs.get(_read(slot.folder / "manifest.json"))
+            changed = [each.seen for each in _slots(fleet, self.step.name)] != [slot.seen]
+            if absence != "evicted" or contents is None or changed or not contents.whole:
+                continue
+            fits = contents.least + contents.arena <= room and contents.need < REQUEST_BYTES
+            blocked = fleet.world.kept or fleet.repository.left_behind()
+            assert not fits or blocked, f"it does not come back: {exc}"
+
+    def _check_followed(self, fleet: Fleet) -> None:
+        """Check that what serves is what is on disk."""
+        there = set(fleet.repository.names())
+        found = [
+            fleet.world.contents(slot.folder) for name in there for slot in _slots(fleet, name)
+        ]
+        room = fleet.world.budget.free_bytes if fleet.world.kept else fleet.room_bytes
+        fits = sum(each.least + each.arena for each in found) <= room
+        fits &= all(each.whole and each.need < REQUEST_BYTES for each in found)
+        for entry in fleet.repository.entries():
+            gone = entry.model in fleet.seen and entry.model not in there
+            assert not gone or entry.is_lost, f"{entry.name} is not on disk"
+            if entry.serves and fits and entry.slot is not None and entry.model in there:
+                wanted = [slot.seen for slot in _slots(fleet, entry.model)]
+                assert entry.slot.seen in wanted, f"{entry.name} is another on disk"
+        fleet.seen = there
+
+
+def _slots(fleet: Fleet, name: str) -> list[Any]:
+    try:
+        return slots(fleet.world.root, name)
+    except (NotFoundError, ModelError):
+        return []
+
+
+def _read(file: Path) -> str:
+    return file.read_text() if file.exists() else ""
+
+
+class FleetFuzzer:
+    """Runs sequences in ``folder``."""
+
+    def __init__(self, folder: Path) -> None:
+        self._root = folder / "repository"
+        self._root.mkdir(parents=True)
+        self._settings = Settings(
+            repository=self._root, budget=1 << 20, request_memory=REQUEST_BYTES, queue_limit=3
+        )
+        self._imagined = Imagined()
+
+    @contextmanager
+    def imagining(self) -> Iterator[None]:
+        """Put what is imagined in place of what is there."""
+        before = logging.root.manager.disable
+        logging.disable(logging.CRITICAL)
+        try:
+            with self._imagined.put():
+                yield
+        finally:
+            logging.disable(before)
+
+    def run(self, number: int) -> bool:
+        """Run one sequence; return whether any request was answered."""
+        plot = drawn(number)
+        try:
+            return self.play(plot)
+        except Exception as exc:
+            fewest = self._fewest(plot, _kind(exc))
+            steps = "\n".join(f"  {step}" for step in fewest.steps)
+            exc.add_note(f"sequence {number}: {fewest._replace(steps=())}\n{steps}")
+            raise
+
+    def play(self, plot: Plot) -> bool:
+        """Run one sequence; return whether any request was answered."""
+        for folder in self._root.iterdir():
+            shutil.rmtree(folder)
+        settings = self._settings.model_copy(
+            update={
+                "budget": plot.budget,
+                "activations": plot.activations,
+                "budget_policy": plot.policy,
+                "evictable": (NAMES[0],) if plot.pinned else ("*",),
+            }
+        )
+        world = self._imagined.world = World(self._root, random.Random(plot.seed), settings)
+        world.loop = Turns(world.drawn, world.look)
+        if plot.several:
+            (self._root / NAMES[0]).mkdir()
+            config = "version_policy { latest { num_versions: 2 } }"
+            (self._root / NAMES[0] / "config.pbtxt").write_text(config)
+        faults: list[dict[str, Any]] = []
+        world.loop.set_exception_handler(lambda _, context: faults.append(context))
+        asyncio.set_event_loop(world.loop)
+        try:
+            fleet = Fleet(plot, world)
+            world.loop.run_until_complete(fleet.run())
+        finally:
+            world.loop.end()
+            asyncio.set_event_loop(None)
+            world.loop.close()
+        assert not faults, faults
+        return fleet.answered > 0
+
+    def _fewest(self, plot: Plot, kind: tuple[object, ...]) -> Plot:
+        """Return ``plot`` without the steps that do not matter for how it fails."""
+        steps = list(plot.steps)
+        for place in reversed(range(len(steps))):
+            fewer = plot._replace(steps=tuple(steps[:place] + steps[place + 1 :]))
+            try:
+                self.play(fewer)
+            except Exception as exc:  # noqa: BLE001  whatever it is
+                if _kind(exc) == kind:
+                    del steps[place]
+        return plot._replace(steps=tuple(steps))
+
+
+def _kind(exc: Exception) -> tuple[object, ...]:
+    """Return what exceptions of one fault have alike."""
+    frames = traceback.extract_tb(exc.__traceback__)
+    return type(exc), frames[-1].filename, frames[-1].lineno
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    seconds, first = chosen_run(list(sys.argv[1:] if arguments is None else arguments))
+    with tempfile.TemporaryDirectory() as folder:
+        fuzzer = FleetFuzzer(Path(folder))
+        with fuzzer.imagining():
+            return run_examples(fuzzer.run, seconds, first)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
