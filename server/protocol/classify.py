@@ -3,8 +3,8 @@
 from typing import Annotated, Any
 
 import numpy as np
-from fastapi import APIRouter, Query, Request
 from numpy.typing import NDArray
+from pydantic import BaseModel, Field
 
 from models.classification import top_classes
 from models.packs.pack import Pack
@@ -12,32 +12,24 @@ from pipeline.execution.given import Arrays
 from pipeline.execution.statistics import SweepStatistics
 from server.errors import ServiceError
 from server.protocol.pictures import Picture, read_picture
-from server.protocol.serving import (
-    ContextDependency,
-    Kept,
-    Parts,
-    exchange_of,
-    kept_tensors,
-    run_model,
-)
+from server.protocol.routing import Asked
+from server.protocol.serving import Kept, Parts, kept_tensors, run_model
 from server.requests.tensors import Check
 
-router = APIRouter(tags=["inference"])
+
+class ClassifyQuery(BaseModel):
+    """``top_k``: classes, best first."""
+
+    top_k: Annotated[int, Field(ge=1)] = 5
 
 
-@router.post("/v2/models/{name}:classify")
-@router.post("/v2/models/{name}/versions/{version}:classify")
 async def classify(
-    context: ContextDependency,
-    request: Request,
-    name: str,
-    version: str | None = None,
-    top_k: Annotated[int, Query(ge=1)] = 5,
+    asked: Asked, name: str, query: ClassifyQuery, version: str | None = None
 ) -> dict[str, Any]:
     """Name what is in the image (raw body, or the file of a multipart form), best label first."""
 
     async def read(pack: Pack, _: Check) -> Picture:
-        return await read_picture(context, request, name, pack, _fault(name, pack))
+        return await read_picture(asked, name, pack, _fault(name, pack))
 
     async def respond(
         picture: Picture,
@@ -50,7 +42,7 @@ async def classify(
         scores = kept[classification.output]
         if not np.isfinite(scores).all():
             raise ServiceError(f"output {classification.output!r} has NaN or infinite scores")
-        best = top_classes(classification, scores, top_k)
+        best = top_classes(classification, scores, query.top_k)
         return {
             "model_name": name,
             "model_version": pack.version,
@@ -59,7 +51,7 @@ async def classify(
         }
 
     return await run_model(
-        context, exchange_of(request), name, version, Parts(read, _scores, respond)
+        asked.context, asked.exchange, name, version, Parts(read, _scores, respond)
     )
 
 

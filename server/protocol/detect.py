@@ -5,7 +5,8 @@ import json
 from collections.abc import Iterator
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Query, Request, Response
+from pydantic import BaseModel, Field
+from starlette.responses import Response
 
 from models.detection.boxes import Boxes, Limits, boxes_among, boxes_bytes, seen
 from models.detection.decoding import Candidates
@@ -17,43 +18,36 @@ from pipeline.execution.statistics import SweepStatistics
 from server.memory.request_needs import boxes_room
 from server.protocol.pictures import Picture, read_picture
 from server.protocol.pieces import Sent, respond_in_pieces
-from server.protocol.serving import ContextDependency, Kept, Parts, exchange_of, run_model
+from server.protocol.routing import Asked
+from server.protocol.serving import Kept, Parts, run_model
 from server.requests.tensors import Check
-
-router = APIRouter(tags=["inference"])
 
 # How many are written at once, within a millisecond or so.
 _BOXES_A_PIECE = 256
 
-Fraction = Annotated[float | None, Query(ge=0, le=1, allow_inf_nan=False)]
+Fraction = Annotated[float | None, Field(ge=0, le=1, allow_inf_nan=False)]
 
 
-def _limits(
-    score_threshold: Fraction = None,
-    iou_threshold: Fraction = None,
-    max_detections: Annotated[int | None, Query(ge=1)] = None,
-    clip: bool = True,
-) -> Limits:
-    return Limits(score_threshold, iou_threshold, max_detections, clip)
+class DetectQuery(BaseModel):
+    """Which boxes are told; None: as the model has it."""
+
+    score_threshold: Fraction = None
+    iou_threshold: Fraction = None
+    max_detections: Annotated[int | None, Field(ge=1)] = None
+    clip: bool = True
 
 
-@router.post("/v2/models/{name}:detect")
-@router.post("/v2/models/{name}/versions/{version}:detect")
 async def detect(
-    context: ContextDependency,
-    request: Request,
-    name: str,
-    limits: Annotated[Limits, Depends(_limits)],
-    version: str | None = None,
+    asked: Asked, name: str, query: DetectQuery, version: str | None = None
 ) -> Response:
     """Find the objects in the image (raw body, or the file of a multipart form), best score first.
 
     Boxes are x_min, y_min, x_max, y_max in pixels of the upright image.
     """
-    exchange = exchange_of(request)
+    exchange, limits = asked.exchange, _limits(query)
 
     async def read(pack: Pack, _: Check) -> Picture:
-        return await read_picture(context, request, name, pack, _fault(name, pack))
+        return await read_picture(asked, name, pack, _fault(name, pack))
 
     def keep(picture: Picture, outputs: Arrays, pack: Pack) -> Kept[Candidates]:
         found = seen(outputs, *_recipes(pack), limits, boxes_room(exchange.lease.room_bytes))
@@ -73,7 +67,11 @@ async def detect(
         tail = {"delay_ms": statistics.delay_seconds * 1e3}
         return respond_in_pieces(Sent(lambda: _pieces(head, boxes, tail)))
 
-    return await run_model(context, exchange, name, version, Parts(read, keep, respond))
+    return await run_model(asked.context, exchange, name, version, Parts(read, keep, respond))
+
+
+def _limits(query: DetectQuery) -> Limits:
+    return Limits(query.score_threshold, query.iou_threshold, query.max_detections, query.clip)
 
 
 def _fault(name: str, pack: Pack) -> str | None:

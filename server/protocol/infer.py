@@ -2,8 +2,7 @@
 
 from collections.abc import Sequence
 
-from fastapi import APIRouter, Response
-from fastapi import Request as HttpRequest
+from starlette.responses import Response
 
 from models.packs.manifest import Manifest
 from models.packs.pack import Pack
@@ -11,28 +10,15 @@ from pipeline.execution.given import Arrays
 from pipeline.execution.statistics import SweepStatistics
 from server.codec import Answer, Body, Framing, Output, Request, Wanted, answer_coding
 from server.codec.classes import best_classes
-from server.codec.framing import Headers
-from server.context import Context
 from server.protocol.pieces import Sent, respond_in_pieces
-from server.protocol.serving import Kept, Parts, array_bytes, context_of, exchange_of, run_model
-from server.requests.exchange import Exchange
+from server.protocol.routing import Asked
+from server.protocol.serving import Kept, Parts, array_bytes, run_model
 from server.requests.tensors import Check, read_tensors
 
-router = APIRouter(tags=["inference"])
 
-
-@router.post("/v2/models/{name}/infer")
-@router.post("/v2/models/{name}/versions/{version}/infer")
-async def infer(request: HttpRequest, name: str, version: str | None = None) -> Response:
+async def infer(asked: Asked, name: str, version: str | None = None) -> Response:
     """Run the model on the tensors of the body."""
-    exchange = exchange_of(request)
-    return await infer_tensors(context_of(request), exchange, request.headers.raw, name, version)
-
-
-async def infer_tensors(
-    context: Context, exchange: Exchange, headers: Headers, name: str, version: str | None
-) -> Response:
-    """Run the model on the tensors that the client of ``exchange`` sends."""
+    context, exchange, headers = asked.context, asked.exchange, asked.scope["headers"]
     coding = answer_coding(headers)
 
     async def read(pack: Pack, check: Check) -> Request:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from fastapi import Request
+from starlette.requests import Request
 
 from models.images.placement import Size
 from models.images.preprocess import Preprocess
@@ -19,7 +19,7 @@ from server.context import Context
 from server.errors import InvalidRequestError
 from server.memory.body_share import BodyPart
 from server.memory.request_needs import photograph_bytes, picture_sweep_bytes
-from server.protocol.serving import exchange_of
+from server.protocol.routing import Asked
 from server.requests.pictures import PictureLimits, decode, decoding_bytes
 from server.requests.uninterrupted import to_its_end
 from server.requests.upload import uploaded
@@ -40,10 +40,8 @@ class Picture:
         self.inputs.clear()
 
 
-async def read_picture(
-    context: Context, request: Request, name: str, pack: Pack, fault: str | None
-) -> Picture:
-    """Return what the image of ``request`` is to ``pack``, served as ``name``.
+async def read_picture(asked: Asked, name: str, pack: Pack, fault: str | None) -> Picture:
+    """Return what the image that is sent is to ``pack``, served as ``name``.
 
     ``fault`` says why the endpoint has no answer for this model; None: it has.
 
@@ -53,12 +51,12 @@ async def read_picture(
         EncodedError: the body is compressed; pictures are by themselves.
         DisconnectedError: the client went away while sending.
     """
-    exchange = exchange_of(request)
-    check_not_encoded(request.headers.raw)
+    context, exchange = asked.context, asked.exchange
+    check_not_encoded(asked.scope["headers"])
     part = BodyPart(context.exchanges.bodies, exchange.client)
     async with contextlib.AsyncExitStack() as stack:
         stack.enter_context(exchange.in_line(part))
-        path = await stack.enter_async_context(uploaded(request))
+        path = await stack.enter_async_context(uploaded(Request(asked.scope, exchange.receive)))
         started = time.perf_counter()
         recipe = pack.manifest.preprocess
         if fault is not None or recipe is None:

@@ -3,9 +3,8 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Annotated, Any, Generic, NamedTuple, Protocol, Self, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, Self, TypeVar
 
-from fastapi import Depends, Request
 from numpy.typing import NDArray
 
 from models.packs.pack import Pack
@@ -87,25 +86,6 @@ def kept_tensors(outputs: Arrays) -> Kept[dict[str, NDArray[Any]]]:
 def array_bytes(array: NDArray[Any]) -> int:
     """Return what ``array`` takes, with the characters of strings."""
     return array.nbytes + (sum(map(len, array.flat)) if array.dtype.kind == "O" else 0)
-
-
-def context_of(request: Request) -> Context:
-    """Return what the server of ``request`` consists of."""
-    context: Context = request.app.state.context
-    return context
-
-
-async def _context(request: Request) -> Context:
-    return context_of(request)  # a dependency that is no coroutine would cost a change of threads
-
-
-def exchange_of(request: Request) -> Exchange:
-    """Return the exchange that RequestMiddleware opened for ``request``."""
-    exchange: Exchange = request.scope["exchange"]
-    return exchange
-
-
-ContextDependency = Annotated[Context, Depends(_context)]
 
 
 async def run_model(
