@@ -5,38 +5,28 @@ from collections.abc import Sequence
 from starlette.responses import Response
 
 from models.packs.manifest import Manifest
-from models.packs.pack import Pack
 from pipeline.execution.given import Arrays
-from pipeline.execution.statistics import SweepStatistics
 from server.codec import Answer, Body, Framing, Output, Request, Wanted, answer_coding
 from server.codec.classes import best_classes
-from server.protocol.pieces import Sent, respond_in_pieces
+from server.protocol.pieces import PiecesResponse
 from server.protocol.routing import Asked
-from server.protocol.serving import Kept, Parts, array_bytes, run_model
-from server.requests.tensors import Check, read_tensors
+from server.protocol.serving import Inference, Kept, array_bytes
+from server.requests.tensors import read_tensors
 
 
 async def infer(asked: Asked, name: str, version: str | None = None) -> Response:
     """Run the model on the tensors of the body."""
-    context, exchange, headers = asked.context, asked.exchange, asked.scope["headers"]
+    exchange, headers = asked.exchange, asked.scope["headers"]
     coding = answer_coding(headers)
-
-    async def read(pack: Pack, check: Check) -> Request:
-        return await read_tensors(exchange, Framing.of(headers), pack.manifest, check)
-
-    # What is quoted is not looked up at every request.
-    def keep(asked: Request, outputs: Arrays, pack: Pack) -> "Kept[list[Output]]":
-        is_raw = coding == "identity" and all(wanted.is_binary for wanted in asked.wanted)
-        return kept_outputs(asked, outputs, pack.manifest, is_raw)
-
-    async def respond(
-        asked: Request, outputs: "list[Output]", statistics: SweepStatistics, pack: Pack
-    ) -> Response:
-        body = Body(Answer(name, pack.version, asked.id, outputs))
-        return respond_in_pieces(Sent(body.text, body.raw, body.raw_bytes, body.is_mixed, coding))
-
-    parts = Parts(read, keep, respond, names_timeout=True)
-    return await run_model(context, exchange, name, version, parts)
+    async with Inference(asked.context, exchange, name, version) as model:
+        async with model.reading(names_timeout=True):
+            request = await read_tensors(exchange, Framing.of(headers), model.manifest, model.check)
+        is_raw = coding == "identity" and all(wanted.is_binary for wanted in request.wanted)
+        outputs = await model.compute(
+            request, lambda found: kept_outputs(request, found, model.manifest, is_raw)
+        )
+        body = Body(Answer(name, model.pack.version, request.id, outputs))
+        return PiecesResponse(body.text, body.raw, body.raw_bytes, body.is_mixed, coding)
 
 
 def kept_outputs(

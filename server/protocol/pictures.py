@@ -12,7 +12,6 @@ from starlette.requests import Request
 from models.images.placement import Size
 from models.images.preprocess import Preprocess
 from models.images.rows import PictureTensor
-from models.packs.pack import Pack
 from pipeline.execution.given import Tensor
 from server.codec.framing import check_not_encoded
 from server.context import Context
@@ -20,6 +19,7 @@ from server.errors import InvalidRequestError
 from server.memory.body_share import BodyPart
 from server.memory.request_needs import photograph_bytes, picture_sweep_bytes
 from server.protocol.routing import Asked
+from server.protocol.serving import Inference
 from server.requests.pictures import PictureLimits, decode, decoding_bytes
 from server.requests.uninterrupted import to_its_end
 from server.requests.upload import uploaded
@@ -40,8 +40,8 @@ class Picture:
         self.inputs.clear()
 
 
-async def read_picture(asked: Asked, name: str, pack: Pack, fault: str | None) -> Picture:
-    """Return what the image that is sent is to ``pack``, served as ``name``.
+async def read_picture(asked: Asked, model: Inference, fault: str | None) -> Picture:
+    """Return what the image that is sent is to ``model``.
 
     ``fault`` says why the endpoint has no answer for this model; None: it has.
 
@@ -58,15 +58,15 @@ async def read_picture(asked: Asked, name: str, pack: Pack, fault: str | None) -
         stack.enter_context(exchange.in_line(part))
         path = await stack.enter_async_context(uploaded(Request(asked.scope, exchange.receive)))
         started = time.perf_counter()
-        recipe = pack.manifest.preprocess
+        recipe = model.manifest.preprocess
         if fault is not None or recipe is None:
-            raise InvalidRequestError(fault or f"model {name!r} does not take images")
+            raise InvalidRequestError(fault or f"model {model.name!r} does not take images")
         # The pixels of several photographs at once would make each other wait half done.
         async with exchange.turn(context.decoding):
             body = exchange.lease.held_bytes
             limits = PictureLimits(
                 *(context.settings.max_image_pixels, exchange.room_bytes),
-                partial(photograph_bytes, pack.manifest, recipe, body),
+                partial(photograph_bytes, model.manifest, recipe, body),
             )
             # To their ends, or what they take would be counted as free while they take it.
             needed = await to_its_end(asyncio.to_thread(decoding_bytes, path, limits))
@@ -75,9 +75,9 @@ async def read_picture(asked: Asked, name: str, pack: Pack, fault: str | None) -
             making = asyncio.to_thread(_made_and_trimmed, context, recipe, path, limits)
             tensor, size = await to_its_end(making)
         seconds = time.perf_counter() - started
-        context.metrics.preprocess(name, seconds)
-    await exchange.hold(picture_sweep_bytes(pack.manifest, tensor.n_bytes))
-    return Picture({pack.manifest.inputs[0].name: tensor}, size, decoding_seconds=seconds)
+        context.metrics.preprocess(model.name, seconds)
+    await exchange.hold(picture_sweep_bytes(model.manifest, tensor.n_bytes))
+    return Picture({model.manifest.inputs[0].name: tensor}, size, decoding_seconds=seconds)
 
 
 def _made(recipe: Preprocess, path: Path, limits: PictureLimits) -> tuple[PictureTensor, Size]:
