@@ -19,8 +19,9 @@ from server.context import Context
 from server.errors import ServiceError
 from server.operation.interpreter import pass_over_what_stays, take_short_turns
 from server.operation.reloading import Reloading, Step
-from server.protocol.front import InferReception
+from server.protocol.reception import InferReception
 from server.repository.polling.following import follow
+from server.routes import TABLE
 from server.settings.exposure import warn_of_exposure
 from server.settings.settings import Settings
 from server.transport.certificate import Certificate
@@ -188,7 +189,7 @@ def _server(
         stopping=stopping,
         sweep=sweep,
         certificate=certificate,
-        reception=InferReception(context),
+        reception=InferReception(context, TABLE),
     )
 
 

@@ -177,7 +177,6 @@ class Call:
         self.key = access.key(given)
         if self.key is not None:
             return ""
-        access.refused += 1
         return why_refused(bool(given))
 
     def _headers(self, name: str) -> list[str]:

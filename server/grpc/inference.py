@@ -1,10 +1,8 @@
 """ModelInfer and ModelStreamInfer: a message in, its tensors through the model, a message out."""
 
 from models.packs.manifest import Manifest
-from models.packs.pack import Pack
 from pipeline.execution.given import Arrays
-from pipeline.execution.statistics import SweepStatistics
-from server.codec.messages import Answer, Output, Request
+from server.codec.messages import Answer, Output
 from server.context import Context
 from server.errors import DisconnectedError
 from server.grpc.call import Call
@@ -12,12 +10,10 @@ from server.grpc.decoding import Asked, Parts
 from server.grpc.encoding import encoded
 from server.grpc.messages.inference_pb2 import ModelStreamInferResponse
 from server.memory.request_needs import SHORT_CODEC_BYTES, short_infer_bytes, tensor_bytes
-from server.protocol import serving
 from server.protocol.errors import KNOWN, told
 from server.protocol.infer import kept_outputs
-from server.protocol.serving import Kept, run_model
+from server.protocol.serving import Inference, Kept
 from server.requests.exchange import Exchange
-from server.requests.tensors import Check
 
 # gRPC's own buffer and the message that is made of it, the message and its tensors: two at a time.
 _COPIES = 2
@@ -54,27 +50,20 @@ async def _answer(call: Call, exchange: Exchange, in_stream: bool) -> bytes | No
     if asked is None:
         return None
 
-    async def read(pack: Pack, _: Check) -> Request:
-        nonlocal asked
-        assert asked is not None
-        manifest = pack.manifest
-        request = asked.request(manifest.inputs, manifest.outputs, call.left_seconds)
-        asked = None  # the message goes, its tensors stay
-        await exchange.hold(short_infer_bytes(manifest))
-        return request
-
-    def keep(request: Request, outputs: Arrays, pack: Pack) -> Kept[list[Output]]:
-        kept = kept_outputs(request, outputs, pack.manifest, is_raw=True)
-        return kept._replace(n_bytes=_COPIES * kept.n_bytes)
-
-    async def respond(
-        request: Request, outputs: list[Output], statistics: SweepStatistics, pack: Pack
-    ) -> bytes:
-        return encoded(Answer(name, pack.version, request.id, outputs), in_stream)
-
     name, version = asked.head.model_name, asked.head.model_version or None
-    parts = serving.Parts(read, keep, respond, names_timeout=True)
-    return await run_model(call.context, exchange, name, version, parts)
+    async with Inference(call.context, exchange, name, version) as model:
+        manifest = model.manifest
+        async with model.reading(names_timeout=True):
+            request = asked.request(manifest.inputs, manifest.outputs, call.left_seconds)
+            del asked  # the message goes, its tensors stay
+            await exchange.hold(short_infer_bytes(manifest))
+
+        def keep(outputs: Arrays) -> Kept[list[Output]]:
+            kept = kept_outputs(request, outputs, manifest, is_raw=True)
+            return kept._replace(n_bytes=_COPIES * kept.n_bytes)
+
+        outputs = await model.compute(request, keep)
+        return encoded(Answer(name, model.pack.version, request.id, outputs), in_stream)
 
 
 async def _asked(context: Context, exchange: Exchange, in_stream: bool) -> Asked | None:

@@ -17,7 +17,7 @@ from server.grpc.decoding import values_of
 from server.grpc.messages import inference_pb2 as messages
 from server.grpc.shares import Shares
 from server.protocol import health, metadata, repository
-from server.protocol.administration import check_administrator
+from server.protocol.administration import check_may_change
 from server.protocol.extensions import config, statistics
 
 #: What a method makes of its message: the fields of its answer.
@@ -50,7 +50,7 @@ class Method:
 
 
 async def _live(call: Call, asked: messages.ServerLiveRequest) -> Mapping[str, Any]:
-    return await health.live()
+    return await health.live(call)
 
 
 async def _ready(call: Call, asked: messages.ServerReadyRequest) -> Mapping[str, Any]:
@@ -58,7 +58,7 @@ async def _ready(call: Call, asked: messages.ServerReadyRequest) -> Mapping[str,
 
 
 async def _server(call: Call, asked: messages.ServerMetadataRequest) -> Mapping[str, Any]:
-    return await health.server_metadata()
+    return await health.server_metadata(call)
 
 
 async def _model_ready(call: Call, asked: messages.ModelReadyRequest) -> Mapping[str, Any]:
@@ -70,18 +70,18 @@ async def _model_ready(call: Call, asked: messages.ModelReadyRequest) -> Mapping
 
 
 async def _model(call: Call, asked: messages.ModelMetadataRequest) -> Mapping[str, Any]:
-    return await metadata.model_metadata(call.context, asked.name, asked.version or None)
+    return await metadata.model_metadata(call, asked.name, asked.version or None)
 
 
 async def _config(call: Call, asked: messages.ModelConfigRequest) -> Mapping[str, Any]:
-    found = await config.model_config(call.context, asked.name, asked.version or None)
+    found = await config.model_config(call, asked.name, asked.version or None)
     return {"config": found}
 
 
 async def _statistics(call: Call, asked: messages.ModelStatisticsRequest) -> Mapping[str, Any]:
     if not asked.name:
-        return await statistics.all_statistics(call.context)
-    return await statistics.model_statistics(call.context, asked.name, asked.version or None)
+        return await statistics.all_statistics(call)
+    return await statistics.model_statistics(call, asked.name, asked.version or None)
 
 
 async def _index(call: Call, asked: messages.RepositoryIndexRequest) -> Mapping[str, Any]:
@@ -89,20 +89,15 @@ async def _index(call: Call, asked: messages.RepositoryIndexRequest) -> Mapping[
 
 
 async def _load(call: Call, asked: messages.RepositoryModelLoadRequest) -> Mapping[str, Any]:
-    await _check_administrator(call)
+    check_may_change(call.context, call.key, call.caller)
     await repository.load_model(call.context, asked.model_name, values_of(asked.parameters))
     return {}
 
 
 async def _unload(call: Call, asked: messages.RepositoryModelUnloadRequest) -> Mapping[str, Any]:
-    await _check_administrator(call)
+    check_may_change(call.context, call.key, call.caller)
     await repository.unload_model(call.context, asked.model_name, values_of(asked.parameters))
     return {}
-
-
-async def _check_administrator(call: Call) -> None:
-    check_administrator(call.context, call.key, call.caller)
-    await repository.changeable(call.context)
 
 
 def _method(name: str, answer: Answering) -> Method:

@@ -7,8 +7,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from fastapi import APIRouter, Request
-from fastapi.responses import FileResponse
+from pydantic import BaseModel
+from starlette.responses import FileResponse
 
 from server.errors import NotFoundError
 from server.page.events import Watchers
@@ -16,10 +16,7 @@ from server.page.looks import Looks, Rows, Step
 from server.protocol.browsers import FILE_HEADERS
 from server.protocol.errors import KNOWN, public, status_of
 from server.protocol.event_stream import EventStream, event
-from server.protocol.repository import ADMINISTRATION
-from server.protocol.serving import context_of
-
-router = APIRouter(include_in_schema=False)
+from server.protocol.routing import Asked
 
 STATIC = Path(str(files("server.page") / "static"))
 _FILES = frozenset(path.name for path in STATIC.iterdir())
@@ -35,46 +32,47 @@ _HEADERS = {
 }
 
 
-@router.get("/")
-async def page() -> FileResponse:
+class ArenaQuery(BaseModel):
+    """``version``: None: the latest."""
+
+    version: str | None = None
+
+
+async def page(asked: Asked) -> FileResponse:
     """The page."""
     return FileResponse(STATIC / "index.html", headers=_HEADERS)
 
 
-@router.get("/page/files/{name}")
-async def file(name: str) -> FileResponse:
+async def file(asked: Asked, name: str) -> FileResponse:
     """A file of the page."""
     if name not in _FILES:
         raise NotFoundError(f"{name!r}: not a file of the page")
     return FileResponse(STATIC / name, headers=_HEADERS)
 
 
-@router.get("/page/events")
-async def events(request: Request) -> EventStream:
+async def events(asked: Asked) -> EventStream:
     """The state of the server as server-sent events."""
-    watchers: Watchers = request.app.state.watchers
+    watchers: Watchers = asked.app.state.watchers
     stack = AsyncExitStack()
     said = await stack.enter_async_context(watchers.watching())
     return EventStream(said, stack, _HEADERS)
 
 
-@router.get("/page/models/{name}/arena")
-async def arena(request: Request, name: str, version: str | None = None) -> dict[str, Any]:
+async def arena(asked: Asked, name: str, query: ArenaQuery) -> dict[str, Any]:
     """The arena of a loaded model over time."""
-    looks: Looks = request.app.state.looks
-    return looks.arena(name, version)
+    looks: Looks = asked.app.state.looks
+    return looks.arena(name, query.version)
 
 
-@router.get("/page/models/{name}/frontier", dependencies=ADMINISTRATION)
-async def frontier(request: Request, name: str) -> EventStream:
+async def frontier(asked: Asked, name: str) -> EventStream:
     """Memory against delay of a loaded model as server-sent events; planned when first asked for.
 
     Each ``step`` of the search, then the ``plans``, or an ``error`` with its status. Who leaves before ends
     the search, unless others wait for it.
     """
-    looks: Looks = request.app.state.looks
-    context_of(request).repository.get(name)  # what cannot be asked for is answered with its status
-    root = context_of(request).settings.repository
+    looks: Looks = asked.app.state.looks
+    asked.context.repository.get(name)  # what cannot be asked for is answered with its status
+    root = asked.context.settings.repository
     return EventStream(_told(looks.frontier(name), root), AsyncExitStack(), _HEADERS)
 
 

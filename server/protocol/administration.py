@@ -8,13 +8,14 @@ machine still sends that name as Host.
 import ipaddress
 import re
 from dataclasses import dataclass
+from typing import Self
 
-from fastapi import Request
+from starlette.datastructures import Headers
+from starlette.types import Scope
 
 from server.access.keys import Key
 from server.context import Context
 from server.errors import ForbiddenError
-from server.protocol.serving import ContextDependency
 
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^:\[\]/@\s]+)(?::(\d{1,5}))?")
 # Proxies add these: what they pass on is not of this machine, though they may be.
@@ -37,6 +38,22 @@ class Caller:
     site: str | None = None
     forwarded: bool = False
     scheme: str = "http"
+
+    @classmethod
+    def of(cls, scope: Scope) -> Self:
+        """Return what the request of ``scope`` says."""
+        headers, client, server = Headers(scope=scope), scope["client"], scope["server"]
+        hosts = headers.getlist("host")
+        # A client that has reset its connection has no address any more: that is no Unix socket.
+        is_unix = server is not None and server[1] is None
+        return cls(
+            peer=client[0] if client else None if is_unix else "",
+            host=hosts[0] if len(hosts) == 1 else None,
+            origin=", ".join(headers.getlist("origin")) if "origin" in headers else None,
+            site=headers.get("sec-fetch-site"),
+            forwarded=any(name in headers for name in FORWARDED),
+            scheme=scope["scheme"],
+        )
 
 
 def refusal(caller: Caller, own_host: str, allow_admin: bool) -> str:
@@ -62,16 +79,11 @@ def refusal_of_key(key: Key) -> str:
     return "" if key.role == "admin" else f"key {key.name!r} has the role {key.role}, not admin"
 
 
-async def administrator(request: Request, context: ContextDependency) -> None:
-    """Let only those pass who may change what is served; raises as ``check_administrator``."""
-    check_administrator(context, request.scope.get("key"), _caller(request))
-
-
-def check_administrator(context: Context, key: Key | None, caller: Caller) -> None:
+def check_may_change(context: Context, key: Key | None, caller: Caller) -> None:
     """Check that ``caller``, who presented ``key`` if keys are asked for, may change what is served.
 
     Raises:
-        ForbiddenError: they may not.
+        ForbiddenError: they may not, or nobody may by the settings.
     """
     if context.access.wants_keys:
         # A key is nothing that a browser adds by itself: who sends it means it, from wherever.
@@ -79,23 +91,10 @@ def check_administrator(context: Context, key: Key | None, caller: Caller) -> No
     else:
         settings = context.settings
         why = refusal(caller, settings.host, settings.allow_admin)
+    if not why and context.settings.model_control == "none":
+        why = "not with the setting model_control = none"
     if why:
         raise ForbiddenError(f"loading and unloading: {why}")
-
-
-def _caller(request: Request) -> Caller:
-    headers = request.headers
-    hosts = headers.getlist("host")
-    # A client that has reset its connection has no address any more: that is no Unix socket.
-    is_unix = request.scope["server"] is not None and request.scope["server"][1] is None
-    return Caller(
-        peer=request.client.host if request.client else None if is_unix else "",
-        host=hosts[0] if len(hosts) == 1 else None,
-        origin=", ".join(headers.getlist("origin")) if "origin" in headers else None,
-        site=headers.get("sec-fetch-site"),
-        forwarded=any(name in headers for name in FORWARDED),
-        scheme=request.scope["scheme"],
-    )
 
 
 def _foreign(caller: Caller, own_host: str, allow_admin: bool) -> str:

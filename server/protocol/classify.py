@@ -3,74 +3,45 @@
 from typing import Annotated, Any
 
 import numpy as np
-from fastapi import APIRouter, Query, Request
-from numpy.typing import NDArray
+from pydantic import BaseModel, Field
 
 from models.classification import top_classes
-from models.packs.pack import Pack
-from pipeline.execution.given import Arrays
-from pipeline.execution.statistics import SweepStatistics
+from models.packs.manifest import Manifest
 from server.errors import ServiceError
-from server.protocol.pictures import Picture, read_picture
-from server.protocol.serving import (
-    ContextDependency,
-    Kept,
-    Parts,
-    exchange_of,
-    kept_tensors,
-    run_model,
-)
-from server.requests.tensors import Check
-
-router = APIRouter(tags=["inference"])
+from server.protocol.pictures import read_picture
+from server.protocol.routing import Asked
+from server.protocol.serving import Inference, kept_tensors
 
 
-@router.post("/v2/models/{name}:classify")
-@router.post("/v2/models/{name}/versions/{version}:classify")
+class ClassifyQuery(BaseModel):
+    """``top_k``: classes, best first."""
+
+    top_k: Annotated[int, Field(ge=1)] = 5
+
+
 async def classify(
-    context: ContextDependency,
-    request: Request,
-    name: str,
-    version: str | None = None,
-    top_k: Annotated[int, Query(ge=1)] = 5,
+    asked: Asked, name: str, query: ClassifyQuery, version: str | None = None
 ) -> dict[str, Any]:
     """Name what is in the image (raw body, or the file of a multipart form), best label first."""
-
-    async def read(pack: Pack, _: Check) -> Picture:
-        return await read_picture(context, request, name, pack, _fault(name, pack))
-
-    async def respond(
-        picture: Picture,
-        kept: dict[str, NDArray[Any]],
-        statistics: SweepStatistics,
-        pack: Pack,
-    ) -> dict[str, Any]:
-        classification = pack.manifest.classification
+    async with Inference(asked.context, asked.exchange, name, version) as model:
+        async with model.reading():
+            picture = await read_picture(asked, model, _fault(name, model.manifest))
+        classification = model.manifest.classification
         assert classification is not None
-        scores = kept[classification.output]
-        if not np.isfinite(scores).all():
-            raise ServiceError(f"output {classification.output!r} has NaN or infinite scores")
-        best = top_classes(classification, scores, top_k)
+        output = classification.output
+        kept = await model.compute(picture, lambda found: kept_tensors({output: found[output]}))
+        if not np.isfinite(kept[output]).all():
+            raise ServiceError(f"output {output!r} has NaN or infinite scores")
+        best = top_classes(classification, kept[output], query.top_k)
         return {
             "model_name": name,
-            "model_version": pack.version,
+            "model_version": model.pack.version,
             "predictions": [item.as_dict() for item in best],
-            "delay_ms": statistics.delay_seconds * 1e3,
+            "delay_ms": model.delay_ms,
         }
 
-    return await run_model(
-        context, exchange_of(request), name, version, Parts(read, _scores, respond)
-    )
 
-
-def _scores(picture: Picture, outputs: Arrays, pack: Pack) -> Kept[dict[str, NDArray[Any]]]:
-    classification = pack.manifest.classification
-    assert classification is not None
-    return kept_tensors({classification.output: outputs[classification.output]})
-
-
-def _fault(name: str, pack: Pack) -> str | None:
-    manifest = pack.manifest
+def _fault(name: str, manifest: Manifest) -> str | None:
     if manifest.detection is not None:
         return f"model {name!r} does not classify images: it detects objects, use :detect"
     if manifest.preprocess is None or manifest.classification is None:

@@ -5,79 +5,67 @@ import json
 from collections.abc import Iterator
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Query, Request, Response
+from pydantic import BaseModel, Field
+from starlette.responses import Response
 
 from models.detection.boxes import Boxes, Limits, boxes_among, boxes_bytes, seen
 from models.detection.decoding import Candidates
 from models.detection.recipe import Detection
 from models.images.preprocess import Preprocess
-from models.packs.pack import Pack
+from models.packs.manifest import Manifest
 from pipeline.execution.given import Arrays
-from pipeline.execution.statistics import SweepStatistics
 from server.memory.request_needs import boxes_room
-from server.protocol.pictures import Picture, read_picture
-from server.protocol.pieces import Sent, respond_in_pieces
-from server.protocol.serving import ContextDependency, Kept, Parts, exchange_of, run_model
-from server.requests.tensors import Check
-
-router = APIRouter(tags=["inference"])
+from server.protocol.pictures import read_picture
+from server.protocol.pieces import PiecesResponse
+from server.protocol.routing import Asked
+from server.protocol.serving import Inference, Kept
 
 # How many are written at once, within a millisecond or so.
 _BOXES_A_PIECE = 256
 
-Fraction = Annotated[float | None, Query(ge=0, le=1, allow_inf_nan=False)]
+Fraction = Annotated[float | None, Field(ge=0, le=1, allow_inf_nan=False)]
 
 
-def _limits(
-    score_threshold: Fraction = None,
-    iou_threshold: Fraction = None,
-    max_detections: Annotated[int | None, Query(ge=1)] = None,
-    clip: bool = True,
-) -> Limits:
-    return Limits(score_threshold, iou_threshold, max_detections, clip)
+class DetectQuery(BaseModel):
+    """Which boxes are told; None: as the model has it."""
+
+    score_threshold: Fraction = None
+    iou_threshold: Fraction = None
+    max_detections: Annotated[int | None, Field(ge=1)] = None
+    clip: bool = True
 
 
-@router.post("/v2/models/{name}:detect")
-@router.post("/v2/models/{name}/versions/{version}:detect")
 async def detect(
-    context: ContextDependency,
-    request: Request,
-    name: str,
-    limits: Annotated[Limits, Depends(_limits)],
-    version: str | None = None,
+    asked: Asked, name: str, query: DetectQuery, version: str | None = None
 ) -> Response:
     """Find the objects in the image (raw body, or the file of a multipart form), best score first.
 
     Boxes are x_min, y_min, x_max, y_max in pixels of the upright image.
     """
-    exchange = exchange_of(request)
+    exchange = asked.exchange
+    limits = Limits(query.score_threshold, query.iou_threshold, query.max_detections, query.clip)
+    async with Inference(asked.context, exchange, name, version) as model:
+        async with model.reading():
+            picture = await read_picture(asked, model, _fault(name, model.manifest))
+        recipes = _recipes(model.manifest)
 
-    async def read(pack: Pack, _: Check) -> Picture:
-        return await read_picture(context, request, name, pack, _fault(name, pack))
+        def keep(outputs: Arrays) -> Kept[Candidates]:
+            found = seen(outputs, *recipes, limits, boxes_room(exchange.lease.room_bytes))
+            return Kept(found, boxes_bytes(found))
 
-    def keep(picture: Picture, outputs: Arrays, pack: Pack) -> Kept[Candidates]:
-        found = seen(outputs, *_recipes(pack), limits, boxes_room(exchange.lease.room_bytes))
-        return Kept(found, boxes_bytes(found))
-
-    async def respond(
-        picture: Picture, found: Candidates, statistics: SweepStatistics, pack: Pack
-    ) -> Response:
+        found = await model.compute(picture, keep)
         # Thousands of boxes, compared with each other, would hold up every other request of the event loop.
-        recipes = _recipes(pack)
         boxes = await asyncio.to_thread(boxes_among, found, *recipes, picture.size, limits)
         head = {
             "model_name": name,
-            "model_version": pack.version,
+            "model_version": model.pack.version,
             "image": {"width": picture.size[0], "height": picture.size[1]},
         }
-        tail = {"delay_ms": statistics.delay_seconds * 1e3}
-        return respond_in_pieces(Sent(lambda: _pieces(head, boxes, tail)))
-
-    return await run_model(context, exchange, name, version, Parts(read, keep, respond))
+        tail = {"delay_ms": model.delay_ms}
+        return PiecesResponse(lambda: _pieces(head, boxes, tail))
 
 
-def _fault(name: str, pack: Pack) -> str | None:
-    manifest = pack.manifest
+def _fault(name: str, manifest: Manifest) -> str | None:
     if manifest.detection is None:
         return f"model {name!r} does not detect objects: it was compiled without --detection"
     if manifest.preprocess is None:
@@ -85,8 +73,8 @@ def _fault(name: str, pack: Pack) -> str | None:
     return None
 
 
-def _recipes(pack: Pack) -> tuple[Detection, Preprocess]:
-    detection, preprocess = pack.manifest.detection, pack.manifest.preprocess
+def _recipes(manifest: Manifest) -> tuple[Detection, Preprocess]:
+    detection, preprocess = manifest.detection, manifest.preprocess
     assert detection is not None
     assert preprocess is not None
     return detection, preprocess

@@ -6,17 +6,13 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from fastapi import FastAPI, Request
-from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
-from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse
 
 from loader.errors import LoaderError
 from models.errors import ModelError
 from pipeline.devices.base import DeviceError
 from pipeline.execution.errors import CancelledError, DeadlineError, EngineError, InputError
 from pipeline.planning.plan import PlanError
-from server.codec.fields import first_error
 from server.errors import (
     BusyError,
     ConflictError,
@@ -34,9 +30,7 @@ from server.errors import (
     StalledError,
     TooLargeError,
     UnsupportedError,
-    shown,
 )
-from server.protocol.methods import not_allowed
 
 _log = logging.getLogger(__name__)
 
@@ -105,14 +99,6 @@ def outcome_of(exc: Exception) -> str:
     return "busy" if isinstance(exc, BusyError) else _OUTCOMES.get(status_of(exc), "failed")
 
 
-def register_handlers(app: FastAPI) -> None:
-    """Install the handlers of all known errors on ``app``; RequestMiddleware answers for others."""
-    for kind in STATUSES:
-        app.add_exception_handler(kind, _known)
-    app.add_exception_handler(RequestValidationError, _validation)
-    app.add_exception_handler(HTTPException, _http)
-
-
 def public(said: Exception | str, root: Path) -> str:
     """Return ``said`` without the path of the repository at ``root``, which is no client's business.
 
@@ -138,10 +124,16 @@ def told(exc: Exception, root: Path) -> str:
     return public(exc, root)[:_LONGEST_MESSAGE]
 
 
-def answer_error(request: Request, exc: Exception) -> JSONResponse:
-    """Return the answer to a request that ended with ``exc``, one of KNOWN."""
-    message = told(exc, request.app.state.context.settings.repository)
-    return _answer(message, status_of(exc), _headers(exc))
+def answer_error(exc: Exception, root: Path) -> JSONResponse:
+    """Return the answer to a request that ended with ``exc``, one of KNOWN; ``root`` as in ``public``."""
+    return error_answer(told(exc, root), status_of(exc), _headers(exc))
+
+
+def error_answer(
+    message: str, status: int, headers: Mapping[str, str] | None = None
+) -> JSONResponse:
+    """Return an answer that is an error."""
+    return JSONResponse({"error": message[:_LONGEST_MESSAGE]}, status, headers)
 
 
 def retry_after(seconds: float) -> int:
@@ -157,27 +149,3 @@ def _headers(exc: Exception) -> dict[str, str]:
     if isinstance(exc, EncodedError):
         return {"Accept-Encoding": ", ".join(exc.taken), **close}
     return close if isinstance(exc, StalledError | TooLargeError) else {}
-
-
-async def _known(request: Request, exc: Exception) -> JSONResponse:
-    return answer_error(request, exc)
-
-
-async def _validation(request: Request, exc: Exception) -> JSONResponse:
-    assert isinstance(exc, RequestValidationError)
-    return _answer(first_error(exc.errors()), 400)
-
-
-async def _http(request: Request, exc: Exception) -> JSONResponse:
-    assert isinstance(exc, HTTPException)
-    if exc.status_code == 405:
-        exc = not_allowed(request.app.router.routes, request.scope)
-    elif exc.status_code == 404:
-        exc = HTTPException(
-            404, f"Not Found: {shown(request.scope['path'])} is no path of this server"
-        )
-    return _answer(str(exc.detail), exc.status_code, exc.headers)
-
-
-def _answer(message: str, status: int, headers: Mapping[str, str] | None = None) -> JSONResponse:
-    return JSONResponse({"error": message[:_LONGEST_MESSAGE]}, status, headers)

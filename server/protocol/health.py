@@ -1,15 +1,12 @@
 """Server metadata, health and metrics."""
 
-from fastapi import APIRouter, Response
-from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.responses import JSONResponse, Response
 
 from server.context import Context
 from server.operation.process import installed_version
+from server.protocol.asking import Asking
 from server.protocol.errors import public
-from server.protocol.serving import ContextDependency
-
-router = APIRouter(tags=["server"])
 
 #: In Triton's words, as far as it has them.
 EXTENSIONS = (
@@ -26,26 +23,23 @@ EXTENSIONS = (
 )
 
 
-@router.get("/v2")
-async def server_metadata() -> dict[str, object]:
+async def server_metadata(asked: Asking) -> dict[str, object]:
     """Name, version, and the extensions of the protocol that are served."""
     return {"name": "layerstream", "version": installed_version(), "extensions": list(EXTENSIONS)}
 
 
-@router.get("/v2/health/live")
-async def live() -> dict[str, bool]:
+async def live(asked: Asking) -> dict[str, bool]:
     """The process answers."""
     return {"live": True}
 
 
-@router.get("/v2/health/ready")
-async def ready(context: ContextDependency) -> JSONResponse:
+async def ready(asked: Asking) -> JSONResponse:
     """200 when models have been loaded and serve, and the repository is there; else 503 with the reason."""
-    reason = await absence(context)
+    reason = await absence(asked.context)
     if not reason:
         return JSONResponse({"ready": True})
     return JSONResponse(
-        {"ready": False, "reason": public(reason, context.settings.repository)}, 503
+        {"ready": False, "reason": public(reason, asked.context.settings.repository)}, 503
     )
 
 
@@ -56,7 +50,6 @@ async def absence(context: Context) -> str:
     return "" if await context.repository.presence.is_there() else "the repository is not there"
 
 
-@router.get("/metrics")
-async def metrics(context: ContextDependency) -> Response:
+async def metrics(asked: Asking) -> Response:
     """Prometheus' text format."""
-    return Response(await context.metrics.render(), media_type=CONTENT_TYPE_LATEST)
+    return Response(await asked.context.metrics.render(), media_type=CONTENT_TYPE_LATEST)

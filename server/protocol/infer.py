@@ -2,55 +2,31 @@
 
 from collections.abc import Sequence
 
-from fastapi import APIRouter, Response
-from fastapi import Request as HttpRequest
+from starlette.responses import Response
 
 from models.packs.manifest import Manifest
-from models.packs.pack import Pack
 from pipeline.execution.given import Arrays
-from pipeline.execution.statistics import SweepStatistics
 from server.codec import Answer, Body, Framing, Output, Request, Wanted, answer_coding
 from server.codec.classes import best_classes
-from server.codec.framing import Headers
-from server.context import Context
-from server.protocol.pieces import Sent, respond_in_pieces
-from server.protocol.serving import Kept, Parts, array_bytes, context_of, exchange_of, run_model
-from server.requests.exchange import Exchange
-from server.requests.tensors import Check, read_tensors
-
-router = APIRouter(tags=["inference"])
+from server.protocol.pieces import PiecesResponse
+from server.protocol.routing import Asked
+from server.protocol.serving import Inference, Kept, array_bytes
+from server.requests.tensors import read_tensors
 
 
-@router.post("/v2/models/{name}/infer")
-@router.post("/v2/models/{name}/versions/{version}/infer")
-async def infer(request: HttpRequest, name: str, version: str | None = None) -> Response:
+async def infer(asked: Asked, name: str, version: str | None = None) -> Response:
     """Run the model on the tensors of the body."""
-    exchange = exchange_of(request)
-    return await infer_tensors(context_of(request), exchange, request.headers.raw, name, version)
-
-
-async def infer_tensors(
-    context: Context, exchange: Exchange, headers: Headers, name: str, version: str | None
-) -> Response:
-    """Run the model on the tensors that the client of ``exchange`` sends."""
+    exchange, headers = asked.exchange, asked.scope["headers"]
     coding = answer_coding(headers)
-
-    async def read(pack: Pack, check: Check) -> Request:
-        return await read_tensors(exchange, Framing.of(headers), pack.manifest, check)
-
-    # What is quoted is not looked up at every request.
-    def keep(asked: Request, outputs: Arrays, pack: Pack) -> "Kept[list[Output]]":
-        is_raw = coding == "identity" and all(wanted.is_binary for wanted in asked.wanted)
-        return kept_outputs(asked, outputs, pack.manifest, is_raw)
-
-    async def respond(
-        asked: Request, outputs: "list[Output]", statistics: SweepStatistics, pack: Pack
-    ) -> Response:
-        body = Body(Answer(name, pack.version, asked.id, outputs))
-        return respond_in_pieces(Sent(body.text, body.raw, body.raw_bytes, body.is_mixed, coding))
-
-    parts = Parts(read, keep, respond, names_timeout=True)
-    return await run_model(context, exchange, name, version, parts)
+    async with Inference(asked.context, exchange, name, version) as model:
+        async with model.reading(names_timeout=True):
+            request = await read_tensors(exchange, Framing.of(headers), model.manifest, model.check)
+        is_raw = coding == "identity" and all(wanted.is_binary for wanted in request.wanted)
+        outputs = await model.compute(
+            request, lambda found: kept_outputs(request, found, model.manifest, is_raw)
+        )
+        body = Body(Answer(name, model.pack.version, request.id, outputs))
+        return PiecesResponse(body.text, body.raw, body.raw_bytes, body.is_mixed, coding)
 
 
 def kept_outputs(

@@ -7,19 +7,19 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from fastapi import Request
+from starlette.requests import Request
 
 from models.images.placement import Size
 from models.images.preprocess import Preprocess
 from models.images.rows import PictureTensor
-from models.packs.pack import Pack
 from pipeline.execution.given import Tensor
 from server.codec.framing import check_not_encoded
 from server.context import Context
 from server.errors import InvalidRequestError
 from server.memory.body_share import BodyPart
 from server.memory.request_needs import photograph_bytes, picture_sweep_bytes
-from server.protocol.serving import exchange_of
+from server.protocol.routing import Asked
+from server.protocol.serving import Inference
 from server.requests.pictures import PictureLimits, decode, decoding_bytes
 from server.requests.uninterrupted import to_its_end
 from server.requests.upload import uploaded
@@ -40,10 +40,8 @@ class Picture:
         self.inputs.clear()
 
 
-async def read_picture(
-    context: Context, request: Request, name: str, pack: Pack, fault: str | None
-) -> Picture:
-    """Return what the image of ``request`` is to ``pack``, served as ``name``.
+async def read_picture(asked: Asked, model: Inference, fault: str | None) -> Picture:
+    """Return what the image that is sent is to ``model``.
 
     ``fault`` says why the endpoint has no answer for this model; None: it has.
 
@@ -53,22 +51,22 @@ async def read_picture(
         EncodedError: the body is compressed; pictures are by themselves.
         DisconnectedError: the client went away while sending.
     """
-    exchange = exchange_of(request)
-    check_not_encoded(request.headers.raw)
+    context, exchange = asked.context, asked.exchange
+    check_not_encoded(asked.scope["headers"])
     part = BodyPart(context.exchanges.bodies, exchange.client)
     async with contextlib.AsyncExitStack() as stack:
         stack.enter_context(exchange.in_line(part))
-        path = await stack.enter_async_context(uploaded(request))
+        path = await stack.enter_async_context(uploaded(Request(asked.scope, exchange.receive)))
         started = time.perf_counter()
-        recipe = pack.manifest.preprocess
+        recipe = model.manifest.preprocess
         if fault is not None or recipe is None:
-            raise InvalidRequestError(fault or f"model {name!r} does not take images")
+            raise InvalidRequestError(fault or f"model {model.name!r} does not take images")
         # The pixels of several photographs at once would make each other wait half done.
         async with exchange.turn(context.decoding):
             body = exchange.lease.held_bytes
             limits = PictureLimits(
                 *(context.settings.max_image_pixels, exchange.room_bytes),
-                partial(photograph_bytes, pack.manifest, recipe, body),
+                partial(photograph_bytes, model.manifest, recipe, body),
             )
             # To their ends, or what they take would be counted as free while they take it.
             needed = await to_its_end(asyncio.to_thread(decoding_bytes, path, limits))
@@ -77,9 +75,9 @@ async def read_picture(
             making = asyncio.to_thread(_made_and_trimmed, context, recipe, path, limits)
             tensor, size = await to_its_end(making)
         seconds = time.perf_counter() - started
-        context.metrics.preprocess(name, seconds)
-    await exchange.hold(picture_sweep_bytes(pack.manifest, tensor.n_bytes))
-    return Picture({pack.manifest.inputs[0].name: tensor}, size, decoding_seconds=seconds)
+        context.metrics.preprocess(model.name, seconds)
+    await exchange.hold(picture_sweep_bytes(model.manifest, tensor.n_bytes))
+    return Picture({model.manifest.inputs[0].name: tensor}, size, decoding_seconds=seconds)
 
 
 def _made(recipe: Preprocess, path: Path, limits: PictureLimits) -> tuple[PictureTensor, Size]:

@@ -4,38 +4,20 @@ import asyncio
 from collections.abc import Mapping
 from typing import Annotated, Any, Self
 
-from fastapi import APIRouter, Depends, Request
 from pydantic import BaseModel, BeforeValidator, ConfigDict, PositiveInt, ValidationError
 
 from server.context import Context
-from server.errors import ForbiddenError, InvalidRequestError, shown
-from server.protocol.administration import administrator
+from server.errors import InvalidRequestError, shown
 from server.protocol.errors import public
 from server.protocol.extensions.config import check_override
 from server.protocol.extensions.parameters import flag, read_object, read_parameters
-from server.protocol.serving import ContextDependency
+from server.protocol.routing import Asked
 from server.repository.entry import Entry
 
-router = APIRouter(prefix="/v2/repository", tags=["repository"])
 
-
-async def changeable(context: ContextDependency) -> None:
-    """Let nobody change what is served where the settings say that it stays.
-
-    Raises:
-        ForbiddenError: they do.
-    """
-    if context.settings.model_control == "none":
-        raise ForbiddenError("loading and unloading: not with the setting model_control = none")
-
-
-ADMINISTRATION = [Depends(administrator), Depends(changeable)]
-
-
-@router.post("/index")
-async def index(context: ContextDependency, request: Request) -> list[dict[str, Any]]:
+async def index(asked: Asked) -> list[dict[str, Any]]:
     """All models on disk or loaded, their state, and why one does not serve; ``ready``: those that do."""
-    return await states(context, flag(await read_object(context, request), "ready"))
+    return await states(asked.context, flag(await read_object(asked), "ready"))
 
 
 async def states(context: Context, only_ready: bool) -> list[dict[str, Any]]:
@@ -61,13 +43,12 @@ def _by_name_and_version(found: tuple[str, Entry | None]) -> tuple[str, int]:
     return name, int(version) if version and version.isdecimal() else 0
 
 
-@router.post("/models/{name}/load", dependencies=ADMINISTRATION)
-async def load(context: ContextDependency, request: Request, name: str) -> dict[str, Any]:
+async def load(asked: Asked, name: str) -> dict[str, Any]:
     """Load the latest version; 409 with the figures when it does not fit in the budget.
 
     A configuration that comes along (``parameters.config``) may not change anything.
     """
-    return await load_model(context, name, await read_parameters(context, request))
+    return await load_model(asked.context, name, await read_parameters(asked))
 
 
 async def load_model(context: Context, name: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
@@ -115,19 +96,17 @@ class Replan(BaseModel):
             ) from None
 
 
-@router.post("/models/{name}/replan", dependencies=ADMINISTRATION)
-async def replan(context: ContextDependency, request: Request, name: str) -> dict[str, Any]:
+async def replan(asked: Asked, name: str) -> dict[str, Any]:
     """Serve a loaded model in less memory, or in more again; its requests wait in line meanwhile."""
-    wanted = Replan.of(await read_object(context, request))
-    entry = await context.repository.replan(name, wanted.memory_bytes)
+    wanted = Replan.of(await read_object(asked))
+    entry = await asked.context.repository.replan(name, wanted.memory_bytes)
     plan = entry.fitted.plan if entry.fitted else None
     return {"name": name, "state": entry.state, "memory_bytes": plan.memory if plan else None}
 
 
-@router.post("/models/{name}/unload", dependencies=ADMINISTRATION)
-async def unload(context: ContextDependency, request: Request, name: str) -> dict[str, Any]:
+async def unload(asked: Asked, name: str) -> dict[str, Any]:
     """Finish the model's requests and give its memory back; no model depends on another."""
-    return await unload_model(context, name, await read_parameters(context, request))
+    return await unload_model(asked.context, name, await read_parameters(asked))
 
 
 async def unload_model(

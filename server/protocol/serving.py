@@ -1,29 +1,32 @@
-"""What infer, classify and detect share: find the model, run it for this client, count what came of it."""
+"""What infer, classify and detect share: a request to a model, from finding it to its answer."""
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import Annotated, Any, Generic, NamedTuple, Protocol, Self, TypeVar
+from collections.abc import Callable, Coroutine
+from contextlib import AbstractAsyncContextManager
+from types import TracebackType
+from typing import Any, Generic, NamedTuple, Protocol, Self, TypeVar
 
-from fastapi import Depends, Request
 from numpy.typing import NDArray
 
+from models.packs.manifest import Manifest
 from models.packs.pack import Pack
 from pipeline.execution.given import Arrays, Tensors, copies
-from pipeline.execution.statistics import SweepStatistics
 from server.context import Context
 from server.errors import DisconnectedError, LateError, NotServingError
 from server.memory.request_needs import answer_bytes
 from server.memory.request_room import SMALL_BYTES
 from server.metrics.inference_statistics import Passage
 from server.protocol.errors import outcome_of
+from server.repository.served_engine import Answer
+from server.repository.uses import Use
 from server.repository.worker import Worker
 from server.requests.exchange import Exchange
-from server.requests.tensors import Check
 from server.scheduling.configured import deadline_of
 from server.scheduling.sweeps import level
 
 T = TypeVar("T")
+A = TypeVar("A")
 
 # Few clients leave so soon: a short request is not watched.
 _UNWATCHED_SECONDS = 0.01
@@ -51,31 +54,12 @@ class Question(Protocol):
         """1: before all others; 0: as usual."""
 
 
-Q = TypeVar("Q", bound=Question)
-A = TypeVar("A")
-
-
 class Kept(NamedTuple, Generic[A]):
     """What a request keeps of the outputs, and what that takes; ``is_raw``: it is sent as it is."""
 
     what: A
     n_bytes: int
     is_raw: bool = False
-
-
-class Parts(NamedTuple, Generic[Q, A, T]):
-    """What is particular to an endpoint.
-
-    ``prepare`` reads the request once the model is known, and may ask before all of it has come whether it
-    would be refused; ``keep`` takes from the outputs what is needed of
-    them, while nobody else may use the model; ``respond`` makes the response of that. ``names_timeout``:
-    a request may have a timeout of its own, which nobody knows before it is read.
-    """
-
-    prepare: Callable[[Pack, Check], Awaitable[Q]]
-    keep: Callable[[Q, Arrays, Pack], Kept[A]]
-    respond: Callable[[Q, A, SweepStatistics, Pack], Awaitable[T]]
-    names_timeout: bool = False
 
 
 def kept_tensors(outputs: Arrays) -> Kept[dict[str, NDArray[Any]]]:
@@ -89,170 +73,167 @@ def array_bytes(array: NDArray[Any]) -> int:
     return array.nbytes + (sum(map(len, array.flat)) if array.dtype.kind == "O" else 0)
 
 
-def context_of(request: Request) -> Context:
-    """Return what the server of ``request`` consists of."""
-    context: Context = request.app.state.context
-    return context
-
-
-async def _context(request: Request) -> Context:
-    return context_of(request)  # a dependency that is no coroutine would cost a change of threads
-
-
-def exchange_of(request: Request) -> Exchange:
-    """Return the exchange that RequestMiddleware opened for ``request``."""
-    exchange: Exchange = request.scope["exchange"]
-    return exchange
-
-
-ContextDependency = Annotated[Context, Depends(_context)]
-
-
-async def run_model(
-    context: Context,
-    exchange: Exchange,
-    name: str,
-    version: str | None,
-    parts: Parts[Q, A, T],
-) -> T:
-    """Answer one request of the client of ``exchange`` to model ``name``, in the ``parts`` of its endpoint.
+class Inference:
+    """A request of the client of ``exchange`` to model ``name``; inside, what becomes of it is counted.
 
     Reading and computing may each take the time limit; a time that the client names, or the model has,
-    counts from the first byte of the request.
-    A request has no place in line before its body is read, and no evicted model comes back, for which
-    another goes, before a request to it is found right. What is counted is the outcome of the whole.
-
-    Raises:
-        DisconnectedError: the client went away; its work was cancelled, no one else's.
-        StalledError: the client made no progress. BusyError: the line is full.
-        LateError: no answer could come in time.
-        Otherwise what Repository.use, Worker.answer and the ``parts`` raise.
+    counts from the first byte of the request. The model does not go inside. An evicted one comes back, for
+    which another goes, once a request to it was read and found right: ``pack`` is on disk until then.
     """
-    limit, question = context.settings.request_timeout, None
-    away = await context.repository.away(name, version)
-    if away is not None:
-        with _Counted(context, exchange, name, away.pack.version):
-            times = _Times.of(context, exchange, name, away.default_timeout_seconds)
-            question = await _read(exchange, parts, away.pack, times, None)
-            limit = times.left(question.timeout_seconds)
-    use = await context.repository.use(name, version, limit)
-    try:
-        worker, pack = use.worker, use.pack
-        with _Counted(context, exchange, name, pack.version) as counted:
-            times = _Times.of(context, exchange, name, use.default_timeout_seconds)
-            if question is None:
-                question = await _read(exchange, parts, pack, times, worker)
-            elif away is not None and not _take_the_same(away.pack, pack):
-                raise NotServingError(
-                    f"model {name!r}: its files were changed meanwhile; ask again"
-                )
-            left = times.left(question.timeout_seconds)
 
-            def take(outputs: Arrays) -> "Kept[A]":  # unquoted it would be looked up every time
-                question.release()
-                return parts.keep(question, outputs, pack)
+    pack: Pack
 
-            if worker.is_quick:  # here and now: it takes next to nothing
-                answer = worker.answer_at_once(question.inputs, left, take)
-            else:
-                work = worker.answer(question.inputs, left, take, level(question.priority))
-                answer = await until_left(exchange, work)
-            held = answer_bytes(answer.outputs.n_bytes, answer.outputs.is_raw)
-            if (
-                not held <= exchange.lease.held_bytes <= SMALL_BYTES
-            ):  # so little is not worth changing
-                async with exchange.within(times.limit, "there was no memory for the answer"):
-                    await exchange.hold(held)
-            context.metrics.sweep(name, answer.statistics, answer.queue_seconds)
-            encoding = time.perf_counter()
-            response = await parts.respond(question, answer.outputs.what, answer.statistics, pack)
-            counted.passage = Passage(
-                queue=answer.queue_seconds,
-                compute_input=question.decoding_seconds,
-                compute_infer=answer.statistics.delay_seconds,
-                compute_output=time.perf_counter() - encoding,
-                lanes=answer.lanes,
+    def __init__(
+        self, context: Context, exchange: Exchange, name: str, version: str | None
+    ) -> None:
+        self.context, self.exchange = context, exchange
+        self.name, self._version = name, version
+        self._limit = context.settings.request_timeout
+        self._arrived = exchange.arrived_at
+        # Where the request does not say, within how many seconds its answer must come; None: as the server
+        # has it, for each part.
+        self._usual: float | None = None
+        self._use: Use | None = None
+        self._worker: Worker | None = None
+        self._decoding_seconds = 0.0
+        self._answer: Answer[Any] | None = None
+        self._encodes_since = 0.0
+
+    async def __aenter__(self) -> Self:
+        """Find the model; raises as Repository.use."""
+        away = await self.context.repository.away(self.name, self._version)
+        if away is None:
+            await self._load(self._limit)
+        else:
+            self.pack = away.pack
+            self._usual = usual_timeout(self.context, self.name, away.default_timeout_seconds)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Count the request, and let the model go."""
+        context, seconds = self.context, time.monotonic() - self._arrived
+        outcome, passage = "ok", None
+        if error is not None:
+            outcome = outcome_of(error) if isinstance(error, Exception) else "cancelled"
+        elif self._answer is not None:
+            passage = Passage(
+                queue=self._answer.queue_seconds,
+                compute_input=self._decoding_seconds,
+                compute_infer=self._answer.statistics.delay_seconds,
+                compute_output=time.perf_counter() - self._encodes_since,
+                lanes=self._answer.lanes,
             )
-            return response
-    finally:
-        use.end()
+        context.metrics.outcome(self.name, outcome, seconds)
+        context.metrics.inferences.of(self.name, self.pack.version).add(outcome, seconds, passage)
+        if self._use is not None:
+            self._use.end()
 
+    @property
+    def manifest(self) -> Manifest:
+        return self.pack.manifest
 
-class _Times(NamedTuple):
-    """When a request came, in seconds of time.monotonic, and what its answer may take from then on.
+    @property
+    def delay_ms(self) -> float:
+        """What the sweep took that computed it."""
+        return 0.0 if self._answer is None else self._answer.statistics.delay_seconds * 1e3
 
-    ``usual``: where the request does not say, in seconds; None: only ``limit`` holds, for each part.
-    """
+    def reading(self, *, names_timeout: bool = False) -> AbstractAsyncContextManager[None]:
+        """Limit the time in which the request is read inside; it has no place in line before.
 
-    arrived: float
-    usual: float | None
-    limit: float
+        A refusal costs least before the body is read. ``names_timeout``: it may have a timeout of its own,
+        which nobody knows before.
 
-    @classmethod
-    def of(
-        cls, context: Context, exchange: Exchange, model: str, configured: float | None
-    ) -> "_Times":
-        usual = usual_timeout(context, model, configured)
-        return cls(exchange.arrived_at, usual, context.settings.request_timeout)
+        Raises:
+            BusyError: the line is full, of the model or for memory. LateError: no answer would come in
+            time. Inside, as Exchange.within.
+        """
+        if self._worker is not None:
+            named = names_timeout or self._usual is None
+            self._worker.check_room(None if named else self._left())
+        self.exchange.check_room()
+        # An answer that would be late is not waited for, with a body or without memory.
+        return self.exchange.within(self._limit if names_timeout else self._left())
 
-    def left(self, wanted: float | None = None) -> float:
+    def check(self, timeout_seconds: float | None) -> None:
+        """Check that a request with this timeout would be let in, before all of it has come.
+
+        Raises:
+            As ``reading``.
+        """
+        left = self._left(timeout_seconds)
+        if self._worker is not None:
+            self._worker.check_room(left)
+
+    async def compute(self, question: Question, keep: Callable[[Arrays], Kept[A]]) -> A:
+        """Return what ``keep`` takes of the outputs, while nobody else may use the model.
+
+        Raises:
+            DisconnectedError: the client went away; its work was cancelled, no one else's.
+            LateError: no answer could come in time. Otherwise as Repository.use, Worker.answer, ``keep``.
+        """
+        if self._worker is None:
+            await self._bring_back(question)
+        worker, left = self._worker, self._left(question.timeout_seconds)
+        assert worker is not None
+
+        def take(outputs: Arrays) -> "Kept[A]":  # unquoted it would be looked up every time
+            question.release()
+            return keep(outputs)
+
+        if worker.is_quick:  # here and now: it takes next to nothing
+            answer = worker.answer_at_once(question.inputs, left, take)
+        else:
+            work = worker.answer(question.inputs, left, take, level(question.priority))
+            answer = await until_left(self.exchange, work)
+        await self._hold(answer.outputs)
+        self.context.metrics.sweep(self.name, answer.statistics, answer.queue_seconds)
+        self._decoding_seconds, self._answer = question.decoding_seconds, answer
+        self._encodes_since = time.perf_counter()
+        return answer.outputs.what
+
+    async def _load(self, limit_seconds: float) -> None:
+        """Have the model there, and stay."""
+        use = self._use = await self.context.repository.use(self.name, self._version, limit_seconds)
+        self._worker, self.pack = use.worker, use.pack
+        self._usual = usual_timeout(self.context, self.name, use.default_timeout_seconds)
+
+    async def _bring_back(self, question: Question) -> None:
+        """Have an evicted model there for ``question``, which was read without it."""
+        before = self.pack
+        await self._load(self._left(question.timeout_seconds))
+        if not _take_the_same(before, self.pack):
+            raise NotServingError(
+                f"model {self.name!r}: its files were changed meanwhile; ask again"
+            )
+
+    async def _hold(self, kept: Kept[Any]) -> None:
+        """Hold what the answer takes, in place of what the request did."""
+        held = answer_bytes(kept.n_bytes, kept.is_raw)
+        # So little is not worth changing.
+        if not held <= self.exchange.lease.held_bytes <= SMALL_BYTES:
+            async with self.exchange.within(self._limit, "there was no memory for the answer"):
+                await self.exchange.hold(held)
+
+    def _left(self, wanted: float | None = None) -> float:
         """Return within how many seconds the answer must come; ``wanted``: by the request itself.
 
         Raises:
             LateError: the time that was wanted has passed before anything was computed.
         """
-        wanted = wanted or self.usual
+        wanted = wanted or self._usual
         if wanted is None:
-            return self.limit
-        passed = time.monotonic() - self.arrived
+            return self._limit
+        passed = time.monotonic() - self._arrived
         if wanted <= passed:
             raise LateError(
                 f"the request was not read within its timeout of {wanted:g} s", passed - wanted
             )
-        return min(self.limit, wanted - passed)
-
-
-class _Counted:
-    """Counts what becomes of a request: an error, or the answer that is there once ``passage`` is known."""
-
-    def __init__(self, context: Context, exchange: Exchange, model: str, version: str) -> None:
-        self._metrics, self._exchange = context.metrics, exchange
-        self._model, self._version = model, version
-        self.passage: Passage | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: object, exc: BaseException | None, _: object) -> None:
-        if exc is None and self.passage is None:
-            return  # it is not answered yet
-        outcome = "ok"
-        if exc is not None:
-            outcome = outcome_of(exc) if isinstance(exc, Exception) else "cancelled"
-        seconds = time.monotonic() - self._exchange.arrived_at
-        self._metrics.outcome(self._model, outcome, seconds)
-        of = self._metrics.inferences.of(self._model, self._version)
-        of.add(outcome, seconds, self.passage)
-
-
-async def _read(
-    exchange: Exchange, parts: Parts[Q, A, T], pack: Pack, times: _Times, worker: Worker | None
-) -> Q:
-    """Return what the request asks of ``pack``, which ``worker`` has loaded; raises as ``run_model``."""
-
-    def check(timeout_seconds: float | None) -> None:
-        left = times.left(timeout_seconds)
-        if worker is not None:
-            worker.check_room(left)
-
-    # A refusal costs least before the body is read.
-    if worker is not None:
-        named = parts.names_timeout or times.usual is None
-        worker.check_room(None if named else times.left())
-    exchange.check_room()
-    # An answer that would be late is not waited for, with a body or without memory.
-    async with exchange.within(times.limit if parts.names_timeout else times.left()):
-        return await parts.prepare(pack, check)
+        return min(self._limit, wanted - passed)
 
 
 def _take_the_same(pack: Pack, other: Pack) -> bool:

@@ -3,51 +3,49 @@
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 from contextlib import AsyncExitStack, aclosing
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import APIRouter, Query, Request
-from fastapi.responses import JSONResponse, Response
+from pydantic import BaseModel
+from starlette.responses import Response
 
 from server.codec.framing import check_not_encoded
 from server.errors import InvalidRequestError
 from server.protocol.errors import KNOWN, public, status_of
 from server.protocol.event_stream import MEDIA_TYPE, EventStream, event
-from server.protocol.repository import ADMINISTRATION
-from server.protocol.serving import ContextDependency, exchange_of, until_left
+from server.protocol.routing import Asked
+from server.protocol.serving import until_left
 from server.repository.uploads.uploads import Placed, Upload
 from server.requests.exchange import Exchange
 from server.settings.sizes import parse_shapes
 
-router = APIRouter(prefix="/v2/repository", tags=["repository"])
-
 _PART_BYTES = 1 << 16
 
 
-@router.post("/models/{name}/upload", dependencies=ADMINISTRATION)
-async def upload(
-    context: ContextDependency,
-    request: Request,
-    name: str,
-    shape: Annotated[list[str], Query()] = [],  # noqa: B006
-) -> Response:
+class UploadQuery(BaseModel):
+    """``shape``: NAME=1,3,224,224, of an input whose file leaves it open."""
+
+    shape: list[str] = []
+
+
+async def upload(asked: Asked, name: str, query: UploadQuery) -> Response | dict[str, Any]:
     """Take the ONNX file that the body is, compile it, and serve it as the next version of the model.
 
     ``shape``: NAME=1,3,224,224, of an input whose file leaves it open; for several inputs repeated.
     Who accepts ``text/event-stream`` is told of each step; others are answered at the end.
     """
-    if request.headers.get("content-type", "").startswith("multipart/"):
+    context, exchange, headers = asked.context, asked.exchange, asked.headers
+    if headers.get("content-type", "").startswith("multipart/"):
         raise InvalidRequestError("upload: the body is the ONNX file itself, not a form")
-    check_not_encoded(request.headers.raw)
-    shapes = _shapes(shape)
-    exchange = exchange_of(request)
+    check_not_encoded(headers.raw)
+    shapes = _shapes(query.shape)
     async with AsyncExitStack() as stack:
         taken = await stack.enter_async_context(context.uploads.upload(name, shapes))
         async with exchange.within(context.settings.upload_timeout, "the file was not read"):
             await taken.receive(_parts(exchange))
-        if MEDIA_TYPE in request.headers.get("accept", ""):
+        if MEDIA_TYPE in headers.get("accept", ""):
             return EventStream(_told(taken, context.settings.repository), stack.pop_all())
         placed = await until_left(exchange, _placed(taken))
-        return JSONResponse(_public(placed, context.settings.repository))
+        return _public(placed, context.settings.repository)
 
 
 def _shapes(texts: Iterable[str]) -> dict[str, tuple[int, ...]]:

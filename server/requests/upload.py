@@ -10,10 +10,9 @@ from typing import Any
 
 import aiofiles
 import aiofiles.tempfile
-from fastapi import Request
 from starlette.datastructures import UploadFile
-from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect
+from starlette.formparsers import MultiPartException
+from starlette.requests import ClientDisconnect, Request
 
 from server.errors import DisconnectedError, InvalidRequestError, SpoolError
 from server.requests.uninterrupted import held
@@ -88,5 +87,5 @@ async def _chunks(request: Request) -> AsyncIterator[bytes]:
             await form.close()
     except ClientDisconnect as exc:
         raise DisconnectedError("the client went away while sending") from exc
-    except HTTPException as exc:  # what Starlette makes of a form that it cannot read
-        raise InvalidRequestError(f"the form is not multipart/form-data: {exc.detail}") from exc
+    except MultiPartException as exc:
+        raise InvalidRequestError(f"the form is not multipart/form-data: {exc.message}") from exc

@@ -3,20 +3,22 @@
 from importlib.resources import files
 from pathlib import Path
 
-from fastapi import APIRouter
 from fastapi.openapi.docs import get_swagger_ui_html
-from fastapi.responses import FileResponse, HTMLResponse
+from starlette.responses import FileResponse, HTMLResponse
 
 from server.errors import NotFoundError
 from server.protocol.browsers import FILE_HEADERS, page_headers
-
-router = APIRouter(include_in_schema=False)
+from server.protocol.routing import Asked, Document
 
 _FILES = ("swagger-ui-bundle.js", "swagger-ui.css", "favicon.png")
 
 
-@router.get("/docs")
-async def docs() -> HTMLResponse:
+async def openapi(asked: Asked) -> Document:
+    """All endpoints, as OpenAPI has it."""
+    return asked.app.openapi()
+
+
+async def docs(asked: Asked) -> HTMLResponse:
     """The endpoints, to read and to try. Addresses are relative: a proxy may put it elsewhere."""
     page = get_swagger_ui_html(
         openapi_url="openapi.json",
@@ -30,8 +32,7 @@ async def docs() -> HTMLResponse:
     return page
 
 
-@router.get("/docs/{name}")
-async def file(name: str) -> FileResponse:
+async def file(asked: Asked, name: str) -> FileResponse:
     """A file of Swagger UI."""
     if name not in _FILES:
         raise NotFoundError(f"{name!r}: not a file of /docs")

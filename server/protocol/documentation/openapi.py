@@ -1,64 +1,91 @@
-"""/openapi.json: FastAPI's document of paths and parameters, completed by the table of operations.py."""
+"""What the table of routes tells: /openapi.json, in FastAPI's frame, and the table in docs/http.md."""
 
-from collections.abc import Callable
+import re
+from collections.abc import Iterator
+from inspect import cleandoc
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from server.access.guard import OPEN_PATHS
 from server.protocol.documentation import schemas
-from server.protocol.documentation.operations import (
-    ERRORS,
-    OPERATIONS,
-    REFERENCE,
-    Content,
-    Document,
-    Operation,
-)
+from server.protocol.routing import Content, Document, Route, Table
 
 # Whether it is asked for, the operator decides.
 _KEYS = {"key": {"type": "http", "scheme": "bearer"}}
 
+_ERRORS = {
+    400: "the request is not what the protocol or the model asks for; the field is named",
+    401: "a key is wanted, or this one is not valid (only where the server has keys)",
+    403: "loading and unloading is not for this caller",
+    404: "no such model, version or output; or the model was unloaded by request",
+    408: "the body did not come on",
+    409: "the model does not fit into the budget: what it needs and what is free; or it is being uploaded",
+    413: "the body is over the limit",
+    415: "the body is compressed in a way that is not read (Content-Encoding)",
+    500: "the model's scores are NaN or infinite, or a fault of the server; its log says more",
+    503: "not ready, out of service, a queue that is full (with Retry-After), a read that failed, no disk",
+    504: "no answer in time",
+}
+_PART = re.compile(r"\{(\w+)\}")
+_PLACES = {"{name}": "NAME", "{version}": "V", "{region}": "REGION"}
+_WHO = {"open": "everybody", "metrics": "key, or everybody", "infer": "key", "admin": "admin"}
 
-def describe(app: FastAPI) -> Callable[[], Document]:
-    """Return what ``app`` calls for its document, which is made when it is first asked for."""
-    made: list[Document] = []
 
-    def document() -> Document:
-        if not made:
-            made.append(_document(app))
-        return made[0]
-
-    return document
-
-
-def _document(app: FastAPI) -> Document:
-    document = get_openapi(
-        title=app.title, version=app.version, description=app.description, routes=app.routes
+def document(app: FastAPI, table: Table) -> Document:
+    """Return what /openapi.json says of ``app``, which answers by ``table``."""
+    found = get_openapi(
+        title=app.title, version=app.version, description=app.description, routes=()
     )
-    for path, operations in document["paths"].items():
-        for method, described in operations.items():
-            operation = OPERATIONS[method, path.replace("/versions/{version}", "")]
-            described.update(_described(operation, described))
-            if path not in OPEN_PATHS:
-                described["responses"]["401"] = _error(401)
-    document["components"] = {"schemas": _components(), "securitySchemes": _KEYS}
-    document["security"] = [{}, {"key": []}]
-    return document
-
-
-def _described(operation: Operation, described: Document) -> Document:
-    answers = {str(status): _answer(*contents) for status, contents in operation.answers.items()}
-    errors = {str(status): _error(status) for status in operation.errors}
-    found: Document = {"responses": {**answers, **errors}}
-    if operation.takes:
-        body = {"required": not operation.may_be_empty, "content": _contents(*operation.takes)}
-        found["requestBody"] = body
-    if operation.headers:
-        found["parameters"] = [*described.get("parameters", ()), *operation.headers]
+    for route in table.routes:
+        for path in route.paths if route.group else ():
+            operations = found["paths"].setdefault(path, {})
+            operations[route.method.lower()] = _operation(route, path)
+    found["components"] = {"schemas": _components(table), "securitySchemes": _KEYS}
+    found["security"] = [{}, {"key": []}]
     return found
+
+
+def requests_table(table: Table) -> str:
+    """Return the table of requests of docs/http.md."""
+    lines = ["| request | who | |", "|---|---|---|"]
+    for route in table.routes:
+        if route.group:
+            path = _PART.sub(lambda part: _PLACES[part[0]], route.path)
+            query = "&".join(route.query.model_fields) if route.query else ""
+            asked = f"{route.method} {path}{'?' if query else ''}{query}"
+            said = cleandoc(route.answer.__doc__ or "").partition("\n")[0].replace("``", "`")
+            lines.append(f"| `{asked}` | {_WHO[route.who]} | {said} |")
+    return "\n".join(lines) + "\n"
+
+
+def _operation(route: Route, path: str) -> Document:
+    name, method = route.answer.__name__, route.method.lower()
+    found: Document = {
+        "tags": [route.group],
+        "summary": name.replace("_", " ").title(),
+        "description": cleandoc(route.answer.__doc__ or ""),
+        "operationId": re.sub(r"\W", "_", name + path) + "_" + method,
+    }
+    if parameters := [*_parameters(route, path), *route.headers]:
+        found["parameters"] = parameters
+    gives = {str(status): _answer(*contents) for status, contents in (route.gives or {}).items()}
+    errors = route.errors if route.who == "open" else (*route.errors, 401)
+    found["responses"] = {**gives, **{str(status): _error(status) for status in errors}}
+    if route.takes:
+        body = {"required": not route.may_be_empty, "content": _contents(*route.takes)}
+        found["requestBody"] = body
+    return found
+
+
+def _parameters(route: Route, path: str) -> Iterator[Document]:
+    for name in _PART.findall(path):
+        schema = {"type": "string", "title": name.title()}
+        yield {"name": name, "in": "path", "required": True, "schema": schema}
+    query = route.query.model_json_schema()["properties"] if route.query else {}
+    for name, schema in query.items():
+        yield {"name": name, "in": "query", "required": False, "schema": schema}
 
 
 def _answer(*contents: Content) -> Document:
@@ -68,7 +95,7 @@ def _answer(*contents: Content) -> Document:
 
 
 def _error(status: int) -> Document:
-    found = {"description": ERRORS[status], "content": _contents(Content(schemas.Error))}
+    found = {"description": _ERRORS[status], "content": _contents(Content(schemas.Error))}
     if status == 503:
         retry = {"description": "seconds, where waiting helps", "schema": {"type": "integer"}}
         found["headers"] = {"Retry-After": retry}
@@ -80,23 +107,22 @@ def _contents(*contents: Content) -> Document:
 
 
 def _content(content: Content) -> Document:
+    schema = content.schema
     example = {} if content.example is None else {"example": content.example}
-    return {"schema": _schema(content.schema), **example}
+    return {
+        "schema": schema if isinstance(schema, dict) else schemas.reference(schema),
+        **example,
+    }
 
 
-def _schema(schema: type[BaseModel] | Document) -> Document:
-    if isinstance(schema, dict):
-        return schema
-    return {"$ref": REFERENCE.format(model=schema.__name__)}
-
-
-def _components() -> Document:
+def _components(table: Table) -> Document:
     used: set[type[BaseModel]] = {schemas.Error, schemas.IndexEntry}
-    for operation in OPERATIONS.values():
-        used.update(body.schema for body in operation.bodies() if not isinstance(body.schema, dict))
+    for route in table.routes:
+        bodies = [*route.takes, *(each for found in (route.gives or {}).values() for each in found)]
+        used.update(body.schema for body in bodies if not isinstance(body.schema, dict))
     models = sorted(used, key=lambda model: model.__name__)
     _, definitions = models_json_schema(
-        [(model, "validation") for model in models], ref_template=REFERENCE
+        [(model, "validation") for model in models], ref_template=schemas.REFERENCE
     )
     found: Document = definitions["$defs"]
     return found

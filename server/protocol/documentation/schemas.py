@@ -12,6 +12,12 @@ from server.codec.datatypes import DATATYPES
 
 Datatype = Annotated[str, Field(json_schema_extra={"enum": list(DATATYPES)})]
 Parameters = dict[str, bool | int | float | str]
+REFERENCE = "#/components/schemas/{model}"
+
+
+def reference(schema: type[BaseModel]) -> dict[str, str]:
+    """Return what stands for ``schema`` where it is used."""
+    return {"$ref": REFERENCE.format(model=schema.__name__)}
 
 
 class Schema(BaseModel):

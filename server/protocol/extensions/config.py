@@ -3,15 +3,11 @@
 import json
 from typing import Any
 
-from fastapi import APIRouter
-
 from models.packs.manifest import Manifest
 from models.packs.records.ports import Port
 from server.codec.datatypes import datatype
 from server.errors import InvalidRequestError, shown
-from server.protocol.serving import ContextDependency
-
-router = APIRouter(tags=["models"])
+from server.protocol.asking import Asking
 
 PLATFORM = "onnx_layerstream"
 BACKEND = "layerstream"
@@ -19,15 +15,11 @@ _FILE = "model.onnx"
 _LATEST = {"latest": {"num_versions": 1}}
 
 
-@router.get("/v2/models/{name}/config")
-@router.get("/v2/models/{name}/versions/{version}/config")
-async def model_config(
-    context: ContextDependency, name: str, version: str | None = None
-) -> dict[str, Any]:
+async def model_config(asked: Asking, name: str, version: str | None = None) -> dict[str, Any]:
     """The configuration of a model; dims are without the batch, where ``max_batch_size`` is one."""
-    entry, pack = context.repository.get(name, version)
+    entry, pack = asked.context.repository.get(name, version)
     assert entry.worker is not None
-    is_gpu = context.settings.device == "cuda"
+    is_gpu = asked.context.settings.device == "cuda"
     return {
         **_fixed(name),
         **_shapes(pack.manifest),

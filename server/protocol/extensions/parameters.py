@@ -4,25 +4,23 @@ from collections.abc import Mapping
 from typing import Any
 
 import orjson
-from fastapi import Request
 
-from server.context import Context
 from server.errors import DisconnectedError, InvalidRequestError, TooLargeError
-from server.protocol.serving import exchange_of
+from server.protocol.routing import Asked
 
 _MOST_BYTES = 64 << 10
 
 
-async def read_object(context: Context, request: Request) -> dict[str, Any]:
-    """Return the body of ``request`` as a JSON object; an empty body is an empty one.
+async def read_object(asked: Asked) -> dict[str, Any]:
+    """Return the body of what is ``asked`` as a JSON object; an empty body is an empty one.
 
     Raises:
         InvalidRequestError: it is none. TooLargeError: it is over 64 KiB. DisconnectedError: the client
             went away. DeadlineError: it took too long.
     """
     body = bytearray()
-    exchange = exchange_of(request)
-    async with exchange.within(context.settings.request_timeout):
+    exchange = asked.exchange
+    async with exchange.within(asked.context.settings.request_timeout):
         while not exchange.is_read:
             message = await exchange.receive()
             if message["type"] == "http.disconnect":
@@ -41,9 +39,9 @@ async def read_object(context: Context, request: Request) -> dict[str, Any]:
     return document
 
 
-async def read_parameters(context: Context, request: Request) -> dict[str, Any]:
-    """Return the ``parameters`` of the body of ``request``; raises as ``read_object``."""
-    found = (await read_object(context, request)).get("parameters", {})
+async def read_parameters(asked: Asked) -> dict[str, Any]:
+    """Return the ``parameters`` of the body of what is ``asked``; raises as ``read_object``."""
+    found = (await read_object(asked)).get("parameters", {})
     if not isinstance(found, dict):
         raise InvalidRequestError("parameters: not a JSON object")
     return found

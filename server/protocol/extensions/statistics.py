@@ -2,32 +2,27 @@
 
 from typing import Any
 
-from fastapi import APIRouter
-
 from models.packs.pack import Pack
 from server.context import Context
-from server.protocol.serving import ContextDependency
+from server.protocol.asking import Asking
 from server.repository.entry import Entry
 
-router = APIRouter(tags=["models"])
 
-
-@router.get("/v2/models/stats")
-async def all_statistics(context: ContextDependency) -> dict[str, Any]:
-    """Of all models that serve."""
-    serving = [entry for entry in context.repository.entries() if entry.serves]
+async def all_statistics(asked: Asking) -> dict[str, Any]:
+    """Statistics of all models that serve."""
+    serving = [entry for entry in asked.context.repository.entries() if entry.serves]
     named = sorted(serving, key=lambda entry: entry.name)
     packs = [(entry, entry.pack) for entry in named]
-    return {"model_stats": [_of(context, entry, pack) for entry, pack in packs if pack is not None]}
+    return {
+        "model_stats": [
+            _of(asked.context, entry, pack) for entry, pack in packs if pack is not None
+        ]
+    }
 
 
-@router.get("/v2/models/{name}/stats")
-@router.get("/v2/models/{name}/versions/{version}/stats")
-async def model_statistics(
-    context: ContextDependency, name: str, version: str | None = None
-) -> dict[str, Any]:
-    """Of one model, since the server started, also while it was unloaded."""
-    return {"model_stats": [_of(context, *context.repository.get(name, version))]}
+async def model_statistics(asked: Asking, name: str, version: str | None = None) -> dict[str, Any]:
+    """Statistics of one model, since the server started, also while it was unloaded."""
+    return {"model_stats": [_of(asked.context, *asked.context.repository.get(name, version))]}
 
 
 def _of(context: Context, entry: Entry, pack: Pack) -> dict[str, Any]:

@@ -6,31 +6,22 @@ registering a region, which is always refused, is in no documentation.
 
 from typing import Any
 
-from fastapi import APIRouter
-
 from server.errors import UnsupportedError
-from server.protocol.serving import ContextDependency
-
-router = APIRouter(tags=["not served"])
-
-_KINDS = ("system", "cuda")
+from server.protocol.asking import Asking
 
 
-@router.get("/v2/trace/setting")
-async def trace_settings() -> dict[str, list[str]]:
+async def trace_settings(asked: Asking) -> dict[str, list[str]]:
     """Nothing is traced."""
     return {"trace_level": ["OFF"]}
 
 
-@router.get("/v2/models/{name}/trace/setting")
-async def model_trace_settings(context: ContextDependency, name: str) -> dict[str, list[str]]:
+async def model_trace_settings(asked: Asking, name: str) -> dict[str, list[str]]:
     """Nothing is traced of this model either."""
-    context.repository.get(name)
-    return await trace_settings()
+    asked.context.repository.get(name)
+    return await trace_settings(asked)
 
 
-@router.get("/v2/logging")
-async def log_settings() -> dict[str, bool | int | str]:
+async def log_settings(asked: Asking) -> dict[str, bool | int | str]:
     """What is logged: everything but details of requests."""
     return {
         "log_file": "",
@@ -42,25 +33,16 @@ async def log_settings() -> dict[str, bool | int | str]:
     }
 
 
-async def regions(region: str = "") -> list[Any]:
+async def regions(asked: Asking, region: str = "") -> list[Any]:
     """None: no shared memory is registered."""
     return []
 
 
-async def register(region: str) -> None:
+async def register(asked: Asking, region: str) -> None:
     """501: shared memory is not served."""
     raise UnsupportedError("shared memory is not served; send tensors as binary data")
 
 
-async def unregister(region: str = "") -> dict[str, Any]:
+async def unregister(asked: Asking, region: str = "") -> dict[str, Any]:
     """Nothing happens: no shared memory is registered."""
     return {}
-
-
-for _kind in _KINDS:
-    _root = f"/v2/{_kind}sharedmemory"
-    for _place in ("", "/region/{region}"):
-        router.add_api_route(f"{_root}{_place}/status", regions, methods=["GET"])
-        router.add_api_route(f"{_root}{_place}/unregister", unregister, methods=["POST"])
-    _place = f"{_root}/region/{{region}}/register"
-    router.add_api_route(_place, register, methods=["POST"], include_in_schema=False)

@@ -8,6 +8,7 @@ from server.access import keys
 from server.access.guard import Access
 from server.access.key_file import KeyFileError, add_key, remove_key
 from server.access.keys import Keys
+from server.routes import TABLE
 
 
 def test_a_file_without_keys_opens_nothing(tmp_path: Path) -> None:
@@ -20,7 +21,7 @@ def test_a_file_without_keys_opens_nothing(tmp_path: Path) -> None:
     remove_key(file, "a")
     access.reload()
     assert access.wants_keys
-    assert not access.admits("/v2")
+    assert not access.admits("infer")
     assert access.key([f"Bearer {key}"]) is None
 
 
@@ -28,10 +29,43 @@ def test_a_file_without_keys_opens_nothing(tmp_path: Path) -> None:
 def test_metrics_are_open_by_a_setting(tmp_path: Path, public: bool) -> None:
     add_key(tmp_path / "keys", "a", "infer")
     access = Access(tmp_path / "keys", public_metrics=public)
-    assert access.admits("/metrics") == public
-    for path in ("/metrics/", "//v2/health/live", "/v2/health/live/../ready", "/v2/health", ""):
-        assert not access.admits(path)
-    assert Access().admits("/anything")
+    assert access.admits("metrics") == public
+    assert access.admits("open")
+    assert not access.admits("infer")
+    assert not access.admits(None)
+    assert Access().admits(None)
+
+
+def test_what_is_open_is_told_by_the_table() -> None:
+    """And no path beside: one that looks like it is none of this server."""
+    opened = {path: found.admitted for path in PATHS if (found := TABLE.find(path))}
+    assert {path for path, to in opened.items() if to == "open"} == {
+        *("/", "/v2/health/live", "/v2/health/ready", "/page/files/main.js")
+    }
+    assert {path for path, to in opened.items() if to == "metrics"} == {"/metrics"}
+
+
+PATHS = [
+    *(
+        "/",
+        "",
+        "//",
+        "/v2",
+        "/v2/health",
+        "/v2/health/live",
+        "/v2/health/ready",
+        "//v2/health/live",
+    ),
+    *(
+        "/v2/health/live/../ready",
+        "/v2/health/live/",
+        "/metrics",
+        "/metrics/",
+        "/page/files/main.js",
+    ),
+    *("/page/files/../routes.py", "/page/files/", "/page/events", "/docs", "/v2/models/health"),
+    *("/page/models/a/frontier", "/v2/models/a/infer", "/v2/repository/models/a/load"),
+]
 
 
 def test_the_same_work_whether_a_key_fits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

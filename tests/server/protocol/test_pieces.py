@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from server.codec.framing import CODINGS, Coding
-from server.protocol.pieces import Sent, respond_in_pieces
+from server.protocol.pieces import PiecesResponse
 
 OPEN: dict[str, Callable[[bytes], bytes]] = {
     "identity": bytes,
@@ -23,7 +23,7 @@ def text(n_pieces: int) -> Iterator[bytes]:
     return (b'"%d"' % number + b" " * 40_000 for number in range(n_pieces))
 
 
-async def received(sent: Sent, version: str) -> tuple[dict[bytes, bytes], bytes]:
+async def received(sent: PiecesResponse, version: str) -> tuple[dict[bytes, bytes], bytes]:
     """Headers and body as a client gets them."""
     messages: list[Any] = []
 
@@ -35,7 +35,7 @@ async def received(sent: Sent, version: str) -> tuple[dict[bytes, bytes], bytes]
 
     exchange = SimpleNamespace(is_gone=lambda: False)
     scope = {"type": "http", "http_version": version, "exchange": exchange}
-    await respond_in_pieces(sent)(scope, receive, send)
+    await sent(scope, receive, send)
     body = b"".join(message.get("body", b"") for message in messages[1:])
     assert not messages[-1].get("more_body", False)
     return dict(messages[0]["headers"]), body
@@ -47,7 +47,7 @@ async def received(sent: Sent, version: str) -> tuple[dict[bytes, bytes], bytes]
 @pytest.mark.parametrize("n_pieces", [1, 2, 7])
 async def test_what_arrives(version: str, coding: Coding, is_mixed: bool, n_pieces: int) -> None:
     raw = RAW if is_mixed else b""
-    sent = Sent(lambda: text(n_pieces), lambda: iter((raw,)), len(raw), is_mixed, coding)
+    sent = PiecesResponse(lambda: text(n_pieces), lambda: iter((raw,)), len(raw), is_mixed, coding)
     headers, body = await received(sent, version)
     whole = b"".join(text(n_pieces))
     assert OPEN[headers.get(b"content-encoding", b"identity").decode()](body) == whole + raw
@@ -62,7 +62,7 @@ async def test_what_arrives(version: str, coding: Coding, is_mixed: bool, n_piec
 
 
 async def test_what_is_little_goes_as_it_is() -> None:
-    sent = Sent(lambda: iter((b"{}",)), coding="gzip")
+    sent = PiecesResponse(lambda: iter((b"{}",)), coding="gzip")
     headers, body = await received(sent, "1.1")
     assert body == b"{}"
     assert b"content-encoding" not in headers

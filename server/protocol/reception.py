@@ -1,34 +1,26 @@
-"""The way of infer requests: whether there is time for them, and past FastAPI's router to their function.
-
-The router takes as long as a small network. The same function answers as behind it; there it stays for the
-documentation and for other methods. What has a body waits for the server to have begun.
-"""
+"""Infer requests before they begin: by when they have to be answered, and what is refused unread."""
 
 import math
 import re
 import time
-from functools import lru_cache
 
 import orjson
-from fastapi import FastAPI, Request
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Scope
 
 from server.context import Context
 from server.errors import BusyError, NotFoundError, NotServingError
 from server.operation.logs import identity
-from server.protocol.errors import KNOWN, answer_error, outcome_of, retry_after
-from server.protocol.infer import infer_tensors
+from server.protocol.errors import outcome_of, retry_after
+from server.protocol.infer import infer
+from server.protocol.routing import Table
 from server.protocol.serving import usual_timeout
 from server.repository.entry import Entry
 from server.requests.exchange import FREE_BYTES
 from server.transport.intake import Arrived
 
-_INFER = re.compile(r"/v2/models/([^/]+)(?:/versions/([^/]+))?/infer")
 # Only where there is not time enough for all does it matter whose parameter this is.
 _TIMEOUT = re.compile(rb'"timeout"\s*:\s*(\d{1,15})')
 _MICROSECONDS = 1_000_000
-# Of the paths of requests that came last it is known what they ask; clients may send any.
-_KNOWN_PATHS = 64
 _REFUSAL = (
     b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nretry-after: %d\r\n"
     b"x-request-id: %b\r\ncontent-length: %d\r\n\r\n%b"
@@ -38,8 +30,9 @@ _REFUSAL = (
 class InferReception:
     """Tells by when infer requests have to be answered, and refuses them, without parsing their bodies."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, table: Table) -> None:
         self._context = context
+        self._table = table
 
     def deadline(self, request: Arrived, is_free: bool) -> float | None:
         """Return by when an infer request has to be answered, as far as is known; None for all others.
@@ -80,20 +73,14 @@ class InferReception:
 
     def _asked(self, scope: Scope) -> Entry | None:
         """Return the entry of the model that an infer request asks; None: it is none, or none answers."""
-        asked = _infer_path(scope["path"]) if scope["method"] == "POST" else None
-        if asked is None:
+        found = self._table.find(scope["path"])
+        route = found and found.route(scope["method"])
+        if found is None or route is None or route.answer is not infer:
             return None
         try:
-            return self._context.repository.find(*asked)
+            return self._context.repository.find(**found.parts)
         except NotFoundError:
             return None  # whoever reads it says why
-
-
-@lru_cache(maxsize=_KNOWN_PATHS)
-def _infer_path(path: str) -> tuple[str, str | None] | None:
-    """Return the model and the version that an infer request to ``path`` asks; None: it is none."""
-    found = _INFER.fullmatch(path)
-    return None if found is None else (found[1], found[2])
 
 
 def _named(request: Arrived) -> float | None:
@@ -102,31 +89,3 @@ def _named(request: Arrived) -> float | None:
         return None
     found = _TIMEOUT.search(request.body)
     return None if found is None else int(found[1]) / _MICROSECONDS or None
-
-
-class Front:
-    """Answers infer requests; hands all others to ``others``, the whole of ``app``."""
-
-    def __init__(self, app: FastAPI, context: Context, others: ASGIApp) -> None:
-        self._app = app
-        self._context = context
-        self._others = others
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request."""
-        if scope["method"] != "POST":
-            await self._others(scope, receive, send)
-            return
-        asked = _infer_path(scope["path"])
-        exchange, headers = scope["exchange"], scope["headers"]
-        try:
-            self._context.check_begun()
-            if asked is None:
-                await self._others(scope, receive, send)
-                return
-            name, version = asked
-            response = await infer_tensors(self._context, exchange, headers, name, version)
-        except KNOWN as exc:
-            scope["app"] = self._app
-            response = answer_error(Request(scope, receive, send), exc)
-        await response(scope, receive, send)

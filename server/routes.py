@@ -1,0 +1,175 @@
+"""The table of routes: all that the server answers over HTTP.
+
+It routes, it is /openapi.json, and the table in docs/http.md.
+"""
+
+from typing import Any
+
+from pydantic import BaseModel
+
+from server.page import routes as page
+from server.protocol import classify, detect, health, infer, metadata, repository, uploading
+from server.protocol.documentation import docs, schemas
+from server.protocol.documentation import extension_schemas as extensions
+from server.protocol.extensions import config, statistics, unserved
+from server.protocol.routing import Content, Document, Route, Table
+
+_MODEL = "/v2/models/{name}[/versions/{version}]"
+_REPOSITORY = "/v2/repository/models/{name}"
+
+_KNOWN = (404, 409, 503)
+_INFERENCE = (400, 404, 408, 409, 413, 415, 500, 503, 504)
+_OBJECT = (400, 408, 413)
+_LOADING = (403, 404, 409, 500, 503)
+_FILE: Document = {"type": "string", "format": "binary"}
+_BINARY = Content(_FILE, "application/octet-stream")
+_IMAGE = (Content(_FILE, "image/*"), Content(schemas.ImageForm, "multipart/form-data"))
+_INDEX: Document = {"type": "array", "items": schemas.reference(schemas.IndexEntry)}
+_FRAMING: tuple[Document, ...] = (
+    {
+        "name": "Inference-Header-Content-Length",
+        "in": "header",
+        "description": "bytes of JSON before raw tensors; without it all of the body is JSON",
+        "schema": {"type": "integer", "minimum": 0},
+    },
+    {
+        "name": "Content-Encoding",
+        "in": "header",
+        "description": "how the body is compressed",
+        "schema": {"type": "string", "enum": ["identity", "gzip", "deflate"]},
+    },
+)
+
+
+def _gives(*schemas: type[BaseModel] | Document) -> dict[int, tuple[Content, ...]]:
+    return {200: tuple(Content(schema) for schema in schemas)}
+
+
+def _json(schema: type[BaseModel], example: Document) -> tuple[Content, ...]:
+    return (Content(schema, example=example),)
+
+
+def _inference() -> list[Route]:
+    group: dict[str, Any] = {"group": "inference", "errors": _INFERENCE}
+    tensors = {200: (Content(schemas.InferResponse), _BINARY)}
+    takes = (Content(schemas.InferRequest), _BINARY)
+    return [
+        Route(
+            *("POST", f"{_MODEL}/infer", infer.infer),
+            **{**group, "gives": tensors, "takes": takes, "headers": _FRAMING},
+        ),
+        Route(
+            *("POST", f"{_MODEL}:classify", classify.classify),
+            **{**group, "gives": _gives(schemas.Classification), "takes": _IMAGE},
+            query=classify.ClassifyQuery,
+        ),
+        Route(
+            *("POST", f"{_MODEL}:detect", detect.detect),
+            **{**group, "gives": _gives(schemas.Detections), "takes": _IMAGE},
+            query=detect.DetectQuery,
+        ),
+    ]
+
+
+def _server() -> list[Route]:
+    is_ready = {status: (Content(schemas.ServerReady),) for status in (200, 503)}
+    figures = {200: (Content({"type": "string"}, "text/plain"),)}
+    live = _gives(schemas.ServerLive)
+    return [
+        Route("GET", "/v2", health.server_metadata, "server", _gives(schemas.ServerMetadata)),
+        Route("GET", "/v2/health/live", health.live, "server", live, who="open"),
+        Route("GET", "/v2/health/ready", health.ready, "server", is_ready, who="open"),
+        Route("GET", "/metrics", health.metrics, "server", figures, who="metrics"),
+    ]
+
+
+def _models() -> list[Route]:
+    # The statistics of all models, not a model that is called stats.
+    return [
+        Route("GET", path, answer, "models", _gives(schema), errors)
+        for path, answer, schema, errors in (
+            ("/v2/models/stats", statistics.all_statistics, extensions.Statistics, ()),
+            (f"{_MODEL}/stats", statistics.model_statistics, extensions.Statistics, _KNOWN),
+            (f"{_MODEL}/config", config.model_config, extensions.ModelConfig, _KNOWN),
+            (_MODEL, metadata.model_metadata, schemas.ModelMetadata, _KNOWN),
+            (f"{_MODEL}/ready", metadata.model_ready, schemas.ModelReady, _KNOWN),
+        )
+    ]
+
+
+def _repository() -> list[Route]:
+    group: dict[str, Any] = {"group": "repository"}
+    admin: dict[str, Any] = {**group, "who": "admin"}
+    state = _gives(schemas.ModelState)
+    return [
+        Route(
+            *("POST", "/v2/repository/index", repository.index),
+            **{**group, "gives": _gives(_INDEX), "errors": (*_OBJECT, 404)},
+            takes=_json(extensions.IndexRequest, {"ready": True}),
+            may_be_empty=True,
+        ),
+        Route(
+            *("POST", f"{_REPOSITORY}/load", repository.load),
+            **{**admin, "gives": state, "errors": (*_OBJECT, *_LOADING)},
+            takes=_json(extensions.LoadRequest, {"parameters": {}}),
+            may_be_empty=True,
+        ),
+        Route(
+            *("POST", f"{_REPOSITORY}/replan", repository.replan),
+            **{**admin, "gives": _gives(schemas.Replanned)},
+            errors=(400, 403, 404, 408, 409, 413, 500, 503),
+            takes=_json(repository.Replan, {"memory_bytes": None}),
+        ),
+        Route(
+            *("POST", f"{_REPOSITORY}/unload", repository.unload),
+            **{**admin, "gives": state, "errors": (*_OBJECT, 403, 404)},
+            takes=_json(extensions.UnloadRequest, {"parameters": {}}),
+            may_be_empty=True,
+        ),
+        Route(
+            *("POST", f"{_REPOSITORY}/upload", uploading.upload),
+            **{**admin, "gives": _gives(schemas.Placed)},
+            errors=(400, 403, 408, 409, 413, 415, 500, 503, 504),
+            takes=(_BINARY,),
+            query=uploading.UploadQuery,
+        ),
+    ]
+
+
+def _unserved() -> list[Route]:
+    traces, group = _gives(extensions.TraceSettings), "not served"
+    found = [
+        Route("GET", "/v2/trace/setting", unserved.trace_settings, group, traces),
+        Route(
+            *("GET", "/v2/models/{name}/trace/setting", unserved.model_trace_settings),
+            *(group, traces, _KNOWN),
+        ),
+        Route("GET", "/v2/logging", unserved.log_settings, group, _gives(extensions.LogSettings)),
+    ]
+    nothing = _gives({"type": "array", "maxItems": 0}), _gives({"type": "object"})
+    for kind in ("system", "cuda"):
+        memory = f"/v2/{kind}sharedmemory"
+        region = f"{memory}[/region/{{region}}]"
+        found += [
+            Route("GET", f"{region}/status", unserved.regions, group, nothing[0]),
+            Route("POST", f"{region}/unregister", unserved.unregister, group, nothing[1]),
+            # Always refused, and in no documentation.
+            Route("POST", f"{memory}/region/{{region}}/register", unserved.register),
+        ]
+    return found
+
+
+def _pages() -> list[Route]:
+    return [
+        Route("GET", "/docs", docs.docs),
+        Route("GET", "/docs/{name}", docs.file),
+        Route("GET", "/openapi.json", docs.openapi),
+        Route("GET", "/", page.page, who="open"),
+        Route("GET", "/page/files/{name}", page.file, who="open"),
+        Route("GET", "/page/events", page.events),
+        Route("GET", "/page/models/{name}/arena", page.arena, query=page.ArenaQuery),
+        Route("GET", "/page/models/{name}/frontier", page.frontier, who="admin"),
+    ]
+
+
+TABLE = Table([*_inference(), *_server(), *_models(), *_repository(), *_unserved(), *_pages()])

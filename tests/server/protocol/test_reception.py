@@ -1,0 +1,121 @@
+"""Infer requests before they begin: by when they have to be answered, and what is refused unread."""
+
+import json
+import math
+import time
+from dataclasses import dataclass
+
+import pytest
+
+from benchmarks.load.messages import ResponseReader
+from server.errors import BusyError, LateError, NotServingError
+from server.protocol.reception import InferReception
+from server.routes import TABLE
+from tests.server.support import Connection, Service, inputs_for, request
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+TINY = json.dumps(request(inputs_for("tiny"))).encode()
+
+# By when a request has to be answered
+
+
+@dataclass
+class Came:
+    """A request as an intake has it; ``age``: seconds since its first byte came."""
+
+    body: bytes = TINY
+    path: str = "/v2/models/tiny/infer"
+    method: str = "POST"
+    is_whole: bool = True
+    age: float = 0.0
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+
+    def __post_init__(self) -> None:
+        self.at = time.monotonic() - self.age
+        self.scope = {"method": self.method, "path": self.path, "headers": self.headers}
+
+    def begin(self) -> None: ...
+
+    def refuse(self, answer: bytes) -> None: ...
+
+
+def hurried(microseconds: int) -> bytes:
+    return json.dumps(request(inputs_for("tiny"), parameters={"timeout": microseconds})).encode()
+
+
+async def test_a_deadline_counts_from_the_first_byte(shared: Service) -> None:
+    reception, limit = (
+        InferReception(shared.context, TABLE),
+        shared.context.settings.request_timeout,
+    )
+    for came, seconds in (
+        (Came(hurried(150_000)), 0.15),
+        (Came(hurried(150_000), age=9.0), 0.15),
+        (Came(hurried(0)), limit),
+        (Came(TINY), limit),
+        (Came(hurried(10**15 - 1)), limit),
+        (Came(hurried(150_000)[:-9], is_whole=False), limit),  # it may say otherwise yet
+        (Came(b'"timeout": 5'), 5e-6),
+    ):
+        deadline = reception.deadline(came, is_free=False)
+        assert deadline == pytest.approx(came.at + seconds)
+        assert reception.deadline(came, is_free=True) == math.inf
+
+
+@pytest.mark.parametrize(
+    "came",
+    [
+        Came(path="/v2/health/live", method="GET"),
+        Came(path="/v2/models/tiny/infer", method="GET"),
+        Came(path="/v2/models/nobody/infer"),
+        Came(path="/v2/models/tiny/versions/9/infer"),
+        Came(path="/v2/models/tiny:classify"),
+    ],
+)
+async def test_other_requests_wait_for_nobody(shared: Service, came: Came) -> None:
+    assert InferReception(shared.context, TABLE).deadline(came, is_free=False) is None
+
+
+async def test_a_refusal_says_when_to_come_again_and_is_counted(shared: Service) -> None:
+    metric = "layerstream_requests_total"
+    before = await shared.metric(metric, model="tiny", outcome="late") or 0
+    came = Came(headers=((b"x-request-id", b"mine"),))
+    answer = InferReception(shared.context, TABLE).refusal(came, LateError('no "time"', 2.5))
+    response = ResponseReader().feed(answer)
+    assert response is not None
+    assert response.status == 503
+    assert response.header("retry-after") == "3"
+    assert response.header("x-request-id") == "mine"
+    assert response.json() == {"error": 'no "time"'}
+    assert await shared.metric(metric, model="tiny", outcome="late") == before + 1
+
+
+async def test_what_the_line_would_refuse_is_refused_unread(
+    shared: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = shared.worker("tiny")
+    line = worker._line
+
+    def full(deadline: float | None = None) -> None:
+        raise BusyError("full")
+
+    monkeypatch.setattr(line, "check_room", full)
+    monkeypatch.setattr(type(line), "idle", False)
+    with pytest.raises(BusyError):
+        InferReception(shared.context, TABLE).deadline(Came(), is_free=True)
+
+    def closed(deadline: float | None = None) -> None:
+        raise NotServingError("closed")
+
+    monkeypatch.setattr(line, "check_room", closed)
+    assert InferReception(shared.context, TABLE).deadline(Came(), is_free=True) is None
+
+
+@pytest.mark.parametrize(("waited", "status"), [(4.0, 200), (21.0, 503)])
+async def test_what_waited_in_a_socket_counts(shared: Service, waited: float, status: int) -> None:
+    """It is refused before anything is computed, and not with 504 when its client is gone."""
+    arrived_at = time.monotonic() - waited
+    client = Connection("/v2/models/tiny/infer", hurried(20_000_000), arrived_at=arrived_at)
+    await client.call(shared.app)
+    assert client.status == status, client.answer
