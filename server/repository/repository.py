@@ -137,7 +137,7 @@ class Repository:
                 pass
             for entry in self._entries.of(name):
                 slot = entry.slot if self._evicts and entry.absence == "refused" else None
-                if slot and await asyncio.to_thread(self._expected.fits_alone, slot):
+                if slot is not None and await asyncio.to_thread(self._expected.fits_alone, slot):
                     entry.become(Unloaded(entry.reason, "evicted"))
                     _log.info("model %s: no room now, a request to it makes some", entry.name)
                 elif not entry.serves:

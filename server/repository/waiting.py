@@ -42,7 +42,8 @@ class Arrivals:
                 if entry.worker is None:
                     await self._wait(entry, until)
                 # Or it came, and went again for another; or another version answers by now.
-                if uses is entry.uses and entry is self._entries.find(model, version):
+                has_come = uses is entry.uses and not entry.evicted
+                if has_come and entry is self._entries.find(model, version):
                     return entry.use()
             except BaseException:
                 uses.end()
