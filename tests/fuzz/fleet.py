@@ -402,7 +402,7 @@ class Before(NamedTuple):
         match step.wish:
             case "load" | "upload" if exc is None:
                 for slot in slots(fleet.world.root, step.name):
-                    is_there = fleet.repository.has(slot)
+                    is_there = any(entry.has(slot) for entry in mine)
                     others = [entry for entry in mine if entry.name == slot.name and entry.evicted]
                     assert is_there or (fleet.plot.several and others), (
                         f"{slot.name} is not as on disk"
