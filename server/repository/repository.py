@@ -169,7 +169,7 @@ class Repository:
         try:
             found = await asyncio.to_thread(self._expected.slots_of, name)
         except FAILURES as exc:
-            self.note(name, exc)
+            self._entries.note(name, exc)
             raise
         self._ignored.say(name, found[0].config)
         missing = missing_versions(found)
@@ -186,9 +186,27 @@ class Repository:
             raise failures[0]
         return self._entries.find(name)
 
-    def note(self, name: str, exc: Exception) -> None:
-        """Note why nothing of ``name`` can be loaded as it is on disk now; what is loaded serves on."""
-        self._entries.note(name, exc)
+    async def take(self, name: str) -> None:
+        """Load what the repository has of ``name``, which nobody says is whole; else its state says that.
+
+        Raises:
+            PackError: it is not. Otherwise as ``load``.
+        """
+        try:
+            await self._whole(name)
+        except FAILURES as exc:
+            self._entries.note(name, exc)
+            raise
+        await self.load(name)
+
+    async def _whole(self, name: str) -> list[Slot]:
+        """Return the slots of ``name``; what is not as it was tried last has been read as a whole then."""
+        found = await asyncio.to_thread(self._expected.slots_of, name)
+        for slot in found:
+            known = self._entries.get(slot.name)
+            if known is None or known.slot is None or known.slot.seen != slot.seen:
+                await asyncio.to_thread(check_whole, slot.folder)
+        return found
 
     async def unload(self, name: str) -> None:
         """Let all versions of ``name`` finish their requests and give their memory back.
@@ -339,13 +357,9 @@ class Repository:
     async def _bring_back(self, entry: Entry) -> None:
         """Load again what has left service without anybody's wish; raises as ``load``.
 
-        Nobody has said that what is on disk by now is whole: what is not as it was is read first.
+        Nobody has said that what is on disk by now is whole.
         """
-        found = await asyncio.to_thread(self._expected.slots_of, entry.model)
-        for slot in found:
-            known = self._entries.get(slot.name)
-            if known is None or known.slot is None or known.slot.seen != slot.seen:
-                await asyncio.to_thread(check_whole, slot.folder)
+        found = await self._whole(entry.model)
         await self._remove(entry.model, {slot.name for slot in found})
         # Where its versions are laid out otherwise by now, all of them are what it was.
         for slot in [each for each in found if each.name == entry.name] or found:
@@ -392,11 +406,6 @@ class Repository:
             for entry in self.entries():
                 await self._executor.close(entry, "the server is stopping")
         await asyncio.to_thread(self._opener.close)
-
-    def has(self, slot: Slot) -> bool:
-        """Return whether ``slot`` is served as it is on disk."""
-        entry = self._entries.get(slot.name)
-        return entry is not None and entry.has(slot)
 
     def is_unloaded(self, name: str) -> bool:
         """Return whether somebody has unloaded ``name``."""

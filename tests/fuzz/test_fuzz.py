@@ -8,6 +8,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 from tests.fuzz import cfg as cfg_fuzzer
+from tests.fuzz import fleet as fleet_fuzzer
 from tests.fuzz import grpc_infer as grpc_infer_fuzzer
 from tests.fuzz import http_infer as http_infer_fuzzer
 from tests.fuzz import http_requests as requests_fuzzer
@@ -121,6 +122,7 @@ def test_two_thousand_graphs_answer_as_in_onnx_runtime(part: int, tmp_path: Path
         cfg_fuzzer.main,
         infer_fuzzer.main,
         config_fuzzer.main,
+        fleet_fuzzer.main,
         http_infer_fuzzer.main,
         grpc_infer_fuzzer.main,
         sdf3_fuzzer.main,

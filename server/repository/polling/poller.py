@@ -10,8 +10,6 @@ import logging
 from collections.abc import Collection
 
 from server.failures import FAILURES
-from server.repository.layout.slots import slots
-from server.repository.layout.wholeness import check_whole
 from server.repository.polling.changes import Changes, Changing
 from server.repository.polling.sight import look_at_all
 from server.repository.repository import Repository
@@ -59,17 +57,6 @@ class Poller:
         if self._repository.is_unloaded(name):
             return
         try:
-            await self._check(name)
-            await self._repository.load(name)
+            await self._repository.take(name)
         except FAILURES as exc:
             _log.warning("model %s: not taken: %s", name, exc)
-
-    async def _check(self, name: str) -> None:
-        """Check that what is new of ``name`` is whole; its state says what is not. Raises as FAILURES."""
-        try:
-            for slot in await asyncio.to_thread(slots, self._repository.root, name):
-                if not self._repository.has(slot):
-                    await asyncio.to_thread(check_whole, slot.folder)
-        except FAILURES as exc:
-            self._repository.note(name, exc)
-            raise

@@ -414,7 +414,6 @@ class Imagined:
             "wishes.give_back": nothing,
             "repository.read_pack": of_world("pack"),
             "repository.check_whole": of_world("check_whole"),
-            "polling.poller.check_whole": of_world("check_whole"),
         }
         with ExitStack() as stack:
             for name, value in at.items():
