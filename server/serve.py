@@ -7,6 +7,7 @@ import signal
 import socket
 from functools import partial
 from types import FrameType
+from typing import Any, cast
 
 import uvicorn
 import uvloop
@@ -23,6 +24,7 @@ from server.repository.polling.following import follow
 from server.settings.exposure import warn_of_exposure
 from server.settings.settings import Settings
 from server.transport.certificate import Certificate
+from server.transport.connection import Connection
 from server.transport.inherited import inherited
 from server.transport.limits import ConnectionLimits, allowed_files
 from server.transport.listener import listen
@@ -143,6 +145,7 @@ def _server(
     settings = context.settings
     config = uvicorn.Config(
         app,
+        http=cast(Any, Connection),  # it has buffers, which uvicorn's types do not know
         ws="none",
         log_config=None,
         access_log=False,

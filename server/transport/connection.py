@@ -1,88 +1,208 @@
-"""One HTTP connection: uvicorn's protocol, with bounds on what it holds and how long it may wait.
+"""One HTTP connection: what comes goes to the application, within bounds on what is held and how long.
 
-It differs in five things. It reads at most READ_BYTES at a time, and no further into a body than the
-application asked for. A request begins when the intake lets it, and may be refused instead. A header has a
-limit in bytes and in time. What ends before its request was read lingers, so that the client sees the
-answer and no reset. It tells the registry how long it has been silent, and where a newcomer waits for its
-place, the next answer says that it is the last. From a trusted proxy a request's client is the one that the
-proxy names.
+It reads at most READ_BYTES at a time, and no further into a body than the application asked for. A request
+begins when the intake lets it, and may be refused instead. What ends before its request was read lingers,
+so that the client sees the answer and no reset. It tells the registry how long it has been silent, and
+where a newcomer waits for its place, the next answer says that it is the last. From a trusted proxy a
+request's client is the one that the proxy names. What of all this is HTTP is in ``http1.py``.
 """
 
 import asyncio
-import fcntl
-import json
-import termios
+import contextlib
+import logging
+import socket
 import time
-from collections import deque
-from http import HTTPStatus
 from typing import Any, cast
 
-import httptools
-from starlette.types import Scope
-from uvicorn import Config
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from starlette.types import ASGIApp, Message, Scope
 from uvicorn.server import ServerState
 
 from server.transport.giving_way import Peer, Worth
-from server.transport.intake import AllBegin, Intake
+from server.transport.http1 import Answer, Data, Event, Head, Refusal, Requests, refused
+from server.transport.intake import Intake
 from server.transport.limits import (
     GRACE_SECONDS,
-    HEADER_BYTES,
-    HEADER_FIELDS,
     LEFT_OVER_PACE,
     LINGER_SECONDS,
-    PIPELINED_REQUESTS,
     PROGRESS_BYTES,
+    READ_BYTES,
 )
 from server.transport.registry import Registry
+from server.transport.sockets import came_at, has_unread
+
+_log = logging.getLogger(__name__)
+
+# Between get_buffer and buffer_updated nothing else runs: all connections may share one.
+BUFFER = memoryview(bytearray(READ_BYTES))
+# For what nobody keeps: the rest of a body that was refused is gone in few turns of the loop.
+_SINK = memoryview(bytearray(16 * READ_BYTES))
+# When nothing could be read so long ago, nothing has waited for longer.
+_EXACT_SECONDS = 0.002
 
 _NO_HEADER = "the header did not come in time"
 _NO_BODY = "the body did not come in time, and others wait for the connection"
 _NO_PLACE = "all connections are taken (setting max_connections)"
 _STOPPING = "the server is stopping"
+_FAULT = "internal error; the log has the details"
 
 
-class Connection(HttpToolsProtocol):
-    """A connection that ``registry`` counts; without ``has_place`` its request is refused.
+class Request:
+    """A request of ``connection`` from its head on: what its intake and the application see of it.
 
-    ``intake``: None lets every request begin at once.
+    ``at``: when its first byte came, on time.monotonic's clock.
+    """
+
+    def __init__(self, connection: "Connection", head: Head, scope: Scope, at: float) -> None:
+        self._connection = connection
+        self.scope = scope
+        self.at = at
+        #: What has come of the body and was not handed on; whether the rest of it has come, too.
+        self.body = bytearray()
+        self.is_whole = False
+        #: The client waits to be told to send the body.
+        self.is_expecting = head.expects
+        #: Nobody waits for the answer any more.
+        self.is_gone = False
+        self.answer = Answer(head, connection.usual)
+        # What ``receive`` has not told yet, and who waits for it.
+        self._has_news = False
+        self._told: asyncio.Future[None] | None = None
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether the last of its answer was written."""
+        return self.answer.is_complete
+
+    def begin(self) -> None:
+        """Have it answered, if anybody still waits for that."""
+        if not self.is_gone:
+            self._connection.run(self._run())
+
+    def refuse(self, answer: bytes) -> None:
+        """Give it the bytes of an ``answer`` without beginning it; what comes of it is read past."""
+        if not self.is_gone:
+            self._connection.write(self.answer.ready(answer))
+            self._connection.answered(self)
+
+    def leave(self) -> None:
+        """Nobody waits for the answer."""
+        self.is_gone = True
+        self.wake()
+
+    def wake(self) -> None:
+        """Have ``receive`` say what is new."""
+        self._has_news = True
+        if self._told is not None and not self._told.done():
+            self._told.set_result(None)
+
+    async def _run(self) -> None:
+        """Call the application."""
+        connection, answer = self._connection, self.answer
+        try:
+            await connection.app(self.scope, self._receive, self._send)
+        except asyncio.CancelledError:
+            pass  # the server ends, and has waited as long as it may
+        except Exception:  # noqa: BLE001  whatever it is, the client is told
+            _log.exception("the application failed")
+        if self.is_gone or answer.is_complete:
+            return
+        if not answer.is_begun:
+            connection.refuse(500, _FAULT)
+        else:
+            connection.end()  # the client sees that it breaks off
+
+    async def _receive(self) -> Message:
+        connection = self._connection
+        if self.is_expecting and not connection.is_closing():
+            connection.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            self.is_expecting = False
+        if not (self.is_gone or self.is_answered):
+            connection.read_on()
+            if not self._has_news:
+                self._told = connection.loop.create_future()
+                await self._told
+            self._has_news = False
+        if self.is_gone or self.is_answered:
+            return {"type": "http.disconnect"}
+        body, self.body = self.body, bytearray()
+        return {"type": "http.request", "body": bytes(body), "more_body": not self.is_whole}
+
+    async def _send(self, message: Message) -> None:
+        connection, answer = self._connection, self.answer
+        if connection.writable is not None and not self.is_gone:
+            await connection.writable.wait()
+        if self.is_gone:
+            return
+        if message["type"] == "http.response.start" and not answer.is_begun:
+            self.is_expecting = False
+            if answer.keeps and connection.is_wanted_back():
+                answer.keeps = False
+            answer.begin(message["status"], message.get("headers", ()))
+        elif message["type"] == "http.response.body" and answer.is_begun:
+            more = message.get("more_body", False)
+            connection.write(answer.body(message.get("body", b""), more))
+            if not more:
+                self.wake()
+                connection.answered(self)
+        else:
+            raise RuntimeError(f"no time for the ASGI message {message['type']!r}")
+
+
+class Connection(asyncio.BufferedProtocol):
+    """A connection to ``app`` that ``registry`` counts; without ``has_place`` its request is refused.
+
+    ``state``: what uvicorn waits for when it ends. ``intake``: None lets every request begin at once.
+    ``sock``: what the bytes come from.
     """
 
     def __init__(
         self,
-        config: Config,
+        app: ASGIApp,
         state: ServerState,
-        app_state: dict[str, Any],
         registry: Registry,
         intake: Intake | None = None,
         *,
+        sock: socket.socket | None = None,
         has_place: bool = True,
     ) -> None:
-        super().__init__(config, state, app_state)
+        self.app = app
+        self.loop = asyncio.get_running_loop()
+        self._state = state
         self._registry = registry
-        self._intake = Intake(AllBegin(), self.loop) if intake is None else intake
-        self._complete: deque[RequestResponseCycle] = deque()
+        self._intake = intake
+        self._socket = sock
         self._has_place = has_place
-        #: When the first byte that was not read yet came, where that is known; on time.monotonic's clock.
-        self.came_at: float | None = None
-        #: Whether what comes next begins a request.
-        self.awaits_request = True
         self.peer = Peer("")
         self.used = False
+        self._requests = Requests()
+        self._request: Request | None = None
+        self._is_paused = False
+        # When the first byte of a request came, where the kernel knows that, and of the one behind it.
+        self._came_at: float | None = None
+        self._at = 0.0
         self._since = self.loop.time()
-        self._heading = False
-        self._header_bytes = 0
         self._body_bytes = 0  # since they last were progress
         self._left_over_bytes = 0  # of a body, behind the answer
-        self._head = b""
-        self._head_written = False
+        #: Set when the client takes again what it is sent; None: it does.
+        self.writable: asyncio.Event | None = None
         self._blocked_since: float | None = None
         self._ended_at: float | None = None
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        self.peer = self._registry.peer(self.client[0] if self.client else "")
-        self._ending = cast(asyncio.Transport, _Ending(self))
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        self._state.connections.add(cast(Any, self))
+        self._client = _address(self.transport, "peername")
+        self._scope: Scope = {
+            "type": "http",
+            "asgi": {"version": "3.0", "spec_version": "2.3"},
+            "http_version": "1.1",
+            "server": _address(self.transport, "sockname"),
+            "client": self._client,
+            "scheme": "https" if self.transport.get_extra_info("sslcontext") else "http",
+            "root_path": "",
+            "connection": self,
+        }
+        self.peer = self._registry.peer(self._client[0] if self._client else "")
         if self._has_place:
             self._registry.add(self)
         else:
@@ -90,171 +210,190 @@ class Connection(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._registry.discard(self)
-        super().connection_lost(exc)
+        self._state.connections.discard(cast(Any, self))
+        request, self._request = self._request, None
+        if request is not None:
+            request.leave()
+        self.resume_writing()
+        self.transport.close()
+        self._requests.close()
 
     # Reading
 
+    def get_buffer(self, sizehint: int) -> memoryview:
+        self.note_arrival()
+        return _SINK if self.discards else BUFFER
+
+    def buffer_updated(self, nbytes: int) -> None:
+        buffer = _SINK if self.discards else BUFFER
+        self.data_received(bytes(buffer[:nbytes]))
+
+    def note_arrival(self) -> None:
+        """Find when what is read next came, if a request begins with it."""
+        if not self._requests.is_between:
+            return
+        looked_at = 0.0 if self._intake is None else self._intake.looked_at
+        # The kernel knows exactly, but asking it takes as long as a hundredth of a short request.
+        # What a newcomer sends may have waited with it at the door.
+        is_exact = self.used and time.monotonic() - looked_at < _EXACT_SECONDS
+        self._came_at = looked_at if is_exact else came_at(self._socket)
+
     def data_received(self, data: bytes) -> None:
+        """Take ``data`` off the wire."""
         if self._ended_at is not None:
             return
         if not self._has_place:
-            self._refuse(503, _STOPPING if self._registry.draining else _NO_PLACE)
+            self.refuse(503, _STOPPING if self._registry.draining else _NO_PLACE)
             return
-        self._header_bytes += len(data)
-        try:
-            self.parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            pass  # no other protocol is spoken; the request itself was parsed
-        except httptools.HttpParserError as exc:
-            refused = exc.__context__
-            if isinstance(refused, _HeaderError):
-                self._refuse(refused.status, str(refused))
-            else:
-                self._refuse(400, f"this is not an HTTP request: {str(exc)[:100]}")
+        requests = self._requests
+        if requests.is_between:
+            self._since = self.loop.time()
+        if not requests.rest:  # else what begins with this is known to have come
+            self._at = time.monotonic() if self._came_at is None else self._came_at
+            self._came_at = None
+        self._take(requests.receive(data))
+
+    def _take(self, events: list[Event]) -> None:
+        """Do what ``events`` say; a request is offered once all that has come of it is known."""
+        new: Request | None = None
+        for event in events:
+            match event:
+                case Head():
+                    new = self._request = Request(self, event, self._scope_of(event), self._at)
+                case Data():
+                    self._take_body(event.data)
+                case Refusal():
+                    self.refuse(*event)
+                    return
+                case _:
+                    self._take_end()
+        if new is not None:
+            new.begin() if self._intake is None else self._intake.take(new)
+        self._steer()
+
+    def _scope_of(self, head: Head) -> Scope:
+        client = self._client
+        if self.peer.is_proxy and (named := self._registry.limits.proxies.client(head.headers)):
+            client = (named, 0)
+        return {
+            **self._scope,
+            "method": head.method,
+            "http_version": head.version,
+            "path": head.path,
+            "raw_path": head.raw_path,
+            "query_string": head.query,
+            "headers": head.headers,
+            "client": client,
+            "arrived_at": self._at,
+        }
+
+    def _take_body(self, data: bytes) -> None:
+        request = self._request
+        assert request is not None
+        if request.is_answered:
+            self._left_over_bytes += len(data)
             return
-        self._offer()
-        if self._header_bytes > HEADER_BYTES:
-            self._refuse(431, f"the header is over the limit of {HEADER_BYTES} bytes")
-        elif self._runs and self.cycle.more_body and self.cycle.body:
-            self.flow.pause_reading()  # until the application asks for more
-
-    def on_message_begin(self) -> None:
-        super().on_message_begin()
-        self.scope["connection"] = self  # type: ignore[typeddict-unknown-key]
-        came_at, self.came_at, self.awaits_request = self.came_at, None, False
-        arrived_at = time.monotonic() if came_at is None else came_at
-        self.scope["arrived_at"] = arrived_at  # type: ignore[typeddict-unknown-key]
-        self._heading = True
-        self._since = self.loop.time()
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        if len(self.headers) >= HEADER_FIELDS:
-            raise _HeaderError(431, f"the header has over {HEADER_FIELDS} fields")
-        super().on_header(name, value)
-
-    def on_headers_complete(self) -> None:
-        if len(self.pipeline) >= PIPELINED_REQUESTS:
-            raise _HeaderError(431, f"over {PIPELINED_REQUESTS} requests wait for one that runs")
-        hosts = [name for name, _ in self.headers].count(b"host")
-        if hosts > 1 or (hosts == 0 and self.parser.get_http_version() == "1.1"):
-            raise _HeaderError(
-                400, f"a request has one Host header, this one has {hosts or 'none'}"
-            )
-        self._heading = False
-        if self.peer.is_proxy:
-            client = self._registry.limits.proxies.client(self.headers)
-            self.scope["client"] = (client, 0) if client else self.client
-        super().on_headers_complete()
-        self.cycle.transport = self._ending
-
-    def on_body(self, body: bytes) -> None:
-        super().on_body(body)
-        # What is between parts of a body, or behind it, is counted like a header.
-        self._header_bytes = 0
-        if self._is_left_over:
-            self._left_over_bytes += len(body)
-            return
-        self._body_bytes += len(body)
+        request.body += data
+        request.wake()
+        self._body_bytes += len(data)
         if self._body_bytes >= PROGRESS_BYTES:
             self._body_bytes, self._since = 0, self.loop.time()
 
-    def on_message_complete(self) -> None:
-        super().on_message_complete()
-        self._header_bytes = 0
+    def _take_end(self) -> None:
+        request = self._request
+        assert request is not None
+        request.is_whole = True
+        if request.is_answered:
+            self._since = self.loop.time()
+            self._take(self._requests.resume())
+        else:
+            request.wake()
 
-    # Beginning
+    def _steer(self) -> None:
+        """Read no further than to what somebody has to take first."""
+        running = self._running
+        has_some = running is not None and bool(running.body) and not running.is_whole
+        self._pause(has_some or (running is not None and bool(self._requests.rest)))
 
-    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
-        """Have ``cycle`` offered to the intake once what was read has been parsed."""
-        self._complete.append(cycle)
+    def read_on(self) -> None:
+        """Read what comes: somebody asks for it. A few requests may wait behind the one that runs."""
+        if len(self._requests.rest) < READ_BYTES:
+            self._pause(False)
 
-    def _offer(self) -> None:
-        while self._complete:
-            self._intake.take(_Arrived(self, self._complete.popleft()))
-
-    def begin(self, cycle: RequestResponseCycle) -> None:
-        """Have ``cycle`` answered, if anybody still waits for that."""
-        if not cycle.disconnected:
-            super()._start_asgi_task(cycle, self.app)
-
-    def turn_away(self, cycle: RequestResponseCycle, answer: bytes) -> None:
-        """Give ``cycle`` the bytes of an ``answer`` without beginning it; what comes of it is read past."""
-        if cycle.disconnected:
+    def _pause(self, is_paused: bool) -> None:
+        if is_paused == self._is_paused:
             return
-        cycle.response_started = cycle.response_complete = True
-        self.transport.write(answer)
-        if not cycle.keep_alive:
-            self.end()
-        self.on_response_complete()
+        self._is_paused = is_paused
+        if is_paused:
+            self.transport.pause_reading()
+        else:
+            self.transport.resume_reading()
 
     # Answering
 
-    def write(self, data: bytes) -> None:
-        """Write ``data``; the head of an answer goes with what follows it, as one segment."""
-        if self._runs and self.cycle.response_started and not self._head_written:
-            self._head_written, self._head = True, self._as_last(data)
-            return
-        self.transport.write(self._head + data)
-        self._head = b""
+    @property
+    def usual(self) -> list[tuple[bytes, bytes]]:
+        """Headers that every answer has."""
+        return self._state.default_headers
 
-    def _as_last(self, head: bytes) -> bytes:
-        """Return the head of an answer, which says that it is the last where the place is wanted."""
-        cycle = self.cycle
-        if not cycle.keep_alive or self.pipeline:
-            return head
-        if not self._registry.wants_back(self, self.loop.time()):
-            return head
-        cycle.keep_alive = False
-        return head[:-2] + b"connection: close\r\n\r\n"
+    def run(self, call: Any) -> None:
+        """Have ``call`` go on beside all others; the end of the server waits for it."""
+        task = self.loop.create_task(call)
+        task.add_done_callback(self._state.tasks.discard)
+        self._state.tasks.add(task)
 
-    def flush(self) -> None:
-        """Write the head of an answer that has no body."""
-        if self._head:
-            self.write(b"")
+    def write(self, data: bytes | memoryview) -> None:
+        if data:
+            self.transport.write(data)
 
-    def on_response_complete(self) -> None:
-        """As uvicorn's, but for its timer: the registry ends every kind of waiting."""
-        self.flush()
-        self._head_written = False
+    def is_wanted_back(self) -> bool:
+        """Return whether the answer that begins is the last, since a newcomer wants the place."""
+        return not self._requests.rest and self._registry.wants_back(self, self.loop.time())
+
+    def answered(self, request: Request) -> None:
+        """Go on behind the last byte of an answer; the registry ends every kind of waiting."""
         self.used = True
         self._since, self._left_over_bytes = self.loop.time(), 0
-        self.server_state.total_requests += 1
-        if self.transport.is_closing():
+        if not request.answer.keeps:
+            self.end()
+        if self.is_closing():
             return
-        self.flow.resume_reading()
-        self.awaits_request = not self.pipeline
-        if self.pipeline:
-            self._start_asgi_task(*self.pipeline.pop())
-            self._offer()
+        if request.is_whole:
+            self._take(self._requests.resume())
+        else:
+            self._steer()
 
     def pause_writing(self) -> None:
-        super().pause_writing()
+        self.writable = asyncio.Event()
         self._blocked_since = self.loop.time()
 
     def resume_writing(self) -> None:
-        super().resume_writing()
         self._blocked_since = None
+        if self.writable is not None:
+            self.writable.set()
+            self.writable = None
 
     def end(self) -> None:
         """Close behind what was written; while the client still sends, read on without looking."""
-        if self._ended_at is not None or self.transport.is_closing():
+        if self.is_closing():
             return
-        self.flush()
-        cycle = self._latest
-        is_read = cycle is not None and not cycle.more_body and not self._has_data()
-        self.pipeline.clear()  # who asked behind the last answer gets none
-        if is_read:
+        request = self._request
+        if request is not None:
+            self.write(request.answer.held())
+        self._requests.stop()  # who asked behind the last answer gets none
+        if request is not None and request.is_whole and not has_unread(self.transport):
             self._close()
             return
         self._end()
         self.transport.write_eof()
-        self.flow.resume_reading()
+        self.read_on()
 
     def shutdown(self) -> None:
         """Close once nothing runs: the server ends."""
-        if self._runs:
-            super().shutdown()
-        elif self._ended_at is None and not self._has_data():  # else it is answered first
+        running = self._running
+        if running is not None:
+            running.answer.keeps = False
+        elif self._ended_at is None and not has_unread(self.transport):  # else it is answered first
             self._close()
 
     def _close(self) -> None:
@@ -266,10 +405,37 @@ class Connection(HttpToolsProtocol):
         self._ended_at = self.loop.time()
         self._registry.end(self, self._ended_at)
 
+    def abort(self) -> None:
+        """Cut the connection off."""
+        self.transport.abort()
+
+    def refuse(self, status: int, message: str) -> None:
+        """Answer what never became a whole request; an answer on its way is cut off instead."""
+        running = self._running
+        if running is not None and running.answer.is_begun:
+            self.transport.abort()
+            return
+        if self.is_closing():
+            return
+        if running is not None:
+            running.leave()  # who reads it is told that there is no more to come
+        self.write(refused(status, message, self.usual))
+        self._request = None
+        self.end()
+
+    # What the application and the registry ask
+
     @property
-    def looked_at(self) -> float:
-        """As Intake has it."""
-        return self._intake.looked_at
+    def _running(self) -> Request | None:
+        """The request that has not had its answer."""
+        request = self._request
+        return None if request is None or request.is_answered else request
+
+    @property
+    def _is_left_over(self) -> bool:
+        """Whether the last answer is complete and the rest of the body that it refused still comes."""
+        request = self._request
+        return request is not None and request.is_answered and not request.is_whole
 
     @property
     def discards(self) -> bool:
@@ -277,75 +443,31 @@ class Connection(HttpToolsProtocol):
         return self._ended_at is not None or self._is_left_over
 
     @property
-    def _is_left_over(self) -> bool:
-        """Whether the last answer is complete and the rest of the body that it refused still comes."""
-        latest = self._latest
-        return latest is not None and latest.response_complete and latest.more_body
-
-    @property
     def body_has_come(self) -> bool:
         """Whether the body of the request that runs is here to its end, or no more of it comes."""
-        latest = self._latest  # None where it gave way before anybody asked for its body
-        return latest is None or not latest.more_body
-
-    def abort(self) -> None:
-        """Cut the connection off."""
-        self.transport.abort()
+        request = self._request  # None where it gave way before anybody asked for its body
+        return request is None or request.is_whole
 
     def is_closing(self) -> bool:
         """Return whether nothing more can be sent."""
         return self._ended_at is not None or self.transport.is_closing()
 
-    def _refuse(self, status: int, message: str) -> None:
-        """Answer what never became a whole request; an answer on its way is cut off instead."""
-        if self._runs and (self.cycle.response_started or self.pipeline):
-            self.transport.abort()
-            return
-        self._leave(status, message)
-        self.end()
-
-    def _leave(self, status: int, message: str) -> None:
-        """Answer for whoever reads the request, who is told that there is no more to come."""
-        if self._runs:
-            self.cycle.disconnected = True
-            self.cycle.message_event.set()
-        body = json.dumps({"error": message}).encode()
-        status_line = b"HTTP/1.1 %d %b\r\n" % (status, HTTPStatus(status).phrase.encode())
-        head = b"content-type: application/json\r\nconnection: close\r\n"
-        head += b"retry-after: 1\r\n" if status == 503 else b""
-        length = b"content-length: %d\r\n\r\n" % len(body)
-        self.transport.write(status_line + head + length + body)
-        self.cycle = None  # type: ignore[assignment]
-
-    # What the registry asks
-
-    @property
-    def _latest(self) -> RequestResponseCycle | None:
-        return self.cycle  # None before the first request, whatever uvicorn declares
-
-    @property
-    def _runs(self) -> bool:
-        cycle = self._latest
-        return cycle is not None and not cycle.response_complete
-
     @property
     def worth(self) -> Worth:
         if self._is_left_over:
             return Worth.ANSWERED
-        if self._heading or self._runs:
+        if self._requests.is_heading or self._running:
             return Worth.BEGINNING if self.used else Worth.UNANSWERED
         return Worth.KEPT if self.used else Worth.EMPTY
 
-    @property
-    def _waits_for_body(self) -> bool:
-        """Whether it is the client who keeps the request that runs waiting, not who reads it."""
-        cycle = self.cycle
-        wants_more = cycle.more_body and not (cycle.body or cycle.response_started)
-        waits_for_us = cycle.waiting_for_100_continue or self.flow.read_paused or self.pipeline
-        return wants_more and not waits_for_us
+    def _waits_for_body(self, request: Request) -> bool:
+        """Return whether it is the client who keeps ``request`` waiting, not who reads it."""
+        wants_more = not (request.is_whole or request.body or request.answer.is_begun)
+        return wants_more and not (request.is_expecting or self._is_paused)
 
     def silence(self, now: float) -> float | None:
-        if self._ended_at is not None or (self._runs and not self._waits_for_body):
+        running = self._running
+        if self._ended_at is not None or (running and not self._waits_for_body(running)):
             return None
         silence = now - self._since
         is_taking = silence < self._registry.limits.stall_seconds
@@ -357,7 +479,7 @@ class Connection(HttpToolsProtocol):
             return now - self._ended_at >= (GRACE_SECONDS if hurry else LINGER_SECONDS)
         if self._blocked_since is not None:
             return now - self._blocked_since >= (GRACE_SECONDS if hurry else limits.stall_seconds)
-        if self._runs:
+        if self._running:
             return False
         return now - self._since >= (GRACE_SECONDS if hurry else self._patience_seconds)
 
@@ -367,7 +489,7 @@ class Connection(HttpToolsProtocol):
         limits = self._registry.limits
         if not self._has_place:
             return LINGER_SECONDS
-        if self._heading or not self.used:
+        if self._requests.is_heading or not self.used:
             return limits.header_seconds
         if self._is_left_over:
             return limits.stall_seconds + self._left_over_bytes / LEFT_OVER_PACE
@@ -377,78 +499,38 @@ class Connection(HttpToolsProtocol):
         is_ending = self._ended_at is not None or not self._has_place
         if is_ending or self._blocked_since is not None:
             self.transport.abort()
-        elif self._heading:
-            self._refuse(408, _NO_HEADER)
+        elif self._requests.is_heading:
+            self.refuse(408, _NO_HEADER)
         else:
             return self._is_let_go()
         return True
 
     def give_way(self) -> bool:
-        if not (self._heading or self._runs):
+        running = self._running
+        if not (self._requests.is_heading or running):
             return self._is_let_go()
-        if self._has_data():
+        if has_unread(self.transport):
             return False
-        self._leave(408, _NO_BODY if self._runs else _NO_HEADER)
-        self.end()
+        self.refuse(408, _NO_BODY if running else _NO_HEADER)
         return True
 
     def _is_let_go(self) -> bool:
         """End it between two requests; return False where one has just come."""
         if self._is_left_over:
             self.end()
-        elif self._has_data():
+        elif has_unread(self.transport):
             return False
         else:
             self._close()
         return True
 
-    def _has_data(self) -> bool:
-        """Return whether bytes have come that were not read yet: closing now would reset a request."""
-        sock = self.transport.get_extra_info("socket")
-        try:
-            count = fcntl.ioctl(sock.fileno(), termios.FIONREAD, bytes(4))
-        except (AttributeError, OSError):
-            return False
-        return any(count)
 
-
-class _HeaderError(Exception):
-    """Raised inside of the parser: the header says too much or too little; ``status`` of the answer."""
-
-    def __init__(self, status: int, message: str) -> None:
-        super().__init__(message)
-        self.status = status
-
-
-class _Arrived:
-    """A request of ``connection`` as its intake sees it."""
-
-    __slots__ = ("_connection", "_cycle", "at", "body", "scope")
-
-    def __init__(self, connection: Connection, cycle: RequestResponseCycle) -> None:
-        self._connection, self._cycle = connection, cycle
-        self.scope = cast(Scope, cycle.scope)
-        self.body = cycle.body
-        self.at: float = self.scope["arrived_at"]
-
-    @property
-    def is_whole(self) -> bool:
-        return not self._cycle.more_body
-
-    def begin(self) -> None:
-        self._connection.begin(self._cycle)
-
-    def refuse(self, answer: bytes) -> None:
-        self._connection.turn_away(self._cycle, answer)
-
-
-class _Ending:
-    """The transport as uvicorn sees it while it answers: closing it ends the connection our way."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-        self.write = connection.write
-        self.is_closing = connection.transport.is_closing
-
-    def close(self) -> None:
-        self._connection.end()
+def _address(transport: asyncio.Transport, end: str) -> tuple[str, int | None] | None:
+    """Return host and port of an ``end``, or the path of a Unix socket; None: nobody knows any more."""
+    with contextlib.suppress(OSError):
+        match transport.get_extra_info(end):
+            case (host, port, *_):
+                return str(host), int(port)
+            case str(path) if end == "sockname":
+                return path, None
+    return None

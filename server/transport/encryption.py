@@ -7,57 +7,64 @@ time of a header, gives way like others, and no more is read, or decrypted, than
 
 import asyncio
 import contextlib
-import json
-import socket
 import ssl
 from typing import Any, cast
 
-from server.transport.connection import Connection
+from server.transport.connection import BUFFER, Connection
+from server.transport.http1 import refused
 from server.transport.limits import READ_BYTES
-from server.transport.reads import BUFFER, BoundedReads
 
 # So much of an answer is encrypted at a time.
 _WRITE_BYTES = 4 * READ_BYTES
-_PLAIN = json.dumps({"error": "this port speaks TLS: https://"}).encode()
-_PLAIN_ANSWER = (
-    b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\nconnection: close\r\n"
-    b"content-length: %d\r\n\r\n%s" % (len(_PLAIN), _PLAIN)
-)
+_PLAIN = "this port speaks TLS: https://"
 
 
-class Encrypted(asyncio.Transport):
-    """The transport as ``connection`` sees it: plain bytes. ``raw`` carries them as they are sent."""
+class Encrypted(asyncio.Transport, asyncio.BufferedProtocol):
+    """To the event loop a protocol, to ``connection`` a transport of plain bytes."""
 
-    def __init__(
-        self, raw: asyncio.Transport, context: ssl.SSLContext, connection: Connection
-    ) -> None:
+    def __init__(self, connection: Connection, context: ssl.SSLContext) -> None:
         super().__init__()
-        self._raw = raw
         self._context = context
         self._connection = connection
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
         self._shaken = self._ended = False
-        #: Nobody wants to read; nothing more can be sent for now, answers of the handshake neither.
+        # Nobody wants to read; nothing more can be sent for now, answers of the handshake neither.
         self._paused = self._blocked = False
 
-    # What comes from the event loop
+    # What the event loop calls
 
-    def received(self, data: bytes) -> None:
-        """Take bytes off the wire; behind the end of what is sent nobody looks at them."""
-        if not self._ended:
-            self._incoming.write(data)
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._raw = cast(asyncio.Transport, transport)
+        self._connection.connection_made(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Let go of the session now: collecting garbage finds a thousand handshakes too late."""
+        self._connection.connection_lost(exc)
+        self._ended = True
+        del self._tls, self._incoming, self._outgoing
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        self._connection.note_arrival()
+        return BUFFER
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if not self._ended:  # behind the end of what is sent nobody looks at them
+            self._incoming.write(BUFFER[:nbytes])
             self._advance()
 
-    def block(self, blocked: bool) -> None:
+    def pause_writing(self) -> None:
+        self._block(True)
+        self._connection.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._block(False)
+        self._connection.resume_writing()
+
+    def _block(self, blocked: bool) -> None:
         """Read on only while answers leave: who asks for new keys and takes none would fill memory."""
         self._blocked = blocked
         self._read_on()
-
-    def lost(self) -> None:
-        """Let go of the session now: collecting garbage finds a thousand handshakes too late."""
-        self._ended = True
-        del self._tls, self._incoming, self._outgoing
 
     # What the connection calls
 
@@ -136,7 +143,8 @@ class Encrypted(asyncio.Transport):
         """End what is no TLS, or none that is taken, with the alert that OpenSSL has for it."""
         self._ended = True
         if exc.reason == "HTTP_REQUEST":
-            self._raw.write(_PLAIN_ANSWER)
+            usual = self._connection.usual
+            self._raw.write(refused(400, _PLAIN, usual))
         self._send()
         self._raw.close()
 
@@ -162,42 +170,3 @@ class Encrypted(asyncio.Transport):
             self._raw.pause_reading()
         else:
             self._raw.resume_reading()
-
-
-class EncryptedReads(BoundedReads):
-    """What the event loop sees of an encrypted connection."""
-
-    def __init__(
-        self, connection: Connection, sock: socket.socket, context: ssl.SSLContext
-    ) -> None:
-        super().__init__(connection, sock)
-        self._context = context
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        raw = cast(asyncio.Transport, transport)
-        encrypted = self._encrypted = Encrypted(raw, self._context, self._connection)
-
-        def pause_writing() -> None:
-            encrypted.block(True)
-            self._connection.pause_writing()
-
-        def resume_writing() -> None:
-            encrypted.block(False)
-            self._connection.resume_writing()
-
-        self.pause_writing = pause_writing  # type: ignore[method-assign]
-
-        def connection_lost(exc: Exception | None) -> None:
-            self._connection.connection_lost(exc)
-            encrypted.lost()
-
-        self.resume_writing = resume_writing  # type: ignore[method-assign]
-        self.connection_lost = connection_lost  # type: ignore[method-assign]
-        self._connection.connection_made(encrypted)
-
-    def get_buffer(self, sizehint: int) -> memoryview:
-        self.stamp()
-        return BUFFER
-
-    def buffer_updated(self, nbytes: int) -> None:
-        self._encrypted.received(bytes(BUFFER[:nbytes]))

@@ -76,16 +76,6 @@ class Reception(Protocol):
         """Return the answer to ``request``, which is refused, and count it."""
 
 
-class AllBegin:
-    """A reception that lets every request begin at once."""
-
-    def deadline(self, request: Arrived, is_free: bool) -> float | None:
-        return None
-
-    def refusal(self, request: Arrived, why: BusyError) -> bytes:
-        raise AssertionError("nothing is refused") from why
-
-
 class Intake:
     """Lets requests begin, the first deadline first, as many in a slice as there is time for.
 
@@ -189,16 +179,10 @@ class Intake:
         return mean + (seen - mean) * self._begun / (self._begun + _MEAN_OF)
 
     def _refuse(self, request: Arrived, why: BusyError) -> None:
-        answer, left = (
-            self._reception.refusal(request, why),
-            request.at + PAUSE_SECONDS - self._clock(),
-        )
-        if left <= 0:
-            request.refuse(answer)
-            return
-        self._refused.append((request.at + PAUSE_SECONDS, request, answer))
+        answer, due = self._reception.refusal(request, why), request.at + PAUSE_SECONDS
+        self._refused.append((due, request, answer))
         if len(self._refused) == 1:
-            self._loop.call_later(left, self._answer)
+            self._loop.call_later(max(due - self._clock(), 0.0), self._answer)
 
     def _answer(self) -> None:
         """Give those that are refused the answers that are due."""

@@ -9,10 +9,8 @@ from server.transport.proxies import NO_PROXIES, TrustedProxies
 READ_BYTES = 16 << 10
 #: Bytes that the header of a request may have, its URL included.
 HEADER_BYTES = 32 << 10
-#: Fields that it may have: each takes twenty times its bytes at worst. Those behind a body count, too.
+#: Fields that it may have: each takes twenty times its bytes at worst.
 HEADER_FIELDS = 128
-#: Requests of a connection that may wait for the one that runs.
-PIPELINED_REQUESTS = 16
 #: Bytes of a body that count as progress: fewer are as good as none.
 PROGRESS_BYTES = 4096
 #: Silence after which a connection gives way to another that finds no place.

@@ -8,8 +8,8 @@ from functools import partial
 from typing import Any, Protocol
 
 from server.transport.giving_way import Peer
-from server.transport.reads import stamp_arrivals
 from server.transport.registry import Registry, Visitor
+from server.transport.sockets import stamp_arrivals
 
 _log = logging.getLogger(__name__)
 

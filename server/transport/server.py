@@ -17,10 +17,9 @@ import uvicorn
 
 from server.transport.certificate import Certificate
 from server.transport.connection import Connection
-from server.transport.encryption import EncryptedReads
-from server.transport.intake import AllBegin, Intake, Reception
+from server.transport.encryption import Encrypted
+from server.transport.intake import Intake, Reception
 from server.transport.listener import accept
-from server.transport.reads import BoundedReads
 from server.transport.registry import Registry
 
 _log = logging.getLogger(__name__)
@@ -51,7 +50,7 @@ class Server(uvicorn.Server):
         reception: Reception | None = None,
     ) -> None:
         super().__init__(config)
-        self._reception = reception or AllBegin()
+        self._reception = reception
         self._listener = listener
         self._registry = registry
         self._certificate = certificate
@@ -59,6 +58,7 @@ class Server(uvicorn.Server):
         self._beginning: asyncio.Task[None] | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._told_at: float | None = None
+        self._intake: Intake | None = None
 
     async def run_until_told(self) -> None:
         """Serve until a signal says otherwise, and drain; raises what ``begin`` raised."""
@@ -71,7 +71,8 @@ class Server(uvicorn.Server):
         await super().startup([])
         if not self.started or self.should_exit:
             return
-        self._intake = Intake(self._reception, asyncio.get_running_loop())
+        if self._reception is not None:
+            self._intake = Intake(self._reception, asyncio.get_running_loop())
         accepting = accept(self._listener, self._registry, self._connection)
         self._tasks = [asyncio.create_task(accepting), asyncio.create_task(self._sweeping())]
         self._beginning = asyncio.create_task(self._begun())
@@ -108,14 +109,12 @@ class Server(uvicorn.Server):
             signal.signal(sig, signal.SIG_DFL)
             os.kill(os.getpid(), sig)
 
-    def _connection(self, sock: socket.socket, *, has_place: bool) -> BoundedReads:
-        state, app_state = self.server_state, self.lifespan.state
+    def _connection(self, sock: socket.socket, *, has_place: bool) -> asyncio.BaseProtocol:
+        app, certificate = self.config.loaded_app, self._certificate
         connection = Connection(
-            self.config, state, app_state, self._registry, self._intake, has_place=has_place
+            *(app, self.server_state, self._registry, self._intake), sock=sock, has_place=has_place
         )
-        if self._certificate is None:
-            return BoundedReads(connection, sock)
-        return EncryptedReads(connection, sock, self._certificate.context)
+        return connection if certificate is None else Encrypted(connection, certificate.context)
 
     async def _sweeping(self) -> None:
         loop = asyncio.get_running_loop()

@@ -1,6 +1,5 @@
 """A certificate authority for one run of the tests, and a client's end of TLS in the hands of a test."""
 
-import socket
 import ssl
 from functools import cache
 from pathlib import Path
@@ -8,7 +7,7 @@ from pathlib import Path
 import trustme
 
 from server.transport.certificate import Certificate
-from server.transport.encryption import EncryptedReads
+from server.transport.encryption import Encrypted
 from tests.server.transport.wire import Application, Wire
 
 NAME = "layerstream.test"
@@ -61,8 +60,7 @@ class TlsWire(Wire):
         super().__init__(app)
 
     def _connect(self) -> None:
-        with socket.socket() as closed:  # no bytes go through one
-            self.reads = EncryptedReads(self.connection, closed, self._certificate.context)
+        self.reads = Encrypted(self.connection, self._certificate.context)
         self.reads.connection_made(self.transport)
 
     async def shakes_hands(self) -> None:

@@ -105,7 +105,8 @@ async def test_no_more_is_read_than_somebody_asks_for(
     wire = await shaken(reads_nothing, certificate, client)
     await wire.says(POST % MIB + bytes(MIB))
     assert wire.transport.is_reading_paused
-    assert len(wire.connection.cycle.body) <= 2 * READ_BYTES
+    assert wire.connection._request is not None
+    assert len(wire.connection._request.body) <= 2 * READ_BYTES
     assert MIB - len(wire._waiting) <= 4 * READ_BYTES
 
 
@@ -282,12 +283,12 @@ async def test_a_session_goes_with_its_connection(
     wire = TlsWire(answers_at_once, certificate, client)
     gc.disable()
     try:
-        session = weakref.ref(wire.reads._encrypted._tls)
+        session = weakref.ref(wire.reads._tls)
         assert session() is not None
         wire.transport.abort()
         wire.reads.connection_lost(None)
         assert session() is None
-        wire.connection.flow.resume_reading()
+        wire.connection._pause(False)
         await wire.settled()
     finally:
         gc.enable()

@@ -5,23 +5,21 @@ import contextlib
 import errno
 import logging
 import socket
+import ssl
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-import uvicorn
 import uvloop
 from uvicorn.server import ServerState
 
 from server.transport.certificate import Certificate
 from server.transport.connection import Connection
-from server.transport.encryption import EncryptedReads
+from server.transport.encryption import Encrypted
 from server.transport.limits import GRACE_SECONDS, WAIT_SECONDS, ConnectionLimits
 from server.transport.listener import accept, listen
-from server.transport.reads import BoundedReads
 from server.transport.registry import Registry
 from server.transport.unix import UnixListener
 from tests.server.transport.authority import NAME, issue, trusting
@@ -82,7 +80,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 def running(here: Served) -> int:
     """How many connections have a request."""
-    return sum(each.cycle is not None for each in here.connections)
+    return sum(each._request is not None for each in here.connections)
 
 
 @contextlib.asynccontextmanager
@@ -90,16 +88,14 @@ async def served(
     app: Application,
     limits: ConnectionLimits = LIMITS,
     listener: socket.socket | None = None,
-    reads: Callable[[Connection, socket.socket], BoundedReads] = BoundedReads,
+    context: ssl.SSLContext | None = None,
 ) -> AsyncIterator[Served]:
-    config = uvicorn.Config(app, log_config=None, ws="none", lifespan="off", proxy_headers=False)
-    config.load()
     registry, made = Registry(limits), list[Connection]()
     listener = listener or listen("127.0.0.1", 0)
 
-    def create(sock: socket.socket, *, has_place: bool) -> BoundedReads:
-        made.append(Connection(config, ServerState(), {}, registry, has_place=has_place))
-        return reads(made[-1], sock)
+    def create(sock: socket.socket, *, has_place: bool) -> asyncio.BaseProtocol:
+        made.append(Connection(app, ServerState(), registry, sock=sock, has_place=has_place))
+        return made[-1] if context is None else Encrypted(made[-1], context)
 
     accepting = asyncio.create_task(accept(listener, registry, create))
     clients = list[asyncio.StreamWriter]()
@@ -278,8 +274,7 @@ def test_with_tls(run: Callable[..., None], tmp_path: Path) -> None:
             return b"".join(iter(lambda: sock.recv(1 << 16), b""))
 
     async def work() -> None:
-        reads = partial(EncryptedReads, context=certificate.context)
-        async with served(reads_all, reads=reads) as here:
+        async with served(reads_all, context=certificate.context) as here:
             _, silent = await here.connect()
             silent.write(b"\x16")
             answer = await asyncio.to_thread(client, here.address)

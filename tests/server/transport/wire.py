@@ -5,7 +5,6 @@ import json
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-import uvicorn
 from starlette.types import Receive, Scope, Send
 from uvicorn.server import ServerState
 
@@ -66,14 +65,10 @@ class Wire:
     def __init__(
         self, app: Application, registry: Registry | None = None, has_place: bool = True
     ) -> None:
-        config = uvicorn.Config(
-            app, log_config=None, ws="none", lifespan="off", proxy_headers=False
-        )
-        config.load()
         self.registry = Registry(LIMITS) if registry is None else registry
         self.transport = FakeTransport()
         self.state = ServerState()
-        self.connection = Connection(config, self.state, {}, self.registry, has_place=has_place)
+        self.connection = Connection(app, self.state, self.registry, has_place=has_place)
         self._began = self.connection.loop.time()
         self.connection.loop.time = self._time  # type: ignore[method-assign]
         self.passed = 0.0

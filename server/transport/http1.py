@@ -1,0 +1,409 @@
+"""HTTP/1.1 without a network: bytes that have come become events, answers become bytes.
+
+Nothing here waits or knows the time. httptools parses; it is fed heads as a whole, and never bytes of two
+requests at once: so the events are the same however reads fall, limits are exact, and what lies behind a
+request is not looked at before that has its answer.
+"""
+
+import re
+from collections.abc import Iterable
+from enum import Enum, auto
+from http import HTTPStatus
+from random import getrandbits
+from typing import Final, NamedTuple
+from urllib.parse import unquote
+
+import httptools
+import orjson
+
+from server.transport.limits import HEADER_BYTES, HEADER_FIELDS
+
+Headers = Iterable[tuple[bytes, bytes]]
+
+_END = b"\r\n\r\n"
+_TOKEN = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]"
+# Of what has come so far: it may become a request.
+_BEGINNING = re.compile(_TOKEN + rb"{0,32}(?: |\Z)")
+_FIRST_LINE = re.compile(rb"(" + _TOKEN + rb"{1,32}) (\S+)(?: HTTP/([0-9]\.[0-9]))?")
+_FIELD = re.compile(_TOKEN + rb"+:[^\0\r\n]*")
+_UPGRADE = re.compile(rb"\r\nupgrade:[^\r]*", re.IGNORECASE)
+
+# What a client reads of what cannot be answered otherwise.
+_NO_REQUEST = "this is not an HTTP request: it does not begin with a line METHOD PATH HTTP/1.1"
+_NO_LINES = "this is not an HTTP request: a line of its header does not end in CRLF"
+_NO_FIELD = "this is not an HTTP request: its header has a line that is not NAME: VALUE"
+_NO_LENGTH = "this is not an HTTP request: its header does not say well how long the body is"
+_NO_CHUNKS = "this is not an HTTP request: its body does not come in chunks as its header says"
+_NO_PATH = "this is not an HTTP request: what it asks for has no path"
+
+
+class Head(NamedTuple):
+    """A request begins; names of ``headers`` are in lower case.
+
+    ``keeps``: the client keeps the connection behind the answer. ``expects``: it waits with the body to be
+    told to send it.
+    """
+
+    method: str
+    version: str
+    path: str
+    raw_path: bytes
+    query: bytes
+    headers: list[tuple[bytes, bytes]]
+    keeps: bool
+    expects: bool
+
+
+class Data(NamedTuple):
+    """A part of its body."""
+
+    data: bytes
+
+
+class End(NamedTuple):
+    """It has come to its end."""
+
+
+class Refusal(NamedTuple):
+    """What came is no request, or is over a limit; nothing comes behind it."""
+
+    status: int
+    message: str
+
+
+Event = Head | Data | End | Refusal
+
+_THE_END: Final = End()
+
+
+class _State(Enum):
+    HEAD = auto()  # between two requests, or in the head of one
+    BODY = auto()
+    WHOLE = auto()  # a request has come, and what is behind it waits
+    OVER = auto()
+
+
+class Requests:
+    """The requests of a connection, one after the other."""
+
+    def __init__(self) -> None:
+        self._parser = httptools.HttpRequestParser(self)
+        self._state = _State.HEAD
+        #: What has come and was not looked at yet.
+        self.rest = b""
+        self._found: list[Event] = []
+        # Of a head: empty lines before it.
+        self._skipped = 0
+        self._url = b""
+        self._headers: list[tuple[bytes, bytes]] = []
+        self._method, self._version, self._keeps, self._is_whole = "", "", True, False
+        # Of a body: what is left of it, where its header says how long it is. Else it comes in chunks:
+        # their last bytes, what is left of a block, and whether anything of the body was in that.
+        self._left: int | None = None
+        self._tail, self._block_left, self._has_moved = b"", HEADER_BYTES, False
+
+    @property
+    def is_between(self) -> bool:
+        """Whether what comes next begins a request."""
+        return self._state is _State.HEAD and not self.rest
+
+    @property
+    def is_heading(self) -> bool:
+        """Whether a part of the head of a request has come."""
+        return self._state is _State.HEAD and bool(self.rest)
+
+    def receive(self, data: bytes) -> list[Event]:
+        """Take ``data``; return what it says of the request that it belongs to."""
+        self.rest = self.rest + data if self.rest else data
+        return self._read()
+
+    def resume(self) -> list[Event]:
+        """Go on with what is behind a request that is whole and has its answer; return what that says."""
+        self._state, self._skipped = _State.HEAD, 0
+        return self._read()
+
+    def stop(self) -> None:
+        """Look at nothing any more."""
+        self._state, self.rest = _State.OVER, b""
+
+    def close(self) -> None:
+        """Let go of the parser, which knows this: only the garbage collector would find the two."""
+        self.stop()
+        del self._parser
+
+    def _read(self) -> list[Event]:
+        found = self._found = []
+        while self.rest and self._state in (_State.HEAD, _State.BODY):
+            if self._state is _State.BODY:
+                self._read_body()
+            elif not self._read_head():
+                break
+        return found
+
+    def _refuse(self, status: int, message: str) -> None:
+        self._found.append(Refusal(status, message))
+        self.stop()
+
+    def _end(self) -> None:
+        self._found.append(_THE_END)
+        self._state = _State.WHOLE
+
+    # The head
+
+    def _read_head(self) -> bool:
+        """Take a head that has come to its end, or find that none will; return whether it has."""
+        if self.rest[0] in _END:
+            before = len(self.rest)
+            self.rest = self.rest.lstrip(_END)
+            self._skipped += before - len(self.rest)
+        most = max(HEADER_BYTES - self._skipped, 0)
+        end = self.rest.find(_END, 0, most) + len(_END)
+        is_whole = end >= len(_END)
+        head = self.rest[: end if is_whole else most]
+        if not _BEGINNING.match(head):
+            self._refuse(400, _NO_REQUEST)
+        elif head.count(b"\n") != head.count(b"\r\n"):
+            self._refuse(400, _NO_LINES)
+        elif not is_whole and len(head) == most:
+            self._refuse(431, f"the header is over the limit of {HEADER_BYTES} bytes")
+        elif is_whole:
+            self._take_head(head)
+        return is_whole
+
+    def _take_head(self, head: bytes) -> None:
+        self.rest = self.rest[len(head) :]
+        refusal = self._parse(head) or self._began()
+        if refusal is not None:
+            self._refuse(*refusal)
+        elif self._is_whole:
+            self._end()
+        else:
+            self._state = _State.BODY
+
+    def _parse(self, head: bytes) -> Refusal | None:
+        self._method, self._url, self._headers, self._is_whole = "", b"", [], False
+        try:
+            self._parser.feed_data(head)
+        except httptools.HttpParserUpgrade:
+            # No other protocol is spoken. The parser takes what follows for one, also a body.
+            fewer = _UPGRADE.sub(b"", head)
+            if fewer != head:
+                self._parser = httptools.HttpRequestParser(self)
+                return self._parse(fewer)
+        except httptools.HttpParserError as exc:
+            return _wrong(head, isinstance(exc, httptools.HttpParserInvalidMethodError))
+        # As that of HTTP/2, which begins with what looks like a head and is none.
+        return None if self._method else _wrong(head, True)
+
+    def _began(self) -> Refusal | None:
+        """Find what the head says; return why it is refused all the same."""
+        headers = self._headers
+        if len(headers) > HEADER_FIELDS:
+            return Refusal(431, f"the header has over {HEADER_FIELDS} fields")
+        names = [name for name, _ in headers]
+        hosts = names.count(b"host")
+        if hosts > 1 or (hosts == 0 and self._version == "1.1"):
+            return Refusal(400, f"a request has one Host header, this one has {hosts or 'none'}")
+        try:
+            url = httptools.parse_url(self._url)
+            path = url.path.decode("ascii")
+        except (httptools.HttpParserError, AttributeError, UnicodeDecodeError):
+            return Refusal(400, _NO_PATH)
+        if not self._is_whole:
+            self._left = None
+            if b"content-length" in names:
+                self._left = int(headers[names.index(b"content-length")][1])
+            self._tail, self._block_left, self._has_moved = b"", HEADER_BYTES, False
+        expects = (
+            b"expect" in names and headers[names.index(b"expect")][1].lower() == b"100-continue"
+        )
+        said = (unquote(path) if "%" in path else path, url.path, url.query or b"")
+        self._found.append(Head(self._method, self._version, *said, headers, self._keeps, expects))
+        return None
+
+    # The body
+
+    def _read_body(self) -> None:
+        """Take a part of the body, to its end at most."""
+        size = self._cut() if self._left is None else self._left
+        part, self.rest = self.rest[:size], self.rest[size:]
+        try:
+            self._parser.feed_data(part)
+        except httptools.HttpParserError:
+            self._refuse(400, _NO_CHUNKS)
+            return
+        if self._is_whole:
+            self._end()
+        elif self._left is not None:
+            self._left -= len(part)
+        else:
+            self._count(len(part))
+
+    def _cut(self) -> int:
+        """Return how much of ``rest`` may be fed: chunks end behind an empty line, if they do."""
+        joined = self._tail + self.rest
+        end = joined.find(_END) + len(_END)
+        size = end - len(self._tail) if end >= len(_END) else len(self.rest)
+        size = min(size, self._block_left)
+        self._tail = joined[: len(self._tail) + size][1 - len(_END) :]
+        return size
+
+    def _count(self, n_bytes: int) -> None:
+        """Find after ``n_bytes`` more that chunks are but headers: a block that has nothing of the body."""
+        self._block_left -= n_bytes
+        if self._block_left:
+            return
+        if not self._has_moved:
+            self._refuse(431, f"the chunks have {HEADER_BYTES} bytes without any of the body")
+        self._block_left, self._has_moved = HEADER_BYTES, False
+
+    # What the parser calls
+
+    def on_url(self, url: bytes) -> None:
+        self._url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._state is _State.HEAD:  # what is behind chunks is for nobody
+            self._headers.append((name.lower(), value))
+
+    def on_headers_complete(self) -> None:
+        parser = self._parser
+        self._method = parser.get_method().decode("ascii")
+        self._version, self._keeps = parser.get_http_version(), parser.should_keep_alive()
+
+    def on_body(self, body: bytes) -> None:
+        self._has_moved = True
+        self._found.append(Data(body))
+
+    def on_message_complete(self) -> None:
+        self._is_whole = True
+
+
+def _wrong(head: bytes, is_method_unknown: bool) -> Refusal:
+    """Return in our own words what the parser finds wrong with ``head``."""
+    first, *fields = head[: -len(_END)].split(b"\r\n")
+    line = _FIRST_LINE.fullmatch(first)
+    if line is None:
+        return Refusal(400, _NO_REQUEST)
+    if line[3] is not None and not line[3].startswith(b"1."):
+        return Refusal(400, f"HTTP/{line[3].decode()} is not spoken here, HTTP/1.1 is")
+    if is_method_unknown:
+        return Refusal(501, f"the method {line[1].decode()} is not known here")
+    if not all(_FIELD.fullmatch(field) for field in fields):
+        return Refusal(400, _NO_FIELD)
+    is_about_length = re.search(rb"(?i)\r\n(content-length|transfer-encoding):", head)
+    return Refusal(400, _NO_LENGTH if is_about_length else _NO_REQUEST)
+
+
+def _status_line(status: int) -> bytes:
+    try:
+        phrase = HTTPStatus(status).phrase.encode()
+    except ValueError:
+        phrase = b""
+    return b"HTTP/1.1 %d %b\r\n" % (status, phrase)
+
+
+_STATUS_LINES = {status: _status_line(status) for status in range(100, 600)}
+_WITHOUT_BODY = (204, 304)
+
+
+class Answer:
+    """The answer to ``head``: what the application says of it as bytes.
+
+    ``usual``: headers that every answer has. ``keeps``: whether the connection is kept behind it; it says
+    so where that is False when it begins.
+    """
+
+    def __init__(self, head: Head, usual: Headers) -> None:
+        self._usual = usual
+        self._has_body = head.method != "HEAD"
+        self._is_old = head.version < "1.1"
+        self.keeps = head.keeps
+        self.is_begun = self.is_complete = False
+        self._held = b""
+        self._left: int | None = None  # None: it goes in chunks, or to the end of the connection
+        self._is_chunked = False
+
+    def begin(self, status: int, headers: Headers) -> None:
+        """Begin; the head goes with what follows it, as one segment.
+
+        Raises:
+            RuntimeError: a header would end in another one.
+        """
+        lines = [_STATUS_LINES[status]]
+        says_close = False
+        for name, value in (*self._usual, *headers):
+            match name.lower():
+                case b"content-length":
+                    self._left = int(value)
+                case b"connection":
+                    says_close = b"close" in value.lower()
+            lines.append(b"%b: %b\r\n" % (name, value))
+        self._has_body = self._has_body and status not in _WITHOUT_BODY
+        has_end = self._left is not None or not self._has_body
+        self.keeps = self.keeps and not says_close and (has_end or not self._is_old)
+        if not says_close:
+            lines.append(self._connection())
+        if not (has_end or self._is_old):
+            self._is_chunked = True
+            lines.append(b"transfer-encoding: chunked\r\n")
+        head = b"".join(lines)
+        n_lines = sum(map(bool, lines))
+        if head.count(b"\n") != n_lines or head.count(b"\r") != n_lines or b"\0" in head:
+            raise RuntimeError("a header of the answer has a line end in it")
+        self._held, self.is_begun = head + b"\r\n", True
+
+    def body(self, data: bytes | memoryview, more: bool) -> bytes | memoryview:
+        """Return what is sent for ``data``, a part of the body; the last one where there is no ``more``.
+
+        Raises:
+            RuntimeError: it is not as long as its header says, or was whole before.
+        """
+        if self.is_complete:
+            raise RuntimeError("the answer is whole")
+        size, self.is_complete = len(data), not more
+        if not self._has_body:
+            data = b""
+        elif self._is_chunked:
+            chunk = b"".join((b"%x\r\n" % size, data, b"\r\n")) if size else b""
+            data = chunk if more else chunk + b"0\r\n\r\n"
+        elif self._left is not None:
+            self._left -= size
+            if self._left < 0 or (self._left and not more):
+                raise RuntimeError("the answer is not as long as its Content-Length")
+        return self.held() + data if self._held else data
+
+    def held(self) -> bytes:
+        """Return the head of the answer, if that was not sent yet."""
+        held, self._held = self._held, b""
+        return held
+
+    def ready(self, answer: bytes) -> bytes:
+        """Return all that is sent for an ``answer`` that somebody has made, but for what all have."""
+        self.is_begun = self.is_complete = True
+        status, _, rest = answer.partition(b"\r\n")
+        usual = b"".join(b"%b: %b\r\n" % each for each in self._usual)
+        return b"%b\r\n%b%b%b" % (status, usual, self._connection(), rest)
+
+    def _connection(self) -> bytes:
+        if not self.keeps:
+            return b"connection: close\r\n"
+        return b"connection: keep-alive\r\n" if self._is_old else b""
+
+
+_NOBODY: Final = Head("", "1.1", "", b"", b"", [], keeps=False, expects=False)
+
+
+def refused(status: int, message: str, usual: Headers = ()) -> bytes:
+    """Return the answer to what never became a whole request: the last one of its connection."""
+    body = orjson.dumps({"error": message})
+    headers = [
+        (b"content-length", b"%d" % len(body)),
+        (b"content-type", b"application/json"),
+        (b"x-request-id", b"%032x" % getrandbits(128)),
+    ]
+    if status == HTTPStatus.SERVICE_UNAVAILABLE:
+        headers.append((b"retry-after", b"1"))
+    answer = Answer(_NOBODY, usual)
+    answer.begin(status, headers)
+    return bytes(answer.body(body, more=False))

@@ -1,0 +1,50 @@
+"""What the kernel knows of a socket: when bytes came to it, and whether some were not read yet."""
+
+import asyncio
+import contextlib
+import fcntl
+import socket
+import struct
+import termios
+import time
+
+# SO_TIMESTAMPNS of asm-generic/socket.h: the kernel says when what is read has come.
+_TIMESTAMP = 35
+_TIMESPEC = struct.Struct("@ll")
+_ANCILLARY_BYTES = socket.CMSG_SPACE(_TIMESPEC.size)
+
+
+def stamp_arrivals(sock: socket.socket) -> None:
+    """Have the kernel note when bytes come to ``sock``, and to what it accepts; emulators cannot."""
+    with contextlib.suppress(OSError):
+        sock.setsockopt(socket.SOL_SOCKET, _TIMESTAMP, 1)
+
+
+def came_at(sock: socket.socket | None) -> float | None:
+    """Return when the first byte that waits in ``sock`` came, on time.monotonic's clock.
+
+    None: nothing waits, or nobody has noted it (as of Unix sockets). What waits as one may have come in
+    parts, and then it is when the last of them did.
+    """
+    if sock is None:
+        return None
+    try:
+        _, ancillary, _, _ = sock.recvmsg(1, _ANCILLARY_BYTES, socket.MSG_PEEK)
+    except OSError:
+        return None
+    for _, kind, data in ancillary:
+        if kind == _TIMESTAMP and len(data) == _TIMESPEC.size:
+            seconds, nanoseconds = _TIMESPEC.unpack(data)
+            age = time.time() - float(seconds) - nanoseconds * 1e-9
+            return time.monotonic() - max(float(age), 0.0)
+    return None
+
+
+def has_unread(transport: asyncio.Transport) -> bool:
+    """Return whether bytes have come that were not read yet: closing now would reset a request."""
+    sock = transport.get_extra_info("socket")
+    try:
+        count = fcntl.ioctl(sock.fileno(), termios.FIONREAD, bytes(4))
+    except (AttributeError, OSError):
+        return False
+    return any(count)
