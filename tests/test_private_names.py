@@ -35,8 +35,6 @@ _DOCUMENTED = {
 # Of named tuples.
 _PUBLIC = {"_asdict", "_fields", "_make", "_replace"}
 
-_HTTP = "uvicorn.protocols.http.httptools_impl"
-
 
 class Used(NamedTuple):
     """Attributes of ``owner``, a class or module, that ``file`` uses; without any: the class itself."""
@@ -48,31 +46,15 @@ class Used(NamedTuple):
 
 USED = (
     Used(
-        f"{_HTTP}.HttpToolsProtocol",
-        "_start_asgi_task app client connection_lost connection_made cycle data_received flow headers "
-        "loop on_body on_header on_headers_complete on_message_begin on_message_complete "
-        "on_response_complete parser pause_writing pipeline resume_writing scope server_state shutdown "
-        "transport",
+        "uvicorn.server.ServerState",
+        "connections default_headers tasks",
         "server/transport/connection.py",
     ),
-    Used(
-        f"{_HTTP}.RequestResponseCycle",
-        "body disconnected keep_alive message_event more_body response_complete response_started scope "
-        "transport waiting_for_100_continue",
-        "server/transport/connection.py",
-    ),
-    Used(
-        "uvicorn.protocols.http.flow_control.FlowControl",
-        "pause_reading read_paused resume_reading",
-        "server/transport/connection.py",
-    ),
-    Used("uvicorn.server.ServerState", "total_requests", "server/transport/connection.py"),
     Used(
         "uvicorn.server.Server",
-        "handle_exit lifespan server_state shutdown started startup",
+        "handle_exit server_state shutdown started startup",
         "server/transport/server.py",
     ),
-    Used("uvicorn.lifespan.on.LifespanOn", "state", "server/transport/server.py"),
     Used("onnxruntime.IOBinding", "_iobinding", "pipeline/devices/cpu.py"),
     Used("onnxruntime.InferenceSession", "_sess", "pipeline/devices/cpu.py"),
     Used(

@@ -119,7 +119,8 @@ class Requests:
 
     def resume(self) -> list[Event]:
         """Go on with what is behind a request that is whole and has its answer; return what that says."""
-        self._state, self._skipped = _State.HEAD, 0
+        if self._state is _State.WHOLE:
+            self._state, self._skipped = _State.HEAD, 0
         return self._read()
 
     def stop(self) -> None:
@@ -187,9 +188,10 @@ class Requests:
         except httptools.HttpParserUpgrade:
             # No other protocol is spoken. The parser takes what follows for one, also a body.
             fewer = _UPGRADE.sub(b"", head)
-            if fewer != head:
-                self._parser = httptools.HttpRequestParser(self)
-                return self._parse(fewer)
+            if fewer == head:
+                return _wrong(head, True)  # CONNECT
+            self._parser = httptools.HttpRequestParser(self)
+            return self._parse(fewer)
         except httptools.HttpParserError as exc:
             return _wrong(head, isinstance(exc, httptools.HttpParserInvalidMethodError))
         # As that of HTTP/2, which begins with what looks like a head and is none.

@@ -189,8 +189,8 @@ def held(server: Server) -> Iterator[Exchange]:
         with Wire(server) as wire:
             with holding(server) as reached:
                 wire.send(ask("POST", INFER, GOOD), reached, ask("GET", "/v2/health/live") * 18)
-            said = [line for _ in range(19) for line in wire.answer()]
-            yield "many pipelined", [*said, wire.end()]
+            answers = [line for _ in range(19) for line in wire.answer()]
+            yield "many pipelined", [*answers, wire.end()]
     with contextlib.ExitStack() as stack:
         with holding(server) as reached:
             first = stack.enter_context(Wire(server))

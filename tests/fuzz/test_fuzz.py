@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tests.fuzz import cfg as cfg_fuzzer
 from tests.fuzz import grpc_infer as grpc_infer_fuzzer
 from tests.fuzz import http_infer as http_infer_fuzzer
+from tests.fuzz import http_requests as requests_fuzzer
 from tests.fuzz import infer as infer_fuzzer
 from tests.fuzz import model_config as config_fuzzer
 from tests.fuzz import network as network_fuzzer
@@ -58,6 +59,11 @@ def test_infer_reader() -> None:
 
 def test_model_config_reader() -> None:
     accepted = [config_fuzzer.run(number) for number in range(EXAMPLES)]
+    assert 0 < sum(accepted) < EXAMPLES
+
+
+def test_requests_on_the_wire() -> None:
+    accepted = [requests_fuzzer.run(number) for number in range(EXAMPLES)]
     assert 0 < sum(accepted) < EXAMPLES
 
 

@@ -76,7 +76,6 @@ async def test_a_header_within_the_limit_is_taken() -> None:
         b"nonsense\r\n\r\n",
         b"\x16\x03\x01\x02\x00",
         b"GET  HTTP/1.1\r\n\r\n",
-        b"CONNECT a:1 HTTP/1.1\r\nhost: x\r\n\r\n",
         b"GET / HTTP/1.1\r\n: x\r\n\r\n",
         b"GET http://x HTTP/1.1\r\nhost: x\r\n\r\n",
         b"POST / HTTP/1.1\r\ncontent-length: -1\r\n\r\n",
@@ -465,7 +464,63 @@ async def test_a_few_requests_at_once_are_answered_in_order() -> None:
     assert not wire.transport.is_reading_paused
 
 
+async def test_more_requests_than_are_kept_wait_in_the_network() -> None:
+    asked: list[str] = []
+
+    async def counting(scope: Scope, receive: Receive, send: Send) -> None:
+        asked.append(scope["path"])
+        await answers_at_once(scope, receive, send)
+
+    wire, data = Wire(counting), GET * 3000
+    while data:
+        if not wire.transport.is_reading_paused:
+            wire.connection.data_received(data[:READ_BYTES])
+            data = data[READ_BYTES:]
+        await wire.settled()
+    while len(asked) < 3000:
+        await wire.settled()
+    assert wire.answer == 3000 * OK
+
+
+async def test_nonsense_behind_a_request_is_refused_behind_its_answer() -> None:
+    wire = Wire(answers_at_once)
+    await wire.sends(GET + b"nonsense\r\n\r\n")
+    assert wire.answer.startswith(OK + b"HTTP/1.1 400 ")
+    assert wire.transport.has_eof
+
+
+async def test_a_body_at_its_end_has_the_next_request_behind_it() -> None:
+    """Its answer was there before it."""
+    wire = Wire(answers_at_once)
+    await wire.sends(POST % 10 + b"x")
+    assert wire.answer == OK
+    wire.passed += 5.0
+    await wire.sends(b"x" * 9 + GET + GET[:9])
+    assert wire.answer == 2 * OK
+    assert wire.connection.worth == Worth.BEGINNING
+    assert wire.connection.silence(wire.connection.loop.time()) == 0
+
+
 # Answers
+
+
+async def test_an_application_that_fails_is_a_fault_of_the_server() -> None:
+    async def fails(scope: Scope, receive: Receive, send: Send) -> None:
+        raise ValueError("a secret")
+
+    wire = Wire(fails)
+    await wire.sends(GET)
+    wire.refused(500, "internal error")
+    assert b"secret" not in wire.answer
+
+
+async def test_who_speaks_the_older_version_may_keep_the_connection() -> None:
+    wire = Wire(answers_at_once)
+    data = GET.replace(b"1.1", b"1.0")[:-2] + b"connection: keep-alive\r\n\r\n"
+    await wire.sends(data)
+    await wire.sends(data)
+    assert wire.answer == 2 * (OK[:-4] + b"connection: keep-alive\r\n\r\nok")
+    assert not wire.transport.is_closing()
 
 
 def answering(*messages: dict[str, Any]) -> Application:

@@ -1,0 +1,155 @@
+"""HTTP/1.1 without a network: reads may fall anywhere, and peers read what is written."""
+
+import random
+from itertools import pairwise
+
+import h11
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from server.transport.http1 import Answer, Data, End, Head, Refusal, Requests, refused
+from server.transport.limits import HEADER_BYTES
+from tests.examples import examples
+from tests.fuzz.http_requests import cut, said, stream
+
+GET = b"GET /x HTTP/1.1\r\nhost: x\r\n\r\n"
+
+
+@given(st.integers(0, 1 << 40), st.randoms(use_true_random=False))
+@examples(few=100, many=5000)
+def test_any_split_says_the_same(number: int, rng: random.Random) -> None:
+    data = stream(random.Random(number))
+    assert said(cut(rng, data)) == said([data])
+
+
+@given(
+    st.integers(-3, 3), st.integers(0, 40), st.lists(st.integers(0, HEADER_BYTES + 9), max_size=4)
+)
+@examples(few=60, many=2000)
+def test_the_limit_of_a_header_is_exact(over: int, blank: int, cuts: list[int]) -> None:
+    """Empty lines before it count, too."""
+    frame = b"\r\n" * blank + b"GET / HTTP/1.1\r\nhost: x\r\na: %b\r\n\r\n"
+    data = frame % (b"x" * (HEADER_BYTES + over - len(frame) + len(b"%b")))
+    ends = sorted({0, len(data), *(each for each in cuts if each < len(data))})
+    found = said(data[start:end] for start, end in pairwise(ends))
+    if over <= 0:
+        assert isinstance(found[0], Head)
+        assert found[1:] == [End()]
+    else:
+        assert found == [Refusal(431, f"the header is over the limit of {HEADER_BYTES} bytes")]
+
+
+def test_what_is_behind_a_request_waits_for_its_answer() -> None:
+    requests = Requests()
+    found = requests.receive(GET + b"nonsense")
+    assert [type(each) for each in found] == [Head, End]
+    assert requests.receive(b"\r\n\r\n") == []
+    assert not requests.is_between
+    (refusal,) = requests.resume()
+    assert isinstance(refusal, Refusal)
+    assert requests.receive(GET) == requests.resume() == []
+
+
+def test_a_request_to_change_the_protocol_has_its_body() -> None:
+    """The parser takes what follows such a header for the other protocol."""
+    fields = b"connection: upgrade\r\nupgrade: h2c\r\ncontent-length: 3\r\n\r\n"
+    head, body, end, *_ = said([b"POST / HTTP/1.1\r\nhost: x\r\n" + fields + b"abc" + GET])
+    assert isinstance(head, Head)
+    assert (body, end) == (Data(b"abc"), End())
+
+
+@pytest.mark.parametrize(
+    ("data", "status", "words"),
+    [
+        (b"BREW /pot HTTP/1.1\r\nhost: x\r\n\r\n", 501, "BREW"),
+        (b"get / HTTP/1.1\r\nhost: x\r\n\r\n", 501, "get"),
+        (b"CONNECT a:1 HTTP/1.1\r\nhost: x\r\n\r\n", 501, "CONNECT"),
+        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 400, "HTTP/1.1 is"),
+        (b"GET / HTTP/3.7\r\nhost: x\r\n\r\n", 400, "HTTP/1.1 is"),
+        (b"\x16\x03\x01", 400, "METHOD PATH"),
+        (b"GET / x HTTP/1.1\r\n\r\n", 400, "METHOD PATH"),
+        (b"GET / HTTP/1.1\nhost: x\n\n", 400, "CRLF"),
+        (b"GET / HTTP/1.1\r\nhost: x\r\na\r\n\r\n", 400, "NAME: VALUE"),
+        (
+            b"GET / HTTP/1.1\r\nhost: x\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\n",
+            400,
+            "long",
+        ),
+        (b"GET http://x HTTP/1.1\r\nhost: x\r\n\r\n", 400, "path"),
+    ],
+)
+def test_what_is_no_request_is_told_so_in_our_words(data: bytes, status: int, words: str) -> None:
+    found = said([data])
+    assert isinstance(found[0], Refusal)
+    assert found[0].status == status
+    assert words in found[0].message
+    assert len(found) == 1
+
+
+PARTS = st.lists(st.binary(max_size=40), max_size=5)
+
+
+@given(PARTS, st.sampled_from(["length", "none"]), st.sampled_from(["1.1", "1.0"]), st.booleans())
+@examples(few=100, many=2000)
+def test_a_client_reads_what_the_application_said(
+    parts: list[bytes], framing: str, version: str, keeps: bool
+) -> None:
+    head = Head("GET", version, "/", b"/", b"", [], keeps, expects=False)
+    answer, sent = Answer(head, [(b"date", b"today")]), b""
+    size = b"%d" % sum(map(len, parts))
+    answer.begin(200, [(b"Content-Length", size)] if framing == "length" else [])
+    for part in parts:
+        sent += answer.body(part, more=True)
+    sent += answer.body(b"", more=False)
+    peer = h11.Connection(h11.CLIENT)
+    peer.send(h11.Request(method="GET", target="/", headers=[("host", "x")]))
+    peer.send(h11.EndOfMessage())
+    peer.receive_data(sent)
+    if not answer.keeps:
+        peer.receive_data(b"")
+    found, event = b"", peer.next_event()
+    assert isinstance(event, h11.Response)
+    headers = dict(event.headers)
+    assert headers[b"date"] == b"today"
+    # Who speaks HTTP/1.0 knows no chunks: the connection ends where the answer does.
+    assert answer.keeps == (keeps and (version == "1.1" or framing == "length"))
+    kept = b"keep-alive" if version == "1.0" else None
+    assert headers.get(b"connection") == (kept if answer.keeps else b"close")
+    assert (b"transfer-encoding" in headers) == (framing == "none" and version == "1.1")
+    while isinstance(event := peer.next_event(), h11.Data):
+        found += event.data
+    assert isinstance(event, h11.EndOfMessage)
+    assert found == b"".join(parts)
+
+
+@pytest.mark.parametrize("header", [(b"a", b"b\r\nc: d"), (b"a\n", b"b"), (b"a", b"\0")])
+def test_no_header_of_an_answer_becomes_two(header: tuple[bytes, bytes]) -> None:
+    answer = Answer(Head("GET", "1.1", "/", b"/", b"", [], keeps=True, expects=False), [])
+    with pytest.raises(RuntimeError, match="line end"):
+        answer.begin(200, [header])
+
+
+@pytest.mark.parametrize("body", [b"o", b"okk"])
+def test_an_answer_is_as_long_as_it_says(body: bytes) -> None:
+    answer = Answer(Head("GET", "1.1", "/", b"/", b"", [], keeps=True, expects=False), [])
+    answer.begin(200, [(b"content-length", b"2")])
+    with pytest.raises(RuntimeError, match="Content-Length"):
+        answer.body(body, more=False)
+
+
+def test_a_refusal_has_what_other_answers_have() -> None:
+    answer = refused(503, "no", [(b"date", b"today")])
+    head, body = answer.split(b"\r\n\r\n")
+    assert body == b'{"error":"no"}'
+    names = [line.split(b":")[0] for line in head.split(b"\r\n")[1:]]
+    assert sorted(names) == sorted(
+        [
+            b"date",
+            b"content-length",
+            b"content-type",
+            b"x-request-id",
+            b"retry-after",
+            b"connection",
+        ]
+    )
