@@ -358,10 +358,7 @@ class Connection(asyncio.BufferedProtocol):
             self.end()
         if self.is_closing():
             return
-        if request.is_whole:
-            self._take(self._requests.resume())
-        else:
-            self._steer()
+        self._take(self._requests.resume() if request.is_whole else [])
 
     def pause_writing(self) -> None:
         self.writable = asyncio.Event()

@@ -34,6 +34,7 @@ _NO_LINES = "this is not an HTTP request: a line of its header does not end in C
 _NO_FIELD = "this is not an HTTP request: its header has a line that is not NAME: VALUE"
 _NO_LENGTH = "this is not an HTTP request: its header does not say well how long the body is"
 _NO_CHUNKS = "this is not an HTTP request: its body does not come in chunks as its header says"
+_UNKNOWN = "the method %s is not known here"
 _NO_PATH = "this is not an HTTP request: what it asks for has no path"
 
 
@@ -96,7 +97,6 @@ class Requests:
         self._skipped = 0
         self._url = b""
         self._headers: list[tuple[bytes, bytes]] = []
-        self._method, self._version, self._keeps, self._is_whole = "", "", True, False
         # Of a body: what is left of it, where its header says how long it is. Else it comes in chunks:
         # their last bytes, what is left of a block, and whether anything of the body was in that.
         self._left: int | None = None
@@ -145,10 +145,6 @@ class Requests:
         self._found.append(Refusal(status, message))
         self.stop()
 
-    def _end(self) -> None:
-        self._found.append(_THE_END)
-        self._state = _State.WHOLE
-
     # The head
 
     def _read_head(self) -> bool:
@@ -168,60 +164,66 @@ class Requests:
         elif not is_whole and len(head) == most:
             self._refuse(431, f"the header is over the limit of {HEADER_BYTES} bytes")
         elif is_whole:
-            self._take_head(head)
+            self.rest = self.rest[end:]
+            self._feed(head)
         return is_whole
 
-    def _take_head(self, head: bytes) -> None:
-        self.rest = self.rest[len(head) :]
-        refusal = self._parse(head) or self._began()
-        if refusal is not None:
-            self._refuse(*refusal)
-        elif self._is_whole:
-            self._end()
-        else:
-            self._state = _State.BODY
-
-    def _parse(self, head: bytes) -> Refusal | None:
-        self._method, self._url, self._headers, self._is_whole = "", b"", [], False
+    def _feed(self, head: bytes) -> None:
+        self._url, self._headers, wrong = b"", [], None
         try:
             self._parser.feed_data(head)
         except httptools.HttpParserUpgrade:
-            # No other protocol is spoken. The parser takes what follows for one, also a body.
-            fewer = _UPGRADE.sub(b"", head)
-            if fewer == head:
-                return _wrong(head, True)  # CONNECT
-            self._parser = httptools.HttpRequestParser(self)
-            return self._parse(fewer)
+            if self._state is _State.WHOLE:
+                # No other protocol is spoken. The parser takes what follows for one, also a body.
+                self._parser, self._state = httptools.HttpRequestParser(self), _State.HEAD
+                self._found.clear()
+                self._feed(_UPGRADE.sub(b"", head))
         except httptools.HttpParserError as exc:
-            return _wrong(head, isinstance(exc, httptools.HttpParserInvalidMethodError))
-        # As that of HTTP/2, which begins with what looks like a head and is none.
-        return None if self._method else _wrong(head, True)
+            wrong = _wrong(head, isinstance(exc, httptools.HttpParserInvalidMethodError))
+        else:
+            if self._state is _State.HEAD:  # so HTTP/2 begins, and it is none
+                wrong = _wrong(head, is_method_unknown=True)
+        if wrong is not None and self._state is not _State.OVER:
+            self._found.clear()
+            self._refuse(*wrong)
 
-    def _began(self) -> Refusal | None:
-        """Find what the head says; return why it is refused all the same."""
-        headers = self._headers
-        if len(headers) > HEADER_FIELDS:
-            return Refusal(431, f"the header has over {HEADER_FIELDS} fields")
+    def _begin(self) -> None:
+        """Find what the head says that the parser has taken."""
+        headers, parser = self._headers, self._parser
+        method, version = parser.get_method().decode("ascii"), parser.get_http_version()
+        if method == "CONNECT":
+            self._refuse(501, _UNKNOWN % method)
+            return
         names = [name for name, _ in headers]
         hosts = names.count(b"host")
-        if hosts > 1 or (hosts == 0 and self._version == "1.1"):
-            return Refusal(400, f"a request has one Host header, this one has {hosts or 'none'}")
         try:
             url = httptools.parse_url(self._url)
             path = url.path.decode("ascii")
         except (httptools.HttpParserError, AttributeError, UnicodeDecodeError):
-            return Refusal(400, _NO_PATH)
-        if not self._is_whole:
-            self._left = None
-            if b"content-length" in names:
-                self._left = int(headers[names.index(b"content-length")][1])
+            self._refuse(400, _NO_PATH)
+            return
+        if len(headers) > HEADER_FIELDS:
+            self._refuse(431, f"the header has over {HEADER_FIELDS} fields")
+        elif hosts > 1 or (hosts == 0 and version == "1.1"):
+            self._refuse(400, f"a request has one Host header, this one has {hosts or 'none'}")
+        else:
+            first = dict(reversed(headers))
+            length = first.get(b"content-length")
+            self._left = None if length is None else int(length)
             self._tail, self._block_left, self._has_moved = b"", HEADER_BYTES, False
-        expects = (
-            b"expect" in names and headers[names.index(b"expect")][1].lower() == b"100-continue"
-        )
-        said = (unquote(path) if "%" in path else path, url.path, url.query or b"")
-        self._found.append(Head(self._method, self._version, *said, headers, self._keeps, expects))
-        return None
+            self._state = _State.BODY
+            self._found.append(
+                Head(
+                    method=method,
+                    version=version,
+                    path=unquote(path) if "%" in path else path,
+                    raw_path=url.path,
+                    query=url.query or b"",
+                    headers=headers,
+                    keeps=parser.should_keep_alive(),
+                    expects=first.get(b"expect", b"").lower() == b"100-continue",
+                )
+            )
 
     # The body
 
@@ -234,11 +236,9 @@ class Requests:
         except httptools.HttpParserError:
             self._refuse(400, _NO_CHUNKS)
             return
-        if self._is_whole:
-            self._end()
-        elif self._left is not None:
+        if self._left is not None:
             self._left -= len(part)
-        else:
+        elif self._state is _State.BODY:
             self._count(len(part))
 
     def _cut(self) -> int:
@@ -269,16 +269,16 @@ class Requests:
             self._headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
-        parser = self._parser
-        self._method = parser.get_method().decode("ascii")
-        self._version, self._keeps = parser.get_http_version(), parser.should_keep_alive()
+        self._begin()
 
     def on_body(self, body: bytes) -> None:
         self._has_moved = True
         self._found.append(Data(body))
 
     def on_message_complete(self) -> None:
-        self._is_whole = True
+        if self._state is _State.BODY:
+            self._found.append(_THE_END)
+            self._state = _State.WHOLE
 
 
 def _wrong(head: bytes, is_method_unknown: bool) -> Refusal:
@@ -290,7 +290,7 @@ def _wrong(head: bytes, is_method_unknown: bool) -> Refusal:
     if line[3] is not None and not line[3].startswith(b"1."):
         return Refusal(400, f"HTTP/{line[3].decode()} is not spoken here, HTTP/1.1 is")
     if is_method_unknown:
-        return Refusal(501, f"the method {line[1].decode()} is not known here")
+        return Refusal(501, _UNKNOWN % line[1].decode())
     if not all(_FIELD.fullmatch(field) for field in fields):
         return Refusal(400, _NO_FIELD)
     is_about_length = re.search(rb"(?i)\r\n(content-length|transfer-encoding):", head)
@@ -335,11 +335,10 @@ class Answer:
         lines = [_STATUS_LINES[status]]
         says_close = False
         for name, value in (*self._usual, *headers):
-            match name.lower():
-                case b"content-length":
-                    self._left = int(value)
-                case b"connection":
-                    says_close = b"close" in value.lower()
+            if name == b"content-length":
+                self._left = int(value)
+            elif name == b"connection":
+                says_close = b"close" in value.lower()
             lines.append(b"%b: %b\r\n" % (name, value))
         self._has_body = self._has_body and status not in _WITHOUT_BODY
         has_end = self._left is not None or not self._has_body

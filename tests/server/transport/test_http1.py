@@ -98,7 +98,7 @@ def test_a_client_reads_what_the_application_said(
     head = Head("GET", version, "/", b"/", b"", [], keeps, expects=False)
     answer, sent = Answer(head, [(b"date", b"today")]), b""
     size = b"%d" % sum(map(len, parts))
-    answer.begin(200, [(b"Content-Length", size)] if framing == "length" else [])
+    answer.begin(200, [(b"content-length", size)] if framing == "length" else [])
     for part in parts:
         sent += answer.body(part, more=True)
     sent += answer.body(b"", more=False)
