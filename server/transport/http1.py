@@ -7,7 +7,6 @@ request is not looked at before that has its answer.
 
 import re
 from collections.abc import Iterable
-from enum import Enum, auto
 from http import HTTPStatus
 from random import getrandbits
 from typing import Final, NamedTuple
@@ -77,11 +76,9 @@ Event = Head | Data | End | Refusal
 _THE_END: Final = End()
 
 
-class _State(Enum):
-    HEAD = auto()  # between two requests, or in the head of one
-    BODY = auto()
-    WHOLE = auto()  # a request has come, and what is behind it waits
-    OVER = auto()
+# Where a connection is: between two requests or in the head of one; in a body; behind a request that waits
+# for its answer; behind the last one.
+_HEAD, _BODY, _WHOLE, _OVER = range(4)
 
 
 class Requests:
@@ -89,7 +86,7 @@ class Requests:
 
     def __init__(self) -> None:
         self._parser = httptools.HttpRequestParser(self)
-        self._state = _State.HEAD
+        self._state = _HEAD
         #: What has come and was not looked at yet.
         self.rest = b""
         self._found: list[Event] = []
@@ -105,12 +102,12 @@ class Requests:
     @property
     def is_between(self) -> bool:
         """Whether what comes next begins a request."""
-        return self._state is _State.HEAD and not self.rest
+        return self._state == _HEAD and not self.rest
 
     @property
     def is_heading(self) -> bool:
         """Whether a part of the head of a request has come."""
-        return self._state is _State.HEAD and bool(self.rest)
+        return self._state == _HEAD and bool(self.rest)
 
     def receive(self, data: bytes) -> list[Event]:
         """Take ``data``; return what it says of the request that it belongs to."""
@@ -119,13 +116,13 @@ class Requests:
 
     def resume(self) -> list[Event]:
         """Go on with what is behind a request that is whole and has its answer; return what that says."""
-        if self._state is _State.WHOLE:
-            self._state, self._skipped = _State.HEAD, 0
-        return self._read()
+        if self._state == _WHOLE:
+            self._state, self._skipped = _HEAD, 0
+        return self._read() if self.rest else []
 
     def stop(self) -> None:
         """Look at nothing any more."""
-        self._state, self.rest = _State.OVER, b""
+        self._state, self.rest = _OVER, b""
 
     def close(self) -> None:
         """Let go of the parser, which knows this: only the garbage collector would find the two."""
@@ -134,8 +131,8 @@ class Requests:
 
     def _read(self) -> list[Event]:
         found = self._found = []
-        while self.rest and self._state in (_State.HEAD, _State.BODY):
-            if self._state is _State.BODY:
+        while self.rest and self._state <= _BODY:
+            if self._state == _BODY:
                 self._read_body()
             elif not self._read_head():
                 break
@@ -173,17 +170,17 @@ class Requests:
         try:
             self._parser.feed_data(head)
         except httptools.HttpParserUpgrade:
-            if self._state is _State.WHOLE:
+            if self._state == _WHOLE:
                 # No other protocol is spoken. The parser takes what follows for one, also a body.
-                self._parser, self._state = httptools.HttpRequestParser(self), _State.HEAD
+                self._parser, self._state = httptools.HttpRequestParser(self), _HEAD
                 self._found.clear()
                 self._feed(_UPGRADE.sub(b"", head))
         except httptools.HttpParserError as exc:
             wrong = _wrong(head, isinstance(exc, httptools.HttpParserInvalidMethodError))
         else:
-            if self._state is _State.HEAD:  # so HTTP/2 begins, and it is none
+            if self._state == _HEAD:  # so HTTP/2 begins, and it is none
                 wrong = _wrong(head, is_method_unknown=True)
-        if wrong is not None and self._state is not _State.OVER:
+        if wrong is not None and self._state != _OVER:
             self._found.clear()
             self._refuse(*wrong)
 
@@ -211,7 +208,7 @@ class Requests:
             length = first.get(b"content-length")
             self._left = None if length is None else int(length)
             self._tail, self._block_left, self._has_moved = b"", HEADER_BYTES, False
-            self._state = _State.BODY
+            self._state = _BODY
             self._found.append(
                 Head(
                     method=method,
@@ -238,7 +235,7 @@ class Requests:
             return
         if self._left is not None:
             self._left -= len(part)
-        elif self._state is _State.BODY:
+        elif self._state == _BODY:
             self._count(len(part))
 
     def _cut(self) -> int:
@@ -265,7 +262,7 @@ class Requests:
         self._url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self._state is _State.HEAD:  # what is behind chunks is for nobody
+        if self._state == _HEAD:  # what is behind chunks is for nobody
             self._headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
@@ -276,9 +273,9 @@ class Requests:
         self._found.append(Data(body))
 
     def on_message_complete(self) -> None:
-        if self._state is _State.BODY:
+        if self._state == _BODY:
             self._found.append(_THE_END)
-            self._state = _State.WHOLE
+            self._state = _WHOLE
 
 
 def _wrong(head: bytes, is_method_unknown: bool) -> Refusal:
@@ -302,7 +299,7 @@ def _status_line(status: int) -> bytes:
         phrase = HTTPStatus(status).phrase.encode()
     except ValueError:
         phrase = b""
-    return b"HTTP/1.1 %d %b\r\n" % (status, phrase)
+    return b"HTTP/1.1 %d %b" % (status, phrase)
 
 
 _STATUS_LINES = {status: _status_line(status) for status in range(100, 600)}
@@ -332,27 +329,23 @@ class Answer:
         Raises:
             RuntimeError: a header would end in another one.
         """
-        lines = [_STATUS_LINES[status]]
-        says_close = False
-        for name, value in (*self._usual, *headers):
-            if name == b"content-length":
-                self._left = int(value)
-            elif name == b"connection":
-                says_close = b"close" in value.lower()
-            lines.append(b"%b: %b\r\n" % (name, value))
+        every = [*self._usual, *headers]
+        said = dict(every)
+        length = said.get(b"content-length")
+        self._left = None if length is None else int(length)
+        says_close = b"close" in said.get(b"connection", b"").lower()
         self._has_body = self._has_body and status not in _WITHOUT_BODY
         has_end = self._left is not None or not self._has_body
-        self.keeps = self.keeps and not says_close and (has_end or not self._is_old)
+        self._is_chunked = not (has_end or self._is_old)
+        self.keeps = self.keeps and not says_close and (has_end or self._is_chunked)
+        lines = [_STATUS_LINES[status], *map(b": ".join, every)]
         if not says_close:
-            lines.append(self._connection())
-        if not (has_end or self._is_old):
-            self._is_chunked = True
-            lines.append(b"transfer-encoding: chunked\r\n")
-        head = b"".join(lines)
-        n_lines = sum(map(bool, lines))
-        if head.count(b"\n") != n_lines or head.count(b"\r") != n_lines or b"\0" in head:
+            lines += self._connection()
+        if self._is_chunked:
+            lines.append(b"transfer-encoding: chunked")
+        self._held, self.is_begun = b"\r\n".join(lines) + _END, True
+        if len(self._held.splitlines()) != len(lines) + 1 or b"\0" in self._held:
             raise RuntimeError("a header of the answer has a line end in it")
-        self._held, self.is_begun = head + b"\r\n", True
 
     def body(self, data: bytes | memoryview, more: bool) -> bytes | memoryview:
         """Return what is sent for ``data``, a part of the body; the last one where there is no ``more``.
@@ -383,13 +376,13 @@ class Answer:
         """Return all that is sent for an ``answer`` that somebody has made, but for what all have."""
         self.is_begun = self.is_complete = True
         status, _, rest = answer.partition(b"\r\n")
-        usual = b"".join(b"%b: %b\r\n" % each for each in self._usual)
-        return b"%b\r\n%b%b%b" % (status, usual, self._connection(), rest)
+        usual = map(b": ".join, self._usual)
+        return b"\r\n".join([status, *usual, *self._connection(), rest])
 
-    def _connection(self) -> bytes:
+    def _connection(self) -> list[bytes]:
         if not self.keeps:
-            return b"connection: close\r\n"
-        return b"connection: keep-alive\r\n" if self._is_old else b""
+            return [b"connection: close"]
+        return [b"connection: keep-alive"] if self._is_old else []
 
 
 _NOBODY: Final = Head("", "1.1", "", b"", b"", [], keeps=False, expects=False)
