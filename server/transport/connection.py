@@ -64,9 +64,8 @@ class Request:
         #: Nobody waits for the answer any more.
         self.is_gone = False
         self.answer = Answer(head, connection.usual)
-        # What ``receive`` has not told yet, and who waits for it.
-        self._has_news = False
-        self._told: asyncio.Future[None] | None = None
+        # Set while there is what ``receive`` has not told.
+        self._news = asyncio.Event()
 
     @property
     def is_answered(self) -> bool:
@@ -87,13 +86,17 @@ class Request:
     def leave(self) -> None:
         """Nobody waits for the answer."""
         self.is_gone = True
-        self.wake()
+        self._news.set()
 
-    def wake(self) -> None:
-        """Have ``receive`` say what is new."""
-        self._has_news = True
-        if self._told is not None and not self._told.done():
-            self._told.set_result(None)
+    def grows(self, body: bytes) -> None:
+        """More of the body has come."""
+        self.body += body
+        self._news.set()
+
+    def ends(self) -> None:
+        """The body has come to its end."""
+        self.is_whole = True
+        self._news.set()
 
     async def _run(self) -> None:
         """Call the application."""
@@ -118,10 +121,8 @@ class Request:
             self.is_expecting = False
         if not (self.is_gone or self.is_answered):
             connection.read_on()
-            if not self._has_news:
-                self._told = connection.loop.create_future()
-                await self._told
-            self._has_news = False
+            await self._news.wait()
+            self._news.clear()
         if self.is_gone or self.is_answered:
             return {"type": "http.disconnect"}
         body, self.body = self.body, bytearray()
@@ -142,7 +143,7 @@ class Request:
             more = message.get("more_body", False)
             connection.write(answer.body(message.get("body", b""), more))
             if not more:
-                self.wake()
+                self._news.set()
                 connection.answered(self)
         else:
             raise RuntimeError(f"no time for the ASGI message {message['type']!r}")
@@ -293,8 +294,7 @@ class Connection(asyncio.BufferedProtocol):
         if request.is_answered:
             self._left_over_bytes += len(data)
             return
-        request.body += data
-        request.wake()
+        request.grows(data)
         self._body_bytes += len(data)
         if self._body_bytes >= PROGRESS_BYTES:
             self._body_bytes, self._since = 0, self.loop.time()
@@ -302,12 +302,10 @@ class Connection(asyncio.BufferedProtocol):
     def _take_end(self) -> None:
         request = self._request
         assert request is not None
-        request.is_whole = True
+        request.ends()
         if request.is_answered:
             self._since = self.loop.time()
             self._take(self._requests.resume())
-        else:
-            request.wake()
 
     def _steer(self) -> None:
         """Read no further than to what somebody has to take first."""
