@@ -216,7 +216,6 @@ class Connection(asyncio.BufferedProtocol):
         if request is not None:
             request.leave()
         self.resume_writing()
-        self.transport.close()
         self._requests.close()
 
     # Reading

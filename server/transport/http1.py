@@ -33,6 +33,7 @@ _NO_LINES = "this is not an HTTP request: a line of its header does not end in C
 _NO_FIELD = "this is not an HTTP request: its header has a line that is not NAME: VALUE"
 _NO_LENGTH = "this is not an HTTP request: its header does not say well how long the body is"
 _NO_CHUNKS = "this is not an HTTP request: its body does not come in chunks as its header says"
+_NOT_SPOKEN = "HTTP/%s is not spoken here, HTTP/1.1 is"
 _UNKNOWN = "the method %s is not known here"
 _NO_PATH = "this is not an HTTP request: what it asks for has no path"
 
@@ -191,6 +192,9 @@ class Requests:
         if method == "CONNECT":
             self._refuse(501, _UNKNOWN % method)
             return
+        if version > "1.1":
+            self._refuse(400, _NOT_SPOKEN % version)
+            return
         names = [name for name, _ in headers]
         hosts = names.count(b"host")
         try:
@@ -217,7 +221,9 @@ class Requests:
                     raw_path=url.path,
                     query=url.query or b"",
                     headers=headers,
-                    keeps=parser.should_keep_alive(),
+                    # Before 1.1 there were no chunks: who sends some may mean another end.
+                    keeps=parser.should_keep_alive()
+                    and (version == "1.1" or b"transfer-encoding" not in first),
                     expects=first.get(b"expect", b"").lower() == b"100-continue",
                 )
             )
@@ -285,7 +291,7 @@ def _wrong(head: bytes, is_method_unknown: bool) -> Refusal:
     if line is None:
         return Refusal(400, _NO_REQUEST)
     if line[3] is not None and not line[3].startswith(b"1."):
-        return Refusal(400, f"HTTP/{line[3].decode()} is not spoken here, HTTP/1.1 is")
+        return Refusal(400, _NOT_SPOKEN % line[3].decode())
     if is_method_unknown:
         return Refusal(501, _UNKNOWN % line[1].decode())
     if not all(_FIELD.fullmatch(field) for field in fields):

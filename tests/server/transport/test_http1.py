@@ -40,6 +40,22 @@ def test_the_limit_of_a_header_is_exact(over: int, blank: int, cuts: list[int]) 
         assert found == [Refusal(431, f"the header is over the limit of {HEADER_BYTES} bytes")]
 
 
+@pytest.mark.parametrize(
+    ("version", "fields", "keeps"),
+    [
+        (b"1.1", b"", True),
+        (b"1.1", b"connection: close\r\n", False),
+        (b"1.0", b"", False),
+        (b"1.0", b"connection: keep-alive\r\n", True),
+        (b"1.0", b"connection: keep-alive\r\ntransfer-encoding: chunked\r\n", False),
+    ],
+)
+def test_who_keeps_the_connection(version: bytes, fields: bytes, keeps: bool) -> None:
+    head, *_ = said([b"POST / HTTP/%b\r\nhost: x\r\n%b\r\n0\r\n\r\n" % (version, fields)])
+    assert isinstance(head, Head)
+    assert head.keeps == keeps
+
+
 def test_what_is_behind_a_request_waits_for_its_answer() -> None:
     requests = Requests()
     found = requests.receive(GET + b"nonsense")
@@ -66,6 +82,7 @@ def test_a_request_to_change_the_protocol_has_its_body() -> None:
         (b"get / HTTP/1.1\r\nhost: x\r\n\r\n", 501, "get"),
         (b"CONNECT a:1 HTTP/1.1\r\nhost: x\r\n\r\n", 501, "CONNECT"),
         (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 400, "HTTP/1.1 is"),
+        (b"GET / HTTP/2.0\r\nhost: x\r\n\r\n", 400, "HTTP/1.1 is"),
         (b"GET / HTTP/3.7\r\nhost: x\r\n\r\n", 400, "HTTP/1.1 is"),
         (b"\x16\x03\x01", 400, "METHOD PATH"),
         (b"GET / x HTTP/1.1\r\n\r\n", 400, "METHOD PATH"),
