@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from server.transport.http1 import Answer, Data, End, Head, Refusal, Requests, refused
-from server.transport.limits import HEADER_BYTES
+from server.transport.limits import HEADER_BYTES, HEADER_FIELDS
 from tests.examples import examples
 from tests.fuzz.http_requests import cut, said, stream
 
@@ -54,6 +54,32 @@ def test_who_keeps_the_connection(version: bytes, fields: bytes, keeps: bool) ->
     head, *_ = said([b"POST / HTTP/%b\r\nhost: x\r\n%b\r\n0\r\n\r\n" % (version, fields)])
     assert isinstance(head, Head)
     assert head.keeps == keeps
+
+
+def test_a_header_has_so_many_fields() -> None:
+    data = b"GET / HTTP/1.1\r\nhost: x\r\n%b\r\n"
+    assert isinstance(said([data % (b"a:\r\n" * (HEADER_FIELDS - 1))])[0], Head)
+    (refusal,) = said([data % (b"a:\r\n" * HEADER_FIELDS)])
+    assert refusal == Refusal(431, f"the header has over {HEADER_FIELDS} fields")
+
+
+@pytest.mark.parametrize(
+    ("version", "hosts", "is_taken"),
+    [
+        (b"1.1", 1, True),
+        (b"1.1", 0, False),
+        (b"1.1", 2, False),
+        (b"1.0", 0, True),
+        (b"1.0", 2, False),
+    ],
+)
+def test_a_request_names_its_host_once(version: bytes, hosts: int, is_taken: bool) -> None:
+    found = said([b"GET / HTTP/%b\r\n" % version + b"host: x\r\n" * hosts + b"\r\n"])
+    if is_taken:
+        assert isinstance(found[0], Head)
+    else:
+        assert isinstance(found[0], Refusal)
+        assert "one Host header" in found[0].message
 
 
 def test_what_is_behind_a_request_waits_for_its_answer() -> None:
