@@ -349,9 +349,10 @@ class Answer:
             lines += self._connection()
         if self._is_chunked:
             lines.append(b"transfer-encoding: chunked")
-        self._held, self.is_begun = b"\r\n".join(lines) + _END, True
-        if len(self._held.splitlines()) != len(lines) + 1 or b"\0" in self._held:
+        head = b"\r\n".join(lines) + _END
+        if len(head.splitlines()) != len(lines) + 1 or b"\0" in head:
             raise RuntimeError("a header of the answer has a line end in it")
+        self._held, self.is_begun = head, True
 
     def body(self, data: bytes | memoryview, more: bool) -> bytes | memoryview:
         """Return what is sent for ``data``, a part of the body; the last one where there is no ``more``.
@@ -361,7 +362,7 @@ class Answer:
         """
         if self.is_complete:
             raise RuntimeError("the answer is whole")
-        size, self.is_complete = len(data), not more
+        size = len(data)
         if not self._has_body:
             data = b""
         elif self._is_chunked:
@@ -371,6 +372,7 @@ class Answer:
             self._left -= size
             if self._left < 0 or (self._left and not more):
                 raise RuntimeError("the answer is not as long as its Content-Length")
+        self.is_complete = not more
         return self.held() + data if self._held else data
 
     def held(self) -> bytes:

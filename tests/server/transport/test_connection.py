@@ -464,6 +464,25 @@ async def test_an_application_that_fails_is_a_fault_of_the_server() -> None:
     assert b"secret" not in wire.answer
 
 
+@pytest.mark.parametrize(
+    ("messages", "status"),
+    [
+        (({"status": 200, "headers": [(b"a", b"b\r\nc: d")]}, {"body": b"ok"}), b"500"),
+        (({"status": 200, "headers": [(b"content-length", b"2")]}, {"body": b"okk"}), b"200"),
+        (({"body": b"ok"},), b"500"),
+        ((), b"500"),
+    ],
+)
+async def test_an_application_that_answers_wrongly_keeps_nobody_waiting(
+    messages: tuple[dict[str, Any], ...], status: bytes
+) -> None:
+    wire = Wire(answering(*messages))
+    await wire.sends(GET)
+    assert wire.answer.startswith(b"HTTP/1.1 " + status)
+    assert b"c: d" not in wire.answer
+    assert wire.transport.has_eof or wire.transport.is_closed
+
+
 async def test_who_speaks_the_older_version_may_keep_the_connection() -> None:
     wire = Wire(answers_at_once)
     data = GET.replace(b"1.1", b"1.0")[:-2] + b"connection: keep-alive\r\n\r\n"
