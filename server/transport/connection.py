@@ -178,6 +178,7 @@ class Connection(asyncio.BufferedProtocol):
         self._requests = Requests()
         self._request: Request | None = None
         self._is_paused = False
+        self._buffer = BUFFER
         # When the first byte of a request came, where the kernel knows that, and of the one behind it.
         self._came_at: float | None = None
         self._at = 0.0
@@ -222,11 +223,11 @@ class Connection(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         self.note_arrival()
-        return _SINK if self.discards else BUFFER
+        self._buffer = _SINK if self.discards else BUFFER
+        return self._buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        buffer = _SINK if self.discards else BUFFER
-        self.data_received(bytes(buffer[:nbytes]))
+        self.data_received(bytes(self._buffer[:nbytes]))
 
     def note_arrival(self) -> None:
         """Find when what is read next came, if a request begins with it."""

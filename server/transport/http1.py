@@ -155,15 +155,16 @@ class Requests:
         end = self.rest.find(_END, 0, most) + len(_END)
         is_whole = end >= len(_END)
         head = self.rest[: end if is_whole else most]
-        if not _BEGINNING.match(head):
-            self._refuse(400, _NO_REQUEST)
-        elif head.count(b"\n") != head.count(b"\r\n"):
-            self._refuse(400, _NO_LINES)
-        elif not is_whole and len(head) == most:
-            self._refuse(431, f"the header is over the limit of {HEADER_BYTES} bytes")
-        elif is_whole:
+        has_lines = head.count(b"\n") == head.count(b"\r\n")
+        if is_whole and has_lines:
             self.rest = self.rest[end:]
             self._feed(head)
+        elif not _BEGINNING.match(head):
+            self._refuse(400, _NO_REQUEST)
+        elif not has_lines:
+            self._refuse(400, _NO_LINES)
+        elif len(head) == most:
+            self._refuse(431, f"the header is over the limit of {HEADER_BYTES} bytes")
         return is_whole
 
     def _feed(self, head: bytes) -> None:
