@@ -26,13 +26,11 @@ from server.settings.exposure import warn_of_exposure
 from server.settings.settings import Settings
 from server.transport.certificate import Certificate
 from server.transport.connection import Connection
-from server.transport.inherited import inherited
 from server.transport.limits import ConnectionLimits, allowed_files
-from server.transport.listener import listen
+from server.transport.listener import UnixListener, inherited, listen
 from server.transport.proxies import TrustedProxies
 from server.transport.registry import Registry
 from server.transport.server import Server
-from server.transport.unix import UnixListener
 
 _log = logging.getLogger(__name__)
 

@@ -64,9 +64,8 @@ class Request:
         #: Nobody waits for the answer any more.
         self.is_gone = False
         self.answer = Answer(head, connection.usual)
-        # What ``receive`` has not told yet, and who waits for it.
-        self._has_news = False
-        self._told: asyncio.Future[None] | None = None
+        # Set while there is what ``receive`` has not told.
+        self._news = asyncio.Event()
 
     @property
     def is_answered(self) -> bool:
@@ -87,13 +86,17 @@ class Request:
     def leave(self) -> None:
         """Nobody waits for the answer."""
         self.is_gone = True
-        self.wake()
+        self._news.set()
 
-    def wake(self) -> None:
-        """Have ``receive`` say what is new."""
-        self._has_news = True
-        if self._told is not None and not self._told.done():
-            self._told.set_result(None)
+    def grows(self, body: bytes) -> None:
+        """More of the body has come."""
+        self.body += body
+        self._news.set()
+
+    def ends(self) -> None:
+        """The body has come to its end."""
+        self.is_whole = True
+        self._news.set()
 
     async def _run(self) -> None:
         """Call the application."""
@@ -118,10 +121,8 @@ class Request:
             self.is_expecting = False
         if not (self.is_gone or self.is_answered):
             connection.read_on()
-            if not self._has_news:
-                self._told = connection.loop.create_future()
-                await self._told
-            self._has_news = False
+            await self._news.wait()
+            self._news.clear()
         if self.is_gone or self.is_answered:
             return {"type": "http.disconnect"}
         body, self.body = self.body, bytearray()
@@ -142,7 +143,7 @@ class Request:
             more = message.get("more_body", False)
             connection.write(answer.body(message.get("body", b""), more))
             if not more:
-                self.wake()
+                self._news.set()
                 connection.answered(self)
         else:
             raise RuntimeError(f"no time for the ASGI message {message['type']!r}")
@@ -177,6 +178,7 @@ class Connection(asyncio.BufferedProtocol):
         self._requests = Requests()
         self._request: Request | None = None
         self._is_paused = False
+        self._buffer = BUFFER
         # When the first byte of a request came, where the kernel knows that, and of the one behind it.
         self._came_at: float | None = None
         self._at = 0.0
@@ -215,18 +217,17 @@ class Connection(asyncio.BufferedProtocol):
         if request is not None:
             request.leave()
         self.resume_writing()
-        self.transport.close()
         self._requests.close()
 
     # Reading
 
     def get_buffer(self, sizehint: int) -> memoryview:
         self.note_arrival()
-        return _SINK if self.discards else BUFFER
+        self._buffer = _SINK if self.discards else BUFFER
+        return self._buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        buffer = _SINK if self.discards else BUFFER
-        self.data_received(bytes(buffer[:nbytes]))
+        self.data_received(bytes(self._buffer[:nbytes]))
 
     def note_arrival(self) -> None:
         """Find when what is read next came, if a request begins with it."""
@@ -293,8 +294,7 @@ class Connection(asyncio.BufferedProtocol):
         if request.is_answered:
             self._left_over_bytes += len(data)
             return
-        request.body += data
-        request.wake()
+        request.grows(data)
         self._body_bytes += len(data)
         if self._body_bytes >= PROGRESS_BYTES:
             self._body_bytes, self._since = 0, self.loop.time()
@@ -302,12 +302,10 @@ class Connection(asyncio.BufferedProtocol):
     def _take_end(self) -> None:
         request = self._request
         assert request is not None
-        request.is_whole = True
+        request.ends()
         if request.is_answered:
             self._since = self.loop.time()
             self._take(self._requests.resume())
-        else:
-            request.wake()
 
     def _steer(self) -> None:
         """Read no further than to what somebody has to take first."""
@@ -358,10 +356,7 @@ class Connection(asyncio.BufferedProtocol):
             self.end()
         if self.is_closing():
             return
-        if request.is_whole:
-            self._take(self._requests.resume())
-        else:
-            self._steer()
+        self._take(self._requests.resume() if request.is_whole else [])
 
     def pause_writing(self) -> None:
         self.writable = asyncio.Event()

@@ -7,7 +7,6 @@ request is not looked at before that has its answer.
 
 import re
 from collections.abc import Iterable
-from enum import Enum, auto
 from http import HTTPStatus
 from random import getrandbits
 from typing import Final, NamedTuple
@@ -34,6 +33,8 @@ _NO_LINES = "this is not an HTTP request: a line of its header does not end in C
 _NO_FIELD = "this is not an HTTP request: its header has a line that is not NAME: VALUE"
 _NO_LENGTH = "this is not an HTTP request: its header does not say well how long the body is"
 _NO_CHUNKS = "this is not an HTTP request: its body does not come in chunks as its header says"
+_NOT_SPOKEN = "HTTP/%s is not spoken here, HTTP/1.1 is"
+_UNKNOWN = "the method %s is not known here"
 _NO_PATH = "this is not an HTTP request: what it asks for has no path"
 
 
@@ -76,11 +77,9 @@ Event = Head | Data | End | Refusal
 _THE_END: Final = End()
 
 
-class _State(Enum):
-    HEAD = auto()  # between two requests, or in the head of one
-    BODY = auto()
-    WHOLE = auto()  # a request has come, and what is behind it waits
-    OVER = auto()
+# Where a connection is: between two requests or in the head of one; in a body; behind a request that waits
+# for its answer; behind the last one.
+_HEAD, _BODY, _WHOLE, _OVER = range(4)
 
 
 class Requests:
@@ -88,7 +87,7 @@ class Requests:
 
     def __init__(self) -> None:
         self._parser = httptools.HttpRequestParser(self)
-        self._state = _State.HEAD
+        self._state = _HEAD
         #: What has come and was not looked at yet.
         self.rest = b""
         self._found: list[Event] = []
@@ -96,7 +95,6 @@ class Requests:
         self._skipped = 0
         self._url = b""
         self._headers: list[tuple[bytes, bytes]] = []
-        self._method, self._version, self._keeps, self._is_whole = "", "", True, False
         # Of a body: what is left of it, where its header says how long it is. Else it comes in chunks:
         # their last bytes, what is left of a block, and whether anything of the body was in that.
         self._left: int | None = None
@@ -105,12 +103,12 @@ class Requests:
     @property
     def is_between(self) -> bool:
         """Whether what comes next begins a request."""
-        return self._state is _State.HEAD and not self.rest
+        return self._state == _HEAD and not self.rest
 
     @property
     def is_heading(self) -> bool:
         """Whether a part of the head of a request has come."""
-        return self._state is _State.HEAD and bool(self.rest)
+        return self._state == _HEAD and bool(self.rest)
 
     def receive(self, data: bytes) -> list[Event]:
         """Take ``data``; return what it says of the request that it belongs to."""
@@ -119,13 +117,13 @@ class Requests:
 
     def resume(self) -> list[Event]:
         """Go on with what is behind a request that is whole and has its answer; return what that says."""
-        if self._state is _State.WHOLE:
-            self._state, self._skipped = _State.HEAD, 0
-        return self._read()
+        if self._state == _WHOLE:
+            self._state, self._skipped = _HEAD, 0
+        return self._read() if self.rest else []
 
     def stop(self) -> None:
         """Look at nothing any more."""
-        self._state, self.rest = _State.OVER, b""
+        self._state, self.rest = _OVER, b""
 
     def close(self) -> None:
         """Let go of the parser, which knows this: only the garbage collector would find the two."""
@@ -134,8 +132,8 @@ class Requests:
 
     def _read(self) -> list[Event]:
         found = self._found = []
-        while self.rest and self._state in (_State.HEAD, _State.BODY):
-            if self._state is _State.BODY:
+        while self.rest and self._state <= _BODY:
+            if self._state == _BODY:
                 self._read_body()
             elif not self._read_head():
                 break
@@ -144,10 +142,6 @@ class Requests:
     def _refuse(self, status: int, message: str) -> None:
         self._found.append(Refusal(status, message))
         self.stop()
-
-    def _end(self) -> None:
-        self._found.append(_THE_END)
-        self._state = _State.WHOLE
 
     # The head
 
@@ -161,67 +155,79 @@ class Requests:
         end = self.rest.find(_END, 0, most) + len(_END)
         is_whole = end >= len(_END)
         head = self.rest[: end if is_whole else most]
-        if not _BEGINNING.match(head):
+        has_lines = head.count(b"\n") == head.count(b"\r\n")
+        if is_whole and has_lines:
+            self.rest = self.rest[end:]
+            self._feed(head)
+        elif not _BEGINNING.match(head):
             self._refuse(400, _NO_REQUEST)
-        elif head.count(b"\n") != head.count(b"\r\n"):
+        elif not has_lines:
             self._refuse(400, _NO_LINES)
-        elif not is_whole and len(head) == most:
+        elif len(head) == most:
             self._refuse(431, f"the header is over the limit of {HEADER_BYTES} bytes")
-        elif is_whole:
-            self._take_head(head)
         return is_whole
 
-    def _take_head(self, head: bytes) -> None:
-        self.rest = self.rest[len(head) :]
-        refusal = self._parse(head) or self._began()
-        if refusal is not None:
-            self._refuse(*refusal)
-        elif self._is_whole:
-            self._end()
-        else:
-            self._state = _State.BODY
-
-    def _parse(self, head: bytes) -> Refusal | None:
-        self._method, self._url, self._headers, self._is_whole = "", b"", [], False
+    def _feed(self, head: bytes) -> None:
+        self._url, self._headers, wrong = b"", [], None
         try:
             self._parser.feed_data(head)
         except httptools.HttpParserUpgrade:
-            # No other protocol is spoken. The parser takes what follows for one, also a body.
-            fewer = _UPGRADE.sub(b"", head)
-            if fewer == head:
-                return _wrong(head, True)  # CONNECT
-            self._parser = httptools.HttpRequestParser(self)
-            return self._parse(fewer)
+            if self._state == _WHOLE:
+                # No other protocol is spoken. The parser takes what follows for one, also a body.
+                self._parser, self._state = httptools.HttpRequestParser(self), _HEAD
+                self._found.clear()
+                self._feed(_UPGRADE.sub(b"", head))
         except httptools.HttpParserError as exc:
-            return _wrong(head, isinstance(exc, httptools.HttpParserInvalidMethodError))
-        # As that of HTTP/2, which begins with what looks like a head and is none.
-        return None if self._method else _wrong(head, True)
+            wrong = _wrong(head, isinstance(exc, httptools.HttpParserInvalidMethodError))
+        else:
+            if self._state == _HEAD:  # so HTTP/2 begins, and it is none
+                wrong = _wrong(head, is_method_unknown=True)
+        if wrong is not None and self._state != _OVER:
+            self._found.clear()
+            self._refuse(*wrong)
 
-    def _began(self) -> Refusal | None:
-        """Find what the head says; return why it is refused all the same."""
-        headers = self._headers
-        if len(headers) > HEADER_FIELDS:
-            return Refusal(431, f"the header has over {HEADER_FIELDS} fields")
+    def _begin(self) -> None:
+        """Find what the head says that the parser has taken."""
+        headers, parser = self._headers, self._parser
+        method, version = parser.get_method().decode("ascii"), parser.get_http_version()
+        if method == "CONNECT":
+            self._refuse(501, _UNKNOWN % method)
+            return
+        if version > "1.1":
+            self._refuse(400, _NOT_SPOKEN % version)
+            return
         names = [name for name, _ in headers]
         hosts = names.count(b"host")
-        if hosts > 1 or (hosts == 0 and self._version == "1.1"):
-            return Refusal(400, f"a request has one Host header, this one has {hosts or 'none'}")
         try:
             url = httptools.parse_url(self._url)
             path = url.path.decode("ascii")
         except (httptools.HttpParserError, AttributeError, UnicodeDecodeError):
-            return Refusal(400, _NO_PATH)
-        if not self._is_whole:
-            self._left = None
-            if b"content-length" in names:
-                self._left = int(headers[names.index(b"content-length")][1])
+            self._refuse(400, _NO_PATH)
+            return
+        if len(headers) > HEADER_FIELDS:
+            self._refuse(431, f"the header has over {HEADER_FIELDS} fields")
+        elif hosts > 1 or (hosts == 0 and version == "1.1"):
+            self._refuse(400, f"a request has one Host header, this one has {hosts or 'none'}")
+        else:
+            first = dict(reversed(headers))
+            length = first.get(b"content-length")
+            self._left = None if length is None else int(length)
             self._tail, self._block_left, self._has_moved = b"", HEADER_BYTES, False
-        expects = (
-            b"expect" in names and headers[names.index(b"expect")][1].lower() == b"100-continue"
-        )
-        said = (unquote(path) if "%" in path else path, url.path, url.query or b"")
-        self._found.append(Head(self._method, self._version, *said, headers, self._keeps, expects))
-        return None
+            self._state = _BODY
+            self._found.append(
+                Head(
+                    method=method,
+                    version=version,
+                    path=unquote(path) if "%" in path else path,
+                    raw_path=url.path,
+                    query=url.query or b"",
+                    headers=headers,
+                    # Before 1.1 there were no chunks: who sends some may mean another end.
+                    keeps=parser.should_keep_alive()
+                    and (version == "1.1" or b"transfer-encoding" not in first),
+                    expects=first.get(b"expect", b"").lower() == b"100-continue",
+                )
+            )
 
     # The body
 
@@ -234,11 +240,9 @@ class Requests:
         except httptools.HttpParserError:
             self._refuse(400, _NO_CHUNKS)
             return
-        if self._is_whole:
-            self._end()
-        elif self._left is not None:
+        if self._left is not None:
             self._left -= len(part)
-        else:
+        elif self._state == _BODY:
             self._count(len(part))
 
     def _cut(self) -> int:
@@ -265,20 +269,20 @@ class Requests:
         self._url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self._state is _State.HEAD:  # what is behind chunks is for nobody
+        if self._state == _HEAD:  # what is behind chunks is for nobody
             self._headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
-        parser = self._parser
-        self._method = parser.get_method().decode("ascii")
-        self._version, self._keeps = parser.get_http_version(), parser.should_keep_alive()
+        self._begin()
 
     def on_body(self, body: bytes) -> None:
         self._has_moved = True
         self._found.append(Data(body))
 
     def on_message_complete(self) -> None:
-        self._is_whole = True
+        if self._state == _BODY:
+            self._found.append(_THE_END)
+            self._state = _WHOLE
 
 
 def _wrong(head: bytes, is_method_unknown: bool) -> Refusal:
@@ -288,9 +292,9 @@ def _wrong(head: bytes, is_method_unknown: bool) -> Refusal:
     if line is None:
         return Refusal(400, _NO_REQUEST)
     if line[3] is not None and not line[3].startswith(b"1."):
-        return Refusal(400, f"HTTP/{line[3].decode()} is not spoken here, HTTP/1.1 is")
+        return Refusal(400, _NOT_SPOKEN % line[3].decode())
     if is_method_unknown:
-        return Refusal(501, f"the method {line[1].decode()} is not known here")
+        return Refusal(501, _UNKNOWN % line[1].decode())
     if not all(_FIELD.fullmatch(field) for field in fields):
         return Refusal(400, _NO_FIELD)
     is_about_length = re.search(rb"(?i)\r\n(content-length|transfer-encoding):", head)
@@ -302,7 +306,7 @@ def _status_line(status: int) -> bytes:
         phrase = HTTPStatus(status).phrase.encode()
     except ValueError:
         phrase = b""
-    return b"HTTP/1.1 %d %b\r\n" % (status, phrase)
+    return b"HTTP/1.1 %d %b" % (status, phrase)
 
 
 _STATUS_LINES = {status: _status_line(status) for status in range(100, 600)}
@@ -332,28 +336,24 @@ class Answer:
         Raises:
             RuntimeError: a header would end in another one.
         """
-        lines = [_STATUS_LINES[status]]
-        says_close = False
-        for name, value in (*self._usual, *headers):
-            match name.lower():
-                case b"content-length":
-                    self._left = int(value)
-                case b"connection":
-                    says_close = b"close" in value.lower()
-            lines.append(b"%b: %b\r\n" % (name, value))
+        every = [*self._usual, *headers]
+        said = dict(every)
+        length = said.get(b"content-length")
+        self._left = None if length is None else int(length)
+        says_close = b"close" in said.get(b"connection", b"").lower()
         self._has_body = self._has_body and status not in _WITHOUT_BODY
         has_end = self._left is not None or not self._has_body
-        self.keeps = self.keeps and not says_close and (has_end or not self._is_old)
+        self._is_chunked = not (has_end or self._is_old)
+        self.keeps = self.keeps and not says_close and (has_end or self._is_chunked)
+        lines = [_STATUS_LINES[status], *map(b": ".join, every)]
         if not says_close:
-            lines.append(self._connection())
-        if not (has_end or self._is_old):
-            self._is_chunked = True
-            lines.append(b"transfer-encoding: chunked\r\n")
-        head = b"".join(lines)
-        n_lines = sum(map(bool, lines))
-        if head.count(b"\n") != n_lines or head.count(b"\r") != n_lines or b"\0" in head:
+            lines += self._connection()
+        if self._is_chunked:
+            lines.append(b"transfer-encoding: chunked")
+        head = b"\r\n".join(lines) + _END
+        if len(head.splitlines()) != len(lines) + 1 or b"\0" in head:
             raise RuntimeError("a header of the answer has a line end in it")
-        self._held, self.is_begun = head + b"\r\n", True
+        self._held, self.is_begun = head, True
 
     def body(self, data: bytes | memoryview, more: bool) -> bytes | memoryview:
         """Return what is sent for ``data``, a part of the body; the last one where there is no ``more``.
@@ -363,7 +363,7 @@ class Answer:
         """
         if self.is_complete:
             raise RuntimeError("the answer is whole")
-        size, self.is_complete = len(data), not more
+        size = len(data)
         if not self._has_body:
             data = b""
         elif self._is_chunked:
@@ -373,6 +373,7 @@ class Answer:
             self._left -= size
             if self._left < 0 or (self._left and not more):
                 raise RuntimeError("the answer is not as long as its Content-Length")
+        self.is_complete = not more
         return self.held() + data if self._held else data
 
     def held(self) -> bytes:
@@ -384,13 +385,13 @@ class Answer:
         """Return all that is sent for an ``answer`` that somebody has made, but for what all have."""
         self.is_begun = self.is_complete = True
         status, _, rest = answer.partition(b"\r\n")
-        usual = b"".join(b"%b: %b\r\n" % each for each in self._usual)
-        return b"%b\r\n%b%b%b" % (status, usual, self._connection(), rest)
+        usual = map(b": ".join, self._usual)
+        return b"\r\n".join([status, *usual, *self._connection(), rest])
 
-    def _connection(self) -> bytes:
+    def _connection(self) -> list[bytes]:
         if not self.keeps:
-            return b"connection: close\r\n"
-        return b"connection: keep-alive\r\n" if self._is_old else b""
+            return [b"connection: close"]
+        return [b"connection: keep-alive"] if self._is_old else []
 
 
 _NOBODY: Final = Head("", "1.1", "", b"", b"", [], keeps=False, expects=False)

@@ -1,10 +1,15 @@
-"""Listening: a socket, and the tasks that accept from it and let connections in."""
+"""Listening: on an address, a path, or what came with the process; and the tasks that let clients in."""
 
 import asyncio
 import contextlib
+import errno
 import logging
+import os
 import socket
+import stat
+from collections.abc import MutableMapping
 from functools import partial
+from pathlib import Path
 from typing import Any, Protocol
 
 from server.transport.giving_way import Peer
@@ -17,6 +22,8 @@ _Knocking = tuple[socket.socket, Any]
 
 #: Who may knock before somebody opens.
 BACKLOG = 512
+# Of systemd's socket activation.
+_FIRST_INHERITED = 3
 _BATCH = 64
 _RETRY_SECONDS = 0.2
 _QUIET_SECONDS = 60.0
@@ -49,6 +56,97 @@ def listen(host: str, port: int) -> socket.socket:
         raise PortError(f"cannot listen on {host}:{port}: {exc.strerror or exc}") from exc
     listener.setblocking(False)
     return listener
+
+
+class UnixListener(socket.socket):
+    """Listens at ``path``, which goes when this is closed."""
+
+    def __init__(self, path: Path, mode: int) -> None:
+        """Bind and listen; what is left of a server that was killed makes room.
+
+        Raises:
+            PortError: somebody listens there, something else lies there, or it is not allowed.
+        """
+        super().__init__(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._path = path
+        self._made: tuple[int, int] | None = None
+        try:
+            _clear(path)
+            self.bind(str(path))
+            self._made = _identity(path)
+            path.chmod(mode)  # before it listens: until then nobody gets in
+            self.listen(BACKLOG)
+        except OSError as exc:
+            self.close()
+            raise PortError(f"cannot listen on {path}: {exc.strerror or exc}") from exc
+        self.setblocking(False)
+
+    def close(self) -> None:
+        """Close; the path stays if it is another server's by now."""
+        made, self._made = self._made, None
+        if made is not None and _identity(self._path) == made:
+            self._path.unlink(missing_ok=True)
+        super().close()
+
+
+def _clear(path: Path) -> None:
+    """Remove a socket that nobody listens on.
+
+    Raises:
+        OSError: somebody does, or it is something else.
+    """
+    try:
+        if not stat.S_ISSOCK(path.lstat().st_mode):
+            raise OSError(errno.EEXIST, "there is something that is no socket")
+    except FileNotFoundError:
+        return
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
+        asking.setblocking(False)  # a server that is too busy to accept is there
+        try:
+            asking.connect(str(path))
+        except ConnectionRefusedError:
+            path.unlink()
+            return
+        except BlockingIOError:
+            pass
+    raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        found = path.lstat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def inherited(
+    environ: MutableMapping[str, str] = os.environ, first: int = _FIRST_INHERITED
+) -> socket.socket | None:
+    """Return the one socket that the service manager listens on already; None: there is none.
+
+    What says so is taken out of ``environ``: it is not for children.
+
+    Raises:
+        PortError: there are several, or it is none that listens.
+    """
+    count, owner = environ.pop("LISTEN_FDS", ""), environ.pop("LISTEN_PID", "")
+    environ.pop("LISTEN_FDNAMES", None)
+    if not count or owner != str(os.getpid()):
+        return None
+    if count != "1":
+        raise PortError(f"{count[:20]!r} sockets from the service manager: one is served")
+    try:
+        os.set_inheritable(first, False)
+        found = socket.socket(fileno=first)
+        listens = found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+    except OSError as exc:
+        raise PortError(f"the service manager's socket: {exc.strerror or exc}") from exc
+    if not listens or found.type != socket.SOCK_STREAM:
+        found.close()
+        raise PortError("the service manager's socket is no stream that listens")
+    found.setblocking(False)
+    return found
 
 
 class Create(Protocol):

@@ -12,8 +12,10 @@ import socket
 import time
 from collections.abc import Awaitable, Callable
 from types import FrameType
+from typing import cast
 
 import uvicorn
+from starlette.types import ASGIApp
 
 from server.transport.certificate import Certificate
 from server.transport.connection import Connection
@@ -110,7 +112,7 @@ class Server(uvicorn.Server):
             os.kill(os.getpid(), sig)
 
     def _connection(self, sock: socket.socket, *, has_place: bool) -> asyncio.BaseProtocol:
-        app, certificate = self.config.loaded_app, self._certificate
+        app, certificate = cast(ASGIApp, self.config.app), self._certificate
         connection = Connection(
             *(app, self.server_state, self._registry, self._intake), sock=sock, has_place=has_place
         )

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from server.transport.http1 import Answer, Data, End, Head, Refusal, Requests, refused
-from server.transport.limits import HEADER_BYTES
+from server.transport.limits import HEADER_BYTES, HEADER_FIELDS
 from tests.examples import examples
 from tests.fuzz.http_requests import cut, said, stream
 
@@ -40,6 +40,48 @@ def test_the_limit_of_a_header_is_exact(over: int, blank: int, cuts: list[int]) 
         assert found == [Refusal(431, f"the header is over the limit of {HEADER_BYTES} bytes")]
 
 
+@pytest.mark.parametrize(
+    ("version", "fields", "keeps"),
+    [
+        (b"1.1", b"", True),
+        (b"1.1", b"connection: close\r\n", False),
+        (b"1.0", b"", False),
+        (b"1.0", b"connection: keep-alive\r\n", True),
+        (b"1.0", b"connection: keep-alive\r\ntransfer-encoding: chunked\r\n", False),
+    ],
+)
+def test_who_keeps_the_connection(version: bytes, fields: bytes, keeps: bool) -> None:
+    head, *_ = said([b"POST / HTTP/%b\r\nhost: x\r\n%b\r\n0\r\n\r\n" % (version, fields)])
+    assert isinstance(head, Head)
+    assert head.keeps == keeps
+
+
+def test_a_header_has_so_many_fields() -> None:
+    data = b"GET / HTTP/1.1\r\nhost: x\r\n%b\r\n"
+    assert isinstance(said([data % (b"a:\r\n" * (HEADER_FIELDS - 1))])[0], Head)
+    (refusal,) = said([data % (b"a:\r\n" * HEADER_FIELDS)])
+    assert refusal == Refusal(431, f"the header has over {HEADER_FIELDS} fields")
+
+
+@pytest.mark.parametrize(
+    ("version", "hosts", "is_taken"),
+    [
+        (b"1.1", 1, True),
+        (b"1.1", 0, False),
+        (b"1.1", 2, False),
+        (b"1.0", 0, True),
+        (b"1.0", 2, False),
+    ],
+)
+def test_a_request_names_its_host_once(version: bytes, hosts: int, is_taken: bool) -> None:
+    found = said([b"GET / HTTP/%b\r\n" % version + b"host: x\r\n" * hosts + b"\r\n"])
+    if is_taken:
+        assert isinstance(found[0], Head)
+    else:
+        assert isinstance(found[0], Refusal)
+        assert "one Host header" in found[0].message
+
+
 def test_what_is_behind_a_request_waits_for_its_answer() -> None:
     requests = Requests()
     found = requests.receive(GET + b"nonsense")
@@ -66,6 +108,7 @@ def test_a_request_to_change_the_protocol_has_its_body() -> None:
         (b"get / HTTP/1.1\r\nhost: x\r\n\r\n", 501, "get"),
         (b"CONNECT a:1 HTTP/1.1\r\nhost: x\r\n\r\n", 501, "CONNECT"),
         (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 400, "HTTP/1.1 is"),
+        (b"GET / HTTP/2.0\r\nhost: x\r\n\r\n", 400, "HTTP/1.1 is"),
         (b"GET / HTTP/3.7\r\nhost: x\r\n\r\n", 400, "HTTP/1.1 is"),
         (b"\x16\x03\x01", 400, "METHOD PATH"),
         (b"GET / x HTTP/1.1\r\n\r\n", 400, "METHOD PATH"),
@@ -98,7 +141,7 @@ def test_a_client_reads_what_the_application_said(
     head = Head("GET", version, "/", b"/", b"", [], keeps, expects=False)
     answer, sent = Answer(head, [(b"date", b"today")]), b""
     size = b"%d" % sum(map(len, parts))
-    answer.begin(200, [(b"Content-Length", size)] if framing == "length" else [])
+    answer.begin(200, [(b"content-length", size)] if framing == "length" else [])
     for part in parts:
         sent += answer.body(part, more=True)
     sent += answer.body(b"", more=False)

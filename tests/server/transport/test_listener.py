@@ -19,9 +19,8 @@ from server.transport.certificate import Certificate
 from server.transport.connection import Connection
 from server.transport.encryption import Encrypted
 from server.transport.limits import GRACE_SECONDS, WAIT_SECONDS, ConnectionLimits
-from server.transport.listener import accept, listen
+from server.transport.listener import UnixListener, accept, listen
 from server.transport.registry import Registry
-from server.transport.unix import UnixListener
 from tests.server.transport.authority import NAME, issue, trusting
 from tests.server.transport.wire import (
     LIMITS,

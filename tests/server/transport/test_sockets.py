@@ -8,9 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from server.transport.inherited import inherited
-from server.transport.listener import PortError, listen
-from server.transport.unix import UnixListener
+from server.transport.listener import PortError, UnixListener, inherited, listen
 
 
 def mode(path: Path) -> int:
