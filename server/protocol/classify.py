@@ -7,7 +7,7 @@ from pydantic import BaseModel, Field
 
 from models.classification import top_classes
 from models.packs.manifest import Manifest
-from server.errors import ServiceError
+from server.errors import NotFiniteError
 from server.protocol.pictures import read_picture
 from server.protocol.routing import Asked
 from server.protocol.serving import Inference, kept_tensors
@@ -31,7 +31,9 @@ async def classify(
         output = classification.output
         kept = await model.compute(picture, lambda found: kept_tensors({output: found[output]}))
         if not np.isfinite(kept[output]).all():
-            raise ServiceError(f"output {output!r} has NaN or infinite scores")
+            raise NotFiniteError(
+                f"output {output!r} has NaN or infinite scores; infer gives them as binary data"
+            )
         best = top_classes(classification, kept[output], query.top_k)
         return {
             "model_name": name,

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from models.packs.manifest import Manifest
 from models.packs.pack import Pack
+from pipeline.execution.errors import DeadlineError
 from pipeline.execution.given import Arrays, Tensors, copies
 from server.context import Context
 from server.errors import DisconnectedError, LateError, NotServingError
@@ -189,7 +190,13 @@ class Inference:
             answer = worker.answer_at_once(question.inputs, left, take)
         else:
             work = worker.answer(question.inputs, left, take, level(question.priority))
-            answer = await until_left(self.exchange, work)
+            try:
+                answer = await until_left(self.exchange, work)
+            except (
+                DeadlineError
+            ) as exc:  # who asked knows the time that it named, not what was left of it
+                named = min(question.timeout_seconds or self._usual or self._limit, self._limit)
+                raise DeadlineError(f"no answer within {named:g} s") from exc
         await self._hold(answer.outputs)
         self.context.metrics.sweep(self.name, answer.statistics, answer.queue_seconds)
         self._decoding_seconds, self._answer = question.decoding_seconds, answer

@@ -227,7 +227,8 @@ class Repository:
         async with self._changing.alone():
             known = self._entries.of(name)
             if not known:
-                raise NotFoundError(f"model {shown(name)}: not in the repository")
+                error = NotFoundError(f"model {shown(name)}: not in the repository")
+                raise await self._explained(name, error)
             was_loaded = any(entry.worker is not None for entry in known)
             for entry in known:
                 await self._closing.close(entry, "unloaded", "unloaded")
