@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from models.packs.manifest import Manifest
 from models.packs.pack import Pack
 from pipeline.execution.errors import DeadlineError
-from pipeline.execution.given import Arrays, Tensors, copies
+from pipeline.execution.given import Arrays, Tensors
 from server.context import Context
 from server.errors import DisconnectedError, LateError, NotServingError
 from server.memory.request_needs import answer_bytes
@@ -61,12 +61,6 @@ class Kept(NamedTuple, Generic[A]):
     what: A
     n_bytes: int
     is_raw: bool = False
-
-
-def kept_tensors(outputs: Arrays) -> Kept[dict[str, NDArray[Any]]]:
-    """Keep ``outputs`` as they are."""
-    held = copies(outputs)
-    return Kept(held, sum(map(array_bytes, held.values())))
 
 
 def array_bytes(array: NDArray[Any]) -> int:

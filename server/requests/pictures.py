@@ -153,9 +153,8 @@ class OpenedPicture:
             image = self._image = Image.open(file, formats=_FORMATS)
             self._size = image.size
             _shrink(image, limits)
-            _check(image, self._size, limits)
             #: What the picture takes in all.
-            self.needed_bytes = _needed_bytes(image, image.size, limits)
+            self.needed_bytes = _checked_bytes(image, self._size, limits)
 
     def decode(self) -> Photograph:
         """Return the picture, once; raises as the function."""
@@ -199,8 +198,8 @@ def _refusal(exc: Exception, limits: PictureLimits) -> InvalidRequestError | Too
     return InvalidRequestError(f"the image is damaged: {str(exc) or type(exc).__name__}")
 
 
-def _check(image: ImageFile.ImageFile, size: Size, limits: PictureLimits) -> None:
-    """Refuse a picture that is over ``limits``; ``size`` is what it has in its file.
+def _checked_bytes(image: ImageFile.ImageFile, size: Size, limits: PictureLimits) -> int:
+    """Return what a picture takes in all that is within ``limits``; ``size`` is what it has in its file.
 
     Raises:
         InvalidRequestError: of pixels. TooLargeError: of memory.
@@ -218,3 +217,4 @@ def _check(image: ImageFile.ImageFile, size: Size, limits: PictureLimits) -> Non
             f"a request with an image of {size[0]}x{size[1]} pixels takes {format_size(needed)} of "
             f"memory; it may take {format_size(max(limits.max_bytes, 0))} (setting request_memory)"
         )
+    return needed

@@ -10,8 +10,7 @@ from starlette.types import Receive, Scope, Send
 
 from server.memory.request_memory import Lease, RequestMemory
 from server.protocol.routing import head_of
-from server.requests.body_limit import BodyLimit
-from server.requests.exchange import Exchange
+from server.requests.exchange import BodyLimit, Exchange
 from server.transport.giving_way import Peer, Worth
 from server.transport.limits import (
     GRACE_SECONDS,
