@@ -180,21 +180,20 @@ class OpenedPicture:
                 yield
         except Exception as exc:
             self._file.close()
+            if isinstance(exc, InvalidRequestError | TooLargeError):
+                raise
             raise _refusal(exc, self._limits) from exc
 
 
-def _refusal(exc: Exception, limits: PictureLimits) -> InvalidRequestError | TooLargeError:
+def _refusal(exc: Exception, limits: PictureLimits) -> InvalidRequestError:
     """Return what a client is told of ``exc``: decoders raise whatever their parsing stumbles over."""
-    match exc:
-        case InvalidRequestError() | TooLargeError():
-            return exc
-        case UnidentifiedImageError():
-            return InvalidRequestError("not an image that can be read")
-        case Image.DecompressionBombError():
-            return InvalidRequestError(
-                f"the image has too many pixels; the limit is {limits.max_pixels} in all "
-                "(setting max_image_pixels)"
-            )
+    if isinstance(exc, UnidentifiedImageError):
+        return InvalidRequestError("not an image that can be read")
+    if isinstance(exc, Image.DecompressionBombError):
+        return InvalidRequestError(
+            f"the image has too many pixels; the limit is {limits.max_pixels} in all "
+            "(setting max_image_pixels)"
+        )
     return InvalidRequestError(f"the image is damaged: {str(exc) or type(exc).__name__}")
 
 
