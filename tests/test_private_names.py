@@ -104,7 +104,7 @@ def test_a_private_name_is_there_and_used(owner: str, name: str, file: str) -> N
     assert re.search(rf"\b{name}\b", (_ROOT / file).read_text()), f"{file} does not use it any more"
 
 
-@pytest.mark.parametrize("owner", {used.owner for used in USED})
+@pytest.mark.parametrize("owner", sorted({used.owner for used in USED}))
 def test_a_private_name_is_explained_and_its_owner_bounded(owner: str) -> None:
     package, name = owner.partition(".")[0], owner.rpartition(".")[2]
     assert f"`{name}`" in (_ROOT / "docs/architecture.md").read_text()
