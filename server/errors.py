@@ -49,7 +49,7 @@ class UnsupportedError(ServiceError):
 
 
 class SpoolError(ServiceError):
-    """The server's folder for temporary files takes no more."""
+    """The repository takes no more: its disk is full, or cannot be written."""
 
 
 class RefusedError(ServiceError):

@@ -71,7 +71,9 @@ async def frontier(asked: Asked, name: str) -> EventStream:
     the search, unless others wait for it.
     """
     looks: Looks = asked.app.state.looks
-    asked.context.repository.get(name)  # what cannot be asked for is answered with its status
+    await asked.context.repository.described(
+        name
+    )  # what cannot be asked for is answered with its status
     root = asked.context.settings.repository
     return EventStream(_told(looks.frontier(name), root), AsyncExitStack(), _HEADERS)
 

@@ -3,14 +3,15 @@
 from typing import Annotated, Any
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import BaseModel, Field
 
 from models.classification import top_classes
 from models.packs.manifest import Manifest
-from server.errors import ServiceError
+from server.errors import NotFiniteError
 from server.protocol.pictures import read_picture
 from server.protocol.routing import Asked
-from server.protocol.serving import Inference, kept_tensors
+from server.protocol.serving import Inference, Kept
 
 
 class ClassifyQuery(BaseModel):
@@ -29,16 +30,22 @@ async def classify(
         classification = model.manifest.classification
         assert classification is not None
         output = classification.output
-        kept = await model.compute(picture, lambda found: kept_tensors({output: found[output]}))
-        if not np.isfinite(kept[output]).all():
-            raise ServiceError(f"output {output!r} has NaN or infinite scores")
-        best = top_classes(classification, kept[output], query.top_k)
+        scores = await model.compute(picture, lambda found: _kept(found[output]))
+        if not np.isfinite(scores).all():
+            raise NotFiniteError(
+                f"output {output!r} has NaN or infinite scores; infer gives them as binary data"
+            )
+        best = top_classes(classification, scores, query.top_k)
         return {
             "model_name": name,
             "model_version": model.pack.version,
             "predictions": [item.as_dict() for item in best],
             "delay_ms": model.delay_ms,
         }
+
+
+def _kept(scores: NDArray[Any]) -> Kept[NDArray[Any]]:
+    return Kept(scores.copy(), scores.nbytes)
 
 
 def _fault(name: str, manifest: Manifest) -> str | None:

@@ -1,13 +1,9 @@
 """What classify and detect share: a photograph comes in, a tensor goes to the model."""
 
 import asyncio
-import contextlib
 import time
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-
-from starlette.requests import Request
 
 from models.images.placement import Size
 from models.images.preprocess import Preprocess
@@ -20,9 +16,9 @@ from server.memory.body_share import BodyPart
 from server.memory.request_needs import photograph_bytes, picture_sweep_bytes
 from server.protocol.routing import Asked
 from server.protocol.serving import Inference
-from server.requests.pictures import PictureLimits, decode, decoding_bytes
+from server.requests.pictures import OpenedPicture, Photograph, PictureLimits
+from server.requests.sent_picture import sent_picture
 from server.requests.uninterrupted import to_its_end
-from server.requests.upload import uploaded
 
 
 @dataclass(frozen=True)
@@ -51,46 +47,41 @@ async def read_picture(asked: Asked, model: Inference, fault: str | None) -> Pic
         EncodedError: the body is compressed; pictures are by themselves.
         DisconnectedError: the client went away while sending.
     """
-    context, exchange = asked.context, asked.exchange
+    context, exchange, manifest = asked.context, asked.exchange, model.manifest
     check_not_encoded(asked.scope["headers"])
-    part = BodyPart(context.exchanges.bodies, exchange.client)
-    async with contextlib.AsyncExitStack() as stack:
-        stack.enter_context(exchange.in_line(part))
-        path = await stack.enter_async_context(uploaded(Request(asked.scope, exchange.receive)))
+    with exchange.in_line(BodyPart(context.exchanges.bodies, exchange.client)):
+        file = await sent_picture(exchange, asked.headers)
         started = time.perf_counter()
-        recipe = model.manifest.preprocess
+        recipe = manifest.preprocess
         if fault is not None or recipe is None:
             raise InvalidRequestError(fault or f"model {model.name!r} does not take images")
         # The pixels of several photographs at once would make each other wait half done.
         async with exchange.turn(context.decoding):
-            body = exchange.lease.held_bytes
             limits = PictureLimits(
                 *(context.settings.max_image_pixels, exchange.room_bytes),
-                partial(photograph_bytes, model.manifest, recipe, body),
+                partial(photograph_bytes, manifest, recipe, exchange.lease.held_bytes),
             )
             # To their ends, or what they take would be counted as free while they take it.
-            needed = await to_its_end(asyncio.to_thread(decoding_bytes, path, limits))
+            opened = await to_its_end(asyncio.to_thread(OpenedPicture, file, limits))
             # All at once: who waits for more while it holds something may wait for its like.
-            await exchange.hold(needed)
-            making = asyncio.to_thread(_made_and_trimmed, context, recipe, path, limits)
+            await exchange.hold(opened.needed_bytes)
+            making = asyncio.to_thread(_made, context, recipe, opened)
             tensor, size = await to_its_end(making)
         seconds = time.perf_counter() - started
         context.metrics.preprocess(model.name, seconds)
-    await exchange.hold(picture_sweep_bytes(model.manifest, tensor.n_bytes))
-    return Picture({model.manifest.inputs[0].name: tensor}, size, decoding_seconds=seconds)
+    await exchange.hold(picture_sweep_bytes(manifest, tensor.n_bytes))
+    return Picture({manifest.inputs[0].name: tensor}, size, decoding_seconds=seconds)
 
 
-def _made(recipe: Preprocess, path: Path, limits: PictureLimits) -> tuple[PictureTensor, Size]:
-    """Return what the photograph in ``path`` is to a network, and its size; blocks; raises as decode."""
-    photograph = decode(path, limits)
-    return recipe.tensor(photograph.image), photograph.size
-
-
-def _made_and_trimmed(
-    context: Context, recipe: Preprocess, path: Path, limits: PictureLimits
+def _made(
+    context: Context, recipe: Preprocess, opened: OpenedPicture
 ) -> tuple[PictureTensor, Size]:
-    """As ``_made``, whose pixels are gone when the heap is looked at."""
+    """Return what the picture is to a network, and its size; blocks; raises as decode."""
     try:
-        return _made(recipe, path, limits)
+        return _tensor(recipe, opened.decode())
     finally:
-        context.trimming.look()
+        context.trimming.look()  # the pixels are gone by now
+
+
+def _tensor(recipe: Preprocess, photograph: Photograph) -> tuple[PictureTensor, Size]:
+    return recipe.tensor(photograph.image), photograph.size

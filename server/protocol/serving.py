@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from models.packs.manifest import Manifest
 from models.packs.pack import Pack
-from pipeline.execution.given import Arrays, Tensors, copies
+from pipeline.execution.errors import DeadlineError
+from pipeline.execution.given import Arrays, Tensors
 from server.context import Context
 from server.errors import DisconnectedError, LateError, NotServingError
 from server.memory.request_needs import answer_bytes
@@ -60,12 +61,6 @@ class Kept(NamedTuple, Generic[A]):
     what: A
     n_bytes: int
     is_raw: bool = False
-
-
-def kept_tensors(outputs: Arrays) -> Kept[dict[str, NDArray[Any]]]:
-    """Keep ``outputs`` as they are."""
-    held = copies(outputs)
-    return Kept(held, sum(map(array_bytes, held.values())))
 
 
 def array_bytes(array: NDArray[Any]) -> int:
@@ -189,7 +184,13 @@ class Inference:
             answer = worker.answer_at_once(question.inputs, left, take)
         else:
             work = worker.answer(question.inputs, left, take, level(question.priority))
-            answer = await until_left(self.exchange, work)
+            try:
+                answer = await until_left(self.exchange, work)
+            except (
+                DeadlineError
+            ) as exc:  # who asked knows the time that it named, not what was left of it
+                named = min(question.timeout_seconds or self._usual or self._limit, self._limit)
+                raise DeadlineError(f"no answer within {named:g} s") from exc
         await self._hold(answer.outputs)
         self.context.metrics.sweep(self.name, answer.statistics, answer.queue_seconds)
         self._decoding_seconds, self._answer = question.decoding_seconds, answer

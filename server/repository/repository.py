@@ -217,7 +217,8 @@ class Repository:
         async with self._wishes.alone():
             known = self._entries.of(name)
             if not known:
-                raise NotFoundError(f"model {shown(name)}: not in the repository")
+                error = NotFoundError(f"model {shown(name)}: not in the repository")
+                raise await self._explained(name, error)
             for entry in known:
                 await self._wishes.let_go(entry, "unloaded", "unloaded")
                 entry.most_bytes = None

@@ -25,7 +25,8 @@ class Turns(asyncio.Lock):
             BusyError: too many wait.
         """
         if self._waiting >= self._limit:
-            raise BusyError(f"{self._limit} requests wait for {self._what}")
+            many = "1 request waits" if self._limit == 1 else f"{self._limit} requests wait"
+            raise BusyError(f"{many} for {self._what}")
         self._waiting += 1
         try:
             return await super().acquire()

@@ -9,7 +9,7 @@ import contextlib
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from types import TracebackType
-from typing import Self
+from typing import NamedTuple, Self
 
 from starlette.types import Message, Receive, Scope, Send
 
@@ -23,7 +23,6 @@ from server.errors import (
 from server.memory.body_share import BodyPart
 from server.memory.request_memory import Lease, RequestMemory
 from server.requests.admission import Turns
-from server.requests.body_limit import BodyLimit
 from server.transport.limits import PROGRESS_BYTES
 
 #: Silence after which a request gives way to others that wait for what it holds.
@@ -34,6 +33,18 @@ _PACE = 2 << 20
 _SLOW_SECONDS = 0.1
 #: So much of a body may come before it takes memory of the pool (connections bound how many there are).
 FREE_BYTES = 16 << 10
+
+
+class BodyLimit(NamedTuple):
+    """How long a body may be: at most ``n_bytes``, as the setting called ``setting`` says."""
+
+    n_bytes: int
+    setting: str = "max_body"
+
+    @property
+    def message(self) -> str:
+        """What whoever sends more is told."""
+        return f"the body is over the limit of {self.n_bytes} bytes (setting {self.setting})"
 
 
 class Exchange:
@@ -134,8 +145,8 @@ class Exchange:
         self._moved(size)
         if self._received > self.body_limit.n_bytes:
             raise TooLargeError(self.body_limit.message)
-        if self.keeps_body and self._received > FREE_BYTES:
-            need = max(self._received, self._declared)
+        need = max(self._received, self._declared)
+        if self.keeps_body and self._received > FREE_BYTES and self.lease.held_bytes < need:
             if self._part is not None and need <= self.lease.room_bytes:  # or it is refused below
                 await self._hold_part(self._part, need)
             await self.hold(need)

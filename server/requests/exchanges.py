@@ -7,8 +7,7 @@ from starlette.types import Receive, Scope, Send
 from server.errors import BusyError, StalledError
 from server.memory.body_share import BodyShare, slow_error
 from server.memory.request_memory import Lease, RequestMemory
-from server.requests.body_limit import BodyLimit
-from server.requests.exchange import GRACE_SECONDS, Exchange
+from server.requests.exchange import GRACE_SECONDS, BodyLimit, Exchange
 from server.transport.registry import owner
 
 # So late may a photograph be whose memory others want.

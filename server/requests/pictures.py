@@ -5,6 +5,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 from PIL import (
@@ -132,65 +133,72 @@ def _has_one_scan(image: ImageFile.ImageFile) -> bool:
     return header == bytes((0xFF, 0xDA, 0, length, n_components))
 
 
-def decoding_bytes(path: Path, limits: PictureLimits) -> int:
-    """Return what the picture takes in all; reads its header; raises as ``decode``."""
-    with _opened(path, limits) as image:
-        size = image.size
-        _shrink(image, limits)
-        _check(image, size, limits)
-        return _needed_bytes(image, image.size, limits)
-
-
-def decode(path: Path, limits: PictureLimits) -> Photograph:
-    """Return the picture in ``path``, turned as its EXIF orientation says; blocks.
+def decode(source: Path | BinaryIO, limits: PictureLimits) -> Photograph:
+    """Return the picture in ``source``, turned as its EXIF orientation says; blocks.
 
     Raises:
         InvalidRequestError: it is not a picture, is damaged, or has more pixels than ``limits`` allow.
         TooLargeError: decoding it would take more memory than they do.
     """
-    with _opened(path, limits) as image:
-        return _decoded(image, limits)
+    return OpenedPicture(source.open("rb") if isinstance(source, Path) else source, limits).decode()
 
 
-@contextlib.contextmanager
-def _opened(path: Path, limits: PictureLimits) -> Iterator[ImageFile.ImageFile]:
-    """Yield the picture in ``path``; what its decoder raises inside is the client's error."""
-    try:
-        with warnings.catch_warnings():
-            # Pillow warns of sizes and of odd files, on standard error, where logs of one format are
-            # written; the size is checked below, before a pixel is decoded.
-            warnings.simplefilter("ignore")
-            with Image.open(path, formats=_FORMATS) as image:
-                yield image
-    except (InvalidRequestError, TooLargeError):
-        raise
-    except UnidentifiedImageError as exc:
-        raise InvalidRequestError("not an image that can be read") from exc
-    except Image.DecompressionBombError as exc:
-        raise InvalidRequestError(
+class OpenedPicture:
+    """A picture of which the header was read, in a ``file`` that is closed once it is decoded; blocks."""
+
+    def __init__(self, file: BinaryIO, limits: PictureLimits) -> None:
+        """Read the header; raises as ``decode``."""
+        self._file, self._limits = file, limits
+        with self._reading():
+            image = self._image = Image.open(file, formats=_FORMATS)
+            self._size = image.size
+            _shrink(image, limits)
+            #: What the picture takes in all.
+            self.needed_bytes = _checked_bytes(image, self._size, limits)
+
+    def decode(self) -> Photograph:
+        """Return the picture, once; raises as the function."""
+        with self._reading():
+            image, size = self._image, self._size
+            del self._image  # whoever has this after it has no pixels
+            is_whole = image.size == size
+            if image.getexif().get(ExifTags.Base.Orientation) in _LYING:
+                size = size[1], size[0]
+            ImageOps.exif_transpose(image, in_place=True)
+            rgb = _rgb(image)
+            self._file.close()  # the pixels may be kept, by what knows it
+            return Photograph(rgb, rgb.size if is_whole else size)
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[None]:
+        """Turn what its decoder raises inside into the client's error; the file is of no use then."""
+        try:
+            with warnings.catch_warnings():
+                # Pillow warns of sizes and of odd files, on standard error, where logs of one format are
+                # written; the size is checked before a pixel is decoded.
+                warnings.simplefilter("ignore")
+                yield
+        except Exception as exc:
+            self._file.close()
+            if isinstance(exc, InvalidRequestError | TooLargeError):
+                raise
+            raise _refusal(exc, self._limits) from exc
+
+
+def _refusal(exc: Exception, limits: PictureLimits) -> InvalidRequestError:
+    """Return what a client is told of ``exc``: decoders raise whatever their parsing stumbles over."""
+    if isinstance(exc, UnidentifiedImageError):
+        return InvalidRequestError("not an image that can be read")
+    if isinstance(exc, Image.DecompressionBombError):
+        return InvalidRequestError(
             f"the image has too many pixels; the limit is {limits.max_pixels} in all "
             "(setting max_image_pixels)"
-        ) from exc
-    except Exception as exc:  # decoders raise whatever their parsing stumbles over
-        raise InvalidRequestError(
-            f"the image is damaged: {str(exc) or type(exc).__name__}"
-        ) from exc
+        )
+    return InvalidRequestError(f"the image is damaged: {str(exc) or type(exc).__name__}")
 
 
-def _decoded(image: ImageFile.ImageFile, limits: PictureLimits) -> Photograph:
-    size = image.size
-    _shrink(image, limits)
-    is_whole = image.size == size
-    _check(image, size, limits)
-    if image.getexif().get(ExifTags.Base.Orientation) in _LYING:
-        size = size[1], size[0]
-    ImageOps.exif_transpose(image, in_place=True)
-    rgb = _rgb(image)
-    return Photograph(rgb, rgb.size if is_whole else size)
-
-
-def _check(image: ImageFile.ImageFile, size: Size, limits: PictureLimits) -> None:
-    """Refuse a picture that is over ``limits``; ``size`` is what it has in its file.
+def _checked_bytes(image: ImageFile.ImageFile, size: Size, limits: PictureLimits) -> int:
+    """Return what a picture takes in all that is within ``limits``; ``size`` is what it has in its file.
 
     Raises:
         InvalidRequestError: of pixels. TooLargeError: of memory.
@@ -208,3 +216,4 @@ def _check(image: ImageFile.ImageFile, size: Size, limits: PictureLimits) -> Non
             f"a request with an image of {size[0]}x{size[1]} pixels takes {format_size(needed)} of "
             f"memory; it may take {format_size(max(limits.max_bytes, 0))} (setting request_memory)"
         )
+    return needed

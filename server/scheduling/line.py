@@ -95,7 +95,8 @@ class Line(Generic[C]):
         """
         self._check_open()
         if len(self._waiting) >= self._limit:
-            raise BusyError(f"model {self._name!r}: {self._limit} requests are waiting")
+            many = "1 request is" if self._limit == 1 else f"{self._limit} requests are"
+            raise BusyError(f"model {self._name!r}: {many} waiting")
         if deadline is not None:
             with self._changed:
                 refusal = self._desk.agenda.ask(Ticket(self.key, deadline), self._desk.clock())

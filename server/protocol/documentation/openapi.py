@@ -24,7 +24,7 @@ _ERRORS = {
     409: "the model does not fit into the budget: what it needs and what is free; or it is being uploaded",
     413: "the body is over the limit",
     415: "the body is compressed in a way that is not read (Content-Encoding)",
-    500: "the model's scores are NaN or infinite, or a fault of the server; its log says more",
+    500: "a fault of the server; its log says more",
     503: "not ready, out of service, a queue that is full (with Retry-After), a read that failed, no disk",
     504: "no answer in time",
 }

@@ -6,7 +6,7 @@ from typing import Any
 from models.packs.manifest import Manifest
 from models.packs.records.ports import Port
 from server.codec.datatypes import datatype
-from server.errors import InvalidRequestError, shown
+from server.errors import InvalidRequestError, NotServingError, shown
 from server.protocol.asking import Asking
 
 PLATFORM = "onnx_layerstream"
@@ -17,8 +17,11 @@ _LATEST = {"latest": {"num_versions": 1}}
 
 async def model_config(asked: Asking, name: str, version: str | None = None) -> dict[str, Any]:
     """The configuration of a model; dims are without the batch, where ``max_batch_size`` is one."""
-    entry, pack = asked.context.repository.get(name, version)
-    assert entry.worker is not None
+    entry, pack = await asked.context.repository.described(name, version)
+    if (
+        entry.worker is None
+    ):  # it is away for a moment, and nobody knows how many workers it will have
+        raise NotServingError(f"model {shown(name)}: {entry.reason}")
     is_gpu = asked.context.settings.device == "cuda"
     return {
         **_fixed(name),

@@ -22,7 +22,8 @@ async def all_statistics(asked: Asking) -> dict[str, Any]:
 
 async def model_statistics(asked: Asking, name: str, version: str | None = None) -> dict[str, Any]:
     """Statistics of one model, since the server started, also while it was unloaded."""
-    return {"model_stats": [_of(asked.context, *asked.context.repository.get(name, version))]}
+    entry, pack = await asked.context.repository.described(name, version)
+    return {"model_stats": [_of(asked.context, entry, pack)]}
 
 
 def _of(context: Context, entry: Entry, pack: Pack) -> dict[str, Any]:

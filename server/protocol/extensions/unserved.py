@@ -17,7 +17,7 @@ async def trace_settings(asked: Asking) -> dict[str, list[str]]:
 
 async def model_trace_settings(asked: Asking, name: str) -> dict[str, list[str]]:
     """Nothing is traced of this model either."""
-    asked.context.repository.get(name)
+    await asked.context.repository.described(name)
     return await trace_settings(asked)
 
 

@@ -1,10 +1,8 @@
 """Requests that are wrong in every way: the right status, a named fault, and the next one is served."""
 
-import errno
 import gc
 import gzip
 import json
-import os
 import struct
 import zlib
 from collections.abc import AsyncIterator, Iterator
@@ -271,35 +269,6 @@ async def test_a_compressed_body_is_refused_by_its_encoding(
         "json": request(inputs_for("tiny")),
     }
     assert (await shared.client.post("/v2/models/tiny/infer", **plain)).status_code == 200
-
-
-@pytest.mark.parametrize(
-    ("number", "words"),
-    [(errno.ENOSPC, "is full"), (errno.EDQUOT, "is full"), (errno.EROFS, "used")],
-)
-@pytest.mark.parametrize("is_form", [False, True])
-async def test_no_room_for_temporary_files_is_said_without_their_path(
-    shared: Service, monkeypatch: pytest.MonkeyPatch, number: int, words: str, is_form: bool
-) -> None:
-    """Bodies and forms are spooled there; what is written only at the end fails there, too."""
-
-    class Full:
-        name = "/secret/spool"
-
-        async def write(self, data: bytes) -> int:
-            raise OSError(number, os.strerror(number), self.name)
-
-        async def close(self) -> None:
-            raise OSError(number, os.strerror(number), self.name)
-
-    async def spool(mode: str) -> Full:
-        return Full()
-
-    monkeypatch.setattr("aiofiles.tempfile.NamedTemporaryFile", spool)
-    sent: dict[str, Any] = {"files": {"a": picture()}} if is_form else {"content": picture()}
-    answer = await shared.client.post("/v2/models/tiny:classify", **sent)
-    message = error(answer, 503, "folder for temporary files", words)
-    assert "secret" not in message
 
 
 @pytest.mark.parametrize("length", ["-1", "x", "", "9" * 5000, "1e3", "²"])

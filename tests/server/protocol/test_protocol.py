@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +115,19 @@ async def test_requests_together_get_their_own_answers(shared: Service, packs: P
     )
     for seed, response in zip(seeds, responses, strict=True):
         close(arrays(response), packs.expected("tiny", inputs_for("tiny", seed)))
+
+
+@pytest.mark.parametrize("is_form", [False, True])
+async def test_a_photograph_needs_no_temporary_file(
+    shared: Service, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, is_form: bool
+) -> None:
+    """Also a large one, which libraries would put there."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "nowhere"))
+    image = picture(1000, 800, "BMP")
+    sent: dict[str, Any] = {"files": {"a": image}} if is_form else {"content": image}
+    answer = await shared.client.post("/v2/models/tiny:classify", **sent)
+    assert answer.status_code == 200, answer.text
+    assert not (tmp_path / "nowhere").exists()
 
 
 @pytest.mark.parametrize("how", ["raw", "multipart"])

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from models.images.preprocess import Preprocess
-from server.requests.pictures import PictureLimits, decoding_bytes
+from server.requests.pictures import OpenedPicture, PictureLimits
 
 WIDTH, HEIGHT = 2000, 1500
 # Buffers of rows and strips, tables of codecs, and what the allocator has around them.
@@ -22,15 +22,17 @@ LIMITS = PictureLimits(1 << 30, 1 << 40)
 # The peak of the process beyond what it had with a small picture of the same kind.
 MEASURE = """
 import re, sys
+from io import BytesIO
 from pathlib import Path
 from server.requests.pictures import PictureLimits, decode
 limits = PictureLimits(1 << 30, 1 << 40)
-decode(Path(sys.argv[1]), limits)
+decode(BytesIO(Path(sys.argv[1]).read_bytes()), limits)
+file = BytesIO(Path(sys.argv[2]).read_bytes())
 def resident(name):
     return int(re.search(name + r":\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) << 10
 before = resident("VmRSS")
 Path("/proc/self/clear_refs").write_text("5")  # the peak counts from here
-photograph = decode(Path(sys.argv[2]), limits)
+photograph = decode(file, limits)
 print(resident("VmHWM") - before)
 """
 
@@ -115,7 +117,8 @@ def test_decoding_takes_no_more_than_was_said(kind: str, tmp_path: Path) -> None
     command = [sys.executable, "-c", MEASURE, str(small), str(large)]
     root = Path(__file__).parents[3]
     taken = int(subprocess.run(command, check=True, capture_output=True, cwd=root).stdout)
-    said = decoding_bytes(large, LIMITS)
+    with large.open("rb") as file:
+        said = OpenedPicture(file, LIMITS).needed_bytes
     # The file is counted as a body; some decoders read or map the whole of it.
     assert taken <= said + large.stat().st_size + SLACK_BYTES
 

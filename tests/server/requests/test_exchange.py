@@ -190,9 +190,14 @@ async def test_silence_ends_a_request_after_a_second_where_memory_is_short(
     waits.cancel()
 
 
-async def test_few_bytes_often_are_silence(service: Service) -> None:
-    client = Client()
+@pytest.mark.parametrize("received", [0, FREE_BYTES + 1])
+async def test_few_bytes_often_are_silence(service: Service, received: int) -> None:
+    """Also where all of the body is held, and nothing more is taken for them."""
+    client = Client(MIB)
     task = await service.begin(client, read_all)
+    if received:
+        client.sends(received)
+        await settled()
     for _ in range(int(STALL_SECONDS)):
         assert not task.done()
         client.sends(PROGRESS_BYTES // 20)

@@ -1,5 +1,6 @@
 """Pictures as they come: modes, orientations, sizes; what is decoded and what is refused."""
 
+import io
 import struct
 import subprocess
 import sys
@@ -15,12 +16,17 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from server.errors import InvalidRequestError, TooLargeError
-from server.requests.pictures import Photograph, PictureLimits, decode, decoding_bytes
+from server.requests.pictures import OpenedPicture, Photograph, PictureLimits, decode
 
 WIDTH, HEIGHT = 61, 43
 LIMIT = WIDTH * HEIGHT
 LIMITS = PictureLimits(LIMIT, max_bytes=1 << 30)
 Saved = Callable[..., Path]
+
+
+def decoding_bytes(path: Path, limits: PictureLimits) -> int:
+    """What the picture in ``path`` takes in all, of which the header is read."""
+    return OpenedPicture(io.BytesIO(path.read_bytes()), limits).needed_bytes
 
 
 @pytest.fixture

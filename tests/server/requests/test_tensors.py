@@ -15,8 +15,7 @@ from server.codec import Framing, Request
 from server.errors import DisconnectedError, LateError, TooLargeError
 from server.memory.request_memory import Lease, RequestMemory
 from server.memory.request_needs import CODEC_BYTES, INFLATE_BYTES, SHORT_CODEC_BYTES
-from server.requests.body_limit import BodyLimit
-from server.requests.exchange import Exchange
+from server.requests.exchange import BodyLimit, Exchange
 from server.requests.tensors import Check, read_tensors
 
 SHAPE = (1, 3, 224, 224)

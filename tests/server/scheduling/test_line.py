@@ -50,7 +50,7 @@ def test_jobs_come_out_in_order_and_never_more_than_the_limit(
                 line.join(job)
                 model.append(number)
             else:
-                with pytest.raises(BusyError, match=f"{limit} requests"):
+                with pytest.raises(BusyError, match=f"{limit} request"):
                     line.join(job)
         elif what == "leave":
             line.leave(job)
