@@ -225,7 +225,8 @@ class Requests:
                     # Before 1.1 there were no chunks: who sends some may mean another end.
                     keeps=parser.should_keep_alive()
                     and (version == "1.1" or b"transfer-encoding" not in first),
-                    expects=first.get(b"expect", b"").lower() == b"100-continue",
+                    expects=version == "1.1"
+                    and first.get(b"expect", b"").lower() == b"100-continue",
                 )
             )
 

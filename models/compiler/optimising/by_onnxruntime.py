@@ -16,9 +16,12 @@ from models.compiler.optimising.bodies import rename_inner
 from models.compiler.optimising.node_order import settle_order
 from models.errors import CompileError, OnnxError
 from models.graphs.file import INSIDE_BYTES, FileRange, aligned, copy_range, refer, reference
-from models.graphs.nodes import all_graphs, made
+from models.graphs.nodes import all_graphs, made, subgraphs
 from models.runtime.heap import trim_heap
 from models.runtime.sessions import SessionError, open_session, reason, session_options
+
+# Moves scales past a Reshape; where a body of If or Loop reads what that makes, ONNX Runtime 1.31 aborts.
+_MOVES_SCALES = "QDQPropagationTransformer"
 
 
 def write_reference(model: onnx.ModelProto, folder: Path) -> Path:
@@ -57,6 +60,9 @@ def optimised_file(
 
     ``without``: those of its optimisers that do nothing, with semicolons between.
     """
+    given = onnx.load(source, load_external_data=False)
+    if any(True for node in given.graph.node for _ in subgraphs(node)):
+        without = ";".join(filter(None, (without, _MOVES_SCALES)))
     options = session_options(optimise=True)
     options.graph_optimization_level = level
     options.optimized_model_filepath = str(result)
@@ -75,7 +81,7 @@ def optimised_file(
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from exc
         raise OnnxError(f"{path}: ONNX Runtime refuses it: {reason(exc)}") from exc
     written = onnx.load(result, load_external_data=False)
-    settle_order(written, onnx.load(source, load_external_data=False))
+    settle_order(written, given)
     rename_inner(written)
     result.write_bytes(written.SerializeToString())
     for file in (source, source.with_suffix(".data")):

@@ -196,3 +196,11 @@ def test_a_refusal_has_what_other_answers_have() -> None:
             b"connection",
         ]
     )
+
+
+@pytest.mark.parametrize("version", ["1.0", "1.1"])
+def test_clients_of_http_1_0_expect_nothing(version: str) -> None:
+    said = f"POST / HTTP/{version}\r\nhost: a\r\nexpect: 100-continue\r\ncontent-length: 2\r\n\r\n"
+    (head,) = Requests().receive(said.encode())
+    assert isinstance(head, Head)
+    assert head.expects == (version == "1.1")

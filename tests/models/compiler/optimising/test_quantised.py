@@ -154,6 +154,28 @@ def test_quantised_networks_equal_plain_onnx_runtime(
     assert 0 < weights < 0.5 * floats
 
 
+def test_a_body_may_read_a_reshaped_tensor_of_a_quantised_network(tmp_path: Path) -> None:
+    """ONNX Runtime's optimiser aborts the process where it moves scales past that Reshape."""
+    text = """
+        q (float[1,4,6] x) => (float[4,6] y)
+        <float s = {0.05}, uint8 z = {3}, int64[2] to = {4, 6}, float limit = {0}> {
+            a = QuantizeLinear(x, s, z)
+            b = DequantizeLinear(a, s, z)
+            c = Reshape(b, to)
+            total = ReduceSum<keepdims=0>(c)
+            more = Greater(total, limit)
+            y = If(more) <
+                then_branch = t () => (float[4,6] u) { u = Neg(c) },
+                else_branch = e () => (float[4,6] v) { v = Abs(c) }
+            >
+        }
+    """
+    pack = compiled(written(_model(text), tmp_path / "m.onnx"), tmp_path)
+    x = np.linspace(0, 1, 24, dtype=np.float32).reshape(1, 4, 6)
+    (y,) = streamed(pack, {"x": x}).values()
+    np.testing.assert_allclose(y, -x[0], atol=0.03)
+
+
 def test_operators_with_other_scales_share_a_session(tmp_path: Path) -> None:
     """And lie over what they read: a session is 35 KB, a scale four bytes."""
     source = written(sums(), tmp_path / "m.onnx")
