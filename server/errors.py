@@ -64,6 +64,10 @@ class NotServingError(ServiceError):
     """The model is to be served and is not: it is loading, could not be loaded, or left service."""
 
 
+class FilesChangedError(NotServingError):
+    """Its files are others than those that it was loaded from, so it cannot be opened again."""
+
+
 class LoadingError(NotServingError):
     """The model is being planned or read."""
 

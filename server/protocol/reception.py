@@ -10,21 +10,17 @@ from starlette.types import Scope
 from server.context import Context
 from server.errors import BusyError, NotFoundError, NotServingError
 from server.operation.logs import identity
-from server.protocol.errors import outcome_of, retry_after
+from server.protocol.errors import outcome_of, retry_after, status_of
 from server.protocol.infer import infer
 from server.protocol.routing import Table
 from server.protocol.serving import usual_timeout
 from server.repository.entry import Entry
 from server.requests.exchange import FREE_BYTES
-from server.transport.intake import Arrived
+from server.transport.intake import Arrived, Refused
 
 # Only where there is not time enough for all does it matter whose parameter this is.
 _TIMEOUT = re.compile(rb'"timeout"\s*:\s*(\d{1,15})')
 _MICROSECONDS = 1_000_000
-_REFUSAL = (
-    b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nretry-after: %d\r\n"
-    b"x-request-id: %b\r\ncontent-length: %d\r\n\r\n%b"
-)
 
 
 class InferReception:
@@ -58,7 +54,7 @@ class InferReception:
             return None  # whoever reads it says so
         return deadline
 
-    def refusal(self, request: Arrived, why: BusyError) -> bytes:
+    def refusal(self, request: Arrived, why: BusyError) -> Refused:
         """Return the answer to ``request``, which is refused, and count it."""
         entry = self._asked(request.scope)
         if entry is not None and entry.version is not None:
@@ -68,8 +64,13 @@ class InferReception:
                 outcome, seconds, None
             )
         body = orjson.dumps({"error": str(why)})
-        name = identity(request.scope["headers"]).encode()
-        return _REFUSAL % (retry_after(why.retry_seconds), name, len(body), body)
+        headers = [
+            (b"content-length", b"%d" % len(body)),
+            (b"content-type", b"application/json"),
+            (b"retry-after", b"%d" % retry_after(why.retry_seconds)),
+            (b"x-request-id", identity(request.scope["headers"]).encode()),
+        ]
+        return Refused(status_of(why), headers, body)
 
     def _asked(self, scope: Scope) -> Entry | None:
         """Return the entry of the model that an infer request asks; None: it is none, or none answers."""

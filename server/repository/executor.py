@@ -4,6 +4,7 @@ Invariant: a model's ``place`` is what its engine was opened with, and what the 
 an engine that cannot be closed holds stays reserved. Who calls does one thing at a time (repository.py).
 """
 
+import asyncio
 import contextlib
 import logging
 import threading
@@ -11,12 +12,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from functools import partial
 
 from models.runtime.heap import trim_heap
-from server.errors import NotServingError
+from server.errors import FilesChangedError
 from server.memory.budget import Budget
 from server.repository.entries import Entries
 from server.repository.entry import Absence, Entry, Lost, Unloaded
 from server.repository.fleet import Change, Place
-from server.repository.layout.seen import is_still
 from server.repository.opening import Opener
 from server.repository.planning.preparing import Prepared
 from server.repository.uses import Uses
@@ -93,8 +93,8 @@ class Executor:
         assert model is not None
         assert before is not None
         assert worker is not None
-        if not is_still(model.slot.seen, model.pack.weights_path):
-            raise NotServingError(f"model {entry.name!r}: its files are others by now")
+        if not await asyncio.to_thread(model.is_there):
+            raise FilesChangedError(f"model {entry.name!r}: its files are others by now")
         _log.info("model %s: planned again, %s", entry.name, _change(before, place))
         try:
             await worker.reopen(
@@ -147,7 +147,7 @@ class Executor:
         """Have ``entry``, which is not loaded, serve again what it did, where its files are still there."""
         self.keep_lost(entry.name)
         try:
-            if is_still(model.slot.seen, model.pack.weights_path):
+            if await asyncio.to_thread(model.is_there):
                 await self.open(entry, model, place)
         except Exception as exc:  # noqa: BLE001  the first error is the reason
             _log.warning("model %s cannot be served as before: %s", entry.name, exc)

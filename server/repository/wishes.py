@@ -9,14 +9,14 @@ import asyncio
 import contextlib
 import logging
 import math
-from collections.abc import AsyncIterator, Callable, Collection, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator
 from functools import partial
 from typing import Any, TypeVar
 
 from models.runtime.heap import give_back
 from pipeline.program.program import letting_go
 from pipeline.program.stopping import Tell, telling
-from server.errors import NotServingError, RefusedError
+from server.errors import FilesChangedError, NotServingError, RefusedError
 from server.failures import FAILURES
 from server.memory.budget import Budget
 from server.memory.sharing import Activations, Sharer
@@ -25,7 +25,6 @@ from server.repository.entry import Absence, Entry, Loading, Lost, Unloaded
 from server.repository.executor import Executor
 from server.repository.expected import Expected
 from server.repository.fleet import Change, Fleet, Member, Place
-from server.repository.layout.seen import is_still
 from server.repository.layout.slots import Slot
 from server.repository.planning.planning_threads import PlanningThreads, Progress
 from server.repository.planning.preparing import Prepared, Preparer
@@ -149,16 +148,26 @@ class Wishes:
         entry.become(Lost(after.why) if is_lost else after)
 
     async def _admit(self, entry: Entry, model: Prepared) -> None:
-        """Have others shrink for ``model``, and ``entry`` serve it; on an error undo that."""
-        place, changes = await self._coming(self._fleet(), entry.name, model)
-        async with self._executor.undoing() as undo:
-            await self._executor.change(changes, undo)
-            await self._executor.open(entry, model, place)
-        self._look_for_better(place, changes)
+        """Have ``entry`` serve ``model``; raises as ``_come``."""
+        await self._come(entry.name, model, partial(self._executor.open, entry, model))
 
-    def _look_for_better(self, place: Place, changes: list[Change]) -> None:
-        if changes or place.fitted.by_thumb:
-            self.grow_later()
+    async def _come(self, key: str, model: Prepared, opens: Callable[[Place], Awaitable[T]]) -> T:
+        """Have others shrink for ``model``, which will hold memory as ``key``; return what ``opens`` does.
+
+        On an error that is undone. One that cannot shrink, since its files have become others meanwhile,
+        stays as it is, and it is decided again.
+        """
+        while True:
+            place, changes = await self._coming(await self._fleet(), key, model)
+            try:
+                async with self._executor.undoing() as undo:
+                    await self._executor.change(changes, undo)
+                    opened = await opens(place)
+            except FilesChangedError:
+                continue
+            if changes or place.fitted.by_thumb:
+                self.grow_later()
+            return opened
 
     async def _replace(self, entry: Entry, slot: Slot, evicts: bool) -> None:
         """Serve what is in ``slot`` in place of what ``entry`` serves now; no request is lost.
@@ -170,24 +179,23 @@ class Wishes:
         model = await self._prepared(slot)
         key = f"{entry.name} (next)"
         try:
-            place, changes = await self._coming(self._fleet(), key, model)
-            async with self._executor.undoing() as undo:
-                await self._executor.change(changes, undo)
-                before = await self._executor.open_beside(entry, model, place, key)
+            before = await self._come(
+                key, model, lambda place: self._executor.open_beside(entry, model, place, key)
+            )
         except RefusedError:
             if not entry.serves:  # it has left service when it was to shrink for the next one
                 raise
             await self._replace_in_turn(entry, model, evicts)
             return
-        self._look_for_better(place, changes)
         await self._executor.retire(entry.name, *before, key)
 
     async def _replace_in_turn(self, entry: Entry, model: Prepared, evicts: bool) -> None:
         """Close what ``entry`` serves, then open ``model``; requests that come meanwhile wait."""
+        others = (await self._fleet()).without(entry.name)
         try:
-            await self._coming(self._fleet().without(entry.name), entry.name, model)
+            await self._coming(others, entry.name, model)
         except RefusedError:
-            found = await self._going(self._fleet().without(entry.name), model.slot)
+            found = await self._going(others, model.slot)
             if not evicts or found is None:
                 raise
         await self._replaced(entry, model, evicts)
@@ -209,7 +217,7 @@ class Wishes:
 
     async def _make_room(self, slot: Slot) -> None:
         """Let those models go without which what is in ``slot`` fits."""
-        for name in await self._going(self._fleet(), slot) or []:
+        for name in await self._going(await self._fleet(), slot) or []:
             entry = self._entries[name]
             if entry.serves:
                 _log.info("model %s: evicted, %s comes", name, slot.name)
@@ -226,7 +234,7 @@ class Wishes:
         """
         before, entry.most_bytes = entry.most_bytes, most_bytes
         try:
-            fleet = self._fleet()
+            fleet = await self._fleet()
             changes = await self._searched(lambda: fleet.limited(entry.name, most_bytes))
             async with self._executor.undoing() as undo:
                 await self._executor.change(changes, undo)
@@ -242,7 +250,7 @@ class Wishes:
     async def _grow(self) -> None:
         """Let the loaded models use what is free, each in the best plan that a search finds."""
         try:
-            changes, planned = await self._searched(self._fleet().best)
+            changes, planned = await self._searched((await self._fleet()).best)
         except FAILURES as exc:
             _log.warning("models keep the plans they have: %s", exc)
             return
@@ -267,11 +275,15 @@ class Wishes:
 
         return await self.planning.run(planned)
 
-    def _fleet(self) -> Fleet:
+    async def _fleet(self) -> Fleet:
         """Return what is loaded now."""
-        return Fleet(self._budget.without(()), dict(self._members()), self._activations)
+        models = {entry.name: entry.prepared for entry in self._entries.values() if entry.prepared}
+        there = await asyncio.to_thread(lambda: {name: models[name].is_there() for name in models})
+        changed = [name for name, is_there in there.items() if not is_there]
+        return Fleet(self._budget.without(()), dict(self._members(changed)), self._activations)
 
-    def _members(self) -> Iterator[tuple[str, Member]]:
+    def _members(self, changed: Collection[str]) -> Iterator[tuple[str, Member]]:
+        """Yield what is loaded; the files of those ``changed`` are others by now."""
         for entry in self._entries.values():
             model, place = entry.prepared, entry.place
             if model is None or place is None:
@@ -286,7 +298,7 @@ class Wishes:
                     is_used=serves and len(entry.uses) > 0,
                     may_go=not serves or bool({entry.model, ALL}.intersection(self._evictable)),
                     place=place,
-                    stays=not serves or not is_still(model.slot.seen, model.pack.weights_path),
+                    stays=not serves or entry.name in changed,
                     serves=serves,
                 ),
             )
@@ -333,7 +345,7 @@ class Wishes:
                 found = decide()
                 for model in models:
                     # What somebody removes or replaces now gets no new file.
-                    if is_still(model.slot.seen, model.pack.weights_path):
+                    if model.is_there():
                         model.known.save()
                 return found
             finally:  # before anybody takes what was planned

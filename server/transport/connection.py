@@ -19,7 +19,7 @@ from uvicorn.server import ServerState
 
 from server.transport.giving_way import Peer, Worth
 from server.transport.http1 import Answer, Data, Event, Head, Refusal, Requests, refused
-from server.transport.intake import Intake
+from server.transport.intake import Intake, Refused
 from server.transport.limits import (
     GRACE_SECONDS,
     LEFT_OVER_PACE,
@@ -77,10 +77,11 @@ class Request:
         if not self.is_gone:
             self._connection.run(self._run())
 
-    def refuse(self, answer: bytes) -> None:
-        """Give it the bytes of an ``answer`` without beginning it; what comes of it is read past."""
+    def refuse(self, answer: Refused) -> None:
+        """Give it ``answer`` without beginning it; what comes of it is read past."""
         if not self.is_gone:
-            self._connection.write(self.answer.ready(answer))
+            self.answer.begin(answer.status, answer.headers)
+            self._connection.write(self.answer.body(answer.body, more=False))
             self._connection.answered(self)
 
     def leave(self) -> None:

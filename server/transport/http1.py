@@ -382,13 +382,6 @@ class Answer:
         held, self._held = self._held, b""
         return held
 
-    def ready(self, answer: bytes) -> bytes:
-        """Return all that is sent for an ``answer`` that somebody has made, but for what all have."""
-        self.is_begun = self.is_complete = True
-        status, _, rest = answer.partition(b"\r\n")
-        usual = map(b": ".join, self._usual)
-        return b"\r\n".join([status, *usual, *self._connection(), rest])
-
     def _connection(self) -> list[bytes]:
         if not self.keeps:
             return [b"connection: close"]

@@ -12,7 +12,7 @@ from asyncio import AbstractEventLoop
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from starlette.types import Scope
 
@@ -33,6 +33,14 @@ _MEAN_OF = 32
 _MOST_OF_MEAN = 4.0
 
 _LATE = "the server has more requests than it can answer in time"
+
+
+class Refused(NamedTuple):
+    """The answer to a request that does not begin."""
+
+    status: int
+    headers: list[tuple[bytes, bytes]]
+    body: bytes
 
 
 class Arrived(Protocol):
@@ -56,7 +64,7 @@ class Arrived(Protocol):
     def begin(self) -> None:
         """Have it answered."""
 
-    def refuse(self, answer: bytes) -> None:
+    def refuse(self, answer: Refused) -> None:
         """Give it ``answer``."""
 
 
@@ -72,7 +80,7 @@ class Reception(Protocol):
             BusyError: it would be refused if it began.
         """
 
-    def refusal(self, request: Arrived, why: BusyError) -> bytes:
+    def refusal(self, request: Arrived, why: BusyError) -> Refused:
         """Return the answer to ``request``, which is refused, and count it."""
 
 
@@ -97,7 +105,7 @@ class Intake:
         self._work_seconds = _FIRST_PACE_SECONDS
         self._waiting: list[tuple[float, Arrived]] = []
         # Those that are refused, with the answer and when it is due.
-        self._refused: deque[tuple[float, Arrived, bytes]] = deque()
+        self._refused: deque[tuple[float, Arrived, Refused]] = deque()
         self._working = False
         # Of a slice: how many it is for, how many began in it, when they did, and when they went on.
         self._most = 1

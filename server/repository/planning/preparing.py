@@ -23,7 +23,7 @@ from server.memory.minima import Minimum
 from server.memory.request_needs import Need
 from server.memory.sharing import Sharer, partitioned_sharer, sharer
 from server.repository.batching import batching_of
-from server.repository.layout.seen import Seen, look_at_pack
+from server.repository.layout.seen import Seen, is_still, look_at_pack
 from server.repository.layout.slots import Slot, labelled
 from server.repository.planning.apart import SearchApart
 from server.repository.planning.pack_profiles import find_profile, prepared
@@ -44,6 +44,10 @@ class Prepared:
     @property
     def pack(self) -> Pack:
         return self.program.pack
+
+    def is_there(self) -> bool:
+        """Return whether its weights are still those that were found; asks the disk."""
+        return is_still(self.slot.seen, self.pack.weights_path)
 
 
 def figures(*asked: Any) -> list[dict[str, Any]]:

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import pytest
 
-from benchmarks.load.messages import ResponseReader
 from server.errors import BusyError, LateError, NotServingError
 from server.protocol.reception import InferReception
 from server.routes import TABLE
+from server.transport.intake import Refused
 from tests.server.support import Connection, Service, inputs_for, request
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -37,7 +37,7 @@ class Came:
 
     def begin(self) -> None: ...
 
-    def refuse(self, answer: bytes) -> None: ...
+    def refuse(self, answer: Refused) -> None: ...
 
 
 def hurried(microseconds: int) -> bytes:
@@ -82,12 +82,12 @@ async def test_a_refusal_says_when_to_come_again_and_is_counted(shared: Service)
     before = await shared.metric(metric, model="tiny", outcome="late") or 0
     came = Came(headers=((b"x-request-id", b"mine"),))
     answer = InferReception(shared.context, TABLE).refusal(came, LateError('no "time"', 2.5))
-    response = ResponseReader().feed(answer)
-    assert response is not None
-    assert response.status == 503
-    assert response.header("retry-after") == "3"
-    assert response.header("x-request-id") == "mine"
-    assert response.json() == {"error": 'no "time"'}
+    headers = dict(answer.headers)
+    assert answer.status == 503
+    assert headers[b"retry-after"] == b"3"
+    assert headers[b"x-request-id"] == b"mine"
+    assert headers[b"content-length"] == b"%d" % len(answer.body)
+    assert json.loads(answer.body) == {"error": 'no "time"'}
     assert await shared.metric(metric, model="tiny", outcome="late") == before + 1
 
 

@@ -17,12 +17,13 @@ from starlette.types import Scope
 
 from server.errors import BusyError, LateError
 from server.transport import sockets
-from server.transport.intake import PAUSE_SECONDS, SLICES_SECONDS, Arrived, Intake
+from server.transport.intake import PAUSE_SECONDS, SLICES_SECONDS, Arrived, Intake, Refused
 from server.transport.sockets import came_at, stamp_arrivals
 from tests.server.transport.wire import Wire, answers_at_once
 
 WORK, READ = 0.0002, 0.00003
 _MOST_TURNS = 20_000
+_FULL = Refused(503, [(b"content-length", b"0")], b"")
 
 
 class Loop:
@@ -82,9 +83,9 @@ class Asking:
         self.loop.now += self.work
         self.loop.unwritten.append(self)
 
-    def refuse(self, answer: bytes) -> None:
+    def refuse(self, answer: Refused) -> None:
         assert self.begun == math.inf
-        assert answer == b"no"
+        assert answer == _FULL
         self.refused = self.loop.now
 
     @property
@@ -105,8 +106,8 @@ class Timeouts:
             raise BusyError("full")
         return None if asking.timeout is None else asking.at + asking.timeout
 
-    def refusal(self, request: Arrived, why: BusyError) -> bytes:
-        return b"no"
+    def refusal(self, request: Arrived, why: BusyError) -> Refused:
+        return _FULL
 
 
 @pytest.fixture
@@ -228,8 +229,8 @@ class Refusing(Timeouts):
     def deadline(self, request: Arrived, is_free: bool) -> float | None:
         raise LateError("too late", 1.0)
 
-    def refusal(self, request: Arrived, why: BusyError) -> bytes:
-        return b"HTTP/1.1 503 x\r\ncontent-length: 0\r\n\r\n"
+    def refusal(self, request: Arrived, why: BusyError) -> Refused:
+        return _FULL
 
 
 def refusing(wire: Wire) -> None:
@@ -294,7 +295,7 @@ async def test_a_client_that_leaves_while_it_waits_begins_nothing() -> None:
     await wire.sends(b"GET /x HTTP/1.1\r\nhost: x\r\n\r\n")
     await wire.is_lost()
     kept[0].begin()
-    kept[0].refuse(b"x")
+    kept[0].refuse(_FULL)
     await wire.settled()
     assert begun == []
     assert wire.answer == b""
