@@ -186,9 +186,8 @@ class Inference:
             work = worker.answer(question.inputs, left, take, level(question.priority))
             try:
                 answer = await until_left(self.exchange, work)
-            except (
-                DeadlineError
-            ) as exc:  # who asked knows the time that it named, not what was left of it
+            except DeadlineError as exc:
+                # Who asked knows the time that it named, not what was left of it.
                 named = min(question.timeout_seconds or self._usual or self._limit, self._limit)
                 raise DeadlineError(f"no answer within {named:g} s") from exc
         await self._hold(answer.outputs)

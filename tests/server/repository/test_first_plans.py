@@ -11,8 +11,11 @@ import pytest
 
 from pipeline.planning.plan import PlanError
 from pipeline.program.stopping import PlanningStoppedError, go_on
+from server.errors import FilesChangedError
 from server.memory.search import Search
 from server.repository.entry import Entry, Loading
+from server.repository.executor import Executor, Undo
+from server.repository.fleet import Change
 from server.repository.planning import preparing
 from tests.server.conftest import SettingsFactory
 from tests.server.support import LIMIT_SECONDS, Packs, Service, arrays, inputs_for, serving
@@ -192,3 +195,22 @@ async def test_a_client_is_told_when_to_ask_for_a_model_that_loads(
     assert "loading: planning" in refused.json()["error"]
     monkeypatch.undo()
     assert (await service.infer("tiny", inputs_for("tiny"))).status_code == 200
+
+
+async def test_a_model_comes_though_the_files_of_another_change_meanwhile(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the other it was decided that it shrinks; then it cannot be opened again."""
+    change, decided = Executor.change, list[list[Change]]()
+
+    async def changed(executor: Executor, changes: list[Change], undo: Undo) -> None:
+        decided.append(changes)
+        if len(decided) == 1:
+            raise FilesChangedError("model 'tiny': its files are others by now")
+        await change(executor, changes, undo)
+
+    monkeypatch.setattr(Executor, "change", changed)
+    assert (await service.client.post(LOAD)).status_code == 200
+    assert len(decided) == 2
+    assert service.worker("pair").idle
+    await answer(service)
