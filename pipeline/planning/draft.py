@@ -33,12 +33,14 @@ from pipeline.schedule.architectures import ARCHITECTURES, Architecture
 from pipeline.schedule.constraints import Steps, stages
 from pipeline.schedule.schedule import Stage
 from pipeline.timing.bound import bound
-from pipeline.timing.durations import Durations
+from pipeline.timing.durations import Durations, reads_in_flight
 from pipeline.timing.timeline import Timeline, back_to_back, timeline
 
 DurationsOf = Callable[[Plan], Durations]
 #: Of a group: in memory, and in the file where that is another one.
 _Length = tuple[int, int | None]
+# That of a read, and how many are in flight.
+_Move = tuple[_Length, int]
 
 
 @dataclass(frozen=True)
@@ -95,7 +97,7 @@ class Drafts:
     """Makes drafts of one model under an architecture with rings.
 
     Assumes of ``durations_of`` that a kernel's time depends on the kernel alone, a read's on its bytes and
-    the depth, a copy's on its bytes.
+    how many are in flight, a copy's on its bytes.
     """
 
     def __init__(
@@ -113,7 +115,7 @@ class Drafts:
         self.same = program.made(SameSpans)
         self._levels: dict[int, Level] = {}
         self._spliced: dict[tuple[int, LaterChunks], Level] = {}
-        self._moves: dict[tuple[_Length, int], tuple[float, ...]] = {}
+        self._moves: dict[_Move, tuple[float, ...]] = {}
 
     @property
     def chunk_advice(self) -> str:
@@ -192,7 +194,8 @@ class Drafts:
             stream.groups[read % len(stream.groups)] for read in range(len(stream.read_places))
         ]
         lengths = [(group.length, group.stored_length) for group in groups]
-        moves = self._moves_of(level, lengths, choice.depth, len(stream.groups))
+        beside = reads_in_flight(rows, choice.depth)
+        moves = self._moves_of(level, list(zip(lengths, beside, strict=True)), len(stream.groups))
         held = (unit for unit in level.units if kept.issuperset(unit.spans))
         kept_bytes = self.same.n_bytes(span for unit in held for span in unit.spans)
         return Draft(
@@ -230,26 +233,23 @@ class Drafts:
         ), starts
 
     def _moves_of(
-        self, level: Level, lengths: Sequence[_Length], depth: int, copies: int
+        self, level: Level, moves: Sequence[_Move], copies: int
     ) -> list[tuple[float, ...]]:
         """Return the seconds of each read, and of so many ``copies`` where there are any."""
-        if not lengths:
+        if not moves:
             return []
-        reads, *others = zip(*self._seconds(level, lengths, depth), strict=True)
+        unknown = sorted(set(moves) - self._moves.keys(), key=str)
+        for depth in {depth for _, depth in unknown}:
+            self._ask(level, [length for length, many in unknown if many == depth], depth)
+        reads, *others = zip(*(self._moves[move] for move in moves), strict=True)
         return [reads, *(row[:copies] for row in others)]
 
-    def _seconds(
-        self, level: Level, lengths: Sequence[_Length], depth: int
-    ) -> list[tuple[float, ...]]:
-        """Return for each length how long its read takes, and its copy where there are copies."""
-        unknown = sorted(
-            {length for length in lengths if (length, depth) not in self._moves}, key=str
-        )
-        if unknown:
-            asked = self._durations_of(_moving(level.plan, unknown, depth)).stages[:-1]
-            for length, *seconds in zip(unknown, *asked, strict=True):
-                self._moves[length, depth] = tuple(seconds)
-        return [self._moves[length, depth] for length in lengths]
+    def _ask(self, level: Level, lengths: Sequence[_Length], depth: int) -> None:
+        """Keep how long reads of ``lengths`` take, and their copies, where ``depth`` are in flight."""
+        before = [lengths[0]] * (depth - 1)  # what is in flight beside the first
+        asked = self._durations_of(_moving(level.plan, [*before, *lengths], depth)).stages[:-1]
+        seconds = zip(*(row[len(before) :] for row in asked), strict=True)
+        self._moves |= {(length, depth): row for length, row in zip(lengths, seconds, strict=True)}
 
 
 def _moving(plan: Plan, lengths: Sequence[_Length], depth: int) -> Plan:
@@ -263,5 +263,5 @@ def _moving(plan: Plan, lengths: Sequence[_Length], depth: int) -> Plan:
         read_places=places,
         places=places,
         users=tuple(range(0) for _ in lengths),
-        stages=(*(Stage(stage.name, free) for stage in plan.stages[:-1]), plan.stages[-1]),
+        stages=tuple(Stage(stage.name, free) for stage in plan.stages),
     )

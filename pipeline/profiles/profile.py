@@ -6,6 +6,7 @@ folder. Seconds, bytes.
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
+from itertools import cycle
 from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, Field, model_validator
@@ -28,7 +29,7 @@ from pipeline.program.row_network import RowNetwork
 from pipeline.program.row_times import phase_seconds
 from pipeline.program.steps import Phase, RegionSteps, Step, regions_of
 from pipeline.timing.bound import bound
-from pipeline.timing.durations import Durations
+from pipeline.timing.durations import Durations, reads_in_flight
 
 # A quiet machine with a desktop and its services stays below.
 _MOST_OTHERS = 0.1
@@ -113,12 +114,17 @@ class Profile(BaseModel):
         """
         depth = plan.choice.depth
         factors = self.overlaps.get(order_of(plan), Overlap(slowdown=self.slowdown))
-        count = len(plan.stages[0])
+        # No limit counts on fewer reads in flight than there may be.
+        beside = (
+            [depth] * len(plan.stages[0])
+            if quantile == "max"
+            else reads_in_flight(plan.stages, depth)
+        )
         reads = [
-            factors.read * self.read_seconds(group.read_bytes, depth, quantile)
-            for group in plan.groups
+            factors.read * self.read_seconds(group.read_bytes, many, quantile)
+            for group, many in zip(cycle(plan.groups), beside, strict=False)
         ]
-        times = [tuple(reads[index % len(reads)] for index in range(count))]
+        times = [tuple(reads)]
         if plan.architecture.copies:
             copies = [self.copy_seconds(group.length, quantile) for group in plan.groups]
             times.append(tuple(factors.copying * seconds for seconds in copies))

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, chain
 
 from pipeline.schedule.schedule import Stage
 
@@ -45,6 +45,36 @@ class Durations:
             if kernel < len(disturbed):
                 disturbed[kernel] += self.disturbance
         return tuple(disturbed)
+
+
+def reads_in_flight(stages: Sequence[Stage], depth: int) -> list[int]:
+    """Return for each read how many may be in flight at once with it, itself included: at most ``depth``.
+
+    In a small ring a read waits for the kernels that free its place, and these have waited for reads: those
+    are complete.
+    """
+    count = len(stages[0])
+    if depth == 1:
+        return [1] * count
+    # complete[t][n]: so many reads are when the first n operations of stage t are.
+    complete: list[Sequence[int]] = [range(count + 1)]
+    for stage in stages[1:]:
+        complete.append([0, *_complete(stage, complete)])
+    first = _complete(stages[0], complete)  # that may be in flight when each read starts
+    at_once = [min(depth, read + 1 - other) for read, other in enumerate(first)]
+    most = list(at_once)
+    for later in range(1, depth):
+        for read in range(count - later):
+            if first[read + later] <= read and at_once[read + later] > most[read]:
+                most[read] = at_once[read + later]
+    return most
+
+
+def _complete(stage: Stage, complete: Sequence[Sequence[int]]) -> list[int]:
+    """Return how many reads are complete when each operation of ``stage`` starts, by what it waits for."""
+    waits = zip(complete, zip(*stage.after, strict=True), strict=False)  # planners ask often
+    known = [[row[count] for count in counts] for row, counts in waits]
+    return list(accumulate(map(max, *known) if known[1:] else chain(*known), max))
 
 
 def beside_tail(stages: Sequence[Stage]) -> set[int]:

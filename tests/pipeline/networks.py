@@ -2,13 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import cycle
 
 from hypothesis import strategies as st
 
 from models.packs.records.pieces import Alternative, Joined, Piece
 from pipeline.planning.plan import Plan
 from pipeline.program.program import Program
-from pipeline.timing.durations import Durations
+from pipeline.timing.durations import Durations, reads_in_flight
 from tests.pipeline.synthetic import PAGE, program
 
 
@@ -26,9 +27,9 @@ class Network:
     request_seconds: float = 5e-5
 
     def durations(self, plan: Plan) -> Durations:
-        reads = [self.read(group.read_bytes, plan.choice.depth) for group in plan.groups]
-        count = len(plan.stages[0])
-        rows = [tuple(reads[index % len(reads)] for index in range(count))]
+        beside = reads_in_flight(plan.stages, plan.choice.depth)
+        reads = zip(cycle(plan.groups), beside, strict=False)
+        rows = [tuple(self.read(group.read_bytes, depth) for group, depth in reads)]
         if plan.architecture.copies:
             rows.append(tuple(group.length / PAGE * self.page_seconds / 4 for group in plan.groups))
         rows.append(tuple(map(self._kernel, _pieces(plan))))

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from pipeline.schedule.schedule import Stage
 from pipeline.schedule.trace import TraceEvent
+from pipeline.timing.durations import reads_in_flight
 from pipeline.timing.simulator import simulate
 from pipeline.timing.traced_durations import Service, services
 from tests.pipeline.plans import durations, plans
@@ -35,6 +36,26 @@ def test_no_stage_serves_more_at_once_than_it_has_servers(data: st.DataObject) -
         for one in served:
             beside = [other for other in served if other.start <= one.start < other.end]
             assert len(beside) <= (1 if number else times.depth)
+
+
+@given(st.data())
+def test_no_read_has_more_beside_it_than_was_said(data: st.DataObject) -> None:
+    _, plan = data.draw(plans())
+    times = data.draw(durations(plan))
+    said = reads_in_flight(plan.stages, times.depth)
+    assert max(said, default=0) <= times.depth
+    reads = services(plan.stages, simulate(plan.stages, times).events, times.depth)[0]
+    for one, most in zip(reads, said, strict=True):
+        if one is not None:
+            beside = [it for it in reads if it is not None and it.start <= one.start < it.end]
+            assert len(beside) <= most
+
+
+def test_reads_that_take_turns_with_kernels_are_alone() -> None:
+    turns = (Stage("read", ((0, 0), (0, 1), (0, 2))), Stage("kernel", ((1, 0), (2, 0), (3, 0))))
+    assert reads_in_flight(turns, 2) == [1, 1, 1]
+    roomy = (Stage("read", ((0, 0), (0, 0), (0, 1))), Stage("kernel", ((1, 0), (2, 0), (3, 0))))
+    assert reads_in_flight(roomy, 2) == [2, 2, 2]
 
 
 def test_an_operation_that_the_trace_does_not_see_end_has_no_service() -> None:
