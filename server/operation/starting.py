@@ -21,10 +21,10 @@ def describe(entries: Sequence[Entry], read_bytes: int) -> str:
     loading = [entry for entry in entries if isinstance(entry.condition, Loading)]
     serving = sum(entry.serves for entry in entries)
     if not entries:
-        return f"starting{memory_limited()}"
+        return "starting"
     what = "; ".join(f"{entry.name}: {entry.reason}" for entry in loading) or "starting"
     read = format_size(read_bytes)
-    return f"{what}; {serving} of {len(entries)} tried so far serve, {read} read{memory_limited()}"
+    return f"{what}; {serving} of {len(entries)} tried so far serve, {read} read"
 
 
 async def tell(notifier: Notifier, look: Callable[[], str]) -> None:
@@ -35,6 +35,6 @@ async def tell(notifier: Notifier, look: Callable[[], str]) -> None:
     told = ""
     while True:
         if (now := look()) != told:
-            notifier.starting(now, more_seconds=GRACE_SECONDS)
+            notifier.starting(f"{now}{memory_limited()}", more_seconds=GRACE_SECONDS)
             told = now
         await asyncio.sleep(_LOOK_SECONDS)
