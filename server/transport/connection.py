@@ -385,12 +385,14 @@ class Connection(asyncio.BufferedProtocol):
         self.read_on()
 
     def shutdown(self) -> None:
-        """Close once nothing runs: the server ends."""
+        """Close behind the answer that runs: the server ends.
+
+        A client that was answered just now may have sent its next request: it is closed behind the answer to
+        that, or when it has been silent for a while (``overdue``).
+        """
         running = self._running
         if running is not None:
             running.answer.keeps = False
-        elif self._ended_at is None and not has_unread(self.transport):  # else it is answered first
-            self._close()
 
     def _close(self) -> None:
         """Close behind what was written, for which the client has as long as one that lingers."""

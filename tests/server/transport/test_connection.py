@@ -648,16 +648,32 @@ async def test_an_early_answer_with_close_lingers_and_takes_no_more() -> None:
 @pytest.mark.parametrize(
     ("data", "app"), [(b"", reads_nothing), (GET, answers_at_once), (GET[:9], reads_nothing)]
 )
-async def test_at_the_end_of_the_server_who_runs_nothing_is_closed(
+async def test_at_the_end_of_the_server_who_stays_silent_is_closed(
     data: bytes, app: Application
 ) -> None:
     wire = Wire(app)
     await wire.sends(data)
     wire.registry.draining = True
     wire.connection.shutdown()
-    assert wire.transport.is_closed
+    assert not wire.connection.is_closing()
+    await wire.time_passes(GRACE_SECONDS)
+    assert wire.connection.is_closing()
     await wire.time_passes(GRACE_SECONDS)
     assert wire.transport.aborts  # its client takes nothing: it holds up nobody
+
+
+@pytest.mark.parametrize("before", [b"", GET])
+async def test_at_the_end_of_the_server_a_request_that_was_on_its_way_is_answered(
+    before: bytes,
+) -> None:
+    wire = Wire(answers_at_once)
+    await wire.sends(before)
+    wire.registry.draining = True
+    wire.connection.shutdown()
+    await wire.sends(GET)
+    assert wire.answer.count(b"HTTP/1.1 200") == 1 + bool(before)
+    assert wire.answer.count(b"connection: close") == 1
+    assert wire.transport.is_closed
 
 
 async def test_at_the_end_of_the_server_who_runs_answers_and_is_closed() -> None:
