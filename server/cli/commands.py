@@ -70,6 +70,9 @@ COMMANDS = {
     "serve": _Command(
         "Serve the packs of a repository over HTTP, inside one memory budget.", "serve", "serve"
     ),
+    "service": _Command(
+        "The service of systemd, with limits that follow from its budget.", "service"
+    ),
     "key": _Command("Keys that a server asks for: a file of their hashes.", "key"),
     "bench": _Command("Measure on this machine.", "bench"),
     "zoo": _Command("Networks with seeded random weights, to try and to measure with.", "zoo"),

@@ -387,8 +387,8 @@ class Connection(asyncio.BufferedProtocol):
     def shutdown(self) -> None:
         """Close behind the answer that runs: the server ends.
 
-        A client that was answered just now may have sent its next request: it is closed behind the answer to
-        that, or when it has been silent for a while (``overdue``).
+        A client that was answered just now may have sent its next request: it is closed behind the answer
+        to that, or when it has been silent for a while (``overdue``).
         """
         running = self._running
         if running is not None:

@@ -310,7 +310,7 @@ def test_through_a_unix_socket(run: Callable[..., None], tmp_path: Path) -> None
 
 
 class Refusing(socket.socket):
-    """Listens, and a client knocks; its accept fails as the kernel makes it fail, and its sleep takes no time."""
+    """Listens, and a client knocks; accept fails as the kernel makes it fail, a sleep takes no time."""
 
     def __init__(self, errors: list[OSError]) -> None:
         super().__init__()
