@@ -41,7 +41,7 @@ debian_boot "$root"
 address=127.0.0.1:8080
 quiet_apt() { inside apt-get -qq -y -o Dpkg::Use-Pty=0 "$@"; }
 is_cat() {
-    inside python3 -c "import urllib.request as u
+    inside python3.11 -c "import urllib.request as u
 picture = open('/usr/share/doc/layerstream/examples/cat.png', 'rb').read()
 print(u.urlopen('http://$address/v2/models/cifar10:classify', picture, 60).read().decode())" | tee "$work/answer" | grep -q '"cat"'
 }
@@ -49,7 +49,7 @@ print(u.urlopen('http://$address/v2/models/cifar10:classify', picture, 60).read(
 under_load() { # SECONDS COMMAND...
     local seconds=$1 pid
     shift
-    inside python3 /srv/closed_loop.py $address cifar10 8 "$seconds" >"$work/statuses" 2>&1 &
+    inside python3.11 /srv/closed_loop.py $address cifar10 8 "$seconds" >"$work/statuses" 2>&1 &
     pid=$!
     sleep 3
     "$@" || return 1
@@ -115,7 +115,7 @@ restarts() { inside systemctl show layerstream --property NRestarts --value; }
 mill() {
     local count
     count=$(restarts)
-    under_load "$load" true
+    under_load "$load" true || return 1
     [ "$(restarts)" = "$count" ]
 }
 try "$load s under load: MemoryMax is never hit" mill

@@ -70,5 +70,5 @@ Description: CNN inference server inside one memory budget
  .
  The program with its libraries lies in /opt/layerstream, for Debian's Python 3.11 (Debian 12).
 CONTROL
-dpkg-deb --root-owner-group -Zxz --build "$root" "$file" >/dev/null
+dpkg-deb --root-owner-group -Zxz -z3 --build "$root" "$file" >/dev/null
 echo "$file: $(du -k "$file" | cut -f1) KiB, installed $(sed -n 's/^Installed-Size: //p' "$root/DEBIAN/control") KiB"
