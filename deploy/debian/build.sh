@@ -28,13 +28,17 @@ put deploy/layerstream.socket usr/lib/systemd/system/layerstream.socket
 put deploy/layerstream.sysusers usr/lib/sysusers.d/layerstream.conf
 put deploy/layerstream.tmpfiles usr/lib/tmpfiles.d/layerstream.conf
 put deploy/layerstream.toml etc/layerstream/layerstream.toml
-put LICENSE usr/share/doc/layerstream/copyright
 put deploy/README.md usr/share/doc/layerstream/README.md
-put CHANGELOG.md usr/share/doc/layerstream/changelog
-gzip -9n "$root/usr/share/doc/layerstream/changelog"
+put CHANGELOG.md usr/share/doc/layerstream/CHANGELOG.md
+gzip -9n "$root/usr/share/doc/layerstream/CHANGELOG.md"
+cat >"$root/usr/share/doc/layerstream/copyright" <<COPYRIGHT
+Copyright: The Layerstream authors
+License: Apache-2.0, the text of which is in /usr/share/common-licenses/Apache-2.0. Libraries below /opt/layerstream
+ have licences of their own, in the folders NAME-VERSION.dist-info beside them.
+COPYRIGHT
 ln -s /opt/layerstream/lib/python3.11/site-packages/models/default "$root/usr/share/doc/layerstream/examples"
 mkdir -p "$root/usr/bin"
-ln -s ../../opt/layerstream/bin/layerstream "$root/usr/bin/layerstream"
+ln -s /opt/layerstream/bin/layerstream "$root/usr/bin/layerstream"
 
 # From the command line itself, as the checkout has it.
 layerstream=.venv/bin/layerstream
@@ -66,9 +70,11 @@ Installed-Size: $(du -sk --apparent-size --exclude=DEBIAN "$root" | cut -f1)
 Depends: python3.11, libc6 (>= 2.34), libstdc++6 (>= 12), systemd (>= 249)
 Recommends: ca-certificates
 Description: CNN inference server inside one memory budget
- Weights of convolutional networks stream layer by layer from disk, activations lie in one planned arena.
+ Weights of convolutional networks stream layer by layer from disk,
+ activations lie in one planned arena.
  .
- The program with its libraries lies in /opt/layerstream, for Debian's Python 3.11 (Debian 12).
+ The program with its libraries lies in /opt/layerstream, for Debian's
+ Python 3.11 (Debian 12). It serves HTTP; gRPC's library is not among them.
 CONTROL
 dpkg-deb --root-owner-group -Zxz -z3 --build "$root" "$file" >/dev/null
 echo "$file: $(du -k "$file" | cut -f1) KiB, installed $(sed -n 's/^Installed-Size: //p' "$root/DEBIAN/control") KiB"
