@@ -76,5 +76,6 @@ Description: CNN inference server inside one memory budget
  The program with its libraries lies in /opt/layerstream, for Debian's
  Python 3.11 (Debian 12). It serves HTTP; gRPC's library is not among them.
 CONTROL
-dpkg-deb --root-owner-group -Zxz -z3 --build "$root" "$file" >/dev/null
+export DPKG_DEB_COMPRESSOR_TYPE="${DPKG_DEB_COMPRESSOR_TYPE:-xz}" DPKG_DEB_COMPRESSOR_LEVEL=3
+dpkg-deb --root-owner-group --build "$root" "$file" >/dev/null
 echo "$file: $(du -k "$file" | cut -f1) KiB, installed $(sed -n 's/^Installed-Size: //p' "$root/DEBIAN/control") KiB"
