@@ -32,18 +32,18 @@ import numpy as np
 from benchmarks.children.application import CHOICES, partitions
 from benchmarks.machine.sampling import sampled_group
 from models.runtime.sessions import claim_process
-from pipeline.applications.application import Application
-from pipeline.applications.ours.frontiers import planned, preloaded_frontier, streaming_frontier
-from pipeline.applications.ours.members import Member, Together, together
-from pipeline.applications.ours.rivals import (
+from papers.applications.application import Application
+from papers.applications.ours.frontiers import planned, preloaded_frontier, streaming_frontier
+from papers.applications.ours.members import Member, Together, together
+from papers.applications.ours.rivals import (
     by_one_row,
     of_chromosome,
     of_parts,
     placed_plan,
     whole,
 )
-from pipeline.applications.placements import PLACEMENTS
-from pipeline.applications.search import Constraints, Settings, reduce_buffers
+from papers.applications.placements import PLACEMENTS
+from papers.applications.search import Constraints, Settings, reduce_buffers
 from pipeline.devices.cpu import CpuDevice
 from pipeline.measuring.sample_inputs import random_inputs
 from pipeline.planning.plan import Plan

@@ -23,9 +23,9 @@ from typing import Any
 from loader.pool.pool import ReadPool
 from models.packs.pack import open_pack
 from models.runtime.sessions import claim_process
-from pipeline.applications.ours.frontiers import preloaded, streamed
-from pipeline.applications.ours.members import Member
-from pipeline.applications.ours.rivals import by_one_row, whole
+from papers.applications.ours.frontiers import preloaded, streamed
+from papers.applications.ours.members import Member
+from papers.applications.ours.rivals import by_one_row, whole
 from pipeline.devices.cpu import CpuDevice
 from pipeline.execution.opened import opened
 from pipeline.measuring.engines import Measured, measured_sweeps

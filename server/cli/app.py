@@ -9,11 +9,11 @@ from typing import Annotated, Any
 
 import typer
 
-from pipeline.applications.application import Application, ApplicationError
-from pipeline.applications.evaluate import Chromosome, Evaluator
-from pipeline.applications.ours.frontiers import preloaded_frontier, streaming_frontier
-from pipeline.applications.ours.members import Member, Together
-from pipeline.applications.search import Constraints, Settings, Solution, reduce_buffers
+from papers.applications.application import Application, ApplicationError
+from papers.applications.evaluate import Chromosome, Evaluator
+from papers.applications.ours.frontiers import preloaded_frontier, streaming_frontier
+from papers.applications.ours.members import Member, Together
+from papers.applications.search import Constraints, Settings, Solution, reduce_buffers
 from server.cli.applications.opened import OpenedApplication, open_application
 from server.cli.applications.printed import print_application, print_frontier
 from server.cli.applications.ways import chromosome_row, ours_row, papers_rows

@@ -6,10 +6,10 @@ from typing import Annotated, Any
 import typer
 
 from models.packs.pack import open_pack
-from pipeline.tiles.configuration import Configuration, parse
-from pipeline.tiles.fused_pack import FusedPack
-from pipeline.tiles.predictor import paper_predict
-from pipeline.tiles.search import paper_candidates
+from papers.tiles.configuration import Configuration, parse
+from papers.tiles.fused_pack import FusedPack
+from papers.tiles.predictor import paper_predict
+from papers.tiles.search import paper_candidates
 from server.cli.arguments.options import Json, PackPath, open_named, size
 from server.cli.arguments.served import Threads
 from server.cli.printing.figures import number, unit_of_rows

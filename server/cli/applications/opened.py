@@ -7,12 +7,12 @@ from pathlib import Path
 from models.geometry.cnn import Cnn
 from models.geometry.of_pack import PackCnn
 from models.packs.pack import open_pack
-from pipeline.applications.application import Application
-from pipeline.applications.evaluate import Evaluator
-from pipeline.applications.files.reading import read_application, runs_at_once
-from pipeline.applications.from_pack import AllTimes, PackTimes, cnn_with_parameters
-from pipeline.applications.ours.cuts import Cut, cuts_of, layers_at
-from pipeline.applications.ours.members import Member
+from papers.applications.application import Application
+from papers.applications.evaluate import Evaluator
+from papers.applications.files.reading import read_application, runs_at_once
+from papers.applications.from_pack import AllTimes, PackTimes, cnn_with_parameters
+from papers.applications.ours.cuts import Cut, cuts_of, layers_at
+from papers.applications.ours.members import Member
 from pipeline.devices.base import Device
 from pipeline.fitting.partitioned import balanced_cuts
 from pipeline.profiles.profile import Profile, ProfileError

@@ -4,14 +4,14 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from pipeline.applications.application import Application, Buffer, naive
-from pipeline.applications.evaluate import Chromosome, Evaluator
-from pipeline.applications.greedy_by_size import greedy_memory
-from pipeline.applications.ours.members import Together
-from pipeline.applications.parts import Parts
-from pipeline.applications.reuse import reuse
-from pipeline.applications.rows import phases
-from pipeline.applications.schedule import Firing, Repeat, compressed
+from papers.applications.application import Application, Buffer, naive
+from papers.applications.evaluate import Chromosome, Evaluator
+from papers.applications.greedy_by_size import greedy_memory
+from papers.applications.ours.members import Together
+from papers.applications.parts import Parts
+from papers.applications.reuse import reuse
+from papers.applications.rows import phases
+from papers.applications.schedule import Firing, Repeat, compressed
 from pipeline.planning.partitions.plan import PipelinePlan
 from pipeline.planning.plan import Plan
 

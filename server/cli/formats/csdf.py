@@ -11,15 +11,15 @@ import typer
 
 from models.geometry.of_pack import cnn_of_pack
 from models.packs.pack import read_pack
-from pipeline.dataflow.buffers import Buffers
-from pipeline.dataflow.conversion import Overlap, convert
-from pipeline.dataflow.csdf import Capacities, DataflowError, Graph
-from pipeline.dataflow.deadlock import firings
-from pipeline.dataflow.heuristic import small_buffers
-from pipeline.dataflow.schedules import schedule
-from pipeline.dataflow.sdf3 import read_sdf3, sdf3_text
-from pipeline.dataflow.throughput import full_throughput
-from pipeline.planning.offsets.of_dataflow import dataflow_arena
+from papers.dataflow.arena import dataflow_arena
+from papers.dataflow.buffers import Buffers
+from papers.dataflow.conversion import Overlap, convert
+from papers.dataflow.csdf import Capacities, DataflowError, Graph
+from papers.dataflow.deadlock import firings
+from papers.dataflow.heuristic import small_buffers
+from papers.dataflow.schedules import schedule
+from papers.dataflow.sdf3 import read_sdf3, sdf3_text
+from papers.dataflow.throughput import full_throughput
 from server.cli.arguments.options import Json
 from server.cli.printing.output import print_facts, print_json, print_table, say, write_text
 from server.cli.printing.sentences import counted

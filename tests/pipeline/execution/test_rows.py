@@ -18,6 +18,7 @@ from loader.readers.in_memory import MemoryReader
 from models.compiler import CompileOptions, compile_onnx
 from models.packs.pack import Pack, open_pack
 from models.packs.target import host_target, named_target
+from papers.tiles.tiled_pack import tiled_pack
 from pipeline.devices.base import Device
 from pipeline.devices.cpu import CpuDevice
 from pipeline.execution.engine import Engine
@@ -32,7 +33,6 @@ from pipeline.program.program import Program
 from pipeline.program.region_plan import Action, Move
 from pipeline.program.steps import planned_region, row_network
 from pipeline.schedule.architectures import ARCHITECTURES
-from pipeline.tiles.tiled_pack import tiled_pack
 from tests.models.nets import CHUNK_BYTES, inputs_for, parsed
 from tests.oracle.device import ReferenceDevice
 from tests.pipeline.program.regions import is_possible, largest_regions, random_regions

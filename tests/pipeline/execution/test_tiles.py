@@ -12,6 +12,11 @@ import pytest
 from loader.pool.pool import ReadPool
 from models.packs.pack import Pack
 from models.packs.target import host_target
+from papers.tiles.configuration import parse
+from papers.tiles.layers import TileError, pack_layers
+from papers.tiles.predictor import group_bytes
+from papers.tiles.regions import regions_of
+from papers.tiles.tiled_pack import tiled_pack
 from pipeline.devices.cpu import CpuDevice
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice
@@ -20,11 +25,6 @@ from pipeline.program.program import Program
 from pipeline.program.regions import plan_region
 from pipeline.program.steps import planned_region, row_network
 from pipeline.schedule.architectures import ARCHITECTURES
-from pipeline.tiles.configuration import parse
-from pipeline.tiles.layers import TileError, pack_layers
-from pipeline.tiles.predictor import group_bytes
-from pipeline.tiles.regions import regions_of
-from pipeline.tiles.tiled_pack import tiled_pack
 from tests.pipeline.execution.test_rows import (
     CASES,
     Case,

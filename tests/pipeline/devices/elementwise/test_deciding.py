@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from loader.pool.pool import ReadPool
 from models.packs.pack import Pack
 from models.packs.target import host_target
+from papers.tiles.tiled_pack import tiled_pack
 from pipeline.devices.base import Kernel
 from pipeline.devices.cpu import CpuDevice
 from pipeline.devices.elementwise.deciding import decided
@@ -33,7 +34,6 @@ from pipeline.program.program import Program
 from pipeline.program.sessions import Opened, opened_by
 from pipeline.program.steps import row_network
 from pipeline.schedule.architectures import ARCHITECTURES
-from pipeline.tiles.tiled_pack import tiled_pack
 from tests.examples import examples
 from tests.models.nets import CHUNK_BYTES, inputs_for
 from tests.pipeline.devices.elementwise.chains import library, needs_library

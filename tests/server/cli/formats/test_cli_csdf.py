@@ -6,10 +6,10 @@ import pytest
 
 from models.compiler import CompileOptions, compile_onnx
 from models.packs.target import host_target
-from pipeline.dataflow.conversion import Overlap, convert
-from pipeline.dataflow.sdf3 import sdf3_text
+from papers.dataflow.conversion import Overlap, convert
+from papers.dataflow.sdf3 import sdf3_text
 from tests.models.nets import CHUNK_BYTES, residual, written
-from tests.pipeline.dataflow.cnns import figure_1
+from tests.papers.dataflow.cnns import figure_1
 from tests.server.support import BAD, Cli
 
 
