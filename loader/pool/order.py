@@ -36,7 +36,7 @@ class Urgency(IntEnum):
     AHEAD = 2
 
 
-class Request(Protocol):
+class OrderedRead(Protocol):
     """What the order knows of a read. ``deadline``: on time.monotonic's clock, or None."""
 
     @property
@@ -47,7 +47,7 @@ class Request(Protocol):
     def deadline(self) -> float | None: ...
 
 
-R = TypeVar("R", bound=Request)
+R = TypeVar("R", bound=OrderedRead)
 
 
 @dataclass(eq=False)
@@ -183,5 +183,5 @@ def choose(eligible: Sequence[Client[R]]) -> Client[R]:
     return min(eligible, key=lambda client: (*client.need(), client.tag))
 
 
-def _deadline(request: Request) -> float:
+def _deadline(request: OrderedRead) -> float:
     return inf if request.deadline is None else request.deadline

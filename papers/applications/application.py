@@ -49,7 +49,7 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
-class Buffer:
+class CnnBuffer:
     """A CNN buffer B_k: so many elements, and the edges that use it, one after the other."""
 
     size: int
@@ -201,11 +201,11 @@ class Application:
         layers = (layer for cnn in self.cnns for layer in cnn.layers)
         return sum(layer.parameters for layer in layers) * self.parameter_bytes
 
-    def buffer_memory(self, buffers: Iterable[Buffer]) -> int:
+    def buffer_memory(self, buffers: Iterable[CnnBuffer]) -> int:
         """M^buf, bytes (Eq. 3)."""
         return sum(buffer.size for buffer in buffers) * self.element_bytes
 
-    def memory(self, buffers: Iterable[Buffer]) -> int:
+    def memory(self, buffers: Iterable[CnnBuffer]) -> int:
         """M, bytes (Eq. 1)."""
         return self.parameter_memory + self.buffer_memory(buffers)
 
@@ -232,6 +232,6 @@ def whole(name: str, cnns: Sequence[Cnn]) -> Application:
     return Application(name, tuple(cnns), partitions)
 
 
-def naive(application: Application) -> tuple[Buffer, ...]:
+def naive(application: Application) -> tuple[CnnBuffer, ...]:
     """Return B^naive: a buffer of its own for every edge (Section 2.3, Table 1)."""
-    return tuple(Buffer(application.elements(held), (held,)) for held in application.held)
+    return tuple(CnnBuffer(application.elements(held), (held,)) for held in application.held)

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
 
-from models.geometry.cnn import Layer
-from papers.applications.application import Application, Buffer, Held, Schedule
+from models.geometry.cnn import CnnLayer
+from papers.applications.application import Application, CnnBuffer, Held, Schedule
 from papers.applications.lives import Lives
-from papers.applications.parts import Parts
+from papers.applications.parts import PartitionParts
 from papers.applications.reuse import reuse
 from papers.applications.rows import ROWS, WHOLE, phases
 
@@ -37,7 +37,7 @@ class Estimated:
     application: Application
 
     def seconds(self, cnn: int, layer: int, rows: int) -> float:
-        item: Layer = self.application.cnns[cnn].layers[layer]
+        item: CnnLayer = self.application.cnns[cnn].layers[layer]
         whole = item.seconds or item.output.elements * _SECONDS_AN_ELEMENT
         return whole + _SECONDS_A_PHASE * phases(item, rows)
 
@@ -61,7 +61,9 @@ class Evaluator:
     def __init__(self, application: Application, times: Times | None = None) -> None:
         self.application = application
         self._times = times or Estimated(application)
-        self._parts = [Parts(application.cnns[p.cnn], p.layers) for p in application.partitions]
+        self._parts = [
+            PartitionParts(application.cnns[p.cnn], p.layers) for p in application.partitions
+        ]
         counts = [len(cnn.layers) for cnn in application.cnns]
         self._firsts = firsts = [sum(counts[:number]) for number in range(len(counts))]
         self._genes = [
@@ -135,7 +137,7 @@ class Evaluator:
         """Return memory and throughputs."""
         return Evaluated(self.memory_bytes(genes), self.throughputs(genes))
 
-    def buffers(self, genes: Sequence[int]) -> tuple[Buffer, ...]:
+    def buffers(self, genes: Sequence[int]) -> tuple[CnnBuffer, ...]:
         """Return B^reduced (Table 9)."""
         sizes, steps = self._sizes(genes)
         return reuse(self.application, sizes, self._lives.all(steps))

@@ -12,7 +12,7 @@ from papers.applications.placements import smallest_gap
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class PlacedOutput:
     """A layer's output in the arena of its CNN: [offset, offset + size), elements, steps [start, end)."""
 
     layer: int
@@ -22,11 +22,11 @@ class Placed:
     end: int
 
 
-def greedy_by_size(cnn: Cnn, order: tuple[int, ...] | None = None) -> list[Placed]:
+def greedy_by_size(cnn: Cnn, order: tuple[int, ...] | None = None) -> list[PlacedOutput]:
     """Return where the outputs that others read lie. ``order``: of the layers; None: as they stand."""
     step = {layer: at for at, layer in enumerate(order or range(len(cnn.layers)))}
     tensors = [
-        Placed(
+        PlacedOutput(
             layer,
             0,
             cnn.layers[layer].output.elements,
@@ -36,7 +36,7 @@ def greedy_by_size(cnn: Cnn, order: tuple[int, ...] | None = None) -> list[Place
         for layer, readers in enumerate(cnn.readers)
         if readers
     ]
-    placed: list[Placed] = []
+    placed: list[PlacedOutput] = []
     for item in sorted(tensors, key=lambda item: -item.size):
         beside = [
             (other.offset, other.offset + other.size)
@@ -44,11 +44,11 @@ def greedy_by_size(cnn: Cnn, order: tuple[int, ...] | None = None) -> list[Place
             if other.start < item.end and item.start < other.end
         ]
         offset = smallest_gap(beside, item.size)
-        placed.append(Placed(item.layer, offset, item.size, item.start, item.end))
+        placed.append(PlacedOutput(item.layer, offset, item.size, item.start, item.end))
     return placed
 
 
-def arena_elements(placed: list[Placed]) -> int:
+def arena_elements(placed: list[PlacedOutput]) -> int:
     """Return what an arrangement takes."""
     return max((item.offset + item.size for item in placed), default=0)
 

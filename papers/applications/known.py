@@ -7,7 +7,7 @@ _MOST_NUMBERS = 2_000_000
 _BESIDE = 32
 
 
-class Known:
+class CountCache:
     """Tuples of numbers by what they depend on: about 20 MB at most, then all are counted anew."""
 
     def __init__(self, most_numbers: int = _MOST_NUMBERS) -> None:

@@ -11,13 +11,13 @@ from typing import NamedTuple
 from papers.applications.application import Application, Held
 
 
-class Life(NamedTuple):
+class EdgeLife(NamedTuple):
     """Steps as bits: when an edge is ``used``, and what it ``blocks``, with all that runs at once."""
 
     used: int
     blocks: int
 
-    def meets(self, other: "Life") -> bool:
+    def meets(self, other: "EdgeLife") -> bool:
         """Return whether two edges may be in use at the same time."""
         return bool(self.used & other.blocks)
 
@@ -32,7 +32,7 @@ class Lives:
         self._beside = [[x for x in numbers if application.parallel(p, x)] for p in numbers]
         self._ends = [_ends(application, held) for held in application.held]
 
-    def all(self, steps: Sequence[Sequence[int]] | None = None) -> list[Life]:
+    def all(self, steps: Sequence[Sequence[int]] | None = None) -> list[EdgeLife]:
         """Return the lives of all that is held, in its order.
 
         ``steps``: for each partition the step of each of its layers, in their order; None: of its schedule.
@@ -51,14 +51,14 @@ class Lives:
             first, last = steps[start][source], steps[end][target]
             if start == end:
                 used = ((2 << (last - first)) - 1) << (starts[start] + first)
-                found.append(Life(used, used | beside[start]))
+                found.append(EdgeLife(used, used | beside[start]))
                 continue
             passed = [p for p in range(start, end + 1) if self._cnns[p] == self._cnns[start]]
             used = _union(masks[p] for p in passed)
             if not copy:
                 used &= ~_bits(starts[start], first)
                 used &= ~_bits(starts[end] + last + 1, counts[end] - last - 1)
-            found.append(Life(used, used | _union(beside[p] for p in passed)))
+            found.append(EdgeLife(used, used | _union(beside[p] for p in passed)))
         return found
 
 

@@ -13,7 +13,7 @@ from functools import cached_property
 
 from models.geometry.cnn import Cnn, Edge
 from papers.applications.application import ApplicationError
-from papers.applications.known import Known
+from papers.applications.known import CountCache
 from papers.applications.rows import WHOLE, done, made, needed, phases
 from papers.applications.schedule import sink_rows
 
@@ -22,7 +22,7 @@ _MOST_ROWS = 1 << 21
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class LayerRun:
     """The layers at places [start, end) of a partition's order: one step."""
 
     start: int
@@ -30,7 +30,7 @@ class Run:
     by_parts: bool
 
 
-class Parts:
+class PartitionParts:
     """One partition: ``order`` of its layers in ``cnn``. Genes are rows at a time, one a place.
 
     Raises:
@@ -51,8 +51,8 @@ class Parts:
             for layer in self.order
         ]
         self._edges = {(edge.source, edge.target): edge for edge in cnn.edges}
-        self._known = Known()
-        self._ends_known = Known()
+        self._known = CountCache()
+        self._ends_known = CountCache()
         self._reached: dict[tuple[int, int], list[int]] = {}
 
     @cached_property
@@ -73,21 +73,21 @@ class Parts:
             one, other = (found[one], other) if one < other else (one, found[other])
         return one
 
-    def runs(self, genes: Sequence[int]) -> list[Run]:
+    def runs(self, genes: Sequence[int]) -> list[LayerRun]:
         """Return the steps: layers that make all at once, and runs of those by parts."""
-        found: list[Run] = []
+        found: list[LayerRun] = []
         start = 0
         for place, rows in enumerate(genes):
             if rows == WHOLE or self._heights[place] <= rows:
                 if start < place:
-                    found.append(Run(start, place, True))
-                found.append(Run(place, place + 1, False))
+                    found.append(LayerRun(start, place, True))
+                found.append(LayerRun(place, place + 1, False))
                 start = place + 1
         if start < len(genes):
-            found.append(Run(start, len(genes), True))
+            found.append(LayerRun(start, len(genes), True))
         return found
 
-    def held_rows(self, run: Run, genes: tuple[int, ...]) -> dict[tuple[int, int], int]:
+    def held_rows(self, run: LayerRun, genes: tuple[int, ...]) -> dict[tuple[int, int], int]:
         """Return the most rows on each edge inside ``run``, by the places of its ends."""
         found: dict[tuple[int, int], int] = {}
         rounds = -1
@@ -110,7 +110,7 @@ class Parts:
                 found[place, reader] = most
         return found
 
-    def _rounds(self, run: Run, genes: Sequence[int]) -> int:
+    def _rounds(self, run: LayerRun, genes: Sequence[int]) -> int:
         """Return how often the schedule goes round: as often as its last layers with most phases fire."""
         return max(
             phases(self.cnn.layers[self.order[place]], genes[place])

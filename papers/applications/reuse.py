@@ -5,8 +5,8 @@ Greedy: edge by edge, the buffer that grows least, the first of equal ones; a ne
 
 from collections.abc import Sequence
 
-from papers.applications.application import Application, ApplicationError, Buffer, Held
-from papers.applications.lives import Life, Lives
+from papers.applications.application import Application, ApplicationError, CnnBuffer, Held
+from papers.applications.lives import EdgeLife, Lives
 
 
 class _Shared:
@@ -14,10 +14,10 @@ class _Shared:
 
     __slots__ = ("blocks", "edges", "size")
 
-    def __init__(self, size: int, held: Held, life: Life) -> None:
+    def __init__(self, size: int, held: Held, life: EdgeLife) -> None:
         self.size, self.edges, self.blocks = size, [held], life.blocks
 
-    def add(self, size: int, held: Held, life: Life) -> None:
+    def add(self, size: int, held: Held, life: EdgeLife) -> None:
         self.size = max(self.size, size)
         self.edges.append(held)
         self.blocks |= life.blocks
@@ -26,8 +26,8 @@ class _Shared:
 def reuse(
     application: Application,
     sizes: Sequence[int] | None = None,
-    lives: Sequence[Life] | None = None,
-) -> tuple[Buffer, ...]:
+    lives: Sequence[EdgeLife] | None = None,
+) -> tuple[CnnBuffer, ...]:
     """Return the buffers B that Algorithm 1 makes.
 
     ``sizes``: elements of each of ``application.held``; None: of whole tensors. ``lives``: of each, where
@@ -50,7 +50,7 @@ def reuse(
             continue
         best.add(size, item, life)
         free.remove(best)
-    return tuple(Buffer(each.size, tuple(each.edges)) for each in buffers)
+    return tuple(CnnBuffer(each.size, tuple(each.edges)) for each in buffers)
 
 
 def _cheapest(free: Sequence[_Shared], used: int, size: int) -> _Shared | None:
@@ -67,7 +67,7 @@ def _cheapest(free: Sequence[_Shared], used: int, size: int) -> _Shared | None:
 
 def check(
     application: Application,
-    buffers: Sequence[Buffer],
+    buffers: Sequence[CnnBuffer],
     sizes: Sequence[int] | None = None,
 ) -> None:
     """Judge buffers by definition: each edge in one, none at once with another, sizes as Eq. 4.

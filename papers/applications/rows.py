@@ -3,19 +3,19 @@
 Rows are counted from the top: "so many rows" are the first so many.
 """
 
-from models.geometry.cnn import Cnn, Edge, Layer
+from models.geometry.cnn import Cnn, CnnLayer, Edge
 
 #: A gene: rows that a layer makes at a time; WHOLE: all, in one phase.
 WHOLE = 0
 ROWS = (WHOLE, 1, 2, 4, 8, 16)
 
 
-def phases(layer: Layer, rows: int) -> int:
+def phases(layer: CnnLayer, rows: int) -> int:
     """Return Phi of ``layer`` that makes so many rows at a time (Eq. 6)."""
     return 1 if rows == WHOLE else -(-layer.output.height // rows)
 
 
-def made(layer: Layer, rows: int, wanted: int) -> int:
+def made(layer: CnnLayer, rows: int, wanted: int) -> int:
     """Return how many rows exist when ``wanted`` of them do: whole phases of ``rows``."""
     if rows == WHOLE:
         return layer.output.height if wanted else 0

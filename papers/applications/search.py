@@ -21,7 +21,7 @@ from papers.applications.rows import ROWS
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class GeneticSettings:
     """GA_par. ``mutation``: the chance that a child has one gene changed."""
 
     population: int = 64
@@ -62,7 +62,7 @@ class Solution:
 
 
 def reduce_buffers(
-    evaluator: Evaluator, constraints: Constraints, settings: Settings | None = None
+    evaluator: Evaluator, constraints: Constraints, settings: GeneticSettings | None = None
 ) -> tuple[Solution, list[Solution]]:
     """Return the solution of Algorithm 2 and the front that it was taken from, by rising memory.
 
@@ -75,7 +75,7 @@ def reduce_buffers(
     whole = Solution(evaluator.all_whole(), evaluator.evaluated(evaluator.all_whole()))
     if constraints.memory_bytes is not None and constraints.met(whole.point):
         return whole, [whole]
-    found = front(evaluator, settings or Settings())
+    found = front(evaluator, settings or GeneticSettings())
     meeting = [item for item in found if constraints.met(item.point)]
     if not meeting:
         raise ApplicationError(_nearest(evaluator, constraints, found))
@@ -109,7 +109,7 @@ def start_population(evaluator: Evaluator) -> list[Chromosome]:
     return list(dict.fromkeys([*extremes, *(genes for genes, _ in exchange_path(evaluator))]))
 
 
-def front(evaluator: Evaluator, settings: Settings) -> list[Solution]:
+def front(evaluator: Evaluator, settings: GeneticSettings) -> list[Solution]:
     """Return what no other evaluated chromosome beats, by rising memory; the same for the same seed.
 
     Raises:
@@ -157,7 +157,7 @@ class _Archive:
         return [place for place, can in enumerate(self.evaluator.divisible) if can]
 
 
-def _evolve(archive: _Archive, start: Sequence[Chromosome], settings: Settings) -> None:
+def _evolve(archive: _Archive, start: Sequence[Chromosome], settings: GeneticSettings) -> None:
     """Run NSGA-II from ``start``: two-point crossover, one gene mutated; all goes to ``archive``."""
     try:
         from pymoo.algorithms.moo.nsga2 import NSGA2
@@ -191,7 +191,9 @@ def _evolve(archive: _Archive, start: Sequence[Chromosome], settings: Settings) 
     minimize(_Chromosomes(), algorithm, ("n_gen", settings.generations), seed=settings.seed)
 
 
-def _filled(archive: _Archive, start: Sequence[Chromosome], settings: Settings) -> list[Chromosome]:
+def _filled(
+    archive: _Archive, start: Sequence[Chromosome], settings: GeneticSettings
+) -> list[Chromosome]:
     """Return the first population: ``start``, and changed ones of these where they are too few."""
     random = np.random.default_rng(settings.seed)
     missing = islice(cycle(start), max(settings.population - len(start), 0))

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from papers.dataflow.csdf import Capacities, Graph
-from papers.dataflow.lives import Life, buffer_lives, joined, peak, token_lives
-from pipeline.planning.offsets.problem import Buffer, Problem
+from papers.dataflow.csdf import Capacities, DataflowGraph
+from papers.dataflow.lives import TokenLife, buffer_lives, joined, peak, token_lives
+from pipeline.planning.offsets.problem import LiveBuffer, Problem
 from pipeline.planning.offsets.solve import place
 
 # So many things are placed each by itself; of more, some of a channel that follow each other together.
@@ -20,7 +20,9 @@ class DataflowArena:
     live: int
 
 
-def dataflow_arena(graph: Graph, capacities: Capacities, order: Sequence[int]) -> DataflowArena:
+def dataflow_arena(
+    graph: DataflowGraph, capacities: Capacities, order: Sequence[int]
+) -> DataflowArena:
     """Return an arena for ``order``, a schedule of an iteration within ``capacities``."""
     tokens = token_lives(graph, capacities, order)
     count = -(-sum(map(len, tokens)) // _MOST_PLACED)
@@ -29,6 +31,6 @@ def dataflow_arena(graph: Graph, capacities: Capacities, order: Sequence[int]) -
     return DataflowArena(size, peak([life for of_channel in tokens for life in of_channel]))
 
 
-def _placed(lives: Sequence[Life]) -> int:
-    buffers = tuple(Buffer(life.size, life.start, life.end) for life in lives if life.size)
+def _placed(lives: Sequence[TokenLife]) -> int:
+    buffers = tuple(LiveBuffer(life.size, life.start, life.end) for life in lives if life.size)
     return place(Problem(buffers), seconds=0).n_bytes

@@ -8,28 +8,28 @@ stay connected whichever actor is taken away: each edge of a chain, each residua
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from papers.dataflow.csdf import Graph
+from papers.dataflow.csdf import DataflowGraph
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class GraphBlock:
     """Channels ``channels`` of a graph, and they alone as ``graph`` with the actors at their ends.
 
     ``counts``: firings of each of its actors in an iteration.
     """
 
-    graph: Graph
+    graph: DataflowGraph
     channels: tuple[int, ...]
     counts: tuple[int, ...]
 
 
-def blocks(graph: Graph, counts: Sequence[int]) -> list[Block]:
+def blocks(graph: DataflowGraph, counts: Sequence[int]) -> list[GraphBlock]:
     """Return the parts of ``graph``; every channel is in one of them."""
     found = [sorted(channels) for channels in _two_connected(graph)]
     return [part(graph, channels, counts) for channels in sorted(found)]
 
 
-def part(graph: Graph, channels: Sequence[int], counts: Sequence[int]) -> Block:
+def part(graph: DataflowGraph, channels: Sequence[int], counts: Sequence[int]) -> GraphBlock:
     """Return ``channels`` of ``graph`` and the actors at their ends."""
     chosen = [graph.channels[number] for number in channels]
     actors = sorted({end for channel in chosen for end in (channel.source, channel.target)})
@@ -38,11 +38,11 @@ def part(graph: Graph, channels: Sequence[int], counts: Sequence[int]) -> Block:
         replace(channel, source=number[channel.source], target=number[channel.target])
         for channel in chosen
     )
-    alone = Graph(graph.name, tuple(graph.actors[actor] for actor in actors), moved)
-    return Block(alone, tuple(channels), tuple(counts[actor] for actor in actors))
+    alone = DataflowGraph(graph.name, tuple(graph.actors[actor] for actor in actors), moved)
+    return GraphBlock(alone, tuple(channels), tuple(counts[actor] for actor in actors))
 
 
-def _two_connected(graph: Graph) -> Iterator[list[int]]:
+def _two_connected(graph: DataflowGraph) -> Iterator[list[int]]:
     """Yield the channels of each part (Hopcroft and Tarjan 1973, without recursion).
 
     Channels from an actor to itself are parts of their own; those between the same two actors are together.

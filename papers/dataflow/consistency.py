@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator
 from fractions import Fraction
 
-from papers.dataflow.csdf import Channel, DataflowError, Graph
+from papers.dataflow.csdf import Channel, DataflowError, DataflowGraph
 from papers.dataflow.naming import path
 
 #: Firings of an iteration that anything here executes.
@@ -12,7 +12,7 @@ MOST_FIRINGS = 2_000_000
 _MOST_SHOWN = 10**15
 
 
-def repetitions(graph: Graph) -> tuple[int, ...]:
+def repetitions(graph: DataflowGraph) -> tuple[int, ...]:
     """Return how many cycles of all its phases each actor makes in an iteration, the least there is.
 
     Raises:
@@ -44,7 +44,7 @@ def _shown(count: int) -> str:
     return f"{count:,}" if count < _MOST_SHOWN else f"{_MOST_SHOWN:,} and more"
 
 
-def _connected(graph: Graph, start: int) -> dict[int, Fraction]:
+def _connected(graph: DataflowGraph, start: int) -> dict[int, Fraction]:
     """Return the rates of all that is connected with actor ``start``, whose own is 1."""
     rates, reached_from = {start: Fraction(1)}, {start: start}
     open_actors = [start]
@@ -69,7 +69,7 @@ def _times(one: Fraction, other: Fraction) -> str:
     return f"{ratio if len(ratio) < 24 else 'many'} times as often as it does"
 
 
-def _neighbours(graph: Graph, actor: int) -> Iterator[tuple[Channel, int, Fraction]]:
+def _neighbours(graph: DataflowGraph, actor: int) -> Iterator[tuple[Channel, int, Fraction]]:
     for number in graph.outgoing[actor]:
         channel = graph.channels[number]
         yield channel, channel.target, _ratio(channel)

@@ -13,16 +13,16 @@ from dataclasses import dataclass
 from enum import Enum
 from itertools import pairwise
 
-from models.geometry.cnn import Cnn, Edge, Layer
+from models.geometry.cnn import Cnn, CnnLayer, Edge
 from models.network.windows import Window
 from papers.dataflow.consistency import MOST_FIRINGS
-from papers.dataflow.csdf import Actor, Channel, DataflowError, Graph
+from papers.dataflow.csdf import Actor, Channel, DataflowError, DataflowGraph
 
 #: For each layer, the rows [first, end) of its output that each of its phases makes.
 Phases = Sequence[Sequence[tuple[int, int]]]
 
 
-class Overlap(Enum):
+class WindowOverlap(Enum):
     """Where rows lie that one window has in common with the next.
 
     ``LOOP``: in channels from an actor to itself, beside the one that brings rows (Algorithm 1).
@@ -55,7 +55,9 @@ class _Rows:
         )
 
 
-def convert(cnn: Cnn, overlap: Overlap = Overlap.RING, rows: int | Sequence[int] = 1) -> Graph:
+def convert(
+    cnn: Cnn, overlap: WindowOverlap = WindowOverlap.RING, rows: int | Sequence[int] = 1
+) -> DataflowGraph:
     """Return ``cnn`` with ``rows`` rows of output a phase, of all layers or of each (0: all at once).
 
     Raises:
@@ -97,7 +99,9 @@ def _is_whole(cnn: Cnn, number: int) -> bool:
     )
 
 
-def graph_of(cnn: Cnn, phases: Phases, overlap: Overlap, cropped: bool = False) -> Graph:
+def graph_of(
+    cnn: Cnn, phases: Phases, overlap: WindowOverlap, cropped: bool = False
+) -> DataflowGraph:
     """Return ``cnn`` with the given phases; those of a layer follow each other.
 
     ``cropped``: rows below the last window of a layer never come into its channel. Else its last phase
@@ -109,7 +113,7 @@ def graph_of(cnn: Cnn, phases: Phases, overlap: Overlap, cropped: bool = False) 
     channels = (
         channel for edge in cnn.edges for channel in _channels(cnn, phases, edge, overlap, cropped)
     )
-    return Graph(cnn.name, actors, tuple(channels))
+    return DataflowGraph(cnn.name, actors, tuple(channels))
 
 
 def row_elements(cnn: Cnn, edge: Edge) -> int:
@@ -118,13 +122,13 @@ def row_elements(cnn: Cnn, edge: Edge) -> int:
     return output.width * (edge.channels or output.channels)
 
 
-def _actor(layer: Layer, phases: int) -> Actor:
+def _actor(layer: CnnLayer, phases: int) -> Actor:
     """Return a layer's actor; times are nanoseconds where the layer's is known, else 1 a phase."""
     return Actor(layer.name, (max(round(layer.seconds * 1e9 / phases), 1),) * phases)
 
 
 def _channels(
-    cnn: Cnn, phases: Phases, edge: Edge, overlap: Overlap, cropped: bool
+    cnn: Cnn, phases: Phases, edge: Edge, overlap: WindowOverlap, cropped: bool
 ) -> Iterator[Channel]:
     source, target = cnn.layers[edge.source], cnn.layers[edge.target]
     elements = row_elements(cnn, edge)
@@ -139,12 +143,12 @@ def _channels(
     freed = tuple(count * elements for count in rows.freed)
     kept = tuple(count * elements for count in rows.kept)
     name = f"{source.name} -> {target.name}"
-    if overlap is Overlap.CHANNEL and taken != freed:
+    if overlap is WindowOverlap.CHANNEL and taken != freed:
         yield Channel(name, edge.source, edge.target, made, freed)
         yield Channel(f"{name}, ready", edge.source, edge.target, made, taken, token_size=0)
         return
     yield Channel(name, edge.source, edge.target, made, taken)
-    if overlap is Overlap.LOOP and any(kept):
+    if overlap is WindowOverlap.LOOP and any(kept):
         loop = name if len(_inputs(cnn, edge.target)) > 1 else target.name
         yield Channel(f"{loop} -> {target.name}", edge.target, edge.target, kept, (0, *kept[:-1]))
 

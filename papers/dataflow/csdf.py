@@ -49,7 +49,7 @@ class Channel:
 
 
 @dataclass(frozen=True)
-class Graph:
+class DataflowGraph:
     """Actors and channels.
 
     Raises:

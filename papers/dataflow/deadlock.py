@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 
 from papers.dataflow.consistency import repetitions
-from papers.dataflow.csdf import DataflowError, Graph
-from papers.dataflow.firing import State, downstream_last
+from papers.dataflow.csdf import DataflowError, DataflowGraph
+from papers.dataflow.firing import FiringState, downstream_last
 from papers.dataflow.naming import path
 
 
-def firings(graph: Graph) -> tuple[int, ...]:
+def firings(graph: DataflowGraph) -> tuple[int, ...]:
     """Return how often each actor fires in an iteration of ``graph``, which comes to its end.
 
     Raises:
@@ -16,7 +16,7 @@ def firings(graph: Graph) -> tuple[int, ...]:
     """
     cycles = repetitions(graph)
     counts = tuple(n * actor.phases for n, actor in zip(cycles, graph.actors, strict=True))
-    state = State(graph, [None] * len(graph.channels), counts)
+    state = FiringState(graph, [None] * len(graph.channels), counts)
     for _ in state.run(downstream_last(graph)):
         pass
     cycle = _waiting_cycle(state, counts)
@@ -28,7 +28,7 @@ def firings(graph: Graph) -> tuple[int, ...]:
     return counts
 
 
-def _waiting_cycle(state: State, counts: Sequence[int]) -> list[int]:
+def _waiting_cycle(state: FiringState, counts: Sequence[int]) -> list[int]:
     """Return the actors of a cycle in which nobody can fire, the first again at the end; none: complete."""
     waits_for = {
         stuck.actor: state.graph.channels[stuck.tokens[0]].source for stuck in state.stuck()

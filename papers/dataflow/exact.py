@@ -10,14 +10,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
-from papers.dataflow.csdf import Graph
-from papers.dataflow.firing import State, downstream_last
+from papers.dataflow.csdf import DataflowGraph
+from papers.dataflow.firing import FiringState, downstream_last
 
 Rooms = list[int | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundCapacities:
     """``capacities``: the smallest, None where the search was ended; none has less than ``bound``."""
 
     capacities: tuple[int | None, ...] | None
@@ -26,8 +26,11 @@ class Found:
 
 
 def search(
-    graph: Graph, counts: Sequence[int], nodes: int, start: Sequence[int | None] | None = None
-) -> Found:
+    graph: DataflowGraph,
+    counts: Sequence[int],
+    nodes: int,
+    start: Sequence[int | None] | None = None,
+) -> FoundCapacities:
     """Search for the smallest capacities, trying at most ``nodes``.
 
     ``counts``: firings of an iteration, which must come to its end where buffers have no limit. ``start``:
@@ -35,7 +38,7 @@ def search(
     """
     order = downstream_last(graph)
     start = alone(graph, counts) if start is None else start
-    waiting = [(graph.size(start), 0, tuple(start), State(graph, start, counts))]
+    waiting = [(graph.size(start), 0, tuple(start), FiringState(graph, start, counts))]
     seen = {tuple(start)}
     numbers = 0
     for tried in range(1, nodes + 1):
@@ -44,7 +47,7 @@ def search(
             pass
         raises = [item.room for item in state.stuck() if not item.tokens]
         if not raises:
-            return Found(capacities, size, tried)
+            return FoundCapacities(capacities, size, tried)
         for rooms in raises:
             raised = list(capacities)
             for channel, room in rooms:
@@ -54,10 +57,10 @@ def search(
                 numbers += 1
                 after = state.with_capacities(raised)
                 heappush(waiting, (graph.size(raised), numbers, tuple(raised), after))
-    return Found(None, waiting[0][0], nodes)
+    return FoundCapacities(None, waiting[0][0], nodes)
 
 
-def alone(graph: Graph, counts: Sequence[int]) -> Rooms:
+def alone(graph: DataflowGraph, counts: Sequence[int]) -> Rooms:
     """Return the least that each buffer needs where all others have no limit: no capacities are below."""
     found: Rooms = []
     order = downstream_last(graph)
@@ -71,14 +74,14 @@ def alone(graph: Graph, counts: Sequence[int]) -> Rooms:
 
 
 def lowered(
-    graph: Graph, counts: Sequence[int], rooms: Rooms, channel: int, order: Sequence[int]
+    graph: DataflowGraph, counts: Sequence[int], rooms: Rooms, channel: int, order: Sequence[int]
 ) -> Rooms:
     """Return ``rooms`` with the least for ``channel``, from what it has there, that completes an iteration.
 
     Some capacity for it must do so beside the others.
     """
     rooms = list(rooms)
-    state = State(graph, rooms, counts)
+    state = FiringState(graph, rooms, counts)
     while True:
         for _ in state.run(order):
             pass

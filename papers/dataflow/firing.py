@@ -9,7 +9,7 @@ from copy import copy
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
-from papers.dataflow.csdf import Capacities, Graph
+from papers.dataflow.csdf import Capacities, DataflowGraph
 
 # More than any buffer holds: of channels without a capacity.
 _ENDLESS = 1 << 62
@@ -24,13 +24,13 @@ class Stuck:
     room: tuple[tuple[int, int], ...]
 
 
-class State:
+class FiringState:
     """Tokens in the channels of ``graph``, and how often each actor has fired.
 
     ``limits``: firings that each actor may make in all.
     """
 
-    def __init__(self, graph: Graph, capacities: Capacities, limits: Sequence[int]) -> None:
+    def __init__(self, graph: DataflowGraph, capacities: Capacities, limits: Sequence[int]) -> None:
         self.graph = graph
         self.fired = [0] * len(graph.actors)
         self.tokens = [channel.initial for channel in graph.channels]
@@ -53,7 +53,7 @@ class State:
         beside |= {channels[number].source for number in self.graph.incoming[actor]}
         return sorted(beside | {actor})
 
-    def with_capacities(self, capacities: Capacities) -> "State":
+    def with_capacities(self, capacities: Capacities) -> "FiringState":
         """Return the same state with other capacities: what was fired could be fired with larger ones."""
         other = copy(self)
         other.fired, other.tokens = [*self.fired], [*self.tokens]
@@ -124,7 +124,7 @@ class State:
         return Stuck(actor, missing, room)
 
 
-def downstream_last(graph: Graph) -> list[int]:
+def downstream_last(graph: DataflowGraph) -> list[int]:
     """Return the actors so that who is further down comes later; cycles are cut somewhere."""
     order: list[int] = []
     state = [0] * len(graph.actors)  # 1: its targets are being ordered, 2: done

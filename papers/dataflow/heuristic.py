@@ -7,11 +7,11 @@ largest first, is lowered as far as the others as they are allow.
 
 from collections.abc import Sequence
 
-from papers.dataflow.blocks import Block, blocks, part
+from papers.dataflow.blocks import GraphBlock, blocks, part
 from papers.dataflow.buffers import Buffers
-from papers.dataflow.csdf import Graph
+from papers.dataflow.csdf import DataflowGraph
 from papers.dataflow.exact import Rooms, alone, lowered, search
-from papers.dataflow.firing import State, downstream_last
+from papers.dataflow.firing import FiringState, downstream_last
 
 #: Capacities of a block that are tried before it counts as large.
 NODES = 1000
@@ -19,7 +19,7 @@ NODES = 1000
 _MOST_FIRINGS = 1_500_000
 
 
-def small_buffers(graph: Graph, counts: Sequence[int], nodes: int = NODES) -> Buffers:
+def small_buffers(graph: DataflowGraph, counts: Sequence[int], nodes: int = NODES) -> Buffers:
     """Return the smallest buffers found of a graph that does not stop (papers/dataflow/deadlock.py)."""
     capacities: Rooms = [None] * len(graph.channels)
     bound = searched = 0
@@ -35,12 +35,12 @@ def small_buffers(graph: Graph, counts: Sequence[int], nodes: int = NODES) -> Bu
     return Buffers(tuple(capacities), graph.size(capacities), bound, searched)
 
 
-def _affordable(block: Block) -> int:
+def _affordable(block: GraphBlock) -> int:
     """Return how many times an iteration of ``block`` may be run."""
     return _MOST_FIRINGS // max(sum(block.counts), 1)
 
 
-def _least(block: Block) -> Rooms:
+def _least(block: GraphBlock) -> Rooms:
     """Return what no capacities of ``block`` are below; in a large one each channel is seen by itself."""
     if len(block.channels) <= _affordable(block):
         return alone(block.graph, block.counts)
@@ -53,11 +53,11 @@ def _least(block: Block) -> Rooms:
     return least
 
 
-def greedy(block: Block, least: Rooms) -> Rooms:
+def greedy(block: GraphBlock, least: Rooms) -> Rooms:
     """Return capacities with which ``block`` completes an iteration; none are below ``least``."""
     graph, order = block.graph, downstream_last(block.graph)
     rooms = [*least]
-    state = State(graph, rooms, block.counts)
+    state = FiringState(graph, rooms, block.counts)
     while True:
         for _ in state.run(order):
             pass
@@ -69,14 +69,14 @@ def greedy(block: Block, least: Rooms) -> Rooms:
         state = state.with_capacities(rooms)
 
 
-def _price(graph: Graph, rooms: Rooms, way: Sequence[tuple[int, int]]) -> int:
+def _price(graph: DataflowGraph, rooms: Rooms, way: Sequence[tuple[int, int]]) -> int:
     """Return the memory that raising ``rooms`` takes."""
     return sum(
         graph.channels[channel].token_size * (room - (rooms[channel] or 0)) for channel, room in way
     )
 
 
-def _trimmed(block: Block, rooms: Rooms, least: Rooms) -> Rooms:
+def _trimmed(block: GraphBlock, rooms: Rooms, least: Rooms) -> Rooms:
     """Return ``rooms``, none of which can be lowered alone, or as many as may be tried."""
     graph, counts = block.graph, block.counts
     order = downstream_last(graph)

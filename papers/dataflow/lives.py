@@ -10,11 +10,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from papers.dataflow.csdf import Capacities, Graph
+from papers.dataflow.csdf import Capacities, DataflowGraph
 
 
 @dataclass(frozen=True, slots=True)
-class Life:
+class TokenLife:
     """``size`` of memory during the firings [start, end) of an iteration."""
 
     size: int
@@ -22,7 +22,7 @@ class Life:
     end: int
 
 
-def peak(lives: Sequence[Life]) -> int:
+def peak(lives: Sequence[TokenLife]) -> int:
     """Return the most that lives at once."""
     changes = [0] * (max((life.end for life in lives), default=0) + 1)
     for life in lives:
@@ -31,12 +31,14 @@ def peak(lives: Sequence[Life]) -> int:
     return max(accumulate(changes), default=0)
 
 
-def token_lives(graph: Graph, capacities: Capacities, order: Sequence[int]) -> list[list[Life]]:
+def token_lives(
+    graph: DataflowGraph, capacities: Capacities, order: Sequence[int]
+) -> list[list[TokenLife]]:
     """Return, by channel, the lives of what firings of ``order``, a schedule of an iteration, put down.
 
     A channel with tokens from the iteration before is one thing that lives all the time.
     """
-    lives: list[list[Life]] = [[] for _ in graph.channels]
+    lives: list[list[TokenLife]] = [[] for _ in graph.channels]
     queues: list[deque[tuple[int, int]]] = [deque() for _ in graph.channels]
     for number, moment, taken, put in _changes(graph, order):
         size, queue = graph.channels[number].token_size, queues[number]
@@ -51,16 +53,16 @@ def token_lives(graph: Graph, capacities: Capacities, order: Sequence[int]) -> l
             left -= used
             if used < tokens:
                 queue.appendleft((tokens - used, start))
-            lives[number].append(Life(used * size, start, moment + 1))
+            lives[number].append(TokenLife(used * size, start, moment + 1))
     for number, life in enumerate(buffer_lives(graph, capacities, order)):
         lives[number] += [life] * bool(graph.channels[number].initial)
     return lives
 
 
-def joined(lives: Sequence[Life], count: int) -> list[Life]:
+def joined(lives: Sequence[TokenLife], count: int) -> list[TokenLife]:
     """Return ``lives``, ``count`` after each other as one that lives as long as any of them."""
     return [
-        Life(
+        TokenLife(
             sum(life.size for life in lives[first : first + count]),
             min(life.start for life in lives[first : first + count]),
             max(life.end for life in lives[first : first + count]),
@@ -69,7 +71,9 @@ def joined(lives: Sequence[Life], count: int) -> list[Life]:
     ]
 
 
-def buffer_lives(graph: Graph, capacities: Capacities, order: Sequence[int]) -> list[Life]:
+def buffer_lives(
+    graph: DataflowGraph, capacities: Capacities, order: Sequence[int]
+) -> list[TokenLife]:
     """Return the lives of whole buffers, by channel: from the first token to the last."""
     first = [len(order)] * len(graph.channels)
     last = [0] * len(graph.channels)
@@ -78,14 +82,14 @@ def buffer_lives(graph: Graph, capacities: Capacities, order: Sequence[int]) -> 
             first[number] = min(first[number], moment)
             last[number] = moment + 1
     return [
-        Life(channel.token_size * (room or 0), *((0, len(order)) if channel.initial else span))
+        TokenLife(channel.token_size * (room or 0), *((0, len(order)) if channel.initial else span))
         for channel, room, span in zip(
             graph.channels, capacities, zip(first, last, strict=True), strict=True
         )
     ]
 
 
-def _changes(graph: Graph, order: Sequence[int]) -> Iterator[tuple[int, int, int, int]]:
+def _changes(graph: DataflowGraph, order: Sequence[int]) -> Iterator[tuple[int, int, int, int]]:
     """Yield, for each firing and channel at its actor: channel, moment, tokens taken, tokens put."""
     fired = [0] * len(graph.actors)
     for moment, actor in enumerate(order):

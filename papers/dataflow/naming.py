@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 
-from papers.dataflow.csdf import Graph
+from papers.dataflow.csdf import DataflowGraph
 
 _MOST_NAMED = 8
 _MOST_LETTERS = 40
 
 
-def path(graph: Graph, actors: Sequence[int]) -> str:
+def path(graph: DataflowGraph, actors: Sequence[int]) -> str:
     """Return the names of ``actors``, one after the other; of many the first and the last."""
     names = [shortened(graph.actors[actor].name) for actor in actors]
     if len(names) > _MOST_NAMED:

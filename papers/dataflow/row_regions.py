@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 
 from models.geometry.cnn import Cnn, Edge
 from models.geometry.of_pack import PackCnn
-from papers.dataflow.conversion import Overlap, graph_of, row_elements
-from papers.dataflow.csdf import Graph
+from papers.dataflow.conversion import WindowOverlap, graph_of, row_elements
+from papers.dataflow.csdf import DataflowGraph
 from papers.dataflow.schedules import Moment, moments
-from pipeline.program.cuts import Region, RegionError, Rows
+from pipeline.program.cuts import Region, RegionError, RowCut
 from pipeline.program.program import Program
-from pipeline.program.region_plan import Call, Move, RegionPlan
+from pipeline.program.region_plan import AreaCopy, GraphCall, RegionPlan
 from pipeline.program.steps import planned_region, row_network
 
 
@@ -40,7 +40,7 @@ def row_regions(program: Program, rows: int = 1) -> tuple[Region, ...]:
 
 def _longest(program: Program, start: int, ends: Iterable[int], rows: int) -> Region | None:
     for end in ends:
-        region = Region(start, end, Rows(rows))
+        region = Region(start, end, RowCut(rows))
         try:
             planned_region(program, region)
         except RegionError:
@@ -56,7 +56,7 @@ class RegionSchedule:
     What the region reads from outside are actors that fire once, at the beginning: it lies there whole.
     """
 
-    graph: Graph
+    graph: DataflowGraph
     counts: tuple[int, ...]
     capacities: tuple[int | None, ...]
     order: tuple[int, ...]
@@ -81,12 +81,14 @@ def region_schedule(program: Program, pack_cnn: PackCnn, region: Region) -> Regi
         for number, layer in enumerate(cnn.layers)
     ]
     order = [number for number in range(len(cnn.layers)) if number not in inside]
-    for call in (action for phase in plan.phases for action in phase if isinstance(action, Call)):
+    for call in (
+        action for phase in plan.phases for action in phase if isinstance(action, GraphCall)
+    ):
         layer = layer_of[call.operator]
         first = phases[layer][-1][1] if phases[layer] else 0
         phases[layer].append((first, first + call.output.rows))
         order.append(layer)
-    graph = graph_of(cnn, phases, Overlap.CHANNEL, cropped=True)
+    graph = graph_of(cnn, phases, WindowOverlap.CHANNEL, cropped=True)
     held = _held_rows(program, plan)
     rows = [cnn.layers[number].output.height for number in range(len(cnn.layers))]
     for operator, layer in layer_of.items():
@@ -135,9 +137,9 @@ def _held_rows(program: Program, plan: RegionPlan) -> dict[int, int]:
     strips: dict[int, set[int]] = {}
     for action in (action for phase in plan.phases for action in phase):
         areas = []
-        if isinstance(action, Call):
+        if isinstance(action, GraphCall):
             areas.append(action.output)
-        elif isinstance(action, Move) and action.target.strip is not None:
+        elif isinstance(action, AreaCopy) and action.target.strip is not None:
             kept = plan.strips[action.target.strip].kept
             areas += [action.target] * kept
         for area in areas:

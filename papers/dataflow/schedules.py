@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from papers.dataflow.csdf import Capacities, DataflowError, Graph
-from papers.dataflow.firing import State, downstream_last
+from papers.dataflow.csdf import Capacities, DataflowError, DataflowGraph
+from papers.dataflow.firing import FiringState, downstream_last
 from papers.dataflow.naming import shortened
 
 
@@ -16,25 +16,25 @@ class Moment:
     held: tuple[int, ...]
 
 
-def schedule(graph: Graph, counts: Sequence[int], capacities: Capacities) -> list[int]:
+def schedule(graph: DataflowGraph, counts: Sequence[int], capacities: Capacities) -> list[int]:
     """Return who fires in an iteration within ``capacities``, which let it complete.
 
     Who is furthest down comes first.
     """
-    order = list(State(graph, capacities, counts).run(downstream_last(graph)))
+    order = list(FiringState(graph, capacities, counts).run(downstream_last(graph)))
     assert len(order) == sum(counts)
     return order
 
 
 def moments(
-    graph: Graph, counts: Sequence[int], capacities: Capacities, order: Iterable[int]
+    graph: DataflowGraph, counts: Sequence[int], capacities: Capacities, order: Iterable[int]
 ) -> Iterator[Moment]:
     """Fire in ``order`` and yield each moment.
 
     Raises:
         DataflowError: someone has not the tokens or the room to fire, or fires too often or too rarely.
     """
-    state = State(graph, capacities, counts)
+    state = FiringState(graph, capacities, counts)
     for actor in order:
         fired = state.fired[actor]
         if not state.may_fire(actor):
@@ -53,7 +53,7 @@ def moments(
             )
 
 
-def _refusal(state: State, actor: int, counts: Sequence[int]) -> str:
+def _refusal(state: FiringState, actor: int, counts: Sequence[int]) -> str:
     graph = state.graph
     name = shortened(graph.actors[actor].name)
     fired = state.fired[actor]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from xml.sax.saxutils import quoteattr
 
-from papers.dataflow.csdf import Actor, Channel, DataflowError, Graph
+from papers.dataflow.csdf import Actor, Channel, DataflowError, DataflowGraph
 from papers.dataflow.naming import shortened
 from papers.dataflow.xml_elements import Element, read_elements
 
@@ -26,12 +26,12 @@ _HEAD = (
 )
 
 
-def sdf3_text(graph: Graph) -> str:
+def sdf3_text(graph: DataflowGraph) -> str:
     """Return ``graph`` as a file of SDF3."""
     return "\n".join((*_HEAD, *_graph_lines(graph), "</sdf3>", ""))
 
 
-def _graph_lines(graph: Graph) -> Iterator[str]:
+def _graph_lines(graph: DataflowGraph) -> Iterator[str]:
     name = quoteattr(graph.name)
     yield f"  <applicationGraph name={name}>"
     yield f"    <csdf name={name} type={name}>"
@@ -74,7 +74,7 @@ def _joined(numbers: Iterable[int]) -> str:
     return ",".join(map(str, numbers))
 
 
-def read_sdf3(path: Path) -> Graph:
+def read_sdf3(path: Path) -> DataflowGraph:
     """Return the graph in a file of SDF3.
 
     Raises:
@@ -109,7 +109,7 @@ class _Reading:
         self._phases: list[int] = []
         self._read = 0
 
-    def graph(self) -> Graph:
+    def graph(self) -> DataflowGraph:
         elements = list(self._csdf.all("actor"))
         for element in elements:
             self._read_ports(element)
@@ -129,7 +129,7 @@ class _Reading:
             if not port.used:
                 raise port.element.error("no channel begins or ends here, expected one")
         called = self._application.attributes.get("name") or self._csdf.attributes.get("name")
-        return Graph(called or "graph", tuple(actors), channels)
+        return DataflowGraph(called or "graph", tuple(actors), channels)
 
     def _read_ports(self, actor: Element) -> None:
         name = actor.text("name")

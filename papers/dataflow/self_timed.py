@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from papers.dataflow.csdf import Capacities, DataflowError, Graph
+from papers.dataflow.csdf import Capacities, DataflowError, DataflowGraph
 
 _ENDLESS = 1 << 62
 #: Moments at which somebody starts or ends before an execution counts as too long.
@@ -29,7 +29,7 @@ class Steady:
 class _Cores:
     """Who is firing, until when, and the tokens and free room of channels."""
 
-    def __init__(self, graph: Graph, capacities: Capacities) -> None:
+    def __init__(self, graph: DataflowGraph, capacities: Capacities) -> None:
         self.graph = graph
         self.now = 0
         self.fired = [0] * len(graph.actors)
@@ -100,7 +100,7 @@ class _Cores:
         }
 
 
-def self_timed(graph: Graph, counts: Sequence[int], capacities: Capacities) -> Steady:
+def self_timed(graph: DataflowGraph, counts: Sequence[int], capacities: Capacities) -> Steady:
     """Execute ``graph`` until it repeats itself; ``counts``: firings of an iteration.
 
     A moment is one at which firings end, and others may start.

@@ -11,7 +11,7 @@ from fractions import Fraction
 from heapq import heappop, heappush
 
 from papers.dataflow.buffers import Buffers
-from papers.dataflow.csdf import Channel, DataflowError, Graph
+from papers.dataflow.csdf import Channel, DataflowError, DataflowGraph
 from papers.dataflow.exact import alone
 from papers.dataflow.firing import downstream_last
 from papers.dataflow.self_timed import self_timed
@@ -22,7 +22,9 @@ _MOST_FIRINGS = 2_000_000
 _MOST_WORK = 40_000_000
 
 
-def full_throughput(graph: Graph, counts: Sequence[int], nodes: int | None = None) -> Buffers:
+def full_throughput(
+    graph: DataflowGraph, counts: Sequence[int], nodes: int | None = None
+) -> Buffers:
     """Return the smallest buffers at full throughput of a graph without cycles of several actors.
 
     ``nodes``: capacities that are tried at most; None: as many as take about a minute.
@@ -57,7 +59,7 @@ def full_throughput(graph: Graph, counts: Sequence[int], nodes: int | None = Non
     )
 
 
-def shortest_period(graph: Graph, counts: Sequence[int]) -> Fraction:
+def shortest_period(graph: DataflowGraph, counts: Sequence[int]) -> Fraction:
     """Return the time of an iteration where buffers have no limits: that of the busiest actor.
 
     Raises:

@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import get_args
 
 from papers.tiles.layers import TileError
-from pipeline.program.cuts import Boxes, Reuse
+from pipeline.program.cuts import Reuse, TileCut
 
 _TILING = re.compile(r"(\d{1,4})x(\d{1,4})")
 _REUSES: tuple[Reuse, ...] = get_args(Reuse)
@@ -36,16 +36,16 @@ class Tiling:
     def is_whole(self) -> bool:
         return self.down == self.across == 1
 
-    def boxes_of(self, height: int, width: int) -> Boxes:
+    def boxes_of(self, height: int, width: int) -> TileCut:
         """Return the tiles of an output of ``height`` and ``width``.
 
         They are of one size but the last; where sides do not divide there may be fewer than asked for.
         """
-        return Boxes(-(-height // self.down), -(-width // self.across), self.reuse)
+        return TileCut(-(-height // self.down), -(-width // self.across), self.reuse)
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class FusedGroup:
     """Layers [first, end), fused in tiles."""
 
     first: int
@@ -54,10 +54,10 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
-class Configuration:
+class TileConfiguration:
     """Groups that follow each other, from layer 0 on."""
 
-    groups: tuple[Group, ...]
+    groups: tuple[FusedGroup, ...]
 
     def __post_init__(self) -> None:
         if not self.groups or self.groups[0].first or any(g.first >= g.end for g in self.groups):
@@ -78,7 +78,7 @@ class Configuration:
         return self.groups[-1].end
 
 
-def parse(text: str, layers: int) -> Configuration:
+def parse(text: str, layers: int) -> TileConfiguration:
     """Return the configuration ``text`` of so many layers.
 
     Raises:
@@ -100,7 +100,9 @@ def parse(text: str, layers: int) -> Configuration:
         if one >= other:
             raise TileError(f"{shown}: cut {other} does not lie behind {one}")
     pairs = zip(pairwise(cuts), tilings, strict=True)
-    return Configuration(tuple(Group(first, end, tiling) for (first, end), tiling in pairs))
+    return TileConfiguration(
+        tuple(FusedGroup(first, end, tiling) for (first, end), tiling in pairs)
+    )
 
 
 def _cut(text: str, part: str, layers: int) -> int:

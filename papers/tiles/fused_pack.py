@@ -7,7 +7,7 @@ import numpy as np
 
 from models.packs.checksum import checksum
 from models.packs.pack import Pack
-from papers.tiles.configuration import Configuration
+from papers.tiles.configuration import TileConfiguration
 from papers.tiles.layers import TileError, pack_layers
 from papers.tiles.predictor import predict, weight_bytes
 from papers.tiles.regions import regions_of
@@ -50,16 +50,16 @@ class FusedPack:
         whole = self._planned(())
         self.bias_bytes = whole.session_bytes + whole.scratch_bytes + whole.resident_bytes
 
-    def predicted(self, configuration: Configuration) -> int:
+    def predicted(self, configuration: TileConfiguration) -> int:
         """Return the memory of a configuration, with the weights that must be there and the bias."""
         weights = max(weight_bytes(self.layers, group) for group in configuration.groups)
         return predict(self.layers, configuration, self.bias_bytes) + weights
 
-    def by_paper(self, limit_bytes: int) -> Configuration:
+    def by_paper(self, limit_bytes: int) -> TileConfiguration:
         """Return what Algorithm 3 takes for a limit by ``predicted``, whether or not it fits."""
         return paper_search(self.layers, limit_bytes, self.predicted)
 
-    def by_wide_search(self, limit_bytes: int) -> Configuration:
+    def by_wide_search(self, limit_bytes: int) -> TileConfiguration:
         """Return the fastest of the wider search.
 
         Raises:
@@ -72,7 +72,7 @@ class FusedPack:
             )
         return found
 
-    def plan(self, configuration: Configuration) -> Plan:
+    def plan(self, configuration: TileConfiguration) -> Plan:
         """Return the plan of a configuration.
 
         Raises:

@@ -4,25 +4,25 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from papers.tiles.configuration import Group
+from papers.tiles.configuration import FusedGroup
 from papers.tiles.layers import FusedLayer
-from pipeline.program.boxes.box import Box, Interval, common, hull, without
-from pipeline.program.boxes.store import Kept, kept_between, placed_boxes
+from pipeline.program.boxes.box import Interval, RowBox, common, hull, without
+from pipeline.program.boxes.store import KeptTile, kept_between, placed_boxes
 from pipeline.program.boxes.tiles import tiles_of
 
 _ELEMENT_BYTES = 4
 
 
-def up_tile(layer: FusedLayer, tile: Box) -> Box:
+def up_tile(layer: FusedLayer, tile: RowBox) -> RowBox:
     """Return the box of the input that ``tile`` of the output of ``layer`` is made of, without padding."""
     _, height, width = layer.source
     inside = common(
-        tile.through(layer.down, layer.across), Box(Interval(0, height), Interval(0, width))
+        tile.through(layer.down, layer.across), RowBox(Interval(0, height), Interval(0, width))
     )
-    return inside or Box(Interval(0, 0), Interval(0, 0))
+    return inside or RowBox(Interval(0, 0), Interval(0, 0))
 
 
-def grid(group: Group, layers: tuple[FusedLayer, ...]) -> list[Box]:
+def grid(group: FusedGroup, layers: tuple[FusedLayer, ...]) -> list[RowBox]:
     """Return the tiles of the group's output in the order in which they run."""
     _, height, width = layers[group.end - 1].output
     return tiles_of(height, width, group.tiling.boxes_of(height, width))
@@ -33,17 +33,17 @@ class GroupBoxes:
     """``group`` of ``layers``, tile by tile."""
 
     layers: tuple[FusedLayer, ...]
-    group: Group
+    group: FusedGroup
 
     @cached_property
-    def made(self) -> list[list[list[Box]]]:
+    def made(self) -> list[list[list[RowBox]]]:
         """What each tile makes at each layer: nothing, or boxes apart from each other."""
         reuse = self.group.tiling.reuse != "none"
-        done: list[list[Box]] = [[] for _ in self._own]
+        done: list[list[RowBox]] = [[] for _ in self._own]
         found = []
         for tile in grid(self.group, self.layers):
-            boxes: list[list[Box]] = [[] for _ in self._own]
-            wanted: Box | None = tile
+            boxes: list[list[RowBox]] = [[] for _ in self._own]
+            wanted: RowBox | None = tile
             for number in reversed(range(len(self._own))):
                 if wanted is not None:
                     boxes[number] = without(wanted, done[number]) if reuse else [wanted]
@@ -65,7 +65,7 @@ class GroupBoxes:
     @cached_property
     def kept_bytes(self) -> int:
         """What tiles keep for each other, at most."""
-        kept: list[Kept] = []
+        kept: list[KeptTile] = []
         for number in range(len(self._own) - 1 if self.group.tiling.reuse != "none" else 0):
             after = self._own[number + 1]
             wanted = [[up_tile(after, box) for box in tile[number + 1]] for tile in self.made]
@@ -107,14 +107,14 @@ class GroupBoxes:
         return _ELEMENT_BYTES * copied
 
     @cached_property
-    def _needed(self) -> list[list[list[Box]]]:
+    def _needed(self) -> list[list[list[RowBox]]]:
         """For each layer and tile, the boxes of its input, padding included."""
         return [
             [[box.through(layer.down, layer.across) for box in tile[number]] for tile in self.made]
             for number, layer in enumerate(self._own)
         ]
 
-    def _is_direct(self, number: int, needed: list[list[Box]]) -> bool:
+    def _is_direct(self, number: int, needed: list[list[RowBox]]) -> bool:
         """Return whether a layer reads, in every tile, just what the one before makes for it."""
         return number > 0 and all(
             not boxes or boxes == tile[number - 1]
@@ -126,7 +126,7 @@ class GroupBoxes:
         return self.layers[self.group.first : self.group.end]
 
 
-def _most_bytes(channels: int, tiles: Sequence[Sequence[Box]]) -> int:
+def _most_bytes(channels: int, tiles: Sequence[Sequence[RowBox]]) -> int:
     """Return what boxes of so many channels take, the largest first ones, second ones, ... of all tiles."""
     return (
         _ELEMENT_BYTES

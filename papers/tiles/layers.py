@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from math import prod
 
-from models.darknet.layers.layer import Network
-from models.darknet.layers.parameters import Convolution, MaxPool
+from models.darknet.layers.layer import DarknetNetwork
+from models.darknet.layers.parameters import ConvolutionParameters, MaxPoolParameters
 from models.errors import ModelError
 from models.network.windows import SAME, Window
 from pipeline.program.boxes.tiles import TiledOperator
@@ -41,7 +41,7 @@ class FusedLayer:
         return self.down.stride
 
 
-def darknet_layers(network: Network, count: int) -> tuple[FusedLayer, ...]:
+def darknet_layers(network: DarknetNetwork, count: int) -> tuple[FusedLayer, ...]:
     """Return the first ``count`` layers of a Darknet network as a chain.
 
     Raises:
@@ -55,10 +55,10 @@ def darknet_layers(network: Network, count: int) -> tuple[FusedLayer, ...]:
             raise TileError(f"{name} does not read the layer before it, and that alone")
         weights, down, across = 0, SAME, SAME
         match layer.parameters:
-            case Convolution() as conv:
+            case ConvolutionParameters() as conv:
                 weights = next(a.size for a in layer.arrays if a.name.endswith(".weights"))
                 down, across = _windows(conv.size, conv.stride, (conv.padding, conv.padding))
-            case MaxPool(size=size, stride=stride, pads=(left, top, _, _)):
+            case MaxPoolParameters(size=size, stride=stride, pads=(left, top, _, _)):
                 down, across = _windows(size, stride, (left, top))
             case _:
                 raise TileError(f"{name} is neither a convolution nor a maximum")

@@ -9,20 +9,20 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from papers.tiles.configuration import Configuration, Group
+from papers.tiles.configuration import FusedGroup, TileConfiguration
 from papers.tiles.geometry import GroupBoxes, up_tile
 from papers.tiles.layers import FusedLayer
-from pipeline.program.boxes.box import Box
+from pipeline.program.boxes.box import RowBox
 
 _ELEMENT_BYTES = 4
 #: What the paper found for Darknet on a Raspberry Pi 3.
 PAPER_BIAS_BYTES = 31 << 20
 
 #: Tells the bytes of a group without the bias.
-GroupBytes = Callable[[tuple[FusedLayer, ...], Group], int]
+GroupBytes = Callable[[tuple[FusedLayer, ...], FusedGroup], int]
 
 
-def paper_group_bytes(layers: tuple[FusedLayer, ...], group: Group, inputs: int = 2) -> int:
+def paper_group_bytes(layers: tuple[FusedLayer, ...], group: FusedGroup, inputs: int = 2) -> int:
     """Return Algorithm 1's maximum: scratch, output and ``inputs`` times the input of a layer's tile.
 
     Tiles are those of upTile, whatever they reuse: the paper found reuse to make predictions worse.
@@ -35,7 +35,7 @@ def paper_group_bytes(layers: tuple[FusedLayer, ...], group: Group, inputs: int 
     return _ELEMENT_BYTES * most
 
 
-def _layer_elements(layer: FusedLayer, box: Box, inputs: int) -> int:
+def _layer_elements(layer: FusedLayer, box: RowBox, inputs: int) -> int:
     channels = layer.source[0]
     scratch = 0
     if layer.weights:
@@ -44,7 +44,7 @@ def _layer_elements(layer: FusedLayer, box: Box, inputs: int) -> int:
     return scratch + box.pixels * layer.output[0] + inputs * channels * up_tile(layer, box).pixels
 
 
-def group_bytes(layers: tuple[FusedLayer, ...], group: Group) -> int:
+def group_bytes(layers: tuple[FusedLayer, ...], group: FusedGroup) -> int:
     """Return the arena that our executor needs for a group.
 
     A whole group: input and output of a layer. Tiles: what a layer reads as it was made and as it was put
@@ -60,7 +60,7 @@ def group_bytes(layers: tuple[FusedLayer, ...], group: Group) -> int:
     return max(map(sum, needed)) + boxes.kept_bytes + _bytes(own[0].source) + _bytes(own[-1].output)
 
 
-def weight_bytes(layers: tuple[FusedLayer, ...], group: Group) -> int:
+def weight_bytes(layers: tuple[FusedLayer, ...], group: FusedGroup) -> int:
     """Return the weights that must be there at once: all of a fused group; whole layers stream theirs."""
     own = layers[group.first : group.end]
     return 0 if group.tiling.is_whole else _ELEMENT_BYTES * sum(layer.weights for layer in own)
@@ -68,7 +68,7 @@ def weight_bytes(layers: tuple[FusedLayer, ...], group: Group) -> int:
 
 def predict(
     layers: tuple[FusedLayer, ...],
-    configuration: Configuration,
+    configuration: TileConfiguration,
     bias_bytes: int,
     of_group: GroupBytes = group_bytes,
 ) -> int:
@@ -78,7 +78,7 @@ def predict(
 
 def paper_predict(
     layers: tuple[FusedLayer, ...],
-    configuration: Configuration,
+    configuration: TileConfiguration,
     bias_bytes: int = PAPER_BIAS_BYTES,
     inputs: int = 2,
 ) -> int:

@@ -1,13 +1,13 @@
 """A configuration as regions of a pack: what the engine executes."""
 
-from papers.tiles.configuration import Configuration
+from papers.tiles.configuration import TileConfiguration
 from papers.tiles.layers import FusedLayer, TileError
 from pipeline.program.cuts import Region
 from pipeline.program.program import Program
 
 
 def regions_of(
-    program: Program, layers: tuple[FusedLayer, ...], configuration: Configuration
+    program: Program, layers: tuple[FusedLayer, ...], configuration: TileConfiguration
 ) -> tuple[Region, ...]:
     """Return the regions of ``configuration``, whose layers are those of the pack.
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 
-from papers.tiles.configuration import Configuration, Group, Tiling
+from papers.tiles.configuration import FusedGroup, TileConfiguration, Tiling
 from papers.tiles.geometry import GroupBoxes
 from papers.tiles.layers import FusedLayer
 from papers.tiles.predictor import group_bytes, weight_bytes
@@ -23,8 +23,8 @@ _MANY_TILES, _LATE_CUT = 2, 12
 
 
 def paper_search(
-    layers: Sequence[FusedLayer], limit_bytes: int, predicted: Callable[[Configuration], int]
-) -> Configuration:
+    layers: Sequence[FusedLayer], limit_bytes: int, predicted: Callable[[TileConfiguration], int]
+) -> TileConfiguration:
     """Return what Algorithm 3 takes for ``limit_bytes``; where nothing fits, the most even: 5x5/8/2x2."""
     for candidate in paper_candidates(len(layers)):
         if predicted(candidate) < limit_bytes:
@@ -32,7 +32,7 @@ def paper_search(
     return _two_groups(_SIDES[-1], _CUTS[-1], len(layers))
 
 
-def paper_candidates(count: int) -> Iterator[Configuration]:
+def paper_candidates(count: int) -> Iterator[TileConfiguration]:
     """Yield the configurations of ``count`` layers that Algorithm 3 tries, in its order; 16 in the paper.
 
     A cut behind the last layer is none.
@@ -42,15 +42,15 @@ def paper_candidates(count: int) -> Iterator[Configuration]:
             yield _two_groups(side, cut, count)
 
 
-def _two_groups(side: int, cut: int, count: int) -> Configuration:
+def _two_groups(side: int, cut: int, count: int) -> TileConfiguration:
     tiling = Tiling(side, side)
     if cut >= count:
-        return Configuration((Group(0, count, tiling),))
-    return Configuration((Group(0, cut, tiling), Group(cut, count, _SECOND)))
+        return TileConfiguration((FusedGroup(0, count, tiling),))
+    return TileConfiguration((FusedGroup(0, cut, tiling), FusedGroup(cut, count, _SECOND)))
 
 
 @dataclass(frozen=True)
-class Pace:
+class MachineSpeed:
     """How fast a machine is, about: only proportions decide."""
 
     macs_a_second: float = 100e9
@@ -62,7 +62,7 @@ class Pace:
 class Priced:
     """A group, the arena and the weights that it needs, and about how long it takes."""
 
-    group: Group
+    group: FusedGroup
     arena_bytes: int
     weight_bytes: int
     seconds: float
@@ -75,14 +75,14 @@ class WideSearch:
         self,
         layers: tuple[FusedLayer, ...],
         tilings: Iterable[Tiling] = WIDE_TILINGS,
-        pace: Pace | None = None,
+        pace: MachineSpeed | None = None,
     ) -> None:
         self._layers = layers
         self._tilings = tuple(tilings)
-        self._pace = pace or Pace()
+        self._pace = pace or MachineSpeed()
         self._priced = [list(self._ending(end)) for end in range(1, len(layers) + 1)]
 
-    def find(self, limit_bytes: int, bias_bytes: int) -> Configuration | None:
+    def find(self, limit_bytes: int, bias_bytes: int) -> TileConfiguration | None:
         """Return the fastest configuration that takes less than ``limit_bytes``; None: there is none."""
         room = limit_bytes - bias_bytes
         weights = sorted({item.weight_bytes for found in self._priced for item in found})
@@ -90,9 +90,9 @@ class WideSearch:
         found = [way for way in ways if way is not None]
         return min(found, key=lambda way: way[0])[1] if found else None
 
-    def _way(self, arena_bytes: int, most_weights: int) -> tuple[float, Configuration] | None:
+    def _way(self, arena_bytes: int, most_weights: int) -> tuple[float, TileConfiguration] | None:
         """Return the fastest way whose groups take less arena, and no more weights."""
-        best: list[tuple[float, tuple[Group, ...]] | None] = [(0.0, ())]
+        best: list[tuple[float, tuple[FusedGroup, ...]] | None] = [(0.0, ())]
         for found in self._priced:
             ways = [
                 (before[0] + item.seconds, (*before[1], item.group))
@@ -103,11 +103,11 @@ class WideSearch:
             ]
             best.append(min(ways, key=lambda way: way[0], default=None))
         last = best[-1]
-        return None if last is None else (last[0], Configuration(_merged(last[1])))
+        return None if last is None else (last[0], TileConfiguration(_merged(last[1])))
 
     def _ending(self, end: int) -> Iterator[Priced]:
         for first, tiling in product(range(end), self._tilings):
-            group = Group(first, end, tiling)
+            group = FusedGroup(first, end, tiling)
             # Whole layers are groups of one, which are joined at the end.
             if not tiling.is_whole or end == first + 1:
                 yield Priced(
@@ -117,7 +117,7 @@ class WideSearch:
                     self._seconds(group),
                 )
 
-    def _seconds(self, group: Group) -> float:
+    def _seconds(self, group: FusedGroup) -> float:
         boxes, pace = GroupBoxes(self._layers, group), self._pace
         seconds = boxes.macs / pace.macs_a_second + pace.call_seconds * boxes.calls
         if not group.tiling.is_whole:
@@ -125,12 +125,12 @@ class WideSearch:
         return seconds
 
 
-def _merged(groups: Sequence[Group]) -> tuple[Group, ...]:
+def _merged(groups: Sequence[FusedGroup]) -> tuple[FusedGroup, ...]:
     """Return ``groups`` with whole layers that follow each other in one."""
-    found: list[Group] = []
+    found: list[FusedGroup] = []
     for group in groups:
         if found and found[-1].tiling.is_whole and group.tiling.is_whole:
-            found[-1] = Group(found[-1].first, group.end, group.tiling)
+            found[-1] = FusedGroup(found[-1].first, group.end, group.tiling)
         else:
             found.append(group)
     return tuple(found)

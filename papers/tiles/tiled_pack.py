@@ -14,7 +14,7 @@ from models.compiler.analysis.graph import PLAIN_DOMAINS
 from models.compiler.cutting.rows import POOLS, Windowed, padded, window_of
 from models.graphs.nodes import attributes, node_of, versions_of
 from models.network.fields import Array
-from models.network.node import Known, UnsuitedError
+from models.network.node import KnownTensors, UnsuitedError
 from models.network.operators.elements import POINTWISE
 from models.network.operators.reading import Operator, Resize, read_operator
 from models.network.windows import Window
@@ -134,6 +134,6 @@ class _RowGraph:
         arrays |= zip(names, [*self.inputs, *self.item.weights], strict=True)
         try:
             opsets = versions_of(self.model.opset_import)
-            return read_operator(node_of(node, opsets), Known(arrays.get, held.get))
+            return read_operator(node_of(node, opsets), KnownTensors(arrays.get, held.get))
         except UnsuitedError:
             return None

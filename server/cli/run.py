@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import numpy as np
 import typer
 
-from models.detection.boxes import Limits
+from models.detection.boxes import BoxLimits
 from models.packs.manifest import Manifest
 from models.packs.pack import open_pack
 from pipeline.energy.meter import EnergyMeter, find_meter
@@ -113,7 +113,7 @@ def run(
         raise typer.BadParameter("give either --image or --input")
     if sum(given is not None for given in (ring, weights, budget)) > 1:
         raise typer.BadParameter("give one of --ring, --weights and --budget")
-    limits = Limits(_fraction(score_threshold), _fraction(iou_threshold))
+    limits = BoxLimits(_fraction(score_threshold), _fraction(iou_threshold))
     if draw is not None:
         check_drawing(opened, draw, image)
     if output is not None:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, Field
 from starlette.responses import Response
 
-from models.detection.boxes import Boxes, Limits, boxes_among, boxes_bytes, seen
+from models.detection.boxes import Boxes, BoxLimits, boxes_among, boxes_bytes, seen
 from models.detection.decoding import Candidates
 from models.detection.recipe import Detection
 from models.images.preprocess import Preprocess
@@ -43,7 +43,7 @@ async def detect(
     Boxes are x_min, y_min, x_max, y_max in pixels of the upright image.
     """
     exchange = asked.exchange
-    limits = Limits(query.score_threshold, query.iou_threshold, query.max_detections, query.clip)
+    limits = BoxLimits(query.score_threshold, query.iou_threshold, query.max_detections, query.clip)
     async with Inference(asked.context, exchange, name, version) as model:
         async with model.reading():
             picture = await read_picture(asked, model, _fault(name, model.manifest))

@@ -12,7 +12,7 @@ from loader.readers.replaceable import ReplaceableReader
 from models.runtime.heap import trim_heap
 from pipeline.devices.base import Device
 from pipeline.execution.errors import DrainError
-from pipeline.execution.leases import Lease, SharedArena
+from pipeline.execution.leases import ArenaLease, SharedArena
 from pipeline.execution.opened import open_engine, open_pipeline
 from pipeline.fitting.wanted import Fitted
 from pipeline.planning.partitions.plan import PipelinePlan
@@ -166,7 +166,7 @@ class Opener:
         self._next_core += workers
         return Running(pipeline, readers[0])
 
-    def _lease(self, plan: Plan) -> Lease:
+    def _lease(self, plan: Plan) -> ArenaLease:
         assert self._arena is not None
         return self._arena.join(plan.arena_bytes)
 

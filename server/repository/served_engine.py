@@ -15,7 +15,7 @@ from loader.errors import FileChangedError, LoaderError
 from loader.readers.reader import Reader
 from pipeline.execution.errors import ArenaLostError, DrainError
 from pipeline.execution.given import Take, Tensors
-from pipeline.execution.interleaving.baton import FREE, Claim
+from pipeline.execution.interleaving.baton import FREE, ComputeClaim
 from pipeline.execution.lanes import Lane
 from pipeline.execution.partitions.answering import Answering
 from pipeline.execution.statistics import SweepStatistics
@@ -130,7 +130,7 @@ class ServedEngine:
         lanes: Sequence[Lane],
         waited: Sequence[float],
         record: Recorder | None = None,
-        claim: Claim = FREE,
+        claim: ComputeClaim = FREE,
         *,
         keeps_core: bool = True,
     ) -> list[Answer[Any] | Exception]:
@@ -238,7 +238,7 @@ class ServedEngine:
         self,
         lanes: Sequence[Lane],
         record: Recorder | None,
-        claim: Claim,
+        claim: ComputeClaim,
         keeps_core: bool,
     ) -> "list[tuple[Any, SweepStatistics] | Exception]":
         """Run the engine; its answers and its errors count only if the file is the same to the end."""

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from pipeline.execution.errors import DeadlineError
 from pipeline.execution.given import Take, Tensors, copies
-from pipeline.execution.interleaving.baton import Claim
+from pipeline.execution.interleaving.baton import ComputeClaim
 from pipeline.execution.partitions.answering import Answering
 from pipeline.schedule.trace import TraceEvent
 from server.errors import LateError
@@ -269,7 +269,7 @@ class Worker:
             self._underway.end(sweep)
             self._line.done(sweep, seconds)
 
-    def _answer(self, jobs: list[Job], began: float, claim: Claim) -> float | None:
+    def _answer(self, jobs: list[Job], began: float, claim: ComputeClaim) -> float | None:
         """Run one sweep for ``jobs``; return what it took, or None where that says nothing."""
         events: list[TraceEvent] = []
         record = events.append if self.served.watch is not None and len(jobs) == 1 else None

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Protocol
 
 from models.errors import ModelError
-from models.geometry.cnn import Cnn, Edge, GeometryError, Layer, Shape
+from models.geometry.cnn import Cnn, CnnLayer, Edge, GeometryError, Shape
 from models.recipe_files import read_recipe
 from papers.applications.application import Application, Partition, one_by_one
 from papers.applications.files.heights import check_heights
@@ -129,7 +129,7 @@ def _written(item: ModelRecord) -> Cnn:
             window = None if read.window is None else read.window.as_window
             edges.append(Edge(numbers[read.layer], number, window, read.channels))
     layers = tuple(
-        Layer(
+        CnnLayer(
             each.name,
             each.operator,
             Shape(each.output[1], each.output[2], each.output[0]),

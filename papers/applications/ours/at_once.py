@@ -6,7 +6,7 @@ partition has the smallest plan that keeps it. Between them lie edges with two b
 
 from collections.abc import Iterable, Sequence
 
-from papers.applications.ours.members import Member, Planned, unbeaten
+from papers.applications.ours.members import ApplicationMember, PlannedMember, unbeaten
 from pipeline.fitting.arithmetic import READ_BYTES_A_SECOND
 from pipeline.planning.partitions.plan import pipeline_plan
 from pipeline.planning.plan import Plan
@@ -15,12 +15,14 @@ from pipeline.program.partitions import Cuts
 from pipeline.program.program import Program
 
 
-def at_once(member: Member, curves: Sequence[Sequence[Planned]]) -> list[Planned]:
+def at_once(
+    member: ApplicationMember, curves: Sequence[Sequence[PlannedMember]]
+) -> list[PlannedMember]:
     """Return plans of ``member``; ``curves``: those of each of its partitions. None beside a better one."""
     return unbeaten(in_step(member, each) for each in _paced(curves))
 
 
-def _paced(curves: Sequence[Sequence[Planned]]) -> Iterable[list[Planned]]:
+def _paced(curves: Sequence[Sequence[PlannedMember]]) -> Iterable[list[PlannedMember]]:
     """Yield for each pace the smallest plan of each partition that keeps it."""
     for pace in sorted({item.seconds for curve in curves for item in curve}):
         fast = [[item for item in curve if item.seconds <= pace] for curve in curves]
@@ -36,13 +38,13 @@ def joined(program: Program, cuts: Sequence[int], plans: Sequence[Plan]) -> Plan
     return pipeline_plan(plans, cuts, [places.edge_bytes(place) for place in cuts])
 
 
-def in_step(member: Member, chosen: Sequence[Planned]) -> Planned:
+def in_step(member: ApplicationMember, chosen: Sequence[PlannedMember]) -> PlannedMember:
     """Return the plan of partitions of ``member`` that run at once, of a plan of each."""
     plans = [item.plan for item in chosen]
     # Each was planned with the disk to itself: all of them read from one.
     reading = sum(_reading_seconds(plan, member.profile) for plan in plans)
     slowest = max(item.seconds for item in chosen)
-    return Planned(joined(member.program, member.cuts, plans), max(slowest, reading))
+    return PlannedMember(joined(member.program, member.cuts, plans), max(slowest, reading))
 
 
 def _reading_seconds(plan: Plan, profile: Profile | None) -> float:

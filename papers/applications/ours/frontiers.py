@@ -11,7 +11,13 @@ from functools import partial
 
 from papers.applications.application import Application
 from papers.applications.ours.at_once import at_once, in_step
-from papers.applications.ours.members import Member, Planned, Together, together, unbeaten
+from papers.applications.ours.members import (
+    ApplicationMember,
+    PlannedMember,
+    Together,
+    together,
+    unbeaten,
+)
 from pipeline.fitting.fit import fit
 from pipeline.fitting.judge import judged
 from pipeline.fitting.row_variants import estimated_seconds, row_variants
@@ -33,7 +39,7 @@ _ROWS_BETWEEN = 4
 _MOST_DOUBLED = 3
 
 
-def planned(member: Member, plan: Plan) -> Planned:
+def planned(member: ApplicationMember, plan: Plan) -> PlannedMember:
     """Return any plan of a model, in partitions where it has some, with what a frame takes.
 
     Raises:
@@ -45,14 +51,14 @@ def planned(member: Member, plan: Plan) -> Planned:
     return in_step(member, [planned(part, each) for part, each in pairs])
 
 
-def _fitted(member: Member, fitted: Fitted) -> Planned:
+def _fitted(member: ApplicationMember, fitted: Fitted) -> PlannedMember:
     """Return a plan of one partition with the delay of a request, as far as anybody knows."""
     if fitted.prediction is not None:
-        return Planned(fitted.plan, fitted.prediction.delay_seconds)
-    return Planned(fitted.plan, estimated_seconds(member.program, fitted.plan))
+        return PlannedMember(fitted.plan, fitted.prediction.delay_seconds)
+    return PlannedMember(fitted.plan, estimated_seconds(member.program, fitted.plan))
 
 
-def preloaded(member: Member, most: Effort = THOROUGH) -> list[Planned]:
+def preloaded(member: ApplicationMember, most: Effort = THOROUGH) -> list[PlannedMember]:
     """Return plans with all weights in memory, from the least activations on; none beside a better one.
 
     Raises:
@@ -68,7 +74,9 @@ def preloaded(member: Member, most: Effort = THOROUGH) -> list[Planned]:
     return found
 
 
-def _between(member: Member, found: Sequence[Planned], factor: float) -> Iterator[Planned]:
+def _between(
+    member: ApplicationMember, found: Sequence[PlannedMember], factor: float
+) -> Iterator[PlannedMember]:
     """Yield plans with the regions of ``found``, but ``factor`` times the rows where they are not few."""
     for item in found:
         regions = tuple(
@@ -83,12 +91,12 @@ def _between(member: Member, found: Sequence[Planned], factor: float) -> Iterato
             continue
 
 
-def _resident(member: Member, regions: tuple[Region, ...]) -> Planned:
+def _resident(member: ApplicationMember, regions: tuple[Region, ...]) -> PlannedMember:
     plan = make_plan(member.program, _PRE, choice=Choice(regions=regions))
     return planned(member, plan)
 
 
-def streamed(member: Member, points: int) -> list[Planned]:
+def streamed(member: ApplicationMember, points: int) -> list[PlannedMember]:
     """Return plans that stream, from the least memory up to that of all weights; none beside a better one.
 
     Raises:
@@ -106,7 +114,9 @@ def streamed(member: Member, points: int) -> list[Planned]:
     return unbeaten(found)
 
 
-def preloaded_frontier(application: Application, members: Sequence[Member]) -> list[Together]:
+def preloaded_frontier(
+    application: Application, members: Sequence[ApplicationMember]
+) -> list[Together]:
     """Return plans of an application with all weights in memory: memory against delay.
 
     Raises:
@@ -121,7 +131,7 @@ def preloaded_frontier(application: Application, members: Sequence[Member]) -> l
 
 
 def streaming_frontier(
-    application: Application, members: Sequence[Member], points: int = POINTS
+    application: Application, members: Sequence[ApplicationMember], points: int = POINTS
 ) -> list[Together]:
     """Return plans of an application that stream, from the least memory up to that of all weights.
 
@@ -143,13 +153,15 @@ def streaming_frontier(
     return found
 
 
-def _curve(member: Member, plans: Callable[[Member], list[Planned]]) -> list[Planned]:
+def _curve(
+    member: ApplicationMember, plans: Callable[[ApplicationMember], list[PlannedMember]]
+) -> list[PlannedMember]:
     if not member.cuts:
         return plans(member)
     return at_once(member, [plans(part) for part in member.parts])
 
 
-def _at(curve: Sequence[Planned], part: float) -> Planned:
+def _at(curve: Sequence[PlannedMember], part: float) -> PlannedMember:
     """Return the plan of ``curve`` that lies ``part`` of the way from its first to its last."""
     limit = _between_sizes(_total(curve[0]), _total(curve[-1]), part)
     return _within(curve, limit, _total)
@@ -161,14 +173,16 @@ def _between_sizes(low: int, high: int, part: float) -> int:
     return max(round(low * ratio), low)
 
 
-def _within(curve: Sequence[Planned], limit: int, size: Callable[[Planned], int]) -> Planned:
+def _within(
+    curve: Sequence[PlannedMember], limit: int, size: Callable[[PlannedMember], int]
+) -> PlannedMember:
     """Return the largest plan of ``curve`` within ``limit``, or its first one."""
     return max((item for item in curve if size(item) <= limit), key=size, default=curve[0])
 
 
-def _used(item: Planned) -> int:
+def _used(item: PlannedMember) -> int:
     return item.used_bytes
 
 
-def _total(item: Planned) -> int:
+def _total(item: PlannedMember) -> int:
     return item.plan.total_bytes

@@ -19,7 +19,7 @@ _COUNTED = ("staging", "ring", "resident", "arena", "scratch")
 
 
 @dataclass(frozen=True)
-class Member:
+class ApplicationMember:
     """A model of an application as our planner knows it. ``architecture``: how its weights may stream.
 
     ``cuts``: the pieces before which partitions begin that run at once; () where it is one. Each has a
@@ -32,17 +32,17 @@ class Member:
     cuts: tuple[int, ...] = ()
 
     @cached_property
-    def parts(self) -> tuple["Member", ...]:
+    def parts(self) -> tuple["ApplicationMember", ...]:
         """Its partitions, each a network of its own; itself where it is one."""
         if not self.cuts:
             return (self,)
         profile = None if self.profile is None else of_parts(self.profile)
         parts = Cuts(self.program).parts(self.cuts)
-        return tuple(Member(part, profile, self.architecture) for part in parts)
+        return tuple(ApplicationMember(part, profile, self.architecture) for part in parts)
 
 
 @dataclass(frozen=True)
-class Planned:
+class PlannedMember:
     """A plan of a model. ``seconds``: of a request; of partitions at once what the slowest one takes."""
 
     plan: Plan
@@ -66,7 +66,7 @@ class Together:
     ``seconds``: of a frame of each model, one after the other.
     """
 
-    planned: tuple[Planned, ...]
+    planned: tuple[PlannedMember, ...]
     turns: tuple[tuple[int, ...], ...]
 
     @property
@@ -99,10 +99,10 @@ class Together:
         return self.bytes_of(self.plans[0].memory)
 
 
-_Point = TypeVar("_Point", Planned, Together)
+_Point = TypeVar("_Point", PlannedMember, Together)
 
 
-def together(application: Application, planned: Sequence[Planned]) -> Together:
+def together(application: Application, planned: Sequence[PlannedMember]) -> Together:
     """Return plans of all models as those of the application."""
     return Together(tuple(planned), turns(application))
 

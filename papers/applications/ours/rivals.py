@@ -5,11 +5,11 @@ from dataclasses import replace
 
 from models.geometry.of_pack import PackCnn
 from papers.applications.ours.at_once import joined
-from papers.applications.parts import Parts
+from papers.applications.parts import PartitionParts
 from papers.applications.placements import PLACEMENTS
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice, Plan
-from pipeline.program.cuts import Region, RegionError, Rows
+from pipeline.program.cuts import Region, RegionError, RowCut
 from pipeline.program.lives import lifetimes, placed
 from pipeline.program.partitions import Cuts
 from pipeline.program.program import Program
@@ -37,7 +37,7 @@ def placed_plan(program: Program, way: str) -> Plan:
 def by_one_row(program: Program) -> Plan:
     """Return the plan in which whatever can be made by one row is (seed 001, the [17] of seed 000)."""
     network = row_network(program)
-    return _with(program, [Region(run.start, run.stop, Rows(1)) for run in network.runs])
+    return _with(program, [Region(run.start, run.stop, RowCut(1)) for run in network.runs])
 
 
 def of_parts(program: Program, cuts: Sequence[int], plan_of: Callable[[Program], Plan]) -> Plan:
@@ -66,7 +66,7 @@ def _runs(
 ) -> list[Region]:
     """Return the runs of a partition of ``layers``, with the rows of their last ones."""
     regions = []
-    for run in Parts(model.cnn, layers).runs([genes[layer] for layer in layers]):
+    for run in PartitionParts(model.cnn, layers).runs([genes[layer] for layer in layers]):
         numbers = [model.operators[layer] for layer in layers[run.start : run.end]]
         operators = sorted(number for number in numbers if number is not None)
         if run.by_parts and len(operators) > 1:
@@ -74,7 +74,7 @@ def _runs(
             pieces = [program.row_operators[number] for number in operators]
             start = min(item.first_piece for item in pieces)
             end = max(item.end_piece for item in pieces)
-            regions.append(Region(start, end, Rows(genes[last])))
+            regions.append(Region(start, end, RowCut(genes[last])))
     return regions
 
 

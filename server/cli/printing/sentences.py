@@ -10,7 +10,7 @@ from models.network.fields import Array
 from models.packs.designed import DesignedLayer, DesignedMemory
 from models.packs.manifest import Manifest
 from models.packs.pack import Pack
-from models.packs.records.pieces import Resident
+from models.packs.records.pieces import ResidentPiece
 from models.packs.records.ports import Port, SourceSizes
 from models.packs.records.spans import Store
 from models.packs.target import Target
@@ -213,7 +213,7 @@ def designed_layer(layer: DesignedLayer) -> tuple[str, ...]:
     return (layer.name, f"{layer.numbers:,}", *sizes, layer.equation)
 
 
-def resident(piece: Resident) -> str:
+def resident(piece: ResidentPiece) -> str:
     """Return what is not streamed and why, in one line."""
     operators = few(list(dict.fromkeys(piece.operators)))
     why = few(piece.reasons, "; ")

@@ -6,7 +6,7 @@ Threads begin and end runs, the event loop looks: every look is at a copy.
 import time
 from collections.abc import Callable
 
-from pipeline.execution.interleaving.baton import Claim
+from pipeline.execution.interleaving.baton import ComputeClaim
 from server.repository.working.jobs import jobs_of
 from server.scheduling.sweeps import Sweep
 
@@ -17,9 +17,9 @@ class Underway:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._since: dict[object, float] = {}
-        self._claims: dict[object, Claim] = {}
+        self._claims: dict[object, ComputeClaim] = {}
 
-    def begin(self, run: object, claim: Claim | None = None) -> float:
+    def begin(self, run: object, claim: ComputeClaim | None = None) -> float:
         """Note that ``run`` begins, with its ``claim`` to compute; return when."""
         if claim is not None:
             self._claims[run] = claim

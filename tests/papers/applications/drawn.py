@@ -5,7 +5,7 @@ from pathlib import Path
 
 from hypothesis import strategies as st
 
-from models.geometry.cnn import Cnn, Edge, Layer, Shape
+from models.geometry.cnn import Cnn, CnnLayer, Edge, Shape
 from models.network.windows import Window
 from papers.applications.application import Application, Partition, one_by_one
 from papers.applications.files.reading import read_application
@@ -43,7 +43,7 @@ def example() -> Application:
 @st.composite
 def cnns(draw: st.DrawFn, name: str = "cnn", most: int = 7) -> Cnn:
     """Draw a CNN: a chain with windows, and some additions to earlier layers of the same height."""
-    layers = [Layer("l0", "data", Shape(draw(st.integers(3, 20)), draw(st.integers(1, 3)), 2))]
+    layers = [CnnLayer("l0", "data", Shape(draw(st.integers(3, 20)), draw(st.integers(1, 3)), 2))]
     edges = []
     for number in range(1, draw(st.integers(2, most))):
         source = number - 1 if draw(st.booleans()) else draw(st.integers(0, number - 1))
@@ -60,7 +60,7 @@ def cnns(draw: st.DrawFn, name: str = "cnn", most: int = 7) -> Cnn:
             for other in range(number)
             if other != source and layers[other].output.height == made and draw(st.booleans())
         ]
-        layers.append(Layer(f"l{number}", "op", Shape(made, draw(st.integers(1, 3)), 3), window))
+        layers.append(CnnLayer(f"l{number}", "op", Shape(made, draw(st.integers(1, 3)), 3), window))
     return Cnn(name, tuple(layers), tuple(edges))
 
 

@@ -11,7 +11,7 @@ from papers.applications.from_pack import cnn_with_parameters
 from papers.applications.ours.at_once import at_once
 from papers.applications.ours.cuts import cuts_of, first_layer, layers_at
 from papers.applications.ours.frontiers import preloaded, streamed
-from papers.applications.ours.members import Member, Planned, turns
+from papers.applications.ours.members import ApplicationMember, PlannedMember, turns
 from papers.applications.ours.rivals import by_one_row, of_parts
 from pipeline.planning.partitions.plan import PipelinePlan
 from pipeline.program.partitions import Cuts
@@ -28,11 +28,11 @@ def pack(tmp_path_factory: pytest.TempPathFactory) -> Pack:
     return open_pack(small_pack(Path(tmp_path_factory.mktemp("repository"))))
 
 
-def member(pack: Pack, measured: bool) -> Member:
+def member(pack: Pack, measured: bool) -> ApplicationMember:
     program = Program.as_compiled(pack)
     places = Cuts(program).places
     known = profile(program) if measured else None
-    return Member(program, known, AUTO, (places[len(places) // 2],))
+    return ApplicationMember(program, known, AUTO, (places[len(places) // 2],))
 
 
 @pytest.mark.parametrize("measured", [False, True])
@@ -57,12 +57,12 @@ def test_what_all_partitions_read_takes_its_time(pack: Pack) -> None:
     model = member(pack, measured=True)
     least = [[min(streamed(part, 2), key=_memory)] for part in model.parts]
     slow = profile(Program.as_compiled(pack), bytes_a_second=1e6)
-    (point,) = at_once(Member(model.program, slow, AUTO, model.cuts), least)
+    (point,) = at_once(ApplicationMember(model.program, slow, AUTO, model.cuts), least)
     assert point.plan.read_bytes > 0
     assert point.seconds >= point.plan.read_bytes / 1e6 > max(item.seconds for (item,) in least)
 
 
-def _memory(item: Planned) -> int:
+def _memory(item: PlannedMember) -> int:
     return item.memory_bytes
 
 

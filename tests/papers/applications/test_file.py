@@ -7,13 +7,15 @@ import pytest
 from hypothesis import given
 
 from models.errors import ModelError
-from models.geometry.cnn import Cnn, Edge, Layer, Shape
+from models.geometry.cnn import Cnn, CnnLayer, Edge, Shape
 from papers.applications.application import Application, ApplicationError, Partition, one_by_one
 from papers.applications.files.reading import ApplicationFile, read_application, runs_at_once
 from tests.papers.applications.drawn import NoPacks, applications
 from tests.papers.applications.written import written_application
 
-PACK = Cnn("packed", (Layer("a..b", "op", Shape(2, 2, 2)), Layer("c", "op", Shape(2, 2, 2))), ())
+PACK = Cnn(
+    "packed", (CnnLayer("a..b", "op", Shape(2, 2, 2)), CnnLayer("c", "op", Shape(2, 2, 2))), ()
+)
 LAYERS = """
 [[model]]
 name = "m"
@@ -47,7 +49,7 @@ def test_files_round_trip(
 
 
 def test_packs_and_odd_names_round_trip(tmp_path: Path) -> None:
-    layers = tuple(Layer(name, "\x7f\u2028", Shape(2, 3, 4)) for name in ('"', "a..b", "\t\\"))
+    layers = tuple(CnnLayer(name, "\x7f\u2028", Shape(2, 3, 4)) for name in ('"', "a..b", "\t\\"))
     cnn = Cnn("m/2", layers, (Edge(0, 2),))
     partitions = (Partition(0, ((0, 1),)), Partition(0, ((2,),)), one_by_one(1, (0, 1)))
     application = Application(
@@ -189,7 +191,7 @@ def test_what_is_no_application_is_refused(tmp_path: Path, text: str, said: str)
 def test_what_only_code_can_get_wrong(
     partitions: list[tuple[tuple[int, ...], ...]], together: list[frozenset[int]], said: str
 ) -> None:
-    layers = tuple(Layer(str(number), "op", Shape(2, 2, 2)) for number in range(len(partitions)))
+    layers = tuple(CnnLayer(str(number), "op", Shape(2, 2, 2)) for number in range(len(partitions)))
     own = tuple(Partition(0, steps) for steps in partitions)
     with pytest.raises(ApplicationError, match=said):
         Application("x", (Cnn("m", layers, ()),), own, tuple(together))

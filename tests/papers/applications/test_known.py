@@ -1,10 +1,10 @@
 """What a search remembers stays within its bound, and is what was kept."""
 
-from papers.applications.known import Known
+from papers.applications.known import CountCache
 
 
 def test_memory_is_bounded_and_what_is_known_is_right() -> None:
-    known = Known(most_numbers=1000)
+    known = CountCache(most_numbers=1000)
     held = []
     for key in range(200):
         known.keep(key, (key,) * 10)

@@ -4,12 +4,12 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from models.geometry.cnn import Cnn, Edge, Layer, Shape
+from models.geometry.cnn import Cnn, CnnLayer, Edge, Shape
 from models.network.windows import Window
-from papers.applications.application import Application, ApplicationError, Buffer, naive
+from papers.applications.application import Application, ApplicationError, CnnBuffer, naive
 from papers.applications.evaluate import Evaluator
 from papers.applications.greedy_by_size import arena_elements, greedy_by_size
-from papers.applications.parts import Parts
+from papers.applications.parts import PartitionParts
 from papers.applications.reuse import check, reuse
 from papers.applications.schedule import Firing
 from tests.papers.applications.drawn import applications, chromosomes, cnns, example
@@ -29,7 +29,7 @@ def test_no_two_edges_use_a_buffer_at_once(application: Application, data: st.Da
             _judge(derived, buffer)
 
 
-def _judge(application: Application, buffer: Buffer) -> None:
+def _judge(application: Application, buffer: CnnBuffer) -> None:
     """Play every pair of steps that may happen at once, and let each edge claim its buffer."""
     used = [_moments(application, held.cnn, held.edge, held.copy) for held in buffer.edges]
     for place, one in enumerate(used):
@@ -79,7 +79,7 @@ def test_no_edge_holds_more_than_the_closed_form_says(cnn: Cnn, data: st.DataObj
     genes = tuple(
         data.draw(st.lists(st.sampled_from((0, 1, 2, 4)), min_size=count, max_size=count))
     )
-    parts = Parts(cnn, range(count))
+    parts = PartitionParts(cnn, range(count))
     for run in parts.runs(genes):
         if run.by_parts:
             firing = Firing(cnn, range(run.start, run.end), genes)
@@ -92,22 +92,22 @@ def test_no_edge_holds_more_than_the_closed_form_says(cnn: Cnn, data: st.DataObj
 
 def test_more_rows_than_anybody_goes_through_are_refused() -> None:
     shape = Shape(1 << 40, 1, 1)
-    cnn = Cnn("tall", (Layer("n1", "Conv", shape), Layer("n2", "Conv", shape)), ())
+    cnn = Cnn("tall", (CnnLayer("n1", "Conv", shape), CnnLayer("n2", "Conv", shape)), ())
     with pytest.raises(
         ApplicationError, match=r"^tall: .* rows in all layers, more than 2,097,152"
     ):
-        Parts(cnn, range(2))
+        PartitionParts(cnn, range(2))
 
 
 @given(cnns(most=8), st.data())
 def test_what_is_remembered_changes_nothing(cnn: Cnn, data: st.DataObject) -> None:
     count = len(cnn.layers)
     genes = st.lists(st.sampled_from((0, 1, 2, 4)), min_size=count, max_size=count).map(tuple)
-    remembering = Parts(cnn, range(count))
+    remembering = PartitionParts(cnn, range(count))
     for own in data.draw(st.lists(genes, min_size=2, max_size=6)):
         for run in remembering.runs(own):
             if run.by_parts:
-                fresh = Parts(cnn, range(count))
+                fresh = PartitionParts(cnn, range(count))
                 assert remembering.held_rows(run, own) == fresh.held_rows(run, own)
 
 
@@ -116,7 +116,7 @@ def test_chains_hold_exactly_what_the_closed_form_says(cnn: Cnn, rows: int) -> N
     chain = all(edge.target == edge.source + 1 for edge in cnn.edges)
     assume(chain and len(cnn.edges) == len(cnn.layers) - 1)
     genes = tuple(rows for _ in cnn.layers)
-    parts = Parts(cnn, range(len(genes)))
+    parts = PartitionParts(cnn, range(len(genes)))
     for run in parts.runs(genes):
         if run.by_parts:
             firing = Firing(cnn, range(run.start, run.end), genes)
@@ -138,11 +138,11 @@ def test_greedy_by_size_never_overlaps(cnn: Cnn) -> None:
 def test_the_judge_finds_what_is_wrong() -> None:
     application = example()
     buffers = reuse(application)
-    together = Buffer(buffers[1].size, (*buffers[0].edges, *buffers[1].edges))
+    together = CnnBuffer(buffers[1].size, (*buffers[0].edges, *buffers[1].edges))
     for wrong, said in (
         ((together, *buffers[2:]), "at once"),
         (buffers[:-1], "not every edge"),
-        ((Buffer(1, buffers[0].edges), *buffers[1:]), "not as large"),
+        ((CnnBuffer(1, buffers[0].edges), *buffers[1:]), "not as large"),
     ):
         with pytest.raises(ApplicationError, match=said):
             check(application, wrong)
@@ -150,7 +150,8 @@ def test_the_judge_finds_what_is_wrong() -> None:
 
 def test_networks_may_be_deeper_than_recursion() -> None:
     layers = tuple(
-        Layer(f"l{n}", "conv", Shape(3, 1, 1), Window(3, before=1, behind=1)) for n in range(1500)
+        CnnLayer(f"l{n}", "conv", Shape(3, 1, 1), Window(3, before=1, behind=1))
+        for n in range(1500)
     )
     cnn = Cnn("deep", layers, tuple(Edge(n, n + 1) for n in range(1499)))
     firing = Firing(cnn, range(1500), [1] * 1500)

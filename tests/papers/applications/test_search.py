@@ -9,7 +9,7 @@ from papers.applications.evaluate import Evaluated, Evaluator
 from papers.applications.exchange import exchange_path
 from papers.applications.search import (
     Constraints,
-    Settings,
+    GeneticSettings,
     Solution,
     front,
     reduce_buffers,
@@ -17,7 +17,7 @@ from papers.applications.search import (
 )
 from tests.papers.applications.drawn import example
 
-SMALL = Settings(population=12, generations=3)
+SMALL = GeneticSettings(population=12, generations=3)
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,7 @@ def found(evaluator: Evaluator) -> list[Solution]:
 
 def test_a_seed_decides(found: list[Solution]) -> None:
     assert front(Evaluator(example()), SMALL) == found
-    other = Settings(SMALL.population, SMALL.generations, seed=1)
+    other = GeneticSettings(SMALL.population, SMALL.generations, seed=1)
     assert front(Evaluator(example()), other) != found
 
 

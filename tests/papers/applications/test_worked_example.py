@@ -2,11 +2,11 @@
 
 import pytest
 
-from papers.applications.application import Application, Buffer, naive
+from papers.applications.application import Application, CnnBuffer, naive
 from papers.applications.evaluate import Evaluator
 from papers.applications.reuse import check, reuse
 from papers.applications.schedule import Firing, Repeat, compressed
-from papers.applications.search import Constraints, Settings, reduce_buffers
+from papers.applications.search import Constraints, GeneticSettings, reduce_buffers
 from tests.papers.applications.drawn import example
 
 TABLE_1 = [
@@ -40,7 +40,7 @@ def application() -> Application:
     return example()
 
 
-def said(application: Application, buffers: tuple[Buffer, ...]) -> list[tuple[int, list[str]]]:
+def said(application: Application, buffers: tuple[CnnBuffer, ...]) -> list[tuple[int, list[str]]]:
     return [(each.size, [application.label(held) for held in each.edges]) for each in buffers]
 
 
@@ -79,7 +79,7 @@ def test_algorithm_2_within_20000_bytes_finds_what_the_paper_found_or_less(
     application: Application,
 ) -> None:
     evaluator = Evaluator(application)
-    best, _ = reduce_buffers(evaluator, Constraints(20_000), Settings(16, 3))
+    best, _ = reduce_buffers(evaluator, Constraints(20_000), GeneticSettings(16, 3))
     assert best.point.memory_bytes <= 19_712
 
 

@@ -2,18 +2,18 @@
 
 from dataclasses import dataclass, field
 
-from models.geometry.cnn import Cnn, Edge, Layer, Shape
+from models.geometry.cnn import Cnn, CnnLayer, Edge, Shape
 from models.network.windows import Window
 
 
 def figure_1() -> Cnn:
     """Return the worked example of seed 001."""
     layers = (
-        Layer("n1", "input", Shape(32, 32, 1)),
-        Layer("n2", "conv", Shape(16, 16, 4), Window(17)),
-        Layer("n3", "conv", Shape(4, 4, 3), Window(5, 3, before=-1, behind=-1)),
-        Layer("n4", "FC", Shape(1, 1, 2), Window(4)),
-        Layer("n5", "output", Shape(1, 1, 2)),
+        CnnLayer("n1", "input", Shape(32, 32, 1)),
+        CnnLayer("n2", "conv", Shape(16, 16, 4), Window(17)),
+        CnnLayer("n3", "conv", Shape(4, 4, 3), Window(5, 3, before=-1, behind=-1)),
+        CnnLayer("n4", "FC", Shape(1, 1, 2), Window(4)),
+        CnnLayer("n5", "output", Shape(1, 1, 2)),
     )
     return Cnn("Fig. 1", layers, tuple(Edge(number, number + 1) for number in range(4)))
 
@@ -22,12 +22,12 @@ def figure_1() -> Cnn:
 class Building:
     """A CNN layer by layer; each method returns the number of the layer that it added."""
 
-    layers: list[Layer] = field(default_factory=list)
+    layers: list[CnnLayer] = field(default_factory=list)
     edges: list[Edge] = field(default_factory=list)
 
     def add(self, operator: str, output: Shape, window: Window, *sources: int) -> int:
         number = len(self.layers)
-        self.layers.append(Layer(f"{operator}{number}", operator, output, window))
+        self.layers.append(CnnLayer(f"{operator}{number}", operator, output, window))
         self.edges += [Edge(source, number) for source in sources]
         return number
 

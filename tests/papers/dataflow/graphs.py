@@ -5,11 +5,11 @@ from collections.abc import Iterator, Sequence
 
 from hypothesis import strategies as st
 
-from papers.dataflow.csdf import Actor, Channel, Graph
+from papers.dataflow.csdf import Actor, Channel, DataflowGraph
 
 
 @st.composite
-def graphs(draw: st.DrawFn, most_actors: int = 4, loops: bool = True) -> Graph:
+def graphs(draw: st.DrawFn, most_actors: int = 4, loops: bool = True) -> DataflowGraph:
     """Draw a consistent, connected graph; with ``loops``, tokens may be too few for its cycles."""
     count = draw(st.integers(2, most_actors))
     cycles = [draw(st.integers(1, 3)) for _ in range(count)]
@@ -31,7 +31,7 @@ def graphs(draw: st.DrawFn, most_actors: int = 4, loops: bool = True) -> Graph:
         initial = draw(st.integers(0, total)) if target < source else draw(st.integers(0, 1))
         size = draw(st.sampled_from([1, 1, 1, 2, 5, 0]))
         channels.append(Channel(f"c{number}", source, target, made, taken, initial, size))
-    return Graph("drawn", actors, tuple(channels))
+    return DataflowGraph("drawn", actors, tuple(channels))
 
 
 def spread(draw: st.DrawFn, total: int, phases: int) -> tuple[int, ...]:
@@ -40,7 +40,9 @@ def spread(draw: st.DrawFn, total: int, phases: int) -> tuple[int, ...]:
     return tuple(end - start for start, end in zip([0, *cuts], [*cuts, total], strict=True))
 
 
-def completes(graph: Graph, counts: Sequence[int], capacities: Sequence[int | None]) -> bool:
+def completes(
+    graph: DataflowGraph, counts: Sequence[int], capacities: Sequence[int | None]
+) -> bool:
     """Return whether *some* order of firings completes an iteration: all of them are tried."""
     start = (0,) * len(graph.actors)
     seen, waiting = {start}, [start]
@@ -61,7 +63,7 @@ def completes(graph: Graph, counts: Sequence[int], capacities: Sequence[int | No
 
 
 def possible(
-    graph: Graph, capacities: Sequence[int | None], fired: Sequence[int], actor: int
+    graph: DataflowGraph, capacities: Sequence[int | None], fired: Sequence[int], actor: int
 ) -> bool:
     """Return whether ``actor`` can fire after so many firings of each."""
     for channel, room in zip(graph.channels, capacities, strict=True):
@@ -81,7 +83,7 @@ def total(rates: Sequence[int], firings: int) -> int:
     return whole * sum(rates) + sum(rates[:rest])
 
 
-def smaller(graph: Graph, size: int) -> Iterator[tuple[int | None, ...]]:
+def smaller(graph: DataflowGraph, size: int) -> Iterator[tuple[int | None, ...]]:
     """Yield all capacities of ``graph`` that take less than ``size``."""
 
     def rest(number: int, left: int) -> Iterator[tuple[int | None, ...]]:

@@ -6,8 +6,8 @@ from hypothesis import assume, given
 from papers.dataflow.arena import dataflow_arena
 from papers.dataflow.blocks import blocks
 from papers.dataflow.consistency import repetitions
-from papers.dataflow.conversion import Overlap, convert
-from papers.dataflow.csdf import Actor, Channel, DataflowError, Graph
+from papers.dataflow.conversion import WindowOverlap, convert
+from papers.dataflow.csdf import Actor, Channel, DataflowError, DataflowGraph
 from papers.dataflow.deadlock import firings
 from papers.dataflow.exact import alone, search
 from papers.dataflow.heuristic import greedy, small_buffers
@@ -21,7 +21,7 @@ from tests.papers.dataflow.graphs import completes, graphs, smaller, total
 _MOST_TRIED = 3000
 
 
-def live(graph: Graph) -> tuple[int, ...]:
+def live(graph: DataflowGraph) -> tuple[int, ...]:
     """Return the firings of ``graph``; a graph that stops is no example."""
     try:
         return firings(graph)
@@ -30,7 +30,7 @@ def live(graph: Graph) -> tuple[int, ...]:
         raise
 
 
-def iteration(graph: Graph) -> list[int]:
+def iteration(graph: DataflowGraph) -> list[int]:
     """Return how often each actor fires in an iteration."""
     pairs = zip(repetitions(graph), graph.actors, strict=True)
     return [cycles * actor.phases for cycles, actor in pairs]
@@ -38,7 +38,7 @@ def iteration(graph: Graph) -> list[int]:
 
 @given(graphs())
 @examples(40, many=500, deadline=None)
-def test_a_graph_stops_just_when_no_order_of_firings_completes(graph: Graph) -> None:
+def test_a_graph_stops_just_when_no_order_of_firings_completes(graph: DataflowGraph) -> None:
     counts = [0] * len(graph.actors)
     try:
         counts[:] = firings(graph)
@@ -51,7 +51,7 @@ def test_a_graph_stops_just_when_no_order_of_firings_completes(graph: Graph) -> 
 
 @given(graphs(most_actors=3))
 @examples(40, many=500, deadline=None)
-def test_no_smaller_buffers_let_a_graph_run(graph: Graph) -> None:
+def test_no_smaller_buffers_let_a_graph_run(graph: DataflowGraph) -> None:
     counts = live(graph)
     found = search(graph, counts, 2000)
     assert found.capacities is not None
@@ -65,7 +65,7 @@ def test_no_smaller_buffers_let_a_graph_run(graph: Graph) -> None:
 
 @given(graphs())
 @examples(40, many=500, deadline=None)
-def test_what_is_found_for_large_graphs_is_no_smaller_and_runs(graph: Graph) -> None:
+def test_what_is_found_for_large_graphs_is_no_smaller_and_runs(graph: DataflowGraph) -> None:
     counts = live(graph)
     exact = search(graph, counts, 5000)
     assert exact.capacities is not None
@@ -80,7 +80,7 @@ def test_what_is_found_for_large_graphs_is_no_smaller_and_runs(graph: Graph) -> 
 
 @given(graphs())
 @examples(40, many=500, deadline=None)
-def test_schedules_never_under_or_overflow_and_fit_in_an_arena(graph: Graph) -> None:
+def test_schedules_never_under_or_overflow_and_fit_in_an_arena(graph: DataflowGraph) -> None:
     counts = live(graph)
     buffers = small_buffers(graph, counts)
     order = schedule(graph, counts, buffers.capacities)
@@ -100,7 +100,7 @@ def test_schedules_never_under_or_overflow_and_fit_in_an_arena(graph: Graph) -> 
 
 @given(graphs(most_actors=3, loops=False))
 @examples(12, many=500, deadline=None)
-def test_full_throughput_is_that_without_limits(graph: Graph) -> None:
+def test_full_throughput_is_that_without_limits(graph: DataflowGraph) -> None:
     assume(all(channel.token_size for channel in graph.channels))
     counts = live(graph)
     period = shortest_period(graph, counts)
@@ -122,7 +122,7 @@ def test_full_throughput_is_that_without_limits(graph: Graph) -> None:
 
 
 def test_orders_that_cannot_be_are_refused() -> None:
-    graph = convert(resnet_18(), Overlap.CHANNEL)
+    graph = convert(resnet_18(), WindowOverlap.CHANNEL)
     counts = firings(graph)
     buffers = small_buffers(graph, counts)
     order = schedule(graph, counts, buffers.capacities)
@@ -137,14 +137,14 @@ def test_orders_that_cannot_be_are_refused() -> None:
             list(moments(graph, counts, capacities, wrong))
 
 
-def chain(*rates: tuple[int, int], initial: int = 0, back: bool = False) -> Graph:
+def chain(*rates: tuple[int, int], initial: int = 0, back: bool = False) -> DataflowGraph:
     """Return actors in a row with ``rates``; ``back``: the last is followed by the first."""
     actors = tuple(Actor(f"a{number}", (1,)) for number in range(len(rates) + (not back)))
     channels = tuple(
         Channel(f"c{n}", n, (n + 1) % len(actors), (made,), (taken,), initial)
         for n, (made, taken) in enumerate(rates)
     )
-    return Graph("chain", actors, channels)
+    return DataflowGraph("chain", actors, channels)
 
 
 @pytest.mark.parametrize(
@@ -159,7 +159,7 @@ def chain(*rates: tuple[int, int], initial: int = 0, back: bool = False) -> Grap
         (chain((1, 10**7), (1, 10**7)), "an iteration has .* firings, more than"),
     ],
 )
-def test_cycles_are_named(graph: Graph, said: str) -> None:
+def test_cycles_are_named(graph: DataflowGraph, said: str) -> None:
     with pytest.raises(DataflowError, match=said):
         firings(graph)
 
@@ -177,7 +177,7 @@ def test_cycles_are_named(graph: Graph, said: str) -> None:
 def test_what_is_no_graph_is_refused(change: dict[str, object], said: str) -> None:
     fields = {"source": 0, "target": 1, "production": (1,), "consumption": (1,), **change}
     with pytest.raises(DataflowError, match=said):
-        Graph("g", (Actor("a", (1,)), Actor("b", (1,))), (Channel("c", **fields),))  # type: ignore[arg-type]
+        DataflowGraph("g", (Actor("a", (1,)), Actor("b", (1,))), (Channel("c", **fields),))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("name", "most"), [("mobilenet", 439_200), ("resnet", 282_752)])
@@ -189,7 +189,7 @@ def test_real_networks_by_rows(name: str, most: int) -> None:
     buffers = small_buffers(graph, counts)
     assert buffers.proven
     assert buffers.size - 1000 == most
-    honest = convert(cnn, Overlap.CHANNEL)
+    honest = convert(cnn, WindowOverlap.CHANNEL)
     rooms = small_buffers(honest, counts)
     assert rooms.proven
     arena = dataflow_arena(honest, rooms.capacities, schedule(honest, counts, rooms.capacities))
@@ -198,7 +198,7 @@ def test_real_networks_by_rows(name: str, most: int) -> None:
 
 def test_a_graph_without_actors_is_none() -> None:
     with pytest.raises(DataflowError, match="g: no actors"):
-        Graph("g", (), ())
+        DataflowGraph("g", (), ())
 
 
 @pytest.mark.parametrize("count", [300, 16_000])
@@ -206,13 +206,13 @@ def test_more_firings_than_can_be_written_down_are_refused_in_a_line(count: int)
     actors = tuple(Actor(f"a{number}", (1,)) for number in range(count))
     channels = tuple(Channel(f"c{n}", n, n + 1, (2,), (1,)) for n in range(count - 1))
     with pytest.raises(DataflowError, match="and more firings") as caught:
-        repetitions(Graph("g", actors, channels))
+        repetitions(DataflowGraph("g", actors, channels))
     assert len(str(caught.value)) < 200
 
 
 def test_a_search_for_full_throughput_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever each execution takes: many actors and channels count."""
     monkeypatch.setattr("papers.dataflow.throughput._MOST_WORK", 200)
-    graph = convert(resnet_18(), Overlap.RING)
+    graph = convert(resnet_18(), WindowOverlap.RING)
     with pytest.raises(DataflowError, match="1 capacities were not enough"):
         full_throughput(graph, firings(graph))

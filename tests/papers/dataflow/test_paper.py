@@ -6,10 +6,10 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from models.geometry.cnn import Cnn, Edge, Layer, Shape
+from models.geometry.cnn import Cnn, CnnLayer, Edge, Shape
 from models.network.windows import Window
-from papers.dataflow.conversion import Overlap, convert
-from papers.dataflow.csdf import Actor, Channel, DataflowError, Graph
+from papers.dataflow.conversion import WindowOverlap, convert
+from papers.dataflow.csdf import Actor, Channel, DataflowError, DataflowGraph
 from papers.dataflow.deadlock import firings
 from papers.dataflow.heuristic import small_buffers
 from papers.dataflow.schedules import schedule
@@ -18,12 +18,12 @@ from tests.papers.dataflow.cnns import figure_1
 from tests.papers.dataflow.graphs import completes
 
 
-def sequences(graph: Graph) -> dict[str, tuple[tuple[int, ...], tuple[int, ...]]]:
+def sequences(graph: DataflowGraph) -> dict[str, tuple[tuple[int, ...], tuple[int, ...]]]:
     return {c.name: (c.production, c.consumption) for c in graph.channels}
 
 
 def test_algorithm_1_gives_figure_1() -> None:
-    graph = convert(figure_1(), Overlap.LOOP)
+    graph = convert(figure_1(), WindowOverlap.LOOP)
     assert [actor.phases for actor in graph.actors] == [32, 16, 4, 1, 1]
     found = sequences(graph)
     assert found == {
@@ -39,15 +39,15 @@ def test_algorithm_1_gives_figure_1() -> None:
 @pytest.mark.parametrize(
     ("overlap", "rows", "buffers"),
     [
-        (Overlap.RING, 1, (544, 384, 48, 2)),  # Ex4: 978
-        (Overlap.CHANNEL, 1, (544, 384, 48, 2)),
-        (Overlap.LOOP, 1, (544, 1024, 384, 256, 48, 2)),  # 2258
-        (Overlap.CHANNEL, 0, (1024, 1024, 48, 2)),  # Ex1: 2098
-        (Overlap.CHANNEL, (1, 1, 0, 1, 1), (544, 1024, 48, 2)),  # Ex3: 1618
+        (WindowOverlap.RING, 1, (544, 384, 48, 2)),  # Ex4: 978
+        (WindowOverlap.CHANNEL, 1, (544, 384, 48, 2)),
+        (WindowOverlap.LOOP, 1, (544, 1024, 384, 256, 48, 2)),  # 2258
+        (WindowOverlap.CHANNEL, 0, (1024, 1024, 48, 2)),  # Ex1: 2098
+        (WindowOverlap.CHANNEL, (1, 1, 0, 1, 1), (544, 1024, 48, 2)),  # Ex3: 1618
     ],
 )
 def test_minimum_buffers(
-    overlap: Overlap, rows: int | tuple[int, ...], buffers: tuple[int, ...]
+    overlap: WindowOverlap, rows: int | tuple[int, ...], buffers: tuple[int, ...]
 ) -> None:
     graph = convert(figure_1(), overlap, rows)
     found = small_buffers(graph, firings(graph))
@@ -63,7 +63,10 @@ def test_more_rows_than_anybody_fires_are_refused_before_they_are_listed() -> No
 
 
 def test_a_layer_without_rows_is_refused() -> None:
-    layers = (Layer("x", "input", Shape(4, 5, 2)), Layer("y", "conv", Shape(0, 5, 3), Window(5)))
+    layers = (
+        CnnLayer("x", "input", Shape(4, 5, 2)),
+        CnnLayer("y", "conv", Shape(0, 5, 3), Window(5)),
+    )
     with pytest.raises(DataflowError, match=r"one: layer y has no rows"):
         convert(Cnn("one", layers, (Edge(0, 1),)))
 
@@ -74,14 +77,14 @@ def test_example_2_makes_the_overlap_twice() -> None:
     actors = (Actor("n1", (1, 1)), Actor("n2", (1, 1)), *whole.actors[2:])
     first = Channel("n1 -> n2", 0, 1, (768, 768), (768, 768))
     second = replace(whole.channels[1], production=(512, 512))
-    graph = Graph("Ex2", actors, (first, second, *whole.channels[2:]))
+    graph = DataflowGraph("Ex2", actors, (first, second, *whole.channels[2:]))
     found = small_buffers(graph, firings(graph))
     assert (found.size, found.proven) == (1842, True)
 
 
 def test_the_order_of_example_4() -> None:
     """n1 17 times, then n2, then in turns; n3 when six rows of n2 are there."""
-    graph = convert(figure_1(), Overlap.CHANNEL)
+    graph = convert(figure_1(), WindowOverlap.CHANNEL)
     counts = firings(graph)
     order = schedule(graph, counts, small_buffers(graph, counts).capacities)
     expected = [0] * 17 + [1]
@@ -92,13 +95,15 @@ def test_the_order_of_example_4() -> None:
 @pytest.mark.parametrize(
     ("overlap", "input_time", "size"),
     [
-        (Overlap.RING, 1, 1010),  # every phase takes as long
-        (Overlap.RING, 2, 1010),
-        (Overlap.CHANNEL, 2, 1010),  # the camera is slower than the layers
-        (Overlap.CHANNEL, 1, 1042),
+        (WindowOverlap.RING, 1, 1010),  # every phase takes as long
+        (WindowOverlap.RING, 2, 1010),
+        (WindowOverlap.CHANNEL, 2, 1010),  # the camera is slower than the layers
+        (WindowOverlap.CHANNEL, 1, 1042),
     ],
 )
-def test_minimum_buffers_at_full_throughput(overlap: Overlap, input_time: int, size: int) -> None:
+def test_minimum_buffers_at_full_throughput(
+    overlap: WindowOverlap, input_time: int, size: int
+) -> None:
     graph = convert(figure_1(), overlap)
     camera = replace(graph.actors[0], times=(input_time,) * 32)
     timed = replace(graph, actors=(camera, *graph.actors[1:]))
@@ -119,10 +124,10 @@ def test_line_12_counts_the_phases(window: Window, height: int) -> None:
     rows = (height + window.before + window.behind - window.kernel) // window.stride + 1
     assume(rows > 0)
     layers = (
-        Layer("x", "input", Shape(height, 5, 2)),
-        Layer("y", "conv", Shape(rows, 5, 3), window),
+        CnnLayer("x", "input", Shape(height, 5, 2)),
+        CnnLayer("y", "conv", Shape(rows, 5, 3), window),
     )
-    for overlap in Overlap:
+    for overlap in WindowOverlap:
         graph = convert(Cnn("one", layers, (Edge(0, 1),)), overlap)
         assert graph.actors[1].phases == rows
         counts = firings(graph)
@@ -136,8 +141,8 @@ def test_line_12_counts_the_phases(window: Window, height: int) -> None:
                 assert loop.production[-1] == loop.consumption[0] == 0
 
 
-@pytest.mark.parametrize("overlap", Overlap)
-def test_no_order_of_firings_does_with_a_token_less(overlap: Overlap) -> None:
+@pytest.mark.parametrize("overlap", WindowOverlap)
+def test_no_order_of_firings_does_with_a_token_less(overlap: WindowOverlap) -> None:
     """Each buffer of Fig. 1 by itself, the others without limits: so their sum is the least, too."""
     graph = convert(figure_1(), overlap)
     counts = firings(graph)

@@ -13,7 +13,7 @@ from loader.readers.in_memory import MemoryReader
 from models.geometry.of_pack import cnn_of_pack
 from models.packs.pack import Pack
 from models.packs.target import host_target
-from papers.dataflow.conversion import Overlap, convert
+from papers.dataflow.conversion import WindowOverlap, convert
 from papers.dataflow.csdf import DataflowError
 from papers.dataflow.deadlock import firings
 from papers.dataflow.heuristic import small_buffers
@@ -94,7 +94,9 @@ def test_a_csdf_graph_runs_with_the_bits_of_whole_tensors(
     name: str, rows: int, tmp_path: Path
 ) -> None:
     pack = compiled(CASES[name], tmp_path)
-    graph = convert(cnn_of_pack(Program.as_compiled(pack).pack.manifest).cnn, Overlap.CHANNEL, rows)
+    graph = convert(
+        cnn_of_pack(Program.as_compiled(pack).pack.manifest).cnn, WindowOverlap.CHANNEL, rows
+    )
     assert small_buffers(graph, firings(graph)).proven
     regions = row_regions(Program.as_compiled(pack), rows)
     assert {piece for region in regions for piece in region.pieces} == row_network(

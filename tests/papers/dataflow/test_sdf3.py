@@ -9,22 +9,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from papers.dataflow.conversion import Overlap, convert
-from papers.dataflow.csdf import DataflowError, Graph
+from papers.dataflow.conversion import WindowOverlap, convert
+from papers.dataflow.csdf import DataflowError, DataflowGraph
 from papers.dataflow.sdf3 import read_sdf3, sdf3_text
 from tests.examples import examples
 from tests.papers.dataflow.cnns import figure_1
 from tests.papers.dataflow.graphs import graphs
 
 
-def read(text: str | bytes, folder: Path) -> Graph:
+def read(text: str | bytes, folder: Path) -> DataflowGraph:
     path = folder / "g.xml"
     path.write_bytes(text.encode() if isinstance(text, str) else text)
     return read_sdf3(path)
 
 
-@pytest.mark.parametrize("overlap", Overlap)
-def test_figure_1_comes_back(overlap: Overlap, tmp_path: Path) -> None:
+@pytest.mark.parametrize("overlap", WindowOverlap)
+def test_figure_1_comes_back(overlap: WindowOverlap, tmp_path: Path) -> None:
     graph = convert(figure_1(), overlap)
     text = sdf3_text(graph)
     assert read(text, tmp_path) == graph
@@ -37,8 +37,8 @@ _NAMES = st.text(st.characters(exclude_categories=("Cs", "Cc", "Cn", "Co")), min
 
 @given(graphs(), st.lists(_NAMES, min_size=20, max_size=20, unique=True))
 @examples(60, many=500, deadline=None)
-def test_any_graph_comes_back(graph: Graph, names: list[str]) -> None:
-    named = Graph(
+def test_any_graph_comes_back(graph: DataflowGraph, names: list[str]) -> None:
+    named = DataflowGraph(
         names[0],
         tuple(replace(actor, name=name) for actor, name in zip(graph.actors, names, strict=False)),
         tuple(
@@ -51,7 +51,7 @@ def test_any_graph_comes_back(graph: Graph, names: list[str]) -> None:
 
 
 def test_what_else_sdf3_says_is_passed_over(tmp_path: Path) -> None:
-    text = sdf3_text(convert(figure_1(), Overlap.LOOP))
+    text = sdf3_text(convert(figure_1(), WindowOverlap.LOOP))
     short = text.replace(",".join(["32"] * 32), "16*32,16*32").replace("128,128,128,0", "3*128,0")
     short = re.sub(r'time="1(,1)*"', 'time="1"', short)
     more = short.replace("</csdfProperties>", "<graphProperties/></csdfProperties>")
@@ -62,7 +62,7 @@ def test_what_else_sdf3_says_is_passed_over(tmp_path: Path) -> None:
     assert read(more, tmp_path) == read(text, tmp_path)
 
 
-_SOUND = sdf3_text(convert(figure_1(), Overlap.LOOP))
+_SOUND = sdf3_text(convert(figure_1(), WindowOverlap.LOOP))
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.network.windows import Window
-from papers.tiles.configuration import Group, Tiling
+from papers.tiles.configuration import FusedGroup, Tiling
 from papers.tiles.geometry import GroupBoxes, up_tile, whole_macs
 from papers.tiles.layers import FusedLayer
-from pipeline.program.boxes.box import Box, Interval, without
+from pipeline.program.boxes.box import Interval, RowBox, without
 from pipeline.program.cuts import Reuse
 
 Extent = tuple[Window, int]
@@ -46,7 +46,7 @@ def chains(draw: st.DrawFn) -> tuple[FusedLayer, ...]:
 tilings = st.builds(Tiling, st.integers(1, 5), st.integers(1, 5), st.sampled_from(get_args(Reuse)))
 
 
-def pixels(box: Box) -> Iterator[tuple[int, int]]:
+def pixels(box: RowBox) -> Iterator[tuple[int, int]]:
     for row in range(box.rows.first, box.rows.end):
         for column in range(box.columns.first, box.columns.end):
             yield row, column
@@ -56,12 +56,12 @@ def pixels(box: Box) -> Iterator[tuple[int, int]]:
 def test_every_output_is_made_once_where_tiles_reuse(
     layers: tuple[FusedLayer, ...], tiling: Tiling
 ) -> None:
-    boxes = GroupBoxes(layers, Group(0, len(layers), tiling))
+    boxes = GroupBoxes(layers, FusedGroup(0, len(layers), tiling))
     for number, layer in enumerate(layers):
         made = Counter(
             pixel for tile in boxes.made for box in tile[number] for pixel in pixels(box)
         )
-        whole = Box(Interval(0, layer.output[1]), Interval(0, layer.output[2]))
+        whole = RowBox(Interval(0, layer.output[1]), Interval(0, layer.output[2]))
         if number == len(layers) - 1:
             assert made == Counter(pixels(whole))
         assert made.keys() <= set(pixels(whole))
@@ -71,8 +71,8 @@ def test_every_output_is_made_once_where_tiles_reuse(
 
 @given(chains(), tilings)
 def test_what_a_tile_needs_is_there(layers: tuple[FusedLayer, ...], tiling: Tiling) -> None:
-    boxes = GroupBoxes(layers, Group(0, len(layers), tiling))
-    there: list[list[Box]] = [[] for _ in layers]
+    boxes = GroupBoxes(layers, FusedGroup(0, len(layers), tiling))
+    there: list[list[RowBox]] = [[] for _ in layers]
     for tile in boxes.made:
         for number, made in enumerate(tile):
             if tiling.reuse == "none":
@@ -86,5 +86,5 @@ def test_what_a_tile_needs_is_there(layers: tuple[FusedLayer, ...], tiling: Tili
 
 @given(chains())
 def test_one_tile_is_the_layers_whole(layers: tuple[FusedLayer, ...]) -> None:
-    (tile,) = GroupBoxes(layers, Group(0, len(layers), Tiling(1, 1))).made
+    (tile,) = GroupBoxes(layers, FusedGroup(0, len(layers), Tiling(1, 1))).made
     assert [box.pixels for box in tile[-1]] == [layers[-1].output[1] * layers[-1].output[2]]

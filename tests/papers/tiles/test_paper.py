@@ -6,7 +6,7 @@ import pytest
 
 from models.darknet.layers.network import build_network
 from models.zoo.darknet.yolov2 import yolov2
-from papers.tiles.configuration import Configuration, parse
+from papers.tiles.configuration import TileConfiguration, parse
 from papers.tiles.geometry import GroupBoxes, whole_macs
 from papers.tiles.layers import FusedLayer, TileError, darknet_layers
 from papers.tiles.predictor import PAPER_BIAS_BYTES, paper_predict
@@ -114,7 +114,7 @@ def test_names_are_read_back() -> None:
     for name in (*TABLE.values(), "3x4/4/2x3/12/1x1 raster", "2x2/NoCut checkerboard"):
         assert str(parse(name, 16)) == name
     with pytest.raises(TileError, match="begin at layer 0"):
-        Configuration(())
+        TileConfiguration(())
 
 
 def test_layers_that_are_no_chain_are_refused_by_name() -> None:

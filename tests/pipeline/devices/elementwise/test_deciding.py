@@ -25,7 +25,7 @@ from pipeline.planning.joining.joined import joined
 from pipeline.planning.make import make_plan
 from pipeline.planning.partitions.plan import pipeline_plan
 from pipeline.planning.plan import Choice, Plan
-from pipeline.program.cuts import Boxes, Cut, Region, Rows
+from pipeline.program.cuts import Cut, Region, RowCut, TileCut
 from pipeline.program.decided import ChainPiece
 from pipeline.program.partitions import Cuts
 from pipeline.program.prepare import prepare
@@ -125,7 +125,7 @@ WAYS = st.builds(
     Way,
     st.sampled_from(["nodes", "library", "onnxruntime"]),
     st.sampled_from(["pre", "2s", "auto", "seq"]),
-    st.sampled_from([None, Rows(1), Rows(4), Rows(20), Boxes(6, 8)]),
+    st.sampled_from([None, RowCut(1), RowCut(4), RowCut(20), TileCut(6, 8)]),
     st.integers(1, 2),
     st.booleans(),
     st.none() | st.integers(0, 200_000),
