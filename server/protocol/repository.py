@@ -1,6 +1,7 @@
 """The model repository extension: what there is, load and unload while serving."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Mapping
 from typing import Annotated, Any, Self
 
@@ -75,7 +76,7 @@ def _whole(value: object) -> object:
 
 
 class Replan(BaseModel):
-    """``memory_bytes``: the most that the model may take; null: what the budget leaves it."""
+    """``memory_bytes``: the most that each loaded version may take; null: what the budget leaves it."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -99,9 +100,11 @@ class Replan(BaseModel):
 async def replan(asked: Asked, name: str) -> dict[str, Any]:
     """Serve a loaded model in less memory, or in more again; its requests wait in line meanwhile."""
     wanted = Replan.of(await read_object(asked))
-    entry = await asked.context.repository.replan(name, wanted.memory_bytes)
-    plan = entry.fitted.plan if entry.fitted else None
-    return {"name": name, "state": entry.state, "memory_bytes": plan.memory if plan else None}
+    entries = await asked.context.repository.replan(name, wanted.memory_bytes)
+    taken: Counter[str] = Counter()
+    for entry in entries:
+        taken.update(entry.fitted.plan.memory if entry.fitted else {})
+    return {"name": name, "state": entries[-1].state, "memory_bytes": dict(taken) or None}
 
 
 async def unload(asked: Asked, name: str) -> dict[str, Any]:

@@ -118,7 +118,7 @@ def how_to_load(model: str) -> str:
 class Entry:
     """One slot by ``name`` (layout/slots.py); ``model``: whose it is, if it is not called as that.
 
-    ``version`` and ``weight_bytes``: of what was loaded last; ``slot``: of that, or what was tried since.
+    ``weight_bytes``: of what was loaded last; ``slot``, ``version``: of that, or what was tried since.
     ``refusals``, ``evictions``, ``cold_starts``, and the seconds that these took: how often it was refused
     for want of budget, has gone for another, was loaded for a request.
     ``uses``: of what is loaded, and of what comes next while nothing is. ``coming``: what requests wait for
@@ -159,8 +159,12 @@ class Entry:
         if self.coming is not None:
             self.coming.set_result(None)
             self.coming = None
-        self.version, self.slot = prepared.pack.version, prepared.slot
+        self.take(prepared.slot)
         self.weight_bytes = prepared.pack.manifest.weight_bytes
+
+    def take(self, slot: Slot) -> None:
+        """Note that what is in ``slot`` is tried, or serves."""
+        self.slot, self.version = slot, slot.folder.name
 
     def read(self) -> None:
         """Note, where it loads, that it has been planned, and is read now."""

@@ -94,7 +94,7 @@ class Executor:
         assert before is not None
         assert worker is not None
         if not await asyncio.to_thread(model.is_there):
-            raise FilesChangedError(f"model {entry.name!r}: its files are others by now")
+            raise FilesChangedError(entry.name)
         _log.info("model %s: planned again, %s", entry.name, _change(before, place))
         try:
             await worker.reopen(

@@ -10,6 +10,7 @@ from server.memory.minima import Minima, Minimum, least_together
 from server.memory.sharing import Activations, Sharer
 from server.repository.entries import Entries
 from server.repository.entry import Entry
+from server.repository.layout.model_config import ModelConfig
 from server.repository.layout.model_folders import model_names
 from server.repository.layout.slots import Slot, slots
 from server.settings.settings import Settings
@@ -34,14 +35,14 @@ class Expected:
         """Return the models that the settings name, or all on disk; raises as ``on_disk``."""
         return list(self._settings.models) or self.on_disk()
 
-    def slots_of(self, name: str) -> list[Slot]:
-        """Return the slots of the model ``name`` as they are on disk; blocks.
+    def slots_of(self, name: str, config: ModelConfig | None = None) -> list[Slot]:
+        """Return the slots of the model ``name`` as they are on disk; ``config``: as slots; blocks.
 
         Raises:
             As layout.slots.slots; NotServingError: no access.
         """
         try:
-            return slots(self._settings.repository, name)
+            return slots(self._settings.repository, name, config)
         except OSError as exc:
             where = f"{exc.filename}: " if exc.filename else ""
             raise NotServingError(f"model {name!r}: {where}{exc.strerror or exc}") from exc

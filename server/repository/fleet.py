@@ -13,7 +13,7 @@ from typing import NamedTuple, Self
 from pipeline.fitting.wanted import Fitted
 from pipeline.planning.partitions.plan import PipelinePlan
 from pipeline.planning.plan import Plan
-from server.errors import RefusedError
+from server.errors import FilesChangedError, RefusedError
 from server.memory.budget import Budget
 from server.memory.eviction import Resident, victims
 from server.memory.holdings import Holding
@@ -134,8 +134,10 @@ class Fleet:
         """Return what changes so that ``name`` keeps its limit, ``most_bytes``, itself last.
 
         Raises:
-            RefusedError: it needs more at least.
+            FilesChangedError: it stays. RefusedError: it needs more at least.
         """
+        if self.members[name].stays:
+            raise FilesChangedError(name)
         shares = self._shared([], [], at_once=True)
         planned, others = self._planned(shares), self.without(name)
         check_within(name, planned[name], most_bytes)

@@ -32,6 +32,7 @@ from server.repository.entries import Entries
 from server.repository.entry import Entry, Unloaded, how_to_load
 from server.repository.executor import Executor
 from server.repository.expected import Expected
+from server.repository.layout.model_config import ModelConfig, ModelConfigError
 from server.repository.layout.model_folders import is_model
 from server.repository.layout.presence import Presence
 from server.repository.layout.slots import Missing, Slot, missing_versions
@@ -199,9 +200,9 @@ class Repository:
             raise
         await self.load(name)
 
-    async def _whole(self, name: str) -> list[Slot]:
+    async def _whole(self, name: str, config: ModelConfig | None = None) -> list[Slot]:
         """Return the slots of ``name``; what is not as it was tried last has been read as a whole then."""
-        found = await asyncio.to_thread(self._expected.slots_of, name)
+        found = await asyncio.to_thread(self._expected.slots_of, name, config)
         for slot in found:
             known = self._entries.get(slot.name)
             if known is None or known.slot is None or known.slot.seen != slot.seen:
@@ -360,28 +361,38 @@ class Repository:
 
         Nobody has said that what is on disk by now is whole.
         """
-        found = await self._whole(entry.model)
+        try:
+            found = await self._whole(entry.model)
+        except ModelConfigError as exc:  # that changes nothing that is served, and this is
+            if entry.slot is None:
+                raise
+            _log.warning("model %s: served as it was configured before: %s", entry.name, exc)
+            found = await self._whole(entry.model, entry.slot.config)
         await self._remove(entry.model, {slot.name for slot in found})
         # Where its versions are laid out otherwise by now, all of them are what it was.
         for slot in [each for each in found if each.name == entry.name] or found:
             await self._wishes.bring(slot, self._evicts)
 
-    async def replan(self, name: str, most_bytes: int | None) -> Entry:
+    async def replan(self, name: str, most_bytes: int | None) -> list[Entry]:
         """Serve a loaded model in at most ``most_bytes`` (None: in what the budget leaves it) from now on.
 
-        Requests to it wait in line meanwhile, as those to models that shrink for it. A plan is there at
-        once, and the best one follows when it is found. The limit stays until the model is unloaded.
+        Of several versions that are loaded each keeps this limit; return them, lowest first. Requests wait
+        in line meanwhile, as those to models that shrink for it. A plan is there at once, and the best one
+        follows when it is found. The limit stays until the model is unloaded.
 
         Raises:
-            NotFoundError, NotServingError: it is not loaded. ConflictError: it was evicted. RefusedError:
-            it needs more at least; nothing has changed. Otherwise as ``load``.
+            NotFoundError, NotServingError: it is not loaded, or its files are others by now. ConflictError:
+            it was evicted. RefusedError: it needs more at least. Nothing has changed then. Otherwise as
+            ``load``.
         """
         async with self._wishes.alone():
-            if (entry := self._entries.find(name)).evicted:
-                raise ConflictError(entry.message)
-            entry.serving()
-            await self._wishes.replan(entry, most_bytes)
-            return entry
+            if (latest := self._entries.find(name)).evicted:
+                raise ConflictError(latest.message)
+            latest.serving()
+            loaded = [entry for entry in self._entries.of(name) if entry.serves]
+            loaded.sort(key=lambda entry: entry is latest)
+            await self._wishes.replan(loaded, most_bytes)
+            return loaded
 
     @property
     def search(self) -> str | None:

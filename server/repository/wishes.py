@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import logging
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -22,7 +22,7 @@ from server.memory.budget import Budget
 from server.memory.sharing import Activations, Sharer
 from server.repository.entries import Entries
 from server.repository.entry import Absence, Entry, Loading, Lost, Unloaded
-from server.repository.executor import Executor
+from server.repository.executor import Executor, Undo
 from server.repository.expected import Expected
 from server.repository.fleet import Change, Fleet, Member, Place
 from server.repository.layout.slots import Slot
@@ -127,7 +127,7 @@ class Wishes:
             raise NotServingError(f"{entry.message}; restart the server")
         loading = Loading()
         entry.become(loading)
-        entry.slot = slot
+        entry.take(slot)
         try:
             with telling(loading.progress):
                 # Before it is prepared, which takes memory, too.
@@ -226,22 +226,34 @@ class Wishes:
             else:
                 await self.let_go(entry, entry.reason)
 
-    async def replan(self, entry: Entry, most_bytes: int | None) -> None:
-        """Limit the memory of a loaded model at once; on an error it and all others stay as they are.
+    async def replan(self, entries: Sequence[Entry], most_bytes: int | None) -> None:
+        """Limit the memory of each of ``entries``, which are loaded; on an error all stay as they are.
 
         Raises:
             As Repository.replan.
         """
-        before, entry.most_bytes = entry.most_bytes, most_bytes
+        before = [entry.most_bytes for entry in entries]
         try:
-            fleet = await self._fleet()
-            changes = await self._searched(lambda: fleet.limited(entry.name, most_bytes))
+            for entry in entries:
+                entry.most_bytes = most_bytes
             async with self._executor.undoing() as undo:
-                await self._executor.change(changes, undo)
+                for entry in entries:
+                    await self._limit(entry, undo)
         except BaseException:
-            entry.most_bytes = before
+            for entry, most in zip(entries, before, strict=True):
+                entry.most_bytes = most
             raise
         self.grow_later()
+
+    async def _limit(self, entry: Entry, undo: Undo) -> None:
+        """Have ``entry`` keep its limit; as _come does, it is decided again where files have changed."""
+        while True:
+            entry.serving()
+            fleet = await self._fleet()
+            changes = await self._searched(partial(fleet.limited, entry.name, entry.most_bytes))
+            with contextlib.suppress(FilesChangedError):
+                await self._executor.change(changes, undo)
+                return
 
     async def _grown(self) -> None:
         async with self._alone:

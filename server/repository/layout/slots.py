@@ -43,8 +43,10 @@ class Missing:
     why: str
 
 
-def slots(root: Path, model: str) -> list[Slot]:
+def slots(root: Path, model: str, config: ModelConfig | None = None) -> list[Slot]:
     """Return what is served of ``model`` in the repository ``root``, lowest version first; blocks.
+
+    ``config``: what counts in place of its config.pbtxt.
 
     Raises:
         NotFoundError: no such model. ModelConfigError: its config.pbtxt. PackError: no version of it is to
@@ -54,7 +56,7 @@ def slots(root: Path, model: str) -> list[Slot]:
     if folder is None:
         raise NotFoundError(f"model {shown(model)}: not in the repository")
     there = versions(folder)
-    config = read_model_config(folder)
+    config = read_model_config(folder) if config is None else config
     beside = look([folder / FILE, *(folder / file for file in config.label_files.values())])
     if (folder / "manifest.json").exists():  # a pack as such, without a folder for its version
         return [Slot(model, model, folder, config, beside + look_at_pack(folder))]

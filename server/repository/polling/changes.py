@@ -4,7 +4,7 @@ A model counts once two looks in a row have seen the same of it: what is being c
 look to look.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Set
 from dataclasses import dataclass
 
 from server.repository.layout.seen import Seen
@@ -27,18 +27,22 @@ class Changing:
     def __init__(self, settled: Sight) -> None:
         self._settled = dict(settled)
         self._before = dict(settled)
+        self._missing: Set[str] = set()
 
-    def look(self, now: Sight) -> Changes:
-        """Return what is another than what was settled, and is as at the look before; it is settled now."""
+    def look(self, now: Sight, known: Collection[str] = ()) -> Changes:
+        """Return what is another than what was settled, and is as at the look before; it is settled now.
+
+        ``known``: what else was there before this look.
+        """
         come = tuple(
             name
             for name, seen in sorted(now.items())
             if seen != self._settled.get(name) and seen == self._before.get(name)
         )
-        known = self._settled.keys() - now.keys()
-        gone = tuple(sorted(name for name in known if name not in self._before))
-        self._before = dict(now)
+        missing = (self._settled.keys() | known) - now.keys()
+        gone = tuple(sorted(missing & self._missing))
+        self._before, self._missing = dict(now), missing.difference(gone)
         self._settled.update((name, now[name]) for name in come)
         for name in gone:
-            del self._settled[name]
+            self._settled.pop(name, None)
         return Changes(come, gone)

@@ -333,3 +333,18 @@ async def test_versions_that_are_laid_out_otherwise_meanwhile(
         (copied / "twin/config.pbtxt").write_text("version_policy { all { } }")
         await right(service, packs, "twin")
         assert "twin/1" in loaded(service)
+
+
+async def test_a_wrong_configuration_keeps_nobody_from_coming_back(
+    settings: SettingsFactory, packs: Packs, copied: Path
+) -> None:
+    async with serving(settings(**crowding(packs, repository=copied))) as service:
+        await right(service, packs, "twin")
+        config = copied / "tiny" / "config.pbtxt"
+        config.write_text("{")
+        await right(service, packs, "tiny")
+        error(await service.client.post("/v2/repository/models/tiny/load"), 503, "config.pbtxt:1")
+        await right(service, packs, "tiny")
+        index = (await service.client.post("/v2/repository/index")).json()
+        # What found no room at the start has a version, too.
+        assert {row["name"]: row["version"] for row in index}["twin"] == "1"

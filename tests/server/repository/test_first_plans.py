@@ -206,7 +206,7 @@ async def test_a_model_comes_though_the_files_of_another_change_meanwhile(
     async def changed(executor: Executor, changes: list[Change], undo: Undo) -> None:
         decided.append(changes)
         if len(decided) == 1:
-            raise FilesChangedError("model 'tiny': its files are others by now")
+            raise FilesChangedError("tiny")
         await change(executor, changes, undo)
 
     monkeypatch.setattr(Executor, "change", changed)
