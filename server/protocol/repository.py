@@ -9,7 +9,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, PositiveInt, Valida
 
 from server.context import Context
 from server.errors import InvalidRequestError, shown
-from server.protocol.errors import public
+from server.failures import reason_of
 from server.protocol.extensions.config import check_override
 from server.protocol.extensions.parameters import flag, read_object, read_parameters
 from server.protocol.routing import Asked
@@ -31,7 +31,9 @@ async def states(context: Context, only_ready: bool) -> list[dict[str, Any]]:
             "name": name,
             "version": entry.version if entry else None,
             "state": entry.state if entry else "UNAVAILABLE",
-            "reason": public(entry.reason, context.settings.repository) if entry else "not loaded",
+            "reason": reason_of(entry.reason, context.settings.repository)
+            if entry
+            else "not loaded",
         }
         for name, entry in sorted([*known, *unknown], key=_by_name_and_version)
         if not only_ready or (entry and entry.state == "READY")

@@ -2,7 +2,6 @@
 
 from models.packs.pack import Pack
 from server.errors import NotFoundError, shown
-from server.failures import said
 from server.repository.entry import Entry, Unloaded
 
 
@@ -22,7 +21,7 @@ class Entries(dict[str, Entry]):
             return
         for entry in self.of(model) or [self.known(model, model)]:
             if isinstance(entry.condition, Unloaded) and not entry.evicted:
-                entry.become(Unloaded(said(exc)))
+                entry.become(Unloaded.after(exc))
 
     def of(self, model: str) -> list[Entry]:
         """Return what is known of the versions of ``model``."""

@@ -14,7 +14,7 @@ from urllib.parse import quote
 from models.packs.pack import Pack
 from pipeline.fitting.wanted import Fitted
 from server.errors import LoadingError, NotLoadedError, NotServingError, RefusedError, ServiceError
-from server.failures import may_pass, said
+from server.failures import may_pass, reason_of
 from server.repository.fleet import Place
 from server.repository.layout.slots import Slot
 from server.repository.planning.planning_threads import Progress
@@ -53,7 +53,7 @@ class Unloaded:
         cause: Absence = "refused" if isinstance(exc, RefusedError) else "failed"
         if was_evicted and (cause == "refused" or may_pass(exc)):
             cause = "evicted"  # the next request tries again
-        return cls(said(exc) or "loading was cancelled", cause, may_pass(exc))
+        return cls(reason_of(exc) or "loading was cancelled", cause, may_pass(exc))
 
 
 @dataclass

@@ -21,7 +21,7 @@ import aiofiles
 from models.packs.leftovers import locked_folder
 from models.packs.names import is_model_name
 from server.errors import ConflictError, InvalidRequestError, ServiceError, SpoolError, shown
-from server.failures import FAILURES, said
+from server.failures import FAILURES, reason_of
 from server.repository.repository import Repository
 from server.repository.uploads.compiling import Compiler
 from server.repository.uploads.placing import check_takes_versions, place
@@ -183,7 +183,7 @@ class Upload:
         try:
             await self._repository.load(self._name)
         except FAILURES as exc:
-            reason = said(exc)
+            reason = reason_of(exc)
         serves = version in self._repository.versions(self._name)
         if not serves and not reason:
             reason = "the version_policy of its config.pbtxt has other versions served"
