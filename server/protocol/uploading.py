@@ -15,7 +15,7 @@ from server.protocol.errors import status_of, told
 from server.protocol.event_stream import MEDIA_TYPE, EventStream, event
 from server.protocol.routing import Asked
 from server.protocol.serving import until_left
-from server.repository.uploads.uploads import Placed, Upload
+from server.repository.uploads import Placed, Upload
 from server.requests.exchange import Exchange
 from server.settings.sizes import parse_shapes
 

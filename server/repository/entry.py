@@ -1,12 +1,13 @@
 """One slot as the service knows it: in one of four states, and in each exactly what belongs to it.
 
 Which state follows which says ``_NEXT``. A model that serves may meet a fault that lasts (the file was
-changed, the disk is gone): its worker knows.
+changed, the disk is gone): its worker knows. It does not go before the requests end that use it.
 """
 
 import asyncio
 import contextlib
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, Self
 from urllib.parse import quote
@@ -16,11 +17,70 @@ from pipeline.fitting.wanted import Fitted
 from server.errors import LoadingError, NotLoadedError, NotServingError, RefusedError, ServiceError
 from server.failures import may_pass, reason_of
 from server.repository.fleet import Place
-from server.repository.layout.slots import Slot
-from server.repository.planning.planning_threads import Progress
-from server.repository.planning.preparing import Prepared
-from server.repository.uses import Use, Uses
+from server.repository.on_disk import Slot
+from server.repository.planning_threads import Progress
+from server.repository.preparing import Prepared
 from server.repository.worker import Worker
+
+
+class Uses:
+    """Counts the requests that use one model as it is loaded now."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._count = 0
+        self._over: asyncio.Future[None] | None = None
+        #: When a request began or ended last; before the first, when the model came.
+        self.used_at = clock()
+
+    def __len__(self) -> int:
+        return self._count
+
+    def begin(self) -> None:
+        """Count one more."""
+        self._count += 1
+        self.used_at = self._clock()
+
+    def end(self) -> None:
+        """Count one less."""
+        self._count -= 1
+        self.used_at = self._clock()
+        if not self._count and self._over is not None and not self._over.done():
+            self._over.set_result(None)
+
+    async def over(self, limit_seconds: float) -> None:
+        """Wait until nobody uses it any more, but no longer than ``limit_seconds``."""
+        if not self._count or not limit_seconds:
+            return
+        self._over = asyncio.get_running_loop().create_future()
+        await asyncio.wait({self._over}, timeout=limit_seconds)
+
+
+@dataclass(frozen=True)
+class Away:
+    """A model that the next right request loads again; ``default_timeout_seconds`` as of a Use."""
+
+    pack: Pack
+    default_timeout_seconds: float | None = None
+
+
+@dataclass
+class Use:
+    """One request's use of a model: ``end`` it once.
+
+    ``default_timeout_seconds``: of requests that name none, by the model's configuration; None: the
+    server's.
+    """
+
+    worker: Worker
+    pack: Pack
+    uses: Uses
+    default_timeout_seconds: float | None = None
+
+    def end(self) -> None:
+        """Let the model go, if it was waited for."""
+        self.uses.end()
+
 
 State = Literal["READY", "LOADING", "UNAVAILABLE"]
 #: Why a model does not serve, in a word for metrics. "failed" is all that has no word of its own.

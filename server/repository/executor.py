@@ -15,11 +15,10 @@ from models.runtime.heap import trim_heap
 from server.errors import FilesChangedError
 from server.memory.budget import Budget
 from server.repository.entries import Entries
-from server.repository.entry import Absence, Entry, Lost, Unloaded
+from server.repository.entry import Absence, Entry, Lost, Unloaded, Uses
 from server.repository.fleet import Change, Place
 from server.repository.opening import Opener
-from server.repository.planning.preparing import Prepared
-from server.repository.uses import Uses
+from server.repository.preparing import Prepared
 from server.repository.worker import Worker
 from server.requests.uninterrupted import to_its_end, uninterrupted
 from server.settings.sizes import format_size

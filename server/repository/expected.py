@@ -10,9 +10,8 @@ from server.memory.minima import Minima, Minimum, least_together
 from server.memory.sharing import Activations, Sharer
 from server.repository.entries import Entries
 from server.repository.entry import Entry
-from server.repository.layout.model_config import ModelConfig
-from server.repository.layout.model_folders import model_names
-from server.repository.layout.slots import Slot, slots
+from server.repository.model_config import ModelConfig
+from server.repository.on_disk import Slot, model_names, slots
 from server.settings.settings import Settings
 
 

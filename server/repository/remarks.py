@@ -4,8 +4,8 @@ import logging
 from collections.abc import Collection
 
 from server.errors import few, shown
-from server.repository.layout.model_config import FILE, ModelConfig
-from server.repository.layout.slots import ignored_fields
+from server.repository.model_config import FILE, ModelConfig
+from server.repository.on_disk import ignored_fields
 from server.settings.per_model import ALL
 from server.settings.settings import Settings
 

@@ -29,18 +29,21 @@ from server.failures import FAILURES
 from server.memory.budget import Budget
 from server.memory.minima import Minima
 from server.repository.entries import Entries
-from server.repository.entry import Entry, Unloaded, how_to_load
+from server.repository.entry import Away, Entry, Unloaded, Use, how_to_load
 from server.repository.executor import Executor
 from server.repository.expected import Expected
-from server.repository.layout.model_config import ModelConfig, ModelConfigError
-from server.repository.layout.model_folders import is_model
-from server.repository.layout.presence import Presence
-from server.repository.layout.slots import Missing, Slot, missing_versions
-from server.repository.layout.wholeness import check_whole
+from server.repository.model_config import ModelConfig, ModelConfigError
+from server.repository.on_disk import (
+    Missing,
+    Presence,
+    Slot,
+    check_whole,
+    is_model,
+    missing_versions,
+)
 from server.repository.opening import Opener
-from server.repository.planning.preparing import Preparer
+from server.repository.preparing import Preparer
 from server.repository.remarks import IgnoredFields, warn_of_names
-from server.repository.uses import Away, Use
 from server.repository.waiting import Arrivals
 from server.repository.wishes import Wishes
 from server.repository.worker import Worker

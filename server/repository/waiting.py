@@ -8,8 +8,7 @@ from typing import Any
 from pipeline.execution.errors import DeadlineError
 from server.errors import BusyError, NotServingError
 from server.repository.entries import Entries
-from server.repository.entry import Entry
-from server.repository.uses import Use
+from server.repository.entry import Entry, Use
 
 
 class Arrivals:

@@ -25,9 +25,9 @@ from server.repository.entry import Absence, Entry, Loading, Lost, Unloaded
 from server.repository.executor import Executor, Undo
 from server.repository.expected import Expected
 from server.repository.fleet import Change, Fleet, Member, Place
-from server.repository.layout.slots import Slot
-from server.repository.planning.planning_threads import PlanningThreads, Progress
-from server.repository.planning.preparing import Prepared, Preparer
+from server.repository.on_disk import Slot
+from server.repository.planning_threads import PlanningThreads, Progress
+from server.repository.preparing import Prepared, Preparer
 from server.requests.uninterrupted import uninterrupted
 from server.settings.per_model import ALL
 

@@ -31,9 +31,8 @@ from models.errors import ModelError
 from server.errors import NotFoundError, NotServingError
 from server.failures import FAILURES
 from server.operation import watchdog
-from server.repository.layout.slots import slots
-from server.repository.polling.following import follow
-from server.repository.polling.poller import Poller
+from server.repository.on_disk import slots
+from server.repository.polling import Poller, follow
 from server.repository.repository import Repository
 from server.settings.settings import Settings
 from tests.fuzz.pack import chosen_run, run_examples

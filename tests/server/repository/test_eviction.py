@@ -13,9 +13,9 @@ from loader.errors import ReadError
 from models.packs.pack import Pack, read_pack
 from server.errors import NotServingError
 from server.repository import repository
-from server.repository.layout.slots import Slot
-from server.repository.planning.preparing import Prepared, Preparer
-from server.repository.polling.following import follow
+from server.repository.on_disk import Slot
+from server.repository.polling import follow
+from server.repository.preparing import Prepared, Preparer
 from tests.server.conftest import SettingsFactory
 from tests.server.support import (
     Faults,

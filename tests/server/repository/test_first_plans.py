@@ -13,10 +13,10 @@ from pipeline.planning.plan import PlanError
 from pipeline.program.stopping import PlanningStoppedError, go_on
 from server.errors import FilesChangedError
 from server.memory.search import Search
+from server.repository import preparing
 from server.repository.entry import Entry, Loading
 from server.repository.executor import Executor, Undo
 from server.repository.fleet import Change
-from server.repository.planning import preparing
 from tests.server.conftest import SettingsFactory
 from tests.server.support import LIMIT_SECONDS, Packs, Service, arrays, inputs_for, serving
 

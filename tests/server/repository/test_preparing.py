@@ -9,9 +9,9 @@ import pytest
 from models.packs.pack import Pack, open_pack
 from pipeline.devices.cpu import CpuDevice
 from server.memory.budget import Budget
-from server.repository.layout.slots import slots
-from server.repository.planning import preparing
-from server.repository.planning.preparing import Prepared, Preparer
+from server.repository import preparing
+from server.repository.on_disk import slots
+from server.repository.preparing import Prepared, Preparer
 from tests.server.conftest import SettingsFactory
 from tests.server.support import Packs
 

@@ -9,9 +9,8 @@ import pytest
 
 from loader.errors import ReadError
 from server.context import StartupError
-from server.repository.layout.wholeness import check_whole
-from server.repository.polling.changes import Changes
-from server.repository.polling.poller import Poller
+from server.repository.on_disk import check_whole
+from server.repository.polling import Changes, Poller
 from tests.server.conftest import SettingsFactory
 from tests.server.support import (
     LIMIT_SECONDS,

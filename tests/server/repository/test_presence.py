@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from server.repository.layout.model_folders import is_model, model_names
-from server.repository.layout.presence import Presence
+from server.repository.on_disk import Presence, is_model, model_names
 from tests.server.conftest import SettingsFactory
 from tests.server.support import LIMIT_SECONDS, Packs, Service, error, serving
 

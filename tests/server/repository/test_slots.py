@@ -9,9 +9,8 @@ import pytest
 from models.errors import PackError
 from models.packs.pack import open_pack
 from server.errors import NotFoundError
-from server.repository.layout.model_config import ModelConfigError
-from server.repository.layout.seen import is_still
-from server.repository.layout.slots import ignored_fields, labelled, slots
+from server.repository.model_config import ModelConfigError
+from server.repository.on_disk import ignored_fields, is_still, labelled, slots
 from tests.server.support import LABELS, Packs
 
 

@@ -13,7 +13,10 @@ from pipeline.fitting.frontier import FrontierPoint, frontier
 from pipeline.planning.found_plans import FoundPlans
 from pipeline.planning.plan import PlanError
 from pipeline.profiles.found_plans_file import plans_of
-from pipeline.profiles.profile import Profile
+from pipeline.profiles.machine import this_machine
+from pipeline.profiles.profile import Profile, ProfileError
+from pipeline.profiles.profile_file import FILE, load_profile
+from pipeline.program.prepare import prepare
 from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES, Architecture
 from server.errors import NotServingError, RefusedError
@@ -22,13 +25,68 @@ from server.memory.cgroup import free_bytes
 from server.memory.minima import Minimum
 from server.memory.request_needs import Need
 from server.memory.sharing import Sharer, partitioned_sharer, sharer
-from server.repository.batching import batching_of
-from server.repository.layout.seen import Seen, is_still, look_at_pack
-from server.repository.layout.slots import Slot, labelled
-from server.repository.planning.apart import SearchApart
-from server.repository.planning.pack_profiles import find_profile, prepared
+from server.repository.apart import SearchApart
+from server.repository.on_disk import Seen, Slot, is_still, labelled, look_at_pack
+from server.scheduling.sweeps import ALONE, Batching
+from server.settings.lanes import MOST_LANES
+from server.settings.per_model import of_model
 from server.settings.settings import Settings
 from server.settings.workers import workers_of
+
+_log = logging.getLogger(__name__)
+
+
+def prepared(
+    pack: Pack, device: Device, level: int = logging.WARNING
+) -> tuple[Program, Profile | None]:
+    """Return ``pack`` as ``device`` runs it, and its profile, as which the device works from now on.
+
+    ``level``: of what is said of a profile that does not hold here.
+
+    Raises:
+        ReadError: the weights cannot be read.
+    """
+    profile = find_profile(pack, device, level)
+    if profile is not None:
+        device.tune(profile.tuning)
+    return prepare(pack, device), profile
+
+
+def find_profile(pack: Pack, device: Device, level: int = logging.WARNING) -> Profile | None:
+    """Return the profile of ``pack`` computed by ``device`` on this machine, if it has one.
+
+    One that does not hold here is a warning: the pack is then planned by rule of thumb.
+
+    Raises:
+        ReadError: the weights cannot be read.
+    """
+    if not (pack.folder / FILE).exists():
+        return None
+    try:
+        return load_profile(pack, this_machine(pack.weights_path, device), level)
+    except ProfileError as exc:
+        _log.log(level, "planned without a profile: %s", exc)
+        return None
+
+
+def batching_of(settings: Settings, slot: Slot) -> Batching:
+    """Return how requests to what is in ``slot`` share sweeps, as far as its plan has lanes."""
+    own = _configured(slot) if workers_of(settings.workers, slot.model) == 1 else ALONE
+    lanes = of_model(settings.lanes, slot.model, None)
+    if lanes is None:
+        return own
+    preferred = of_model(settings.preferred_lanes, slot.model, lanes)
+    return Batching(lanes, (preferred,), of_model(settings.lane_delay, slot.model, 0.0))
+
+
+def _configured(slot: Slot) -> Batching:
+    """Return what the configuration says: a sweep carries up to ``max_batch_size`` requests."""
+    batching, most = slot.config.batching, slot.config.max_batch_size
+    if batching is None or not most:
+        return ALONE
+    lanes = min(most, MOST_LANES)
+    preferred = tuple(size for size in batching.preferred_sizes if size <= lanes)
+    return Batching(lanes, preferred or (lanes,), batching.most_queue_seconds)
 
 
 @dataclass(frozen=True)
