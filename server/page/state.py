@@ -23,7 +23,7 @@ async def current_state(context: Context) -> dict[str, Any]:
 
 def _on_disk(repository: Repository) -> list[str]:
     try:
-        return repository.names()
+        return repository.models.on_disk()
     except NotFoundError:  # the folder is gone; those that are loaded are shown
         return []
 

@@ -24,7 +24,7 @@ async def index(asked: Asked) -> list[dict[str, Any]]:
 async def states(context: Context, only_ready: bool) -> list[dict[str, Any]]:
     """Return the state of all models on disk or loaded; ``only_ready``: of those that serve."""
     known = [(entry.model, entry) for entry in context.repository.entries()]
-    on_disk = await asyncio.to_thread(context.repository.names)
+    on_disk = await asyncio.to_thread(context.repository.models.on_disk)
     unknown = [(name, None) for name in {*on_disk}.difference(name for name, _ in known)]
     return [
         {

@@ -100,8 +100,8 @@ class Inference:
         if away is None:
             await self._load(self._limit)
         else:
-            self.pack = away.pack
-            self._usual = usual_timeout(self.context, self.name, away.default_timeout_seconds)
+            entry, self.pack = away
+            self._usual = usual_timeout(self.context, self.name, entry.timeout_seconds)
         return self
 
     async def __aexit__(

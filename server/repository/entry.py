@@ -56,14 +56,6 @@ class Uses:
         await asyncio.wait({self._over}, timeout=limit_seconds)
 
 
-@dataclass(frozen=True)
-class Away:
-    """A model that the next right request loads again; ``default_timeout_seconds`` as of a Use."""
-
-    pack: Pack
-    default_timeout_seconds: float | None = None
-
-
 @dataclass
 class Use:
     """One request's use of a model: ``end`` it once.

@@ -241,11 +241,6 @@ def _with_labels(pack: Pack, output: str, file: Path) -> Pack:
     return replace(pack, manifest=pack.manifest.model_copy(update=named))
 
 
-def ignored_fields(config: ModelConfig) -> str:
-    """Return which fields of ``config`` mean nothing here, with their lines; empty where there are none."""
-    return ", ".join(f"{name} (line {line})" for name, line in config.ignored.items())
-
-
 _READ_BYTES = 1 << 20
 
 

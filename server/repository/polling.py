@@ -129,7 +129,7 @@ class Poller:
             await self._repository.remove(name)
             self._retries.pop(name, None)
         if changes.gone:  # there may be room now
-            again.update(self._repository.refused())
+            again.update(each.model for each in self._followed() if each.absence == "refused")
         for name in (*changes.come, *sorted(again.difference(changes.gone, changes.come))):
             await self._bring(name)
         return changes
@@ -145,10 +145,10 @@ class Poller:
         What may pass is tried again, after twice as many looks each time.
         """
         _, waited = self._retries.pop(name, (0, 0))
-        if self._repository.is_unloaded(name):
+        if self._repository.models.is_unloaded(name):
             return
         try:
-            await self._repository.take(name)
+            await self._repository.load(name, is_whole=False)
         except FAILURES as exc:
             _log.warning("model %s: not taken: %s", name, exc)
             if may_pass(exc):
@@ -165,11 +165,11 @@ async def follow(repository: Repository) -> None:
     Raises:
         NotFoundError: there is no repository any more; nothing has changed.
     """
-    there = repository.names()
+    there = repository.models.on_disk()
     for name in sorted({entry.model for entry in repository.entries()}.difference(there)):
         await repository.remove(name)
-    for name in repository.served():
-        if not repository.is_unloaded(name) and not repository.is_evicted(name):
+    for name in repository.models.names():
+        if not repository.models.is_unloaded(name) and not repository.models.is_evicted(name):
             try:
                 await repository.load(name)
             except FAILURES as exc:

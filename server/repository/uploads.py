@@ -237,7 +237,7 @@ class Upload:
             await self._repository.load(self._name)
         except FAILURES as exc:
             reason = reason_of(exc)
-        serves = version in self._repository.versions(self._name)
+        serves = version in self._repository.models.versions(self._name)
         if not serves and not reason:
             reason = "the version_policy of its config.pbtxt has other versions served"
         state = "READY" if serves else "UNAVAILABLE"

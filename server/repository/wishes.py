@@ -20,11 +20,10 @@ from server.errors import FilesChangedError, NotServingError, RefusedError
 from server.failures import FAILURES
 from server.memory.budget import Budget
 from server.memory.sharing import Activations, Sharer
-from server.repository.entries import Entries
 from server.repository.entry import Absence, Entry, Loading, Lost, Unloaded
 from server.repository.executor import Executor, Undo
-from server.repository.expected import Expected
 from server.repository.fleet import Change, Fleet, Member, Place
+from server.repository.models import Models
 from server.repository.on_disk import Slot
 from server.repository.planning_threads import PlanningThreads, Progress
 from server.repository.preparing import Prepared, Preparer
@@ -39,24 +38,22 @@ T = TypeVar("T")
 
 
 class Wishes:
-    """Has ``entries`` become what is wished. ``evictable``: models that may go for others."""
+    """Has ``models`` become what is wished. ``evictable``: models that may go for others."""
 
     def __init__(
         self,
-        entries: Entries,
+        models: Models,
         budget: Budget,
         preparer: Preparer,
         executor: Executor,
-        expected: Expected,
         *,
         activations: Activations,
         evictable: Collection[str],
     ) -> None:
-        self._entries = entries
+        self._models = models
         self._budget = budget
         self._preparer = preparer
         self._executor = executor
-        self._expected = expected
         self._activations = activations
         self._evictable = evictable
         self.planning = PlanningThreads()
@@ -103,7 +100,7 @@ class Wishes:
 
         ``evicts``: where it does not fit, those of the others go that may. Raises as Repository.load.
         """
-        entry = self._entries.known(slot.name, slot.model)
+        entry = self._models.known(slot.name, slot.model)
         if entry.has(slot):
             return
         if not entry.serves:
@@ -218,7 +215,7 @@ class Wishes:
     async def _make_room(self, slot: Slot) -> None:
         """Let those models go without which what is in ``slot`` fits."""
         for name in await self._going(await self._fleet(), slot) or []:
-            entry = self._entries[name]
+            entry = self._models[name]
             if entry.serves:
                 _log.info("model %s: evicted, %s comes", name, slot.name)
                 await self.let_go(entry, _EVICTED, "evicted", patiently=True)
@@ -267,9 +264,9 @@ class Wishes:
             _log.warning("models keep the plans they have: %s", exc)
             return
         for name, better in changes:
-            await self._executor.try_reopen(self._entries[name], better)
+            await self._executor.try_reopen(self._models[name], better)
         for name, place in planned.items():
-            entry = self._entries[name]
+            entry = self._models[name]
             if entry.place is not None and place.is_like(entry.place):
                 entry.move(place)  # the best there is was found by rules of thumb
 
@@ -289,14 +286,14 @@ class Wishes:
 
     async def _fleet(self) -> Fleet:
         """Return what is loaded now."""
-        models = {entry.name: entry.prepared for entry in self._entries.values() if entry.prepared}
+        models = {entry.name: entry.prepared for entry in self._models.values() if entry.prepared}
         there = await asyncio.to_thread(lambda: {name: models[name].is_there() for name in models})
         changed = [name for name, is_there in there.items() if not is_there]
         return Fleet(self._budget.without(()), dict(self._members(changed)), self._activations)
 
     def _members(self, changed: Collection[str]) -> Iterator[tuple[str, Member]]:
         """Yield what is loaded; the files of those ``changed`` are others by now."""
-        for entry in self._entries.values():
+        for entry in self._models.values():
             model, place = entry.prepared, entry.place
             if model is None or place is None:
                 continue
@@ -321,20 +318,20 @@ class Wishes:
 
     async def _coming(self, fleet: Fleet, key: str, model: Prepared) -> tuple[Place, list[Change]]:
         """Return as Fleet.coming."""
-        newcomer = model.sharer.limited(self._entries[model.slot.name].most_bytes)
+        newcomer = model.sharer.limited(self._models[model.slot.name].most_bytes)
         known = {*fleet.places, model.slot.name}
         return await self._decided(
-            lambda: fleet.coming(key, newcomer, self._expected.absent(known)), model
+            lambda: fleet.coming(key, newcomer, self._models.absent(known)), model
         )
 
     async def _going(self, fleet: Fleet, slot: Slot) -> list[str] | None:
         """Return who goes so that what is in ``slot`` fits, None where it does not."""
 
         def chosen() -> list[str] | None:
-            newcomer: Sharer | None = self._expected.least(slot)
+            newcomer: Sharer | None = self._models.least(slot)
             if newcomer is None:
                 return None
-            return fleet.going(newcomer, self._expected.absent({*fleet.members, slot.name}))
+            return fleet.going(newcomer, self._models.absent({*fleet.members, slot.name}))
 
         return await self.planning.run(chosen)
 
@@ -349,7 +346,7 @@ class Wishes:
 
     async def _decided(self, decide: Callable[[], T], *newcomers: Prepared) -> T:
         """Return what ``decide``, which plans the loaded models and ``newcomers``, says."""
-        loaded = [entry.prepared for entry in self._entries.values() if entry.serves]
+        loaded = [entry.prepared for entry in self._models.values() if entry.serves]
         models = [model for model in (*loaded, *newcomers) if model is not None]
 
         def decided() -> T:

@@ -253,7 +253,7 @@ async def test_who_went_for_what_cannot_be_prepared_comes_back(
     with monkeypatch.context() as patched:
         patched.setattr(Preparer, "prepare", fail)
         error(await crowded.infer("twin", inputs_for("twin")), 503, "no files left")
-    assert crowded.context.repository.is_evicted("tiny")
+    assert crowded.context.repository.models.is_evicted("tiny")
     for name in ("tiny", "twin"):
         await right(crowded, packs, name)
 

@@ -64,7 +64,7 @@ async def service(settings: SettingsFactory, search: Held) -> AsyncIterator[Serv
 
 
 def is_by_thumb(service: Service, name: str = "tiny") -> bool:
-    fitted = service.context.repository.get(name)[0].fitted
+    fitted = service.context.repository.models.serving(name)[0].fitted
     assert fitted is not None
     budget = service.context.budget
     assert budget.used_bytes <= budget.total_bytes
@@ -189,7 +189,7 @@ async def test_a_client_is_told_when_to_ask_for_a_model_that_loads(
     service: Service, search: Held, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     search.found.set()
-    monkeypatch.setattr(service.context.repository.find("tiny"), "condition", Loading())
+    monkeypatch.setattr(service.context.repository.models.find("tiny"), "condition", Loading())
     refused = await service.infer("tiny", inputs_for("tiny"))
     assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
     assert "loading: planning" in refused.json()["error"]

@@ -53,7 +53,7 @@ async def test_a_limit_outlasts_the_pack(
         tiny = tmp_path / "repository" / "tiny"
         shutil.copytree(tiny / "1", tiny / "2")
         await service.client.post("/v2/repository/models/tiny/load")
-        assert service.context.repository.get("tiny")[1].version == "2"
+        assert service.context.repository.models.serving("tiny")[1].version == "2"
         assert held(service)["tiny"] == least
 
 
