@@ -168,7 +168,7 @@ def how_to_load(model: str) -> str:
 
 @dataclass
 class Entry:
-    """One slot by ``name`` (layout/slots.py); ``model``: whose it is, if it is not called as that.
+    """One slot by ``name`` (on_disk.py); ``model``: whose it is, if it is not called as that.
 
     ``weight_bytes``: of what was loaded last; ``slot``, ``version``: of that, or what was tried since.
     ``refusals``, ``evictions``, ``cold_starts``, and the seconds that these took: how often it was refused

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from models.packs.pack import versions
-from server.errors import NotFoundError
+from server.errors import NotFoundError, RefusedError
 from server.failures import FAILURES, may_pass
 from server.repository.entry import Entry
 from server.repository.on_disk import PACK_FILES, Seen, look, model_names
@@ -102,7 +102,7 @@ class Poller:
         self._chosen = chosen
         self._changing = Changing(look_at_all(repository.root, chosen) or {})
         self._looks = 0
-        #: Models whose load failed for what may pass: at which look they are tried again, after how many.
+        #: Models that are tried again: at which look they are tried again, after how many.
         self._retries: dict[str, tuple[int, int]] = {}
 
     async def run(self, interval_seconds: float) -> None:
@@ -122,14 +122,16 @@ class Poller:
             return Changes()
         changes = self._changing.look(now, {entry.model for entry in entries if not entry.is_lost})
         self._looks += 1
-        again = {entry.model for entry in entries if entry.may_pass and not entry.evicted}
+        again = {entry.model for entry in entries if entry.may_pass}
         again.difference_update(self._retries, changes.gone)
         again.update(name for name, (look, _) in self._retries.items() if look <= self._looks)
         for name in changes.gone:
             await self._repository.remove(name)
             self._retries.pop(name, None)
-        if changes.gone:  # there may be room now
+        if changes.come or changes.gone:  # there may be room now
             again.update(each.model for each in self._followed() if each.absence == "refused")
+            again.update(self._retries)
+        again = {name for name in again if not self._repository.models.is_evicted(name)}
         for name in (*changes.come, *sorted(again.difference(changes.gone, changes.come))):
             await self._bring(name)
         return changes
@@ -142,7 +144,7 @@ class Poller:
     async def _bring(self, name: str) -> None:
         """Load what is there of ``name`` now, unless somebody has unloaded it; the log has what fails.
 
-        What may pass is tried again, after twice as many looks each time.
+        What may pass, or may find room later, is tried again, after twice as many looks each time.
         """
         _, waited = self._retries.pop(name, (0, 0))
         if self._repository.models.is_unloaded(name):
@@ -151,7 +153,7 @@ class Poller:
             await self._repository.load(name, is_whole=False)
         except FAILURES as exc:
             _log.warning("model %s: not taken: %s", name, exc)
-            if may_pass(exc):
+            if may_pass(exc) or isinstance(exc, RefusedError):
                 looks = min(max(2 * waited, 1), _MOST_LOOKS)
                 self._retries[name] = self._looks + looks, looks
 

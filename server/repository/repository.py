@@ -81,7 +81,7 @@ class Repository:
         return self._settings.repository
 
     def entries(self) -> list[Entry]:
-        """Return what is known of each slot (layout/slots.py)."""
+        """Return what is known of each slot (on_disk.py)."""
         return list(self.models.values())
 
     def leaving(self) -> list[Worker]:
@@ -239,13 +239,17 @@ class Repository:
         Raises:
             As ``use``.
         """
-        try:
-            entry = self.models.find(name, version)
-        except NotFoundError as exc:
-            raise await self._explained(name, exc) from None
+        entry = await self._find(name, version)
         if entry.serves or not entry.answers or entry.slot is None:
             return self.models.serving(name, version)
         return entry, await self._on_disk(entry.slot.folder)
+
+    async def _find(self, name: str, version: str | None) -> Entry:
+        """Return as Models.find; raises as ``use``."""
+        try:
+            return self.models.find(name, version)
+        except NotFoundError as exc:
+            raise await self._explained(name, exc) from None
 
     async def _on_disk(self, folder: Path) -> Pack:
         """Return the pack in ``folder``; those who ask at once share one reading. Raises as read_pack."""
@@ -264,11 +268,7 @@ class Repository:
 
     async def check_answers(self, name: str, version: str | None = None) -> None:
         """Check that a request would be answered, if need be after a load; raises as ``use``."""
-        try:
-            entry = self.models.find(name, version)
-        except NotFoundError as exc:
-            raise await self._explained(name, exc) from None
-        if not entry.answers:
+        if not (await self._find(name, version)).answers:
             self.models.serving(name, version)
 
     async def away(self, name: str, version: str | None) -> tuple[Entry, Pack] | None:
