@@ -17,8 +17,10 @@ from typing import Any
 from loader.pool.pool import ReadPool
 from models.packs.leftovers import clear_repository
 from models.packs.pack import Pack, read_pack
+from models.runtime.heap import give_back
 from pipeline.devices.base import Device
-from pipeline.program.stopping import Tell
+from pipeline.program.program import letting_go
+from pipeline.program.stopping import Tell, telling
 from server.errors import (
     ConflictError,
     NotFoundError,
@@ -58,16 +60,16 @@ class Repository:
 
     def __init__(self, settings: Settings, budget: Budget, device: Device, pool: ReadPool) -> None:
         self._settings = settings
-        preparer = Preparer(settings, budget, device)
+        self._preparer = Preparer(settings, budget, device)
         self._opener = Opener(settings, budget, device, pool)
         #: What is known of them, and what is on disk.
-        self.models = Models(settings, budget, Minima(preparer.least))
+        self.models = Models(settings, budget, Minima(self._preparer.least))
         self._evicts = settings.budget_policy == "evict-lru"
         # Reading a request and computing may each take the time limit.
         patience = 2 * settings.request_timeout
         self._executor = Executor(self.models, budget, self._opener, patience)
         self._wishes = Wishes(
-            *(self.models, budget, preparer, self._executor),
+            *(self.models, budget, self._preparer, self._executor),
             activations=self._opener.activations,
             evictable=settings.evictable,
         )
@@ -378,7 +380,16 @@ class Repository:
         Raises:
             PlanError, ProfileError: it has none. NotServingError: the server ends, or it is not loaded.
         """
-        return await self._wishes.frontier(self.models.serving(name)[0], heard)
+        model = self.models.find(name).serving().prepared
+
+        def planned() -> list[dict[str, Any]]:
+            try:
+                with telling(heard), letting_go(model.program):
+                    return self._preparer.frontier(model)
+            finally:
+                give_back()
+
+        return await self._wishes.planning.run(planned)
 
     async def close(self) -> None:
         """Drain and close every model; a load that is still planning ends with an error."""

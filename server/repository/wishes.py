@@ -11,11 +11,10 @@ import logging
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from models.runtime.heap import give_back
-from pipeline.program.program import letting_go
-from pipeline.program.stopping import Tell, telling
+from pipeline.program.stopping import telling
 from server.errors import FilesChangedError, NotServingError, RefusedError
 from server.failures import FAILURES
 from server.memory.budget import Budget
@@ -269,20 +268,6 @@ class Wishes:
             entry = self._models[name]
             if entry.place is not None and place.is_like(entry.place):
                 entry.move(place)  # the best there is was found by rules of thumb
-
-    async def frontier(self, entry: Entry, heard: Tell) -> list[dict[str, Any]]:
-        """Return the plans that the model of ``entry`` may have; raises as Repository.frontier."""
-        model = entry.prepared
-        assert model is not None
-
-        def planned() -> list[dict[str, Any]]:
-            try:
-                with telling(heard), letting_go(model.program):
-                    return self._preparer.frontier(model)
-            finally:
-                give_back()
-
-        return await self.planning.run(planned)
 
     async def _fleet(self) -> Fleet:
         """Return what is loaded now."""
