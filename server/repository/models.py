@@ -2,17 +2,17 @@
 
 import contextlib
 import logging
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 from models.packs.pack import Pack
 from server.errors import NotFoundError, NotServingError, few, shown
 from server.failures import FAILURES
 from server.memory.budget import Budget
-from server.memory.minima import Minima, Minimum, least_together
+from server.memory.minima import Minimum, least_together
 from server.memory.sharing import Activations, Sharer
 from server.repository.entry import Entry, Unloaded
 from server.repository.model_config import FILE, ModelConfig
-from server.repository.on_disk import Slot, model_names, slots
+from server.repository.on_disk import Seen, Slot, model_names, slots
 from server.settings.per_model import ALL
 from server.settings.settings import Settings
 
@@ -25,14 +25,18 @@ _BY_MODEL = ("workers", "deadline", "lanes", "preferred_lanes", "lane_delay", "e
 class Models(dict[str, Entry]):
     """Entries by the names of their slots; on disk are those that the settings name, or all.
 
-    ``minima``: what packs need at least.
+    ``least``: what is in a slot needs so much at least.
     """
 
-    def __init__(self, settings: Settings, budget: Budget, minima: Minima[Minimum]) -> None:
+    def __init__(
+        self, settings: Settings, budget: Budget, least: Callable[[Slot], Minimum]
+    ) -> None:
         super().__init__()
         self._settings = settings
         self._budget = budget
-        self._minima = minima
+        self._least = least
+        #: Of each slot, as it was seen then: each upload brings another version, and none is kept.
+        self._minima: dict[str, tuple[Seen, Minimum]] = {}
         #: Fields of configurations that were said to mean nothing, by model.
         self._ignored: dict[str, str] = {}
 
@@ -131,7 +135,7 @@ class Models(dict[str, Entry]):
         Raises:
             RefusedError: there is not as much.
         """
-        found = [self._minima.of(slot.name, slot.folder) for slot in self.slots()]
+        found = [self.minimum(slot) for slot in self.slots()]
         minima = [minimum for minimum in found if minimum is not None]
         together = least_together(minima, activations != "own")
         needs = [minimum.need for minimum in minima]
@@ -150,9 +154,23 @@ class Models(dict[str, Entry]):
                 if least is not None:
                     yield least
 
+    def minimum(self, slot: Slot) -> Minimum | None:
+        """Return what that in ``slot`` needs at least; None: it cannot be served. Blocks.
+
+        It is opened for that once, and again when it is another.
+        """
+        seen, known = self._minima.get(slot.name, ((), None))
+        if known is None or seen != slot.seen:
+            try:
+                known = self._least(slot)
+            except FAILURES:  # said when it is loaded
+                return None
+            self._minima[slot.name] = slot.seen, known
+        return known
+
     def least(self, slot: Slot) -> Sharer | None:
         """Return what is in ``slot`` as one that takes its least; None: it cannot be served. Blocks."""
-        least = self._minima.of(slot.name, slot.folder)
+        least = self.minimum(slot)
         if least is None or not least.has_room(self._budget.request_bytes):
             return None
         return Sharer(slot.name, least.memory, alone=least.alone)
@@ -160,7 +178,7 @@ class Models(dict[str, Entry]):
     def fits_alone(self, slot: Slot) -> bool:
         """Return whether what is in ``slot`` has room where no other is loaded; blocks."""
         room = self._budget.total_bytes - self._budget.request_bytes
-        least = self._minima.of(slot.name, slot.folder)
+        least = self.minimum(slot)
         return least is None or sum(least.memory.values()) <= room
 
     # What the log says of settings and configurations that mean nothing here

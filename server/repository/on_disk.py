@@ -142,6 +142,10 @@ class Slot:
     config: ModelConfig
     seen: Seen = field(repr=False)
 
+    def is_as_seen(self) -> bool:
+        """Return whether the files of the pack are still those that were seen; asks the disk."""
+        return set(look_at_pack(self.folder)) <= set(self.seen)
+
 
 @dataclass(frozen=True)
 class Missing:

@@ -29,7 +29,6 @@ from server.errors import (
 )
 from server.failures import FAILURES
 from server.memory.budget import Budget
-from server.memory.minima import Minima
 from server.repository.entry import Entry, Unloaded, Use, how_to_load
 from server.repository.executor import Executor
 from server.repository.model_config import ModelConfig, ModelConfigError
@@ -63,7 +62,7 @@ class Repository:
         self._preparer = Preparer(settings, budget, device)
         self._opener = Opener(settings, budget, device, pool)
         #: What is known of them, and what is on disk.
-        self.models = Models(settings, budget, Minima(self._preparer.least))
+        self.models = Models(settings, budget, self._preparer.least)
         self._evicts = settings.budget_policy == "evict-lru"
         # Reading a request and computing may each take the time limit.
         patience = 2 * settings.request_timeout

@@ -38,7 +38,8 @@ class Opened:
         patch.setattr(preparing, "open_pack", counted)
 
     def least(self, name: str) -> int:
-        return sum(self.preparer.least(self.repository / name / "1").memory.values())
+        (slot,) = slots(self.repository, name)
+        return sum(self.preparer.least(slot).memory.values())
 
     def prepare(self, name: str) -> Prepared:
         (slot,) = slots(self.repository, name)
