@@ -224,6 +224,17 @@ async def test_what_came_by_itself_and_was_never_seen_goes(
     assert await poller.step() == NOTHING
 
 
+async def test_who_follows_a_few_lets_the_others_be(
+    following: Service, packs: Packs, repository: Path
+) -> None:
+    poller = await asyncio.to_thread(Poller, following.context.repository, ("tiny",))
+    shutil.copytree(packs.repository / "twin", repository / "twin")
+    await following.context.repository.load("twin")
+    for _ in range(3):
+        assert await poller.step() == NOTHING
+    assert (await following.infer("twin", inputs_for("twin"))).status_code == 200
+
+
 async def test_what_failed_for_a_passing_reason_is_tried_again(
     following: Service,
     poller: Poller,
