@@ -21,11 +21,11 @@ from server.metrics.metrics import Metrics
 from server.operation import starting, watchdog
 from server.operation.notify import Notifier, beat
 from server.operation.tracing import Tracing
+from server.repository.compiling import Compiler, Limits
 from server.repository.entry import Entry
-from server.repository.polling.poller import Poller
+from server.repository.polling import Poller
 from server.repository.repository import Repository
-from server.repository.uploads.compiling import Compiler, Limits
-from server.repository.uploads.uploads import Uploads
+from server.repository.uploads import Uploads
 from server.requests.admission import Turns
 from server.requests.exchanges import Exchanges
 from server.settings.settings import Settings

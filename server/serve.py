@@ -20,7 +20,7 @@ from server.errors import ServiceError
 from server.operation.interpreter import pass_over_what_stays, take_short_turns
 from server.operation.reloading import Reloading, Step
 from server.protocol.reception import InferReception
-from server.repository.polling.following import follow
+from server.repository.polling import follow
 from server.routes import TABLE
 from server.settings.exposure import warn_of_exposure
 from server.settings.settings import Settings

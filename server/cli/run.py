@@ -46,7 +46,7 @@ from server.cli.running.files import check_output, open_picture, read_inputs, sa
 from server.memory.budget import Budget
 from server.memory.candidates import Candidate, share_budget
 from server.memory.request_needs import tensor_bytes
-from server.repository.planning.pack_profiles import prepared
+from server.repository.preparing import prepared
 
 if TYPE_CHECKING:
     from server.cli.running.repeats import Repeats

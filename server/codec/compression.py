@@ -42,12 +42,19 @@ class _Inflater:
         self._coding = coding
         self._limit_bytes = limit_bytes
         self._n_bytes = 0
-        self._stream = zlib.decompressobj(_WINDOW + _GZIP * (coding == "gzip"))
+        self._begin()
+
+    def _begin(self) -> None:
+        self._stream = zlib.decompressobj(_WINDOW + _GZIP * (self._coding == "gzip"))
 
     def blocks(self, part: bytes) -> Iterator[bytes]:
         while part:
             if self._stream.eof:
-                raise InvalidRequestError(f"something follows the end of the {self._coding} body")
+                if self._coding != "gzip":
+                    raise InvalidRequestError(
+                        f"something follows the end of the {self._coding} body"
+                    )
+                self._begin()  # of gzip one file may be several, one behind the other (RFC 1952)
             try:
                 block = self._stream.decompress(part, _BLOCK_BYTES)
             except zlib.error:

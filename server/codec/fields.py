@@ -214,8 +214,10 @@ def _wanted(where: str, output: RequestedOutput, port: Port, is_binary: bool) ->
     if "shared_memory_region" in parameters:
         raise InvalidRequestError(where + _SHARED_MEMORY)
     n_classes = parameters.get("classification", 0)
-    if not _is_count(n_classes):
-        raise InvalidRequestError(f"{where}.parameters.classification: not a number of classes")
+    if "classification" in parameters and not (_is_count(n_classes) and n_classes):
+        raise InvalidRequestError(
+            f"{where}.parameters.classification: not a number of classes above 0"
+        )
     if n_classes and port.dtype in _UNRANKED:
         raise InvalidRequestError(f"{where}: {datatype(port.dtype)} has no classes")
     return Wanted(

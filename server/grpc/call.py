@@ -18,12 +18,13 @@ from server.access.guard import why_refused
 from server.access.keys import Key
 from server.context import Context
 from server.errors import BusyError
+from server.failures import FAILURES
 from server.grpc.shares import Shares
 from server.grpc.statuses import code_of, hints_of
 from server.operation.logs import identity, request_id
 from server.operation.tracing import Trace, current
 from server.protocol.administration import FORWARDED, Caller
-from server.protocol.errors import KNOWN, told
+from server.protocol.errors import told
 from server.requests.exchange import Exchange
 from server.transport.giving_way import Worth
 
@@ -143,7 +144,7 @@ class Call:
             async with self._shares.place(self):
                 await work(self)
             code = grpc.StatusCode.OK
-        except KNOWN as exc:
+        except FAILURES as exc:
             code = code_of(exc)
             said = told(exc, self.context.settings.repository)
             await self._wire.abort(code, said, (*about, *hints_of(exc)))

@@ -5,12 +5,13 @@ from pipeline.execution.given import Arrays
 from server.codec.messages import Answer, Output
 from server.context import Context
 from server.errors import DisconnectedError
+from server.failures import FAILURES
 from server.grpc.call import Call
 from server.grpc.decoding import Asked, Parts
 from server.grpc.encoding import encoded
 from server.grpc.messages.inference_pb2 import ModelStreamInferResponse
 from server.memory.request_needs import SHORT_CODEC_BYTES, short_infer_bytes, tensor_bytes
-from server.protocol.errors import KNOWN, told
+from server.protocol.errors import told
 from server.protocol.infer import kept_outputs
 from server.protocol.serving import Inference, Kept
 from server.requests.exchange import Exchange
@@ -34,7 +35,7 @@ async def stream(call: Call) -> None:
         with call.exchange() as exchange:
             try:
                 message = await _answer(call, exchange, in_stream=True)
-            except KNOWN as exc:
+            except FAILURES as exc:
                 if not exchange.is_read:  # none came in time: there is nothing to answer
                     raise
                 said = told(exc, call.context.settings.repository)

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-from server.errors import BusyError
+from server.errors import BusyError, NotServingError
 from server.transport.giving_way import Member, Peer
 from server.transport.limits import ConnectionLimits
 from server.transport.registry import Registry, Visitor
@@ -21,6 +21,12 @@ class Shares:
         self._clock = clock
         self._turns: dict[Visitor, asyncio.Future[bool]] = {}
         self._next_look: asyncio.TimerHandle | None = None
+        self._end: asyncio.Event | None = None
+
+    def close(self) -> Callable[[], None]:
+        """Let calls that come from now on wait; calling what is returned refuses them."""
+        self._end = asyncio.Event()
+        return self._end.set
 
     def peer(self, address: str) -> Peer:
         """Return whose calls those from ``address`` are."""
@@ -31,8 +37,11 @@ class Shares:
         """Give ``call`` a place while this is open; where none is free it waits for one.
 
         Raises:
-            BusyError: none came free.
+            BusyError: none came free. NotServingError: closed.
         """
+        if self._end is not None:
+            await self._end.wait()
+            raise NotServingError("the server is stopping")
         if not await self._turn(call.peer):
             raise BusyError(
                 "all calls are taken (setting max_connections), or those that one address may have"

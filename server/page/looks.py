@@ -58,7 +58,7 @@ class Looks:
 
     def arena(self, name: str, version: str | None = None) -> dict[str, Any]:
         """Return the arena of a loaded model as boxes; raises as Repository.get."""
-        entry, _ = self._repository.get(name, version)
+        entry, _ = self._repository.models.serving(name, version)
         assert entry.prepared is not None
         assert entry.fitted is not None
         plan = entry.fitted.plan
@@ -73,7 +73,7 @@ class Looks:
         Raises:
             BusyError: others are planned. Otherwise as Repository.frontier.
         """
-        _, pack = self._repository.get(name)
+        _, pack = self._repository.models.serving(name)
         of, rows = self._frontiers.get(name, (None, []))
         if of is None or of() is not pack:
             async with self._searching(name, pack) as search:

@@ -11,10 +11,11 @@ from pydantic import BaseModel
 from starlette.responses import FileResponse
 
 from server.errors import NotFoundError
+from server.failures import FAILURES
 from server.page.events import Watchers
 from server.page.looks import Looks, Rows, Step
 from server.protocol.browsers import FILE_HEADERS
-from server.protocol.errors import KNOWN, public, status_of
+from server.protocol.errors import status_of, told
 from server.protocol.event_stream import EventStream, event
 from server.protocol.routing import Asked
 
@@ -86,5 +87,5 @@ async def _told(said: AsyncGenerator[Step | Rows], root: Path) -> AsyncGenerator
                     yield event("step", asdict(each))
                 else:
                     yield event("plans", each)
-    except KNOWN as exc:
-        yield event("error", {"error": public(exc, root), "status": status_of(exc)})
+    except FAILURES as exc:
+        yield event("error", {"error": told(exc, root), "status": status_of(exc)})

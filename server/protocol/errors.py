@@ -2,7 +2,6 @@
 
 import logging
 import math
-import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -31,6 +30,7 @@ from server.errors import (
     TooLargeError,
     UnsupportedError,
 )
+from server.failures import reason_of
 
 _log = logging.getLogger(__name__)
 
@@ -83,10 +83,6 @@ _OUTCOMES = {
 }
 
 
-#: What a request may end with: each has a status and a message for the client.
-KNOWN = tuple(STATUSES)
-
-
 def status_of(exc: Exception) -> int:
     """Return the HTTP status of ``exc``; 500 for what is not listed."""
     return next((STATUSES[kind] for kind in type(exc).__mro__ if kind in STATUSES), 500)
@@ -99,33 +95,18 @@ def outcome_of(exc: Exception) -> str:
     return "busy" if isinstance(exc, BusyError) else _OUTCOMES.get(status_of(exc), "failed")
 
 
-def public(said: Exception | str, root: Path) -> str:
-    """Return ``said`` without the path of the repository at ``root``, which is no client's business.
-
-    What is in it keeps its path from there: model, version, file.
-    """
-    if isinstance(said, OSError):
-        return said.strerror or type(said).__name__
-    text = str(said)
-    if "/" not in text and str(root) not in text:
-        return text
-    for path in {str(root.absolute()), str(root)} - {"/", "."}:
-        text = re.sub(rf"(?<![\w./-]){re.escape(path)}/", "", text)
-        # A bare word such as "repository" is also one of sentences: a path is it only where one begins.
-        before, after = ("(^| )", r"(?![\w./-])") if "/" in path else ("(^|(?<=: ))", "(?=:)")
-        text = re.sub(rf"{before}{re.escape(path)}{after}", "", text)
-    return text
-
-
 def told(exc: Exception, root: Path) -> str:
-    """Return what a client is told of ``exc``, one of KNOWN; log what is a fault of the server."""
+    """Return what a client is told of ``exc``, one of FAILURES; log what is a fault of the server.
+
+    ``root``: as ``reason_of``.
+    """
     if status_of(exc) >= 500 and not isinstance(exc, _STATES):
         _log.warning("%s: %s", type(exc).__name__, exc)
-    return public(exc, root)[:_LONGEST_MESSAGE]
+    return reason_of(exc, root)[:_LONGEST_MESSAGE]
 
 
 def answer_error(exc: Exception, root: Path) -> JSONResponse:
-    """Return the answer to a request that ended with ``exc``, one of KNOWN; ``root`` as in ``public``."""
+    """Return the answer to a request that ended with ``exc``; arguments as of ``told``."""
     return error_answer(told(exc, root), status_of(exc), _headers(exc))
 
 

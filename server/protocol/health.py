@@ -4,9 +4,9 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.responses import JSONResponse, Response
 
 from server.context import Context
+from server.failures import reason_of
 from server.operation.process import installed_version
 from server.protocol.asking import Asking
-from server.protocol.errors import public
 
 #: In Triton's words, as far as it has them.
 EXTENSIONS = (
@@ -39,7 +39,7 @@ async def ready(asked: Asking) -> JSONResponse:
     if not reason:
         return JSONResponse({"ready": True})
     return JSONResponse(
-        {"ready": False, "reason": public(reason, asked.context.settings.repository)}, 503
+        {"ready": False, "reason": reason_of(reason, asked.context.settings.repository)}, 503
     )
 
 

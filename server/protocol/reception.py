@@ -79,7 +79,7 @@ class InferReception:
         if found is None or route is None or route.answer is not infer:
             return None
         try:
-            return self._context.repository.find(**found.parts)
+            return self._context.repository.models.find(**found.parts)
         except NotFoundError:
             return None  # whoever reads it says why
 

@@ -22,8 +22,9 @@ from server.access.guard import Admitted, refusal
 from server.codec.fields import first_error
 from server.context import Context
 from server.errors import InvalidRequestError, shown
+from server.failures import FAILURES
 from server.protocol.administration import Caller, check_may_change
-from server.protocol.errors import KNOWN, answer_error, error_answer
+from server.protocol.errors import answer_error, error_answer
 from server.requests.exchange import Exchange
 
 Document = dict[str, Any]
@@ -186,12 +187,12 @@ class Front:
             send = head_of(send)
         try:
             response = await self._answer(scope)
-        except KNOWN as exc:
+        except FAILURES as exc:
             response = answer_error(exc, self._context.settings.repository)
         await response(scope, receive, send)
 
     async def _answer(self, scope: Scope) -> Response:
-        """Return the answer to one request; raises KNOWN errors."""
+        """Return the answer to one request; raises FAILURES errors."""
         context, found = self._context, self._table.find(scope["path"])
         if context.access.wants_keys and not context.access.admits(found and found.admitted):
             given = Headers(scope=scope).getlist("authorization")

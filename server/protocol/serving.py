@@ -19,8 +19,8 @@ from server.memory.request_needs import answer_bytes
 from server.memory.request_room import SMALL_BYTES
 from server.metrics.inference_statistics import Passage
 from server.protocol.errors import outcome_of
+from server.repository.entry import Use
 from server.repository.served_engine import Answer
-from server.repository.uses import Use
 from server.repository.worker import Worker
 from server.requests.exchange import Exchange
 from server.scheduling.configured import deadline_of
@@ -100,8 +100,8 @@ class Inference:
         if away is None:
             await self._load(self._limit)
         else:
-            self.pack = away.pack
-            self._usual = usual_timeout(self.context, self.name, away.default_timeout_seconds)
+            entry, self.pack = away
+            self._usual = usual_timeout(self.context, self.name, entry.timeout_seconds)
         return self
 
     async def __aexit__(

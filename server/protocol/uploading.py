@@ -10,11 +10,12 @@ from starlette.responses import Response
 
 from server.codec.framing import check_not_encoded
 from server.errors import InvalidRequestError
-from server.protocol.errors import KNOWN, public, status_of
+from server.failures import FAILURES, reason_of
+from server.protocol.errors import status_of, told
 from server.protocol.event_stream import MEDIA_TYPE, EventStream, event
 from server.protocol.routing import Asked
 from server.protocol.serving import until_left
-from server.repository.uploads.uploads import Placed, Upload
+from server.repository.uploads import Placed, Upload
 from server.requests.exchange import Exchange
 from server.settings.sizes import parse_shapes
 
@@ -76,7 +77,7 @@ async def _placed(taken: Upload) -> Placed:
 
 
 def _public(placed: Placed, root: Path) -> dict[str, Any]:
-    return {**placed.as_dict(), "reason": public(placed.reason, root)}
+    return {**placed.as_dict(), "reason": reason_of(placed.reason, root)}
 
 
 async def _told(taken: Upload, root: Path) -> AsyncGenerator[bytes]:
@@ -88,5 +89,5 @@ async def _told(taken: Upload, root: Path) -> AsyncGenerator[bytes]:
                     yield event("placed", _public(said, root))
                 else:
                     yield event("step", {"step": said.step, "detail": said.detail})
-    except KNOWN as exc:
-        yield event("error", {"error": public(exc, root), "status": status_of(exc)})
+    except FAILURES as exc:
+        yield event("error", {"error": told(exc, root), "status": status_of(exc)})

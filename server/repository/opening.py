@@ -24,9 +24,8 @@ from pipeline.program.program import Program
 from server.memory.budget import Budget
 from server.memory.shared_space import shared_space
 from server.memory.sharing import Activations
-from server.repository.batching import batching_of
 from server.repository.fleet import Place
-from server.repository.planning.preparing import Prepared, naming
+from server.repository.preparing import Prepared, batching_of, naming
 from server.repository.served_engine import Running
 from server.repository.worker import Worker
 from server.requests.uninterrupted import to_its_end

@@ -26,7 +26,7 @@ from server.memory.budget import Budget, check_requests
 from server.memory.minima import Minimum, least_together
 from server.memory.request_needs import Need, smallest_budgets
 from server.memory.sharing import Activations, Sharer, missing_bytes, share_one_by_one, sharer
-from server.repository.layout.model_folders import model_names
+from server.repository.on_disk import model_names
 
 _ARCHITECTURE = ARCHITECTURES["auto"]
 

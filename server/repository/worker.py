@@ -20,10 +20,8 @@ from pipeline.execution.interleaving.baton import ComputeClaim
 from pipeline.execution.partitions.answering import Answering
 from pipeline.schedule.trace import TraceEvent
 from server.errors import LateError
-from server.repository.gate import Gate
 from server.repository.served_engine import Answer, Running, ServedEngine
-from server.repository.working.jobs import Job, Reopening, jobs_of, refuse
-from server.repository.working.underway import Underway
+from server.repository.working import Gate, Job, Reopening, Underway, jobs_of, refuse
 from server.requests.uninterrupted import to_its_end
 from server.scheduling.dispatcher import Dispatcher
 from server.scheduling.line import Line

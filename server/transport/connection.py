@@ -24,6 +24,7 @@ from server.transport.limits import (
     GRACE_SECONDS,
     LEFT_OVER_PACE,
     LINGER_SECONDS,
+    PARTING_SECONDS,
     PROGRESS_BYTES,
     READ_BYTES,
 )
@@ -380,17 +381,20 @@ class Connection(asyncio.BufferedProtocol):
         if request is not None and request.is_whole and not has_unread(self.transport):
             self._close()
             return
+        self._end_behind_reading()
+
+    def _end_behind_reading(self) -> None:
+        """Say that nothing more is sent, and read on without looking."""
         self._end()
         self.transport.write_eof()
         self.read_on()
 
     def shutdown(self) -> None:
-        """Close once nothing runs: the server ends."""
+        """End soon: the server does. What is on its way now is answered, and that answer says so."""
+        self._since = self.loop.time()
         running = self._running
-        if running is not None:
+        if running is not None and not running.answer.is_begun:
             running.answer.keeps = False
-        elif self._ended_at is None and not has_unread(self.transport):  # else it is answered first
-            self._close()
 
     def _close(self) -> None:
         """Close behind what was written, for which the client has as long as one that lingers."""
@@ -475,14 +479,15 @@ class Connection(asyncio.BufferedProtocol):
             return now - self._ended_at >= (GRACE_SECONDS if hurry else LINGER_SECONDS)
         if self._blocked_since is not None:
             return now - self._blocked_since >= (GRACE_SECONDS if hurry else limits.stall_seconds)
-        if self._running:
-            return False
-        return now - self._since >= (GRACE_SECONDS if hurry else self._patience_seconds)
+        return not self._running and now - self._since >= self._patience_seconds
 
     @property
     def _patience_seconds(self) -> float:
         """How long it may be silent, or send what is left over of a body."""
         limits = self._registry.limits
+        if self._registry.draining:
+            is_between = self._requests.is_between and self._has_place and not self._is_left_over
+            return PARTING_SECONDS if is_between else GRACE_SECONDS
         if not self._has_place:
             return LINGER_SECONDS
         if self._requests.is_heading or not self.used:
@@ -516,6 +521,8 @@ class Connection(asyncio.BufferedProtocol):
             self.end()
         elif has_unread(self.transport):
             return False
+        elif self._registry.draining:
+            self._end_behind_reading()  # what the client has sent meanwhile shall be no reset
         else:
             self._close()
         return True

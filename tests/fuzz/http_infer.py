@@ -64,7 +64,7 @@ class HttpInferFuzzer:
     def __enter__(self) -> Self:
         context = self._app.state.context
         self._runner.run(context.start())
-        manifest = context.repository.get("copies")[1].manifest
+        manifest = context.repository.models.serving("copies")[1].manifest
         self._ports, self._outputs = manifest.inputs, manifest.outputs
         return self
 

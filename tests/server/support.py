@@ -131,7 +131,7 @@ class Service:
         return await self.client.post(f"/v2/models/{name}/infer", json=request(inputs, **fields))
 
     def worker(self, name: str) -> Worker:
-        return self.context.repository.get(name)[0].serving().worker
+        return self.context.repository.models.serving(name)[0].serving().worker
 
     async def metrics(self) -> Samples:
         return samples((await self.client.get("/metrics")).text)

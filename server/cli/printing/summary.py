@@ -24,7 +24,7 @@ from pipeline.program.same_spans import shared_bytes
 from pipeline.program.sessions import session_bytes
 from pipeline.schedule.architectures import ARCHITECTURES
 from server.memory.request_needs import Need, smallest_budgets
-from server.repository.planning.pack_profiles import find_profile
+from server.repository.preparing import find_profile
 
 # Of the smallest budget, what is worth a line of its own: a quarter.
 _LARGE = 4

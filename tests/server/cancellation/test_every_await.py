@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from server.repository.uploads.compiling import Compiler, Limits
-from server.repository.uploads.uploads import Uploads
+from server.repository.compiling import Compiler, Limits
+from server.repository.uploads import Uploads
 from tests.server.cancellation.held import at_rest, settled, turns
 from tests.server.cancellation.steps import Work, cancelled_at
 from tests.server.conftest import SettingsFactory
-from tests.server.repository.uploads import fake_child
+from tests.server.repository import fake_child
 from tests.server.support import (
     Connection,
     Packs,

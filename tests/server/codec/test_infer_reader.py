@@ -246,6 +246,7 @@ def wants(**parameters: Any) -> bytes:
         (wants(binary_data="yes"), "outputs.0.parameters.binary_data: not a boolean"),
         (wants(binary_data=0), "outputs.0.parameters.binary_data: not a boolean"),
         (request(parameters={"binary_data_output": "no"}), "binary_data_output: not a boolean"),
+        (wants(classification=0), "classification: not a number of classes above 0"),
         (wants(classification=-1), "outputs.0.parameters.classification: not a number of classes"),
         (wants(classification=True), "classification: not a number of classes"),
         (wants(shared_memory_region="a"), "outputs.0: shared memory is not served"),
@@ -266,7 +267,6 @@ def test_parameters_that_contradict(body: bytes, words: str) -> None:
         (wants(binary_data=False), (Wanted("y"),)),
         (wants(binary_data=True, more=[{}]), (Wanted("y", is_binary=True),)),
         (wants(classification=3), (Wanted("y", n_classes=3),)),
-        (wants(classification=0), (Wanted("y"),)),
         (
             request(parameters={"binary_data_output": False, "more": [{}]}),
             (Wanted("y"), Wanted("z")),

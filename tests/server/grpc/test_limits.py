@@ -247,6 +247,28 @@ async def test_calls_in_flight_are_answered_when_the_service_ends(
             await stopping
 
 
+async def test_whoever_calls_while_the_service_ends_is_told(service: Service) -> None:
+    from server.grpc.server import GrpcServer
+
+    server = GrpcServer(service.context, None)
+    place = f"127.0.0.1:{await server.start('127.0.0.1', 0)}"
+    codes: list[Code] = []
+
+    async def calling_on(client: Client) -> None:
+        code = Code.OK
+        while code is Code.OK:
+            call = client.begin("ServerLive", messages.ServerLiveRequest())
+            codes.append(code := await call.code())
+
+    async with grpc.aio.insecure_channel(place) as channel:
+        calls = [asyncio.create_task(calling_on(Client(channel, place))) for _ in range(24)]
+        while len(codes) < 240:
+            await asyncio.sleep(0)
+        await server.end()
+        await asyncio.gather(*calls)
+    assert set(codes) == {Code.OK, Code.UNAVAILABLE}
+
+
 async def test_a_client_that_does_not_take_its_answer_is_ended(service: Service) -> None:
     async with calling(service.context) as client:
         call: Any = client.channel.stream_stream(f"/{SERVICE}/ModelStreamInfer")()

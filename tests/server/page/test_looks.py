@@ -22,13 +22,14 @@ class _Searches:
     """Models whose frontiers are found when ``found`` is set; counts what has begun and was cancelled."""
 
     def __init__(self) -> None:
+        self.models = self
         self.packs: dict[str, _Pack] = {}
         self.found = asyncio.Event()
         self.begun: list[str] = []
         self.cancelled: list[str] = []
         self.heard: Tell = lambda step, done, of: None
 
-    def get(self, name: str) -> tuple[Any, Any]:
+    def serving(self, name: str) -> tuple[Any, Any]:
         return SimpleNamespace(), self.packs.setdefault(name, _Pack())
 
     async def frontier(self, name: str, heard: Tell) -> Rows:

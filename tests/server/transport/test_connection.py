@@ -17,6 +17,7 @@ from server.transport.limits import (
     HEADER_BYTES,
     LEFT_OVER_PACE,
     LINGER_SECONDS,
+    PARTING_SECONDS,
     PROGRESS_BYTES,
     READ_BYTES,
 )
@@ -645,19 +646,44 @@ async def test_an_early_answer_with_close_lingers_and_takes_no_more() -> None:
 # The end of the server
 
 
-@pytest.mark.parametrize(
-    ("data", "app"), [(b"", reads_nothing), (GET, answers_at_once), (GET[:9], reads_nothing)]
-)
-async def test_at_the_end_of_the_server_who_runs_nothing_is_closed(
-    data: bytes, app: Application
-) -> None:
-    wire = Wire(app)
+@pytest.mark.parametrize("data", [b"", GET])
+async def test_at_the_end_of_the_server_who_runs_nothing_has_a_moment(data: bytes) -> None:
+    wire = Wire(answers_at_once)
     await wire.sends(data)
     wire.registry.draining = True
     wire.connection.shutdown()
-    assert wire.transport.is_closed
+    assert not wire.transport.is_closing()
+    await wire.time_passes(PARTING_SECONDS)
+    assert wire.transport.has_eof
+    answer = wire.answer
+    await wire.sends(GET)  # too late, and no reset
+    assert wire.answer == answer
+    assert not wire.transport.is_closing()
     await wire.time_passes(GRACE_SECONDS)
-    assert wire.transport.aborts  # its client takes nothing: it holds up nobody
+    assert wire.transport.aborts  # its client does not close: it holds up nobody
+
+
+@pytest.mark.parametrize("data", [b"", GET])
+async def test_at_the_end_of_the_server_what_is_on_its_way_is_answered(data: bytes) -> None:
+    wire = Wire(answers_at_once)
+    await wire.sends(data)
+    wire.registry.draining = True
+    wire.connection.shutdown()
+    await wire.sends(GET)
+    assert wire.answer.count(b"HTTP/1.1 200 ") == 1 + bool(data)
+    assert wire.answer.count(b"connection: close") == 1
+    assert wire.transport.is_closed
+
+
+async def test_at_the_end_of_the_server_half_a_head_has_a_second() -> None:
+    wire = Wire(reads_nothing)
+    await wire.sends(GET[:9])
+    wire.registry.draining = True
+    wire.connection.shutdown()
+    await wire.time_passes(PARTING_SECONDS)
+    assert not wire.transport.has_eof
+    await wire.time_passes(GRACE_SECONDS)
+    wire.refused(408, "header")
 
 
 async def test_at_the_end_of_the_server_who_runs_answers_and_is_closed() -> None:

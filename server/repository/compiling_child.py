@@ -1,4 +1,4 @@
-"""The process that compiles an uploaded file: ``python -m server.repository.uploads.child TASK``.
+"""The process that compiles an uploaded file: ``python -m server.repository.compiling_child TASK``.
 
 TASK is JSON (``Task``). Each line that it writes is JSON: a step and what it is at, at the end
 ``{"pack": ...}`` or ``{"error": ..., "kind": ...}``. It limits itself before it reads what a client sent,
@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from server.repository.working.child import limit
+from server.repository.child_limits import limit
 
 #: What failed: the file, the memory or the time that it may take, the disk, or something of ours.
 Kind = Literal["model", "memory", "disk", "fault"]

@@ -9,9 +9,8 @@ import pytest
 from models.errors import PackError
 from models.packs.pack import open_pack
 from server.errors import NotFoundError
-from server.repository.layout.model_config import ModelConfigError
-from server.repository.layout.seen import is_still
-from server.repository.layout.slots import ignored_fields, labelled, slots
+from server.repository.model_config import ModelConfigError
+from server.repository.on_disk import is_still, labelled, slots
 from tests.server.support import LABELS, Packs
 
 
@@ -101,7 +100,7 @@ def test_labels_of_the_configuration(root: Path) -> None:
     assert named is not None
     assert list(named.labels) == names
     assert pack.manifest.classification != named
-    assert ignored_fields(slot.config) == "backend (line 1)"
+    assert slot.config.ignored == {"backend": 1}
     (root / "tiny" / "other.txt").write_text("one")
     with pytest.raises(PackError, match=r"other\.txt: 1 labels for 10 classes"):
         labelled(pack, slot)

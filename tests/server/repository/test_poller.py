@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from loader.errors import ReadError
 from server.context import StartupError
-from server.repository.layout.wholeness import check_whole
-from server.repository.polling.changes import Changes
-from server.repository.polling.poller import Poller
+from server.repository.on_disk import check_whole
+from server.repository.polling import Changes, Poller
 from tests.server.conftest import SettingsFactory
 from tests.server.support import (
     LIMIT_SECONDS,
@@ -208,3 +208,57 @@ async def test_where_nothing_changes_nobody_loads(settings: SettingsFactory) -> 
 
 def test_a_whole_pack_is_whole(packs: Packs) -> None:
     check_whole(packs.repository / "tiny" / "1")
+
+
+async def test_what_came_by_itself_and_was_never_seen_goes(
+    following: Service, poller: Poller, packs: Packs, repository: Path
+) -> None:
+    """An upload, for instance, that is removed again before the next look."""
+    shutil.copytree(packs.repository / "twin", repository / "twin")
+    await following.context.repository.load("twin")
+    await grown(following)
+    shutil.rmtree(repository / "twin")
+    assert await poller.step() == NOTHING
+    assert await poller.step() == Changes(gone=("twin",))
+    error(await following.infer("twin", inputs_for("twin")), 404)
+    assert await poller.step() == NOTHING
+
+
+async def test_who_follows_a_few_lets_the_others_be(
+    following: Service, packs: Packs, repository: Path
+) -> None:
+    poller = await asyncio.to_thread(Poller, following.context.repository, ("tiny",))
+    shutil.copytree(packs.repository / "twin", repository / "twin")
+    await following.context.repository.load("twin")
+    for _ in range(3):
+        assert await poller.step() == NOTHING
+    assert (await following.infer("twin", inputs_for("twin"))).status_code == 200
+
+
+async def test_what_failed_for_a_passing_reason_is_tried_again(
+    following: Service,
+    poller: Poller,
+    packs: Packs,
+    repository: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tried = 0
+
+    def failing(*_: object) -> None:
+        nonlocal tried
+        tried += 1
+        raise ReadError("a bad block")
+
+    shutil.copytree(packs.repository / "twin" / "1", repository / "tiny" / "2")
+    shutil.copytree(packs.repository / "twin", repository / "twin")
+    with monkeypatch.context() as patched:
+        patched.setattr("server.repository.opening.open_reader", failing)
+        for _ in range(9):
+            await poller.step()
+        # At looks 2, 3, 5, 9: two models.
+        assert tried == 2 * 4
+    await is_like(following, packs, "tiny")
+    for _ in range(9):
+        await poller.step()
+    await is_like(following, packs, "twin")
+    assert (await following.infer("twin", inputs_for("twin"))).status_code == 200

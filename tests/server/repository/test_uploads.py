@@ -18,11 +18,11 @@ import pytest
 from models.errors import ModelError
 from models.packs.pack import versions
 from server.protocol.documentation import schemas
-from server.repository.uploads.child import _FailedError, _failures
-from server.repository.uploads.compiling import Compiler, Limits
-from server.repository.uploads.uploads import Uploads
+from server.repository.compiling import Compiler, Limits
+from server.repository.compiling_child import _FailedError, _failures
+from server.repository.uploads import Uploads
 from tests.server.conftest import SettingsFactory
-from tests.server.repository.uploads import fake_child
+from tests.server.repository import fake_child
 from tests.server.support import (
     LIMIT_SECONDS,
     Connection,
@@ -269,7 +269,7 @@ async def test_a_disk_that_takes_no_more_is_said(
         patch.setattr(aiofiles, "open", refuse)
         error(await send(service, "new", "copy x"), 503, words)
     with monkeypatch.context() as patch:
-        patch.setattr("server.repository.uploads.uploads.place", refuse)
+        patch.setattr("server.repository.uploads.place", refuse)
         error(await send(service, "new", copying(packs, "twin")), 503, words)
     nothing_is_left(repository, tiny=["1"], pair=["1"])
     assert (await service.infer("tiny", TINY)).status_code == 200
@@ -290,7 +290,7 @@ async def test_what_does_not_fit_is_there_and_not_served(
 
 
 def test_versions_that_others_put_there_are_kept(packs: Packs, tmp_path: Path) -> None:
-    from server.repository.uploads.placing import place
+    from server.repository.uploads import place
 
     root = tmp_path / "root"
     for number in ("1", "7"):
@@ -349,7 +349,7 @@ def test_the_process_limits_itself() -> None:
     endless = "; ".join(
         [
             "import os, sys",
-            "from server.repository.working.child import limit",
+            "from server.repository.child_limits import limit",
             "limit(int(sys.argv[1]) or os.getppid(), 1 << 30, 1)",
             "print('begun', flush=True)",
             "exec('while True: pass')",

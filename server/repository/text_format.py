@@ -1,4 +1,4 @@
-"""Protobuf's text format, as config.pbtxt is written: text to fields, whatever their names mean.
+"""Protobuf's text format, as config.pbtxt is written: text to fields, and fields by name, with their types.
 
 The protobuf library would want the whole schema of Triton's configuration, and some MiB of the server's
 memory, for a dozen fields; the grammar takes a page. Read here is what
@@ -6,9 +6,9 @@ https://protobuf.dev/reference/protobuf/textformat-spec/ says, with a bound on n
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 _MOST_NESTED = 32
 _LONGEST_SHOWN = 40
@@ -252,3 +252,86 @@ def _rest(text: str, position: int) -> str:
 
 def _shown(text: str) -> str:
     return ascii(text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}...")
+
+
+T = TypeVar("T")
+
+
+class Fields:
+    """The fields of one message at ``path``; those that nobody asks for go to ``ignored`` at the end."""
+
+    def __init__(self, message: Message, path: str, ignored: dict[str, int]) -> None:
+        self._message = message
+        self._path = path
+        self._ignored = ignored
+        self._known: set[str] = set()
+
+    def all(self, name: str) -> list[Field]:
+        """Return the fields called ``name``."""
+        self._known.add(name)
+        return [each for each in self._message if each.name == name]
+
+    def one(self, name: str, read: "Callable[[At], T]") -> T | None:
+        """Return what ``read`` makes of the field ``name``; None where there is none."""
+        found = self.all(name)
+        if len(found) > 1:
+            raise TextFormatError(found[1].line, f"{self._path}{name}: given twice")
+        return read(self._at(found[0])) if found else None
+
+    def each(self, name: str, read: "Callable[[At], T]") -> list[T]:
+        """Return what ``read`` makes of every field ``name``."""
+        return [read(self._at(found)) for found in self.all(name)]
+
+    def line(self, name: str) -> int:
+        """Return where the first field ``name`` stands; 1 where there is none."""
+        return next((each.line for each in self._message if each.name == name), 1)
+
+    def ignore_rest(self) -> None:
+        """Note what nobody has asked for."""
+        for each in self._message:
+            if each.name not in self._known:
+                self._ignored.setdefault(f"{self._path}{each.name}", each.line)
+
+    def _at(self, found: Field) -> "At":
+        return At(found, f"{self._path}{found.name}", self._ignored)
+
+
+@dataclass(frozen=True)
+class At:
+    """A field, the path to it, and where what is ignored in it goes."""
+
+    field: Field
+    path: str
+    ignored: dict[str, int]
+
+    def fault(self, message: str) -> TextFormatError:
+        """Return the error that ``message`` is wrong with this field."""
+        return TextFormatError(self.field.line, f"{self.path}: {message}")
+
+    def fields(self) -> Fields:
+        """Return the fields inside; TextFormatError where it has none."""
+        if not isinstance(self.field.value, tuple):
+            raise self.fault("expected fields in { }")
+        return Fields(self.field.value, f"{self.path}.", self.ignored)
+
+
+def whole(least: int, most: int) -> Callable[[At], int]:
+    """Return a reader of whole numbers from ``least`` to ``most``."""
+
+    def read(at: At) -> int:
+        value = at.field.value
+        if not isinstance(value, int) or not least <= value <= most:
+            raise at.fault(f"expected a whole number from {least} to {most}")
+        return value
+
+    return read
+
+
+def text(at: At) -> str:
+    """Return the text of ``at``; TextFormatError where it is none."""
+    if not isinstance(at.field.value, bytes):
+        raise at.fault("expected a text in quotes")
+    try:
+        return at.field.value.decode()
+    except UnicodeDecodeError:
+        raise at.fault("not UTF-8") from None

@@ -9,6 +9,7 @@ import contextlib
 import errno
 import functools
 import logging
+import os
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
 from contextlib import aclosing
 from dataclasses import asdict, dataclass
@@ -20,16 +21,68 @@ import aiofiles
 
 from models.packs.leftovers import locked_folder
 from models.packs.names import is_model_name
+from models.packs.pack import versions
 from server.errors import ConflictError, InvalidRequestError, ServiceError, SpoolError, shown
-from server.failures import FAILURES, said
+from server.failures import FAILURES, reason_of
+from server.repository.compiling import Compiler
 from server.repository.repository import Repository
-from server.repository.uploads.compiling import Compiler
-from server.repository.uploads.placing import check_takes_versions, place
 from server.requests.admission import Turns
 from server.requests.uninterrupted import held, to_its_end
 from server.settings.sizes import format_size
 
 _log = logging.getLogger(__name__)
+
+_TAKEN = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR)
+
+
+def check_takes_versions(root: Path, name: str) -> None:
+    """Check that what becomes a version of ``name`` in the repository ``root`` can be served; blocks.
+
+    Raises:
+        ConflictError: it cannot, as long as what is there under that name stays.
+    """
+    folder = root / name
+    if folder.exists() and not folder.is_dir():
+        raise ConflictError(f"model {name!r}: {name} in the repository is not a folder")
+    if (folder / "manifest.json").exists():
+        raise ConflictError(
+            f"model {name!r}: {name} is a pack itself, beside which no version is served; move its files "
+            f"to {name}/1 and load it, then upload the next version"
+        )
+
+
+def place(made: Path, root: Path) -> Path:
+    """Move ``made``, FOLDER/NAME with version 1 of a pack in it, into the repository ``root``.
+
+    Return the pack's folder there: the next version of NAME, or its first; blocks.
+
+    Raises:
+        OSError: the disk refuses it.
+    """
+    folder = root / made.name
+    if not folder.exists() and _moved(made, folder):
+        return folder / "1"
+    while True:  # others put versions there, too
+        number = max((int(path.name) for path in versions(folder)), default=0) + 1
+        if _moved(made / "1", folder / str(number)):
+            return folder / str(number)
+
+
+def _moved(source: Path, destination: Path) -> bool:
+    """Rename ``source``; return False where the name is taken."""
+    try:
+        source.rename(destination)
+    except OSError as exc:
+        if exc.errno in _TAKEN:
+            return False
+        raise
+    descriptor = os.open(destination.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    return True
+
 
 _LINE = 16
 #: Compiles a file into a folder, and yields the steps on the way.
@@ -183,8 +236,8 @@ class Upload:
         try:
             await self._repository.load(self._name)
         except FAILURES as exc:
-            reason = said(exc)
-        serves = version in self._repository.versions(self._name)
+            reason = reason_of(exc)
+        serves = version in self._repository.models.versions(self._name)
         if not serves and not reason:
             reason = "the version_policy of its config.pbtxt has other versions served"
         state = "READY" if serves else "UNAVAILABLE"

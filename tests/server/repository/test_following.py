@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from server.repository.polling.following import follow
+from server.repository.polling import follow
 from tests.server.conftest import SettingsFactory
 from tests.server.support import Packs, Service, inputs_for, serving
 

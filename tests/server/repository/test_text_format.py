@@ -8,7 +8,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, te
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.repository.layout.text_format import Message, TextFormatError, Word, parse
+from server.repository.text_format import Message, TextFormatError, Word, parse
 
 FIELDS = descriptor_pb2.FieldDescriptorProto
 KINDS = {

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.repository.layout.seen import Seen
-from server.repository.polling.changes import Changes, Changing
+from server.repository.on_disk import Seen
+from server.repository.polling import Changes, Changing
 
 
 def seen(state: int) -> Seen:

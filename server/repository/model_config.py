@@ -4,14 +4,54 @@ What Triton reads of tensors, instances and backends is the pack's to say. So ev
 and named, so that nobody waits for what it would do.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from models.errors import ModelError
-from server.repository.layout.config_fields import At, Fields, text, whole
-from server.repository.layout.text_format import TextFormatError, parse
-from server.repository.layout.versions import LATEST, Every, Latest, Policy, Specific
+from server.repository.text_format import At, Fields, TextFormatError, parse, text, whole
+
+
+@dataclass(frozen=True)
+class Latest:
+    """The ``count`` highest numbers."""
+
+    count: int = 1
+
+    def wanted(self, there: Sequence[int]) -> list[int]:
+        """Return those of ``there`` that are served, lowest first."""
+        return sorted(there)[-self.count :]
+
+
+#: As usual.
+LATEST = Latest()
+
+
+@dataclass(frozen=True)
+class Specific:
+    """These numbers, as far as they are there."""
+
+    numbers: frozenset[int]
+
+    def wanted(self, there: Sequence[int]) -> list[int]:
+        return sorted(self.numbers.intersection(there))
+
+
+@dataclass(frozen=True)
+class Every:
+    """All that are there."""
+
+    def wanted(self, there: Sequence[int]) -> list[int]:
+        return sorted(there)
+
+
+Policy = Latest | Specific | Every
+
+
+def serves_several(policy: Policy) -> bool:
+    """Return whether a model of ``policy`` may ever have more than one version at once."""
+    return policy != LATEST and not (isinstance(policy, Specific) and len(policy.numbers) == 1)
+
 
 FILE = "config.pbtxt"
 _MOST_BYTES = 1 << 20

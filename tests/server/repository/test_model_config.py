@@ -6,21 +6,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.repository.layout.model_config import (
+from server.repository.model_config import (
     Batching,
-    ModelConfig,
-    ModelConfigError,
-    model_config,
-    read_model_config,
-)
-from server.repository.layout.text_format import TextFormatError
-from server.repository.layout.versions import (
     Every,
     Latest,
+    ModelConfig,
+    ModelConfigError,
     Policy,
     Specific,
+    model_config,
+    read_model_config,
     serves_several,
 )
+from server.repository.text_format import TextFormatError
 
 #: As Triton's own documentation has it.
 TRITON = """

@@ -5,15 +5,18 @@ import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from models.packs.pack import Pack, find_pack, open_pack
+from models.packs.pack import Pack, open_pack
 from pipeline.devices.base import Device, DeviceMemoryError
 from pipeline.fitting.frontier import FrontierPoint, frontier
 from pipeline.planning.found_plans import FoundPlans
 from pipeline.planning.plan import PlanError
 from pipeline.profiles.found_plans_file import plans_of
-from pipeline.profiles.profile import Profile
+from pipeline.profiles.machine import this_machine
+from pipeline.profiles.profile import Profile, ProfileError
+from pipeline.profiles.profile_file import FILE, load_profile
+from pipeline.program.prepare import prepare
 from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES, Architecture
 from server.errors import NotServingError, RefusedError
@@ -22,13 +25,68 @@ from server.memory.cgroup import free_bytes
 from server.memory.minima import Minimum
 from server.memory.request_needs import Need
 from server.memory.sharing import Sharer, partitioned_sharer, sharer
-from server.repository.batching import batching_of
-from server.repository.layout.seen import Seen, is_still, look_at_pack
-from server.repository.layout.slots import Slot, labelled
-from server.repository.planning.apart import SearchApart
-from server.repository.planning.pack_profiles import find_profile, prepared
+from server.repository.apart import SearchApart
+from server.repository.on_disk import Slot, is_still, labelled
+from server.scheduling.sweeps import ALONE, Batching
+from server.settings.lanes import MOST_LANES
+from server.settings.per_model import of_model
 from server.settings.settings import Settings
 from server.settings.workers import workers_of
+
+_log = logging.getLogger(__name__)
+
+
+def prepared(
+    pack: Pack, device: Device, level: int = logging.WARNING
+) -> tuple[Program, Profile | None]:
+    """Return ``pack`` as ``device`` runs it, and its profile, as which the device works from now on.
+
+    ``level``: of what is said of a profile that does not hold here.
+
+    Raises:
+        ReadError: the weights cannot be read.
+    """
+    profile = find_profile(pack, device, level)
+    if profile is not None:
+        device.tune(profile.tuning)
+    return prepare(pack, device), profile
+
+
+def find_profile(pack: Pack, device: Device, level: int = logging.WARNING) -> Profile | None:
+    """Return the profile of ``pack`` computed by ``device`` on this machine, if it has one.
+
+    One that does not hold here is a warning: the pack is then planned by rule of thumb.
+
+    Raises:
+        ReadError: the weights cannot be read.
+    """
+    if not (pack.folder / FILE).exists():
+        return None
+    try:
+        return load_profile(pack, this_machine(pack.weights_path, device), level)
+    except ProfileError as exc:
+        _log.log(level, "planned without a profile: %s", exc)
+        return None
+
+
+def batching_of(settings: Settings, slot: Slot) -> Batching:
+    """Return how requests to what is in ``slot`` share sweeps, as far as its plan has lanes."""
+    own = _configured(slot) if workers_of(settings.workers, slot.model) == 1 else ALONE
+    lanes = of_model(settings.lanes, slot.model, None)
+    if lanes is None:
+        return own
+    preferred = of_model(settings.preferred_lanes, slot.model, lanes)
+    return Batching(lanes, (preferred,), of_model(settings.lane_delay, slot.model, 0.0))
+
+
+def _configured(slot: Slot) -> Batching:
+    """Return what the configuration says: a sweep carries up to ``max_batch_size`` requests."""
+    batching, most = slot.config.batching, slot.config.max_batch_size
+    if batching is None or not most:
+        return ALONE
+    lanes = min(most, MOST_LANES)
+    preferred = tuple(size for size in batching.preferred_sizes if size <= lanes)
+    return Batching(lanes, preferred or (lanes,), batching.most_queue_seconds)
 
 
 @dataclass(frozen=True)
@@ -76,26 +134,25 @@ class Preparer:
         self._search = SearchApart(lambda: free_bytes() - budget.free_bytes - budget.request_bytes)
         #: What was found of packs beside which nothing can be written, by their folders.
         self._unsaved: dict[Path, FoundPlans] = {}
-        #: What ``least`` has opened, by their folders, as far as the budget may hold them at once: what it
-        #: was opened for is most of what loading them takes.
-        self._surveyed: dict[Path, _Opened] = {}
+        #: What ``least`` has opened, by slots, as far as the budget may hold them at once: what it was
+        #: opened for is most of what loading them takes.
+        self._surveyed: dict[str, Prepared] = {}
 
-    def least(self, folder: Path) -> Minimum:
-        """Return what the pack in ``folder``, a version's, needs at least, as the device is; blocks.
+    def least(self, slot: Slot) -> Minimum:
+        """Return what is in ``slot`` needs at least, as the device is; blocks.
 
         Raises:
             ModelError, LoaderError, DeviceError, PlanError: its pack is damaged, or not for here.
             OSError: no access.
         """
-        model = folder.parent if folder.name.isdecimal() else folder
         # What is wrong with a profile is said when the pack is opened.
-        opened = self._open(folder, model.name, logging.DEBUG)
+        opened = self._open(slot, logging.DEBUG)
         if not opened.known.save():
             self._unsaved[opened.pack.folder] = opened.known
         least = opened.sharer
         others = (each.sharer for each in self._surveyed.values())
         if sum(sum(each.least.values()) for each in (least, *others)) <= self._budget.total_bytes:
-            self._surveyed[opened.pack.folder] = opened
+            self._surveyed[slot.name] = opened
         return Minimum(least.least, Need.of(opened.pack.manifest), least.alone)
 
     def prepare(self, slot: Slot) -> Prepared:
@@ -106,15 +163,15 @@ class Preparer:
             NotServingError: the system refuses its files. RefusedError: no request could be answered.
         """
         with naming(slot.name):
-            opened = self._as_surveyed(slot) or self._open(slot.folder, slot.model)
+            opened = self._as_surveyed(slot) or self._open(slot)
             pack, program = labelled(opened.pack, slot), opened.program
             check_requests(slot.name, pack.manifest, self._budget)
             if pack is not opened.pack:
                 program = replace(program, pack=pack)
-            lanes = batching_of(self._settings, slot).lanes
-            of = program, opened.profile, opened.known
-            shared = opened.sharer if lanes == 1 else self._sharer(slot.model, *of, lanes)
-            return Prepared(slot, *of[:2], replace(shared, name=slot.name), opened.known)
+            lanes, shared = batching_of(self._settings, slot).lanes, opened.sharer
+            if lanes > 1:
+                shared = self._sharer(slot, program, opened.profile, opened.known, lanes)
+            return replace(opened, slot=slot, program=program, sharer=shared)
 
     def frontier(self, model: Prepared) -> list[dict[str, Any]]:
         """Return the plans that ``model`` may have, as ``figures`` of a frontier; blocks.
@@ -126,18 +183,21 @@ class Preparer:
         asked = model.program, self._architecture(), resident, model.profile, model.known
         return self._search.fully(figures, *asked)
 
-    def _open(self, folder: Path, model: str, level: int = logging.WARNING) -> "_Opened":
-        """Open the pack in ``folder``; ``level``: of what is said of its profile. Raises as ``prepare``."""
-        seen = look_at_pack(folder)
-        pack = open_pack(folder, self._device.target, self._settings.recompile)
+    def _open(self, slot: Slot, level: int = logging.WARNING) -> Prepared:
+        """Open what is in ``slot``, for one lane; ``level``: of what is said of its profile.
+
+        Raises:
+            As ``prepare``.
+        """
+        pack = open_pack(slot.folder, self._device.target, self._settings.recompile)
         program, profile = prepared(pack, self._device, level)
         known = self._known(pack)
-        return _Opened(seen, program, profile, known, self._sharer(model, program, profile, known))
+        return Prepared(slot, program, profile, self._sharer(slot, program, profile, known), known)
 
-    def _as_surveyed(self, slot: Slot) -> "_Opened | None":
+    def _as_surveyed(self, slot: Slot) -> Prepared | None:
         """Return what was opened to see what it needs, once, if it is still as it was."""
-        opened = self._surveyed.pop(find_pack(slot.folder), None)
-        if opened is None or opened.seen != look_at_pack(slot.folder):
+        opened = self._surveyed.pop(slot.name, None)
+        if opened is None or opened.slot.seen != slot.seen or not slot.is_as_seen():
             return None
         profile = find_profile(opened.pack, self._device)  # and says what is wrong with it
         return opened if profile == opened.profile else None
@@ -150,18 +210,18 @@ class Preparer:
 
     def _sharer(
         self,
-        name: str,
+        slot: Slot,
         program: Program,
         profile: Profile | None,
         known: FoundPlans,
         lanes: int = 1,
     ) -> Sharer:
-        """Return the model as one of a set, in partitions where the settings say so.
+        """Return what is in ``slot`` as one of a set, in partitions where the settings say so.
 
         Raises:
             PlanError: it cannot be cut into as many, or not here.
         """
-        workers = workers_of(self._settings.workers, name)
+        name, workers = slot.name, workers_of(self._settings.workers, slot.model)
         if workers == 1:
             of = name, program, self._architecture(), profile
             return sharer(*of, lanes=lanes, search=self._search, known=known)
@@ -175,20 +235,6 @@ class Preparer:
 
     def _architecture(self) -> Architecture:
         return self._device.adapt(ARCHITECTURES[self._settings.architecture])
-
-
-class _Opened(NamedTuple):
-    """A pack, whose files were ``seen`` before, and the model as one that shares with one lane."""
-
-    seen: Seen
-    program: Program
-    profile: Profile | None
-    known: FoundPlans
-    sharer: Sharer
-
-    @property
-    def pack(self) -> Pack:
-        return self.program.pack
 
 
 @contextlib.contextmanager

@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from server.repository.layout.model_folders import is_model, model_names
-from server.repository.layout.presence import Presence
+from server.repository.on_disk import Presence, is_model, model_names
 from tests.server.conftest import SettingsFactory
 from tests.server.support import LIMIT_SECONDS, Packs, Service, error, serving
 
@@ -122,6 +121,6 @@ async def test_a_name_that_nobody_knows_has_no_repository_listed(
     def listed(root: Path) -> list[str]:
         raise AssertionError(root)
 
-    monkeypatch.setattr("server.repository.expected.model_names", listed)
+    monkeypatch.setattr("server.repository.models.model_names", listed)
     error(await shared.client.get("/v2/models/nobody/ready"), 404, "nobody")
     error(await shared.client.get("/v2/models/twin/ready"), 404, "not loaded")

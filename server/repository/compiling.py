@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from server.errors import InvalidRequestError, ServiceError, SpoolError, TooLargeError
-from server.repository.uploads.child import Kind, Task
+from server.repository.compiling_child import Kind, Task
 from server.requests.uninterrupted import to_its_end
 from server.settings.sizes import format_size
 
-_COMMAND = (sys.executable, "-m", "server.repository.uploads.child")
+_COMMAND = (sys.executable, "-m", "server.repository.compiling_child")
 #: Of a line that the child writes, and of what it says on stderr.
 _LONGEST_LINE = 1 << 16
 

@@ -25,7 +25,7 @@ from pipeline.program.stopping import go_on, tell
 from pipeline.schedule.architectures import Architecture
 from server.memory.search import Search
 
-_COMMAND = (sys.executable, "-m", "server.repository.planning.apart")
+_COMMAND = (sys.executable, "-m", "server.repository.apart")
 _LENGTH_BYTES = 8
 #: How soon a search ends that nobody wants any more.
 _LOOK_MS = 50
@@ -177,7 +177,7 @@ def _say(said: Any) -> None:
 def main() -> None:
     """Do the task that comes through stdin."""
     from pipeline.program.stopping import telling
-    from server.repository.working.child import limit
+    from server.repository.child_limits import limit
 
     task = pickle.load(sys.stdin.buffer)  # noqa: S301  our own process
     limit(task.server, _MEMORY_BYTES, _CPU_SECONDS, gives_way=task.gives_way)
@@ -191,6 +191,6 @@ def main() -> None:
 
 if __name__ == "__main__":
     # What is pickled names its classes by this module.
-    from server.repository.planning.apart import main as named
+    from server.repository.apart import main as named
 
     named()
