@@ -8,10 +8,6 @@ machine still sends that name as Host.
 import ipaddress
 import re
 from dataclasses import dataclass
-from typing import Self
-
-from starlette.datastructures import Headers
-from starlette.types import Scope
 
 from server.access.keys import Key
 from server.context import Context
@@ -38,22 +34,6 @@ class Caller:
     site: str | None = None
     forwarded: bool = False
     scheme: str = "http"
-
-    @classmethod
-    def of(cls, scope: Scope) -> Self:
-        """Return what the request of ``scope`` says."""
-        headers, client, server = Headers(scope=scope), scope["client"], scope["server"]
-        hosts = headers.getlist("host")
-        # A client that has reset its connection has no address any more: that is no Unix socket.
-        is_unix = server is not None and server[1] is None
-        return cls(
-            peer=client[0] if client else None if is_unix else "",
-            host=hosts[0] if len(hosts) == 1 else None,
-            origin=", ".join(headers.getlist("origin")) if "origin" in headers else None,
-            site=headers.get("sec-fetch-site"),
-            forwarded=any(name in headers for name in FORWARDED),
-            scheme=scope["scheme"],
-        )
 
 
 def refusal(caller: Caller, own_host: str, allow_admin: bool) -> str:

@@ -48,9 +48,9 @@ async def read_picture(asked: Asked, model: Inference, fault: str | None) -> Pic
         DisconnectedError: the client went away while sending.
     """
     context, exchange, manifest = asked.context, asked.exchange, model.manifest
-    check_not_encoded(asked.scope["headers"])
-    with exchange.in_line(BodyPart(context.exchanges.bodies, exchange.client)):
-        file = await sent_picture(exchange, asked.headers)
+    check_not_encoded(asked.headers)
+    with exchange.in_line(BodyPart(context.exchanges.bodies, exchange.lease.client)):
+        file = await sent_picture(exchange, asked.header("content-type") or "")
         started = time.perf_counter()
         recipe = manifest.preprocess
         if fault is not None or recipe is None:

@@ -8,21 +8,20 @@ from io import BytesIO
 
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
-from starlette.datastructures import Headers
 
-from server.errors import DisconnectedError, InvalidRequestError
+from server.errors import InvalidRequestError
 from server.requests.exchange import Exchange
 
 
-async def sent_picture(exchange: Exchange, headers: Headers) -> BytesIO:
+async def sent_picture(exchange: Exchange, content_type: str) -> BytesIO:
     """Return the picture that the client of ``exchange`` sends, from its first byte on.
 
     Raises:
         InvalidRequestError: an empty body, or a form without a file. DisconnectedError: the client went
             away while sending. Otherwise as Exchange.receive.
     """
-    if headers.get("content-type", "").lower().startswith("multipart/form-data"):
-        file = await _file_of_form(exchange, headers["content-type"])
+    if content_type.lower().startswith("multipart/form-data"):
+        file = await _file_of_form(exchange, content_type)
     else:
         file = BytesIO()
         async for part in _parts(exchange):
@@ -35,10 +34,7 @@ async def sent_picture(exchange: Exchange, headers: Headers) -> BytesIO:
 
 async def _parts(exchange: Exchange) -> AsyncIterator[bytes]:
     while not exchange.is_read:
-        message = await exchange.receive()
-        if message["type"] == "http.disconnect":
-            raise DisconnectedError("the client went away while sending")
-        yield message.get("body", b"")
+        yield await exchange.receive()
 
 
 async def _file_of_form(exchange: Exchange, content_type: str) -> BytesIO:

@@ -5,7 +5,7 @@ from typing import Any
 
 import orjson
 
-from server.errors import DisconnectedError, InvalidRequestError, TooLargeError
+from server.errors import InvalidRequestError, TooLargeError
 from server.protocol.routing import Asked
 
 _MOST_BYTES = 64 << 10
@@ -22,10 +22,7 @@ async def read_object(asked: Asked) -> dict[str, Any]:
     exchange = asked.exchange
     async with exchange.within(asked.context.settings.request_timeout):
         while not exchange.is_read:
-            message = await exchange.receive()
-            if message["type"] == "http.disconnect":
-                raise DisconnectedError("the client went away while sending")
-            body += message.get("body", b"")
+            body += await exchange.receive()
             if len(body) > _MOST_BYTES:
                 raise TooLargeError(f"the body is over the limit of {_MOST_BYTES} bytes")
     if not body.strip():

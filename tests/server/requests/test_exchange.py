@@ -6,15 +6,14 @@ from contextlib import closing
 from typing import Any
 
 import pytest
-from starlette.types import Message
 
 from pipeline.execution.errors import DeadlineError
 from server.errors import BusyError, DisconnectedError, StalledError, TooLargeError
 from server.memory import request_memory, request_room
 from server.memory.request_memory import Lease, RequestMemory
 from server.requests.admission import Turns
-from server.requests.exchange import FREE_BYTES, GRACE_SECONDS, Exchange
-from server.requests.exchanges import Exchanges
+from server.requests.exchange import FREE_BYTES, Exchange
+from server.requests.exchanges import GRACE_SECONDS, Exchanges
 from server.transport.limits import PROGRESS_BYTES
 
 MIB = 1 << 20
@@ -31,41 +30,48 @@ class Clock:
         loop.time = lambda: self.now  # type: ignore[method-assign]
 
 
-class Connection:
-    """What an exchange sees of its connection."""
-
-    def __init__(self) -> None:
-        self.body_has_come = False
-        self.aborted = False
-
-    def abort(self) -> None:
-        self.aborted = True
-
-    def is_closing(self) -> bool:
-        return self.aborted
-
-
 class Client:
     """The other end of one request: what it sends comes at once, what it gets it takes or not.
 
     ``length``: of the body, as its header says; None: it has none.
     """
 
+    address, at = "", None
+
     def __init__(self, length: int | None = None) -> None:
         self.headers = [] if length is None else [(b"content-length", b"%d" % length)]
-        self.connection = Connection()
-        self.events: asyncio.Queue[Message] = asyncio.Queue()
+        self.body_has_come = self.is_read = self.aborted = False
         self.takes = asyncio.Event()
         self.takes.set()
+        self._parts: asyncio.Queue[tuple[bytes, bool] | None] = asyncio.Queue()
 
     def sends(self, size: int, more: bool = True) -> None:
-        self.events.put_nowait({"type": "http.request", "body": bytes(size), "more_body": more})
+        self._parts.put_nowait((bytes(size), more))
 
     def leaves(self) -> None:
-        self.events.put_nowait({"type": "http.disconnect"})
+        self._parts.put_nowait(None)
 
-    async def send(self, message: Message) -> None:
+    # What an exchange asks
+
+    async def part(self) -> bytes:
+        part = await self._parts.get()
+        if part is None:
+            raise DisconnectedError
+        self.is_read = not part[1]
+        return part[0]
+
+    async def left(self) -> None:
+        while await self._parts.get() is not None:
+            pass
+
+    async def send(self, data: bytes, more: bool = False) -> None:
         await self.takes.wait()
+
+    def abort(self) -> None:
+        self.aborted = True
+
+    def is_closing(self) -> bool:
+        return self.aborted
 
 
 Work = Callable[[Exchange], Awaitable[Any]]
@@ -83,12 +89,7 @@ class Service:
         """Serve a request of ``client`` that is ``work``, until it waits for something."""
 
         async def serve() -> Any:
-            scope = {
-                "type": "http",
-                "connection": client.connection,
-                "headers": client.headers,
-            }
-            with self.exchanges.exchange(scope, client.events.get, client.send) as exchange:
+            with self.exchanges.exchange(client) as exchange:
                 return await work(exchange)
 
         task = asyncio.create_task(serve())
@@ -123,8 +124,7 @@ async def read_all(exchange: Exchange) -> str:
     """Take the body as one that is kept."""
     async with exchange.within(NEVER):
         while not exchange.is_read:
-            if (await exchange.receive())["type"] == "http.disconnect":
-                raise DisconnectedError
+            await exchange.receive()
     return "read"
 
 
@@ -226,7 +226,7 @@ async def test_waiting_for_others_is_not_the_fault_of_a_client(service: Service)
     async def watch(exchange: Exchange) -> None:
         await exchange.receive()
         assert exchange.is_read
-        await exchange.receive()
+        await exchange.left()
 
     lock = Turns("a turn", 64)
     await lock.acquire()
@@ -318,13 +318,13 @@ async def test_who_is_ended_while_an_answer_goes_is_cut_off(service: Service) ->
 
     async def answer(exchange: Exchange) -> None:
         await exchange.hold(MIB)
-        await exchange.send({"type": "http.response.start"})
+        await exchange.send(b"")
 
     task = await service.begin(client, answer)
     await service.pass_time(STALL_SECONDS - 0.1)
-    assert not client.connection.is_closing()
+    assert not client.is_closing()
     await service.pass_time(0.1)
-    assert client.connection.aborted
+    assert client.aborted
     client.takes.set()  # what the transport does with who waits to write, once the connection is lost
     await over(task)
     assert service.memory.used_bytes == 0
@@ -336,7 +336,7 @@ async def test_who_was_to_be_ended_and_went_on_can_be_ended_later(service: Servi
 
     async def work(exchange: Exchange) -> None:
         await read_all(exchange)
-        await exchange.send({"type": "http.response.start"})
+        await exchange.send(b"")
 
     task = await service.begin(client, work)
     client.takes.clear()
@@ -344,7 +344,7 @@ async def test_who_was_to_be_ended_and_went_on_can_be_ended_later(service: Servi
     await service.pass_time(STALL_SECONDS)
     assert not task.done()
     await service.pass_time(STALL_SECONDS)
-    assert client.connection.aborted
+    assert client.aborted
     client.takes.set()
     await over(task)
 
@@ -374,7 +374,7 @@ async def test_a_deadline_while_reading_and_while_waiting_for_memory(service: Se
 
 async def test_a_body_that_is_there_sets_no_timer(service: Service) -> None:
     client = Client()
-    client.connection.body_has_come = True
+    client.body_has_come = True
     client.sends(100, more=False)
     loop = asyncio.get_running_loop()
     with pytest.MonkeyPatch.context() as patch:
@@ -455,7 +455,7 @@ async def everything(exchange: Exchange, lock: Turns) -> None:
     async with exchange.within(NEVER):
         await exchange.hold(2 * MIB)
     for _ in range(3):
-        await exchange.send({"type": "http.response.body"})
+        await exchange.send(b"")
 
 
 @pytest.mark.parametrize("who", ["alone", "beside another"])

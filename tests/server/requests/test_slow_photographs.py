@@ -10,7 +10,8 @@ from server.errors import BusyError
 from server.memory import request_memory, request_room
 from server.memory.body_share import BodyPart
 from server.requests.admission import Turns
-from server.requests.exchange import FREE_BYTES, GRACE_SECONDS, Exchange
+from server.requests.exchange import FREE_BYTES, Exchange
+from server.requests.exchanges import GRACE_SECONDS
 from server.transport.limits import PROGRESS_BYTES
 from tests.server.requests.test_exchange import MIB, NEVER, Client, Service, over
 

@@ -16,7 +16,8 @@ from starlette.types import Message
 from models.compiler import compile_onnx
 from models.packs.pack import open_pack
 from server.memory.request_needs import Need
-from server.requests.exchange import FREE_BYTES, GRACE_SECONDS
+from server.requests.exchange import FREE_BYTES
+from server.requests.exchanges import GRACE_SECONDS
 from server.settings.settings import Settings
 from tests.server.conftest import SettingsFactory
 from tests.server.support import (
@@ -70,7 +71,7 @@ class Client:
             "server": ("service", 80),
             "connection": self,
         }
-        self.task = asyncio.create_task(service.app(scope, self._events.get, self._take))
+        self.task = asyncio.create_task(service.asgi(scope, self._events.get, self._take))
 
     def send(self, part: bytes, more: bool = True) -> None:
         self._events.put_nowait({"type": "http.request", "body": part, "more_body": more})
