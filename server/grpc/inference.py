@@ -70,13 +70,12 @@ async def _asked(context: Context, exchange: Exchange, in_stream: bool) -> Asked
     How long it is, nobody knows before it is there. So what the largest request takes is held first, but in
     a stream only when the message has come: it may be long until then, and others would go without.
     """
-    exchange.keeps_body = False
     least = min(_largest_bytes(context), exchange.lease.room_bytes)
     async with exchange.within(context.settings.request_timeout):
         if not in_stream:
             exchange.check_room()
             await exchange.hold(least)
-        parts = Parts.of(await exchange.receive())
+        parts = Parts.of(await exchange.part())
         need = _COPIES * parts.work_bytes + SHORT_CODEC_BYTES
         await exchange.hold(max(need, least))
         return parts.asked()

@@ -37,7 +37,7 @@ class Method:
         """Answer ``call``."""
         with call.exchange() as exchange:
             async with exchange.within(call.context.settings.request_timeout):
-                message = await exchange.receive()
+                message = await exchange.part()
             try:
                 asked = self.request.FromString(message)
             except DecodeError:

@@ -130,7 +130,7 @@ class Page(Answer):
                 await exchange.left()
                 return {"type": "http.disconnect"}
             try:
-                body = await exchange.receive()
+                body = await exchange.part()
             except DisconnectedError:
                 return {"type": "http.disconnect"}
             return {"type": "http.request", "body": body, "more_body": not exchange.is_read}

@@ -61,8 +61,10 @@ def _shapes(texts: Iterable[str]) -> dict[str, tuple[int, ...]]:
 
 async def _parts(exchange: Exchange) -> AsyncIterator[bytes]:
     """Yield the body part by part; a part holds memory of requests, the file none."""
+    yield await exchange.beginning()
     while not exchange.is_read:
-        yield await exchange.part(_PART_BYTES, _PART_BYTES)
+        await exchange.hold(_PART_BYTES)
+        yield await exchange.part()
 
 
 async def _placed(taken: Upload) -> Placed:

@@ -3,7 +3,6 @@
 from typing import Literal
 
 from server.errors import BusyError, StalledError
-from server.memory.body_share import BodyShare, slow_error
 from server.memory.request_memory import Lease, RequestMemory
 from server.requests.exchange import BodyLimit, Client, Exchange
 from server.transport.registry import owner
@@ -31,8 +30,6 @@ class Exchanges:
         max_upload: int | None = None,
     ) -> None:
         self.memory = memory
-        #: What bodies of photographs hold of it in line.
-        self.bodies = BodyShare(memory)
         body = BodyLimit(max_body)
         upload = body if max_upload is None else BodyLimit(max_upload, "max_upload")
         self._limits: dict[Kind, BodyLimit] = {"body": body, "upload": upload}
@@ -45,11 +42,6 @@ class Exchanges:
     def __len__(self) -> int:
         return len(self._open)
 
-    @property
-    def waiting(self) -> int:
-        """Requests that wait for memory."""
-        return self.memory.waiting + self.bodies.waiting
-
     def exchange(self, client: Client, kind: Kind = "body") -> Exchange:
         """Return the exchange of one request, a context manager: at its end all that is held is free."""
         address = client.address
@@ -60,50 +52,32 @@ class Exchanges:
 
     def sweep(self, now: float, hurry: bool) -> None:
         """End who has stalled too long; in a ``hurry``, or where memory is short, after half a second."""
-        hurry = hurry or self.waiting > 0
+        hurry = hurry or self.memory.waiting > 0
         limit = GRACE_SECONDS if hurry else self._stall_seconds
         for exchange in self._open:
             if exchange.patience.stalled_seconds(now) >= limit:
                 self.stalled += 1
                 exchange.patience.end(StalledError(f"the client made no progress for {limit:g} s"))
         self._hasten(now)
-        self._untie()
 
     def _hasten(self, now: float) -> None:
-        """Have slow photographs make way for those that wait, and be ended where that is not enough."""
-        if self.bodies.waiting:
-            for exchange in self._open:
-                exchange.step_aside(now)
-        if not self.waiting:
+        """End bodies that come a second late where others have waited for memory for a while.
+
+        The latest go first, until nothing is missing.
+        """
+        if not self.memory.waiting:
             self._short_since = None
             return
         since = self._short_since = now if self._short_since is None else self._short_since
-        if now - since >= GRACE_SECONDS:
-            for pool in (self.bodies.line, self.bodies.aside, self.memory):
-                self._end_late(now, pool)
-
-    def _end_late(self, now: float, pool: RequestMemory) -> None:
-        """End photographs that come a second late, the latest first, until ``pool`` lacks nothing."""
-        missing = pool.missing_bytes
+        if now - since < GRACE_SECONDS:
+            return
+        missing = self.memory.missing_bytes
         for exchange in sorted(self._open, key=lambda each: each.late_seconds(now), reverse=True):
-            held = exchange.held_of(pool)
+            held = exchange.lease.held_bytes
             if missing > 0 and held > 0 and exchange.late_seconds(now) >= _LATE_SECONDS:
                 missing -= held
-                exchange.patience.end(slow_error())
-
-    def _untie(self) -> None:
-        """Where all wait who have what others wait for, some give way: none of them would ever go on.
-
-        Those of the client that holds most come first, the last of them before the others.
-        """
-        holders = [exchange for exchange in self._open if exchange.has_what_others_want]
-        if not all(exchange.lease.waiting for exchange in holders):
-            return
-        holders.sort(key=lambda each: (self.memory.held_by(each.lease.client), each.opened_at))
-        missing = max(self.memory.missing_bytes, 1)
-        while len(holders) > 1 and missing > 0:
-            last = holders.pop()
-            missing -= last.lease.held_bytes
-            last.patience.end(
-                BusyError("the memory of requests is taken by others (setting request_memory)")
-            )
+                exchange.patience.end(
+                    BusyError(
+                        "the photograph comes slowly, and there is no memory for others meanwhile"
+                    )
+                )

@@ -73,6 +73,11 @@ class Patience:
         waits = 0.0 if self._waits_since is None else now - self._waits_since
         return self._kept_waiting + waits - n_bytes / _PACE
 
+    async def arm(self) -> None:
+        """Have what happens now be ended when its time is over, since something must be waited for."""
+        if self.limit is not None:
+            await self.limit.arm()
+
     def end(self, why: ServiceError) -> None:
         """End the request: what has a limit with the error ``why``, all else by cutting it off."""
         if self.evicted is not None:

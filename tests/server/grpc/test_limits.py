@@ -140,7 +140,7 @@ async def test_streams_without_a_message_take_nothing_from_others(
             while len(service.context.exchanges) < len(streams):
                 await asyncio.sleep(0)
         assert service.context.request_memory.used_bytes == 0
-        assert service.context.exchanges.waiting == 0
+        assert service.context.request_memory.waiting == 0
         for _ in range(10):
             assert (await client("ModelInfer", TINY)).outputs
         await streams[0].write(TINY.SerializeToString())

@@ -1,6 +1,7 @@
 """Requests that stall, wait and are ended, with clients that a test plays and a clock that it moves."""
 
 import asyncio
+import random
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import closing
 from typing import Any
@@ -11,7 +12,6 @@ from pipeline.execution.errors import DeadlineError
 from server.errors import BusyError, DisconnectedError, StalledError, TooLargeError
 from server.memory import request_memory, request_room
 from server.memory.request_memory import Lease, RequestMemory
-from server.requests.admission import Turns
 from server.requests.exchange import FREE_BYTES, Exchange
 from server.requests.exchanges import GRACE_SECONDS, Exchanges
 from server.transport.limits import PROGRESS_BYTES
@@ -123,8 +123,10 @@ async def over(task: asyncio.Task[Any]) -> Any:
 async def read_all(exchange: Exchange) -> str:
     """Take the body as one that is kept."""
     async with exchange.within(NEVER):
+        await exchange.beginning()
         while not exchange.is_read:
-            await exchange.receive()
+            await exchange.hold(max(exchange.declared_bytes, exchange.received_bytes))
+            await exchange.part()
     return "read"
 
 
@@ -135,7 +137,7 @@ def holding(*sizes: int) -> Work:
         async with exchange.within(NEVER):
             for size in sizes:
                 await exchange.hold(size)
-                await exchange.receive()
+                await exchange.part()
         return "held"
 
     return work
@@ -217,30 +219,22 @@ async def test_a_slow_client_that_makes_progress_is_let_go_on(service: Service) 
 
 
 async def test_waiting_for_others_is_not_the_fault_of_a_client(service: Service) -> None:
-    """For memory, for a turn, for what is computed, for a client that may leave."""
+    """For memory, for what is computed, for a client that may leave."""
 
     async def compute(exchange: Exchange) -> None:
         async with exchange.within(NEVER):
             await asyncio.Event().wait()
 
     async def watch(exchange: Exchange) -> None:
-        await exchange.receive()
+        await exchange.part()
         assert exchange.is_read
         await exchange.left()
-
-    lock = Turns("a turn", 64)
-    await lock.acquire()
-
-    async def wait_turn(exchange: Exchange) -> None:
-        async with exchange.within(NEVER), exchange.turn(lock):
-            pass
 
     watched = Client()
     watched.sends(1, more=False)
     await service.memory.take(4 * MIB)  # by somebody who computes
     waiters = {
         "memory": await service.begin(Client(), holding(MIB)),
-        "a turn": await service.begin(Client(), wait_turn),
         "an answer": await service.begin(Client(), compute),
         "the client to leave": await service.begin(watched, watch),
     }
@@ -250,8 +244,10 @@ async def test_waiting_for_others_is_not_the_fault_of_a_client(service: Service)
         task.cancel()
 
 
-async def growing(service: Service, *sizes: tuple[int, int]) -> list[asyncio.Task[Any]]:
-    """Requests, the oldest first, that hold the first of two sizes each and now want the second."""
+async def growing(
+    service: Service, *sizes: tuple[int, int]
+) -> tuple[list[Client], list[asyncio.Task[Any]]]:
+    """Clients and their requests, which hold the first of two sizes each and now want the second."""
     clients, tasks = [Client() for _ in sizes], []
     for client, both in zip(clients, sizes, strict=True):
         tasks.append(await service.begin(client, holding(*both)))
@@ -259,56 +255,42 @@ async def growing(service: Service, *sizes: tuple[int, int]) -> list[asyncio.Tas
     for client in clients:
         client.sends(1)
     await settled()
-    return tasks
+    return clients, tasks
 
 
-async def test_of_holders_that_all_wait_the_youngest_gives_way(service: Service) -> None:
-    old, young = await growing(service, (2 * MIB, 4 * MIB), (2 * MIB, 3 * MIB))
-    await service.pass_time(0.0)
+async def test_of_those_that_hold_memory_one_waits_for_more(service: Service) -> None:
+    """What it waits for others hold, who wait for none: two would wait for each other."""
+    clients, tasks = await growing(service, (MIB, 4 * MIB), (2 * MIB, 3 * MIB), (MIB, MIB))
+    first, second, third = tasks
     with pytest.raises(BusyError, match="request_memory"):
-        await over(young)
-    assert not old.done()
-    assert service.memory.used_bytes == 4 * MIB
-    old.cancel()
-
-
-async def test_while_one_holder_goes_on_nobody_gives_way(service: Service) -> None:
-    tasks = await growing(service, (2 * MIB, 4 * MIB), (MIB, 4 * MIB), (MIB, MIB))
-    assert service.memory.waiting == 2
-    await service.pass_time(GRACE_SECONDS / 2)
-    assert not any(task.done() for task in tasks)
-    for task in tasks:
-        task.cancel()
-
-
-async def test_a_turn_whose_owner_waits_for_what_those_in_line_hold(service: Service) -> None:
-    """A small picture has its turn and holds nothing yet; a large one holds what it needs and waits."""
-    lock, order = Turns("a turn", 64), list[str]()
-
-    def decode(name: str, body: int, pixels: int) -> Work:
-        async def work(exchange: Exchange) -> None:
-            async with exchange.within(NEVER):
-                await exchange.hold(body)
-                async with exchange.turn(lock):
-                    await gate.wait()
-                    await exchange.hold(body + pixels)
-                    order.append(name)
-
-        return work
-
-    gate = asyncio.Event()
-    small = await service.begin(Client(), decode("small", 0, 2 * MIB))
-    service.clock.now += 0.001
-    large = await service.begin(Client(), decode("large", 3 * MIB, MIB))
-    await service.pass_time(0.5)
-    assert not large.done()  # the owner of the turn goes on
-    gate.set()
+        await over(second)
+    assert not first.done()
+    clients[2].sends(1)
+    assert await over(third) == "held"
     await settled()
-    await service.pass_time(0.5)
-    with pytest.raises(BusyError):
-        await over(large)
-    await over(small)
-    assert order == ["small"]
+    assert service.memory.used_bytes == 4 * MIB
+    first.cancel()
+
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_whatever_they_want_nobody_waits_for_ever(service: Service, seed: int) -> None:
+    """Each holds something, then more or less, in parts that come when they come; nobody is ended."""
+    draw = random.Random(seed)
+    tasks, clients = list[asyncio.Task[Any]](), list[Client]()
+    for _ in range(12):
+        sizes = [draw.randrange(4 * MIB + 1) for _ in range(draw.randrange(1, 4))]
+        client = Client()
+        clients.append(client)
+        tasks.append(await service.begin(client, holding(*sizes)))
+    for _ in range(100):
+        assert service.memory.used_bytes <= service.memory.room_bytes
+        for client in clients:
+            client.sends(1)
+        await settled()
+    assert all(task.done() for task in tasks)
+    errors = [task.exception() for task in tasks]
+    assert None in errors
+    assert all(error is None or isinstance(error, BusyError) for error in errors)
     assert service.memory.used_bytes == 0
 
 
@@ -354,7 +336,7 @@ async def test_a_deadline_while_reading_and_while_waiting_for_memory(service: Se
         async def work(exchange: Exchange) -> None:
             async with exchange.within(seconds):
                 await exchange.hold(n_bytes)
-                await exchange.receive()
+                await exchange.part()
 
         return work
 
@@ -408,33 +390,25 @@ async def test_a_body_over_the_pool_and_one_over_the_limit(service: Service) -> 
         assert service.memory.used_bytes == 0
 
 
-async def test_parts_need_memory_only_beyond_the_first(service: Service) -> None:
-    parts: list[int] = []
-
-    async def work(exchange: Exchange) -> None:
+async def test_a_beginning_takes_no_memory(service: Service) -> None:
+    async def work(exchange: Exchange) -> list[int]:
         async with exchange.within(NEVER):
-            while not exchange.is_read:
-                parts.append(len(await exchange.part(MIB, MIB)))
-        assert exchange.lease.held_bytes == MIB
+            return [len(await exchange.beginning()), len(await exchange.part())]
 
     client = Client()
     task = await service.begin(client, work)
     client.sends(FREE_BYTES)
     await settled()
-    assert (service.memory.used_bytes, parts) == (0, [])
+    assert not task.done()
     client.sends(1)
-    await settled()
-    assert (service.memory.used_bytes, parts) == (MIB, [FREE_BYTES + 1])
     client.sends(5, more=False)
-    await over(task)
-    assert parts == [FREE_BYTES + 1, 5]
-    assert service.memory.used_bytes == 0
+    assert await over(task) == [FREE_BYTES + 1, 5]
 
 
 async def test_a_client_that_leaves(service: Service) -> None:
     async def work(exchange: Exchange) -> None:
         async with exchange.within(NEVER):
-            await exchange.part(MIB, MIB)
+            await exchange.part()
 
     client = Client()
     task = await service.begin(client, work)
@@ -443,14 +417,13 @@ async def test_a_client_that_leaves(service: Service) -> None:
         await over(task)
 
 
-async def everything(exchange: Exchange, lock: Turns) -> None:
+async def everything(exchange: Exchange) -> None:
     """All that a request may wait for."""
     async with exchange.within(NEVER):
-        for _ in range(3):
-            await exchange.receive()
-        async with exchange.turn(lock):
-            await exchange.hold(3 * MIB)
-            await asyncio.sleep(0)
+        await exchange.beginning()
+        await exchange.hold(3 * MIB)
+        for _ in range(2):
+            await exchange.part()
         await exchange.hold(MIB)
     async with exchange.within(NEVER):
         await exchange.hold(2 * MIB)
@@ -461,9 +434,9 @@ async def everything(exchange: Exchange, lock: Turns) -> None:
 @pytest.mark.parametrize("who", ["alone", "beside another"])
 def test_cancelled_anywhere_it_gives_everything_back(who: str) -> None:
     async def run(turns: int) -> bool:
-        service, lock = Service(), Turns("a turn", 64)
+        service = Service()
         clients = [Client() for _ in range(1 if who == "alone" else 2)]
-        tasks = [await service.begin(each, lambda it: everything(it, lock)) for each in clients]
+        tasks = [await service.begin(each, everything) for each in clients]
         for turn in range(turns):
             for client in clients:
                 if turn % 4 == 0:
@@ -475,7 +448,6 @@ def test_cancelled_anywhere_it_gives_everything_back(who: str) -> None:
         errors = await asyncio.gather(*tasks, return_exceptions=True)
         assert all(each is None or isinstance(each, asyncio.CancelledError) for each in errors)
         assert (service.memory.used_bytes, service.memory.waiting) == (0, 0)
-        assert not lock.locked()
         assert len(service.exchanges) == 0
         return is_over
 

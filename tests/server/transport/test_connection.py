@@ -199,7 +199,7 @@ async def test_who_gives_way_before_its_body_is_asked_for_ends_as_one_that_left(
             await model_is_there.wait()
             exchange.check_room()
             try:
-                await exchange.receive()
+                await exchange.part()
             except DisconnectedError as exc:
                 found.append(exc)
 
