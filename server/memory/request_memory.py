@@ -63,12 +63,11 @@ class RequestMemory:
     @property
     def room_bytes(self) -> int:
         """The most that one request can ever hold."""
-        return self.capacity_bytes - self._kept_bytes
+        return self.capacity_bytes - kept_bytes(self.capacity_bytes)
 
     def has(self, n_bytes: int, holds: bool) -> bool:
         """Return whether ``take`` would give ``n_bytes`` at once."""
-        passes = self._is_small(n_bytes) or holds or not self._line
-        return passes and self._is_free(n_bytes)
+        return self._is_free(n_bytes) and (holds or not self._line or n_bytes <= SMALL_BYTES)
 
     def check_room(self, client: str) -> None:
         """Check that a request of ``client`` that had to wait would find a place in line.
@@ -154,15 +153,8 @@ class RequestMemory:
                 return next(each for each in reversed(newcomers) if each.client == greediest)
         return None
 
-    @property
-    def _kept_bytes(self) -> int:
-        return kept_bytes(self.capacity_bytes)
-
-    def _is_small(self, n_bytes: int) -> bool:
-        return n_bytes <= SMALL_BYTES
-
     def _is_free(self, n_bytes: int) -> bool:
-        kept = 0 if self._is_small(n_bytes) else self._kept_bytes
+        kept = 0 if n_bytes <= SMALL_BYTES else kept_bytes(self.capacity_bytes)
         return self.used_bytes + n_bytes + kept <= self.capacity_bytes
 
     def _grant(self, n_bytes: int, client: str) -> None:
@@ -228,8 +220,8 @@ class Lease:
         more = n_bytes - self.held_bytes
         if more < 0:
             self.memory.give(-more, self.client)
-        elif n_bytes > self.room_bytes or not self.memory.take_at_once(
-            more, self.client, self._holds
+        elif n_bytes > self.memory.room_bytes or not self.memory.take_at_once(
+            *(more, self.client, self._holds)
         ):
             return False
         self.held_bytes = n_bytes

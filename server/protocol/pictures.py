@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import ParamSpec, TypeVar
+from typing import TypeVar, TypeVarTuple
 
 from models.images.placement import Size
 from models.images.preprocess import Preprocess
@@ -21,7 +21,7 @@ from server.requests.pictures import OpenedPicture, Photograph, PictureLimits
 from server.requests.sent_picture import SentPicture
 from server.requests.uninterrupted import to_its_end
 
-P = ParamSpec("P")
+P = TypeVarTuple("P")
 T = TypeVar("T")
 
 
@@ -100,9 +100,9 @@ async def _received(asked: Asked, needed: Callable[[int, Size, int], int]) -> Op
     return opened
 
 
-async def _aside(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+async def _aside(work: Callable[[*P], T], *args: *P) -> T:
     """Return what ``work`` does on a thread; to its end, or what it takes would count as free."""
-    return await to_its_end(asyncio.to_thread(work, *args, **kwargs))
+    return await to_its_end(asyncio.get_running_loop().run_in_executor(None, work, *args))
 
 
 def _made(

@@ -9,7 +9,6 @@ import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from http import HTTPStatus
 from typing import Any, Literal, NamedTuple
 from urllib.parse import parse_qs
 
@@ -225,30 +224,27 @@ class Asked:
 
     async def serve(self) -> None:
         """Answer it; raises KNOWN errors, as long as its answer has not begun."""
-        route = self._found and self._found.route(self.client.head.method)
+        context, head, found = self.context, self.client.head, self._found
+        route = found and found.route(head.method)
         kind = "body" if route is None else route.body
-        with self.context.exchanges.exchange(self.client, kind) as self.exchange:
+        with context.exchanges.exchange(self.client, kind) as self.exchange:
             try:
                 self.exchange.check_length()
-                await self._send(answer_of(await self._answer(route)))
+                if head.method == "POST":
+                    context.check_begun()  # as long as the start has not said what requests may hold
+                if found is None or route is None:
+                    answer = self._table.refused(self.client)
+                else:
+                    if route.who == "admin":
+                        check_may_change(context, self.key, self.caller)
+                    asked = {"query": read_query(route.query, head.query)} if route.query else {}
+                    answer = await route.answer(self, **found.parts, **asked)
+                await self._send(answer_of(answer))
             except asyncio.CancelledError:
                 # The server ends, and has waited as long as it may.
                 if not self.is_begun:
                     await self._send(as_error("the server is stopping", 503))
                 raise
-
-    async def _answer(self, route: Route | None) -> Any:
-        """Return what the function of ``route`` does."""
-        context, head, found = self.context, self.client.head, self._found
-        if head.method == "POST":
-            context.check_begun()  # as long as the start has not said what requests may hold
-        if found is None or route is None:
-            return self._table.refused(self.client)
-        if route.who == "admin":
-            check_may_change(context, self.key, self.caller)
-        if route.query is None:
-            return await route.answer(self, **found.parts)
-        return await route.answer(self, **found.parts, query=read_query(route.query, head.query))
 
     async def _send(self, answer: Answer) -> None:
         self._status = answer.status
@@ -276,9 +272,9 @@ class Asked:
 
     @property
     def outcome(self) -> str:
-        if self._status == HTTPStatus.SERVICE_UNAVAILABLE:
-            return "busy"
-        return "well" if self._status < HTTPStatus.BAD_REQUEST else "failed"
+        if self._status < 400:
+            return "well"
+        return "busy" if self._status == 503 else "failed"
 
     @property
     def about(self) -> Mapping[str, Any]:
@@ -294,9 +290,9 @@ class Front:
         self._context = context
         self._table = table
 
-    async def __call__(self, client: HttpClient) -> None:
+    def __call__(self, client: HttpClient) -> Awaitable[None]:
         """Serve one request."""
-        await attend(self._context, Asked(self._app, self._context, self._table, client))
+        return attend(self._context, Asked(self._app, self._context, self._table, client))
 
 
 def read_query(kind: type[BaseModel], text: bytes) -> BaseModel:

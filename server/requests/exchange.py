@@ -130,12 +130,14 @@ class Exchange:
             TooLargeError: the body is over the limit. DisconnectedError: the client went away.
         """
         client, patience = self.client, self.patience
-        if not client.body_has_come:
+        if client.body_has_come:
+            part = await client.part()
+        else:
             await patience.arm()
-        patience.begin()
-        part = await client.part()
+            patience.begin()
+            part = await client.part()
+            patience.end_reading(len(part))
         self.received_bytes += len(part)
-        patience.end_reading(len(part))
         if self.received_bytes > self.body_limit.n_bytes:
             raise TooLargeError(self.body_limit.message)
         return part
@@ -147,7 +149,7 @@ class Exchange:
             As ``part``.
         """
         begun = await self.part()
-        while not (self.is_read or len(begun) > FREE_BYTES):
+        while not (self.client.is_read or len(begun) > FREE_BYTES):
             begun += await self.part()
         return begun
 

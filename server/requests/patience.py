@@ -51,18 +51,18 @@ class Patience:
         self._waited += waited
         self._kept_waiting += waited
         self._waits_since = None
-        self.moved(n_bytes)
+        self._progress += n_bytes
+        if self._progress >= PROGRESS_BYTES:  # fewer are as good as none
+            self.moved()
 
     def end_sending(self) -> None:
         """The client has taken a part of the answer."""
         self._waits_since = None
-        self.moved(PROGRESS_BYTES)
+        self.moved()
 
-    def moved(self, n_bytes: int = PROGRESS_BYTES) -> None:
-        """Note that it went on by so many bytes: fewer than PROGRESS_BYTES are as good as none."""
-        self._progress += n_bytes
-        if self._progress >= PROGRESS_BYTES:
-            self._progress, self._waited = 0, 0.0
+    def moved(self) -> None:
+        """Note that it went on."""
+        self._progress, self._waited = 0, 0.0
 
     def stalled_seconds(self, now: float) -> float:
         """How long the client has kept it waiting without progress; 0 while nothing is expected of it."""

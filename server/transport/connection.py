@@ -75,11 +75,6 @@ class Request:
 
     # What the connection and the intake ask
 
-    @property
-    def is_answered(self) -> bool:
-        """Whether the last of its answer was written."""
-        return self.answer.is_complete
-
     def begin(self) -> None:
         """Have it answered, if anybody still waits for that."""
         if not self.is_gone:
@@ -164,13 +159,12 @@ class Request:
         Raises:
             DisconnectedError: nothing more comes.
         """
-        connection = self._connection
-        if self.is_expecting and not connection.is_closing():
-            connection.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        if self.is_expecting and not self._connection.is_closing():
+            self._connection.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             self.is_expecting = False
         if not (self.is_whole or self._is_over):
             if self.body:
-                connection.read_on()
+                self._connection.read_on()
             else:
                 await self._hear()
         if self._is_over:
@@ -227,7 +221,7 @@ class Request:
 
     @property
     def _is_over(self) -> bool:
-        return self.is_gone or self.is_answered
+        return self.is_gone or self.answer.is_complete
 
     async def _hear(self) -> None:
         """Wait for what comes next: of the body, or that the client leaves."""
@@ -359,7 +353,7 @@ class Connection(asyncio.BufferedProtocol):
     def _take_body(self, data: bytes) -> None:
         request = self._request
         assert request is not None
-        if request.is_answered:
+        if request.answer.is_complete:
             self._left_over_bytes += len(data)
             return
         request.grows(data)
@@ -371,7 +365,7 @@ class Connection(asyncio.BufferedProtocol):
         request = self._request
         assert request is not None
         request.ends()
-        if request.is_answered:
+        if request.answer.is_complete:
             self._since = self.loop.time()
             self._take(self._requests.resume())
 
@@ -492,13 +486,13 @@ class Connection(asyncio.BufferedProtocol):
     def _running(self) -> Request | None:
         """The request that has not had its answer."""
         request = self._request
-        return None if request is None or request.is_answered else request
+        return None if request is None or request.answer.is_complete else request
 
     @property
     def _is_left_over(self) -> bool:
         """Whether the last answer is complete and the rest of the body that it refused still comes."""
         request = self._request
-        return request is not None and request.is_answered and not request.is_whole
+        return request is not None and request.answer.is_complete and not request.is_whole
 
     @property
     def discards(self) -> bool:
