@@ -16,7 +16,7 @@ from server.errors import BusyError, DisconnectedError
 from server.grpc.shares import Shares
 from server.grpc.statuses import code_of, hints_of
 from server.operation.tracing import Trace, Tracing
-from server.protocol.administration import FORWARDED, Caller
+from server.protocol.administration import Caller
 from server.requests.exchange import Exchange
 from server.transport.giving_way import Worth
 
@@ -82,15 +82,7 @@ class Call:
 
         A page in a browser does not speak gRPC; should one manage to, it cannot leave out its Origin.
         """
-        origins = self._all_headers("origin")
-        return Caller(
-            peer=self._address,
-            host="localhost",
-            origin=", ".join(origins) if origins else None,
-            site=next(iter(self._all_headers("sec-fetch-site")), None),
-            forwarded=any(self._all_headers(name) for name in FORWARDED),
-            scheme="grpc",
-        )
+        return Caller.of(self.headers, self._address, "grpc", host="localhost")
 
     def exchange(self) -> Exchange:
         """Return the exchange of one message and its answer, a context manager."""
@@ -173,9 +165,6 @@ class Call:
     @property
     def about(self) -> Mapping[str, Any]:
         return {"method": self._method, "status": self._code.name}
-
-    def _all_headers(self, name: str) -> list[str]:
-        return [value.decode() for key, value in self.headers if key == name.encode()]
 
 
 def _address(wire: ServicerContext) -> str:

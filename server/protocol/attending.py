@@ -11,6 +11,7 @@ from server.context import Context
 from server.operation.logs import identity, request_id
 from server.operation.tracing import Trace, Tracing, current
 from server.protocol.errors import KNOWN, told
+from server.requests.exchange import headers_named
 
 _log = logging.getLogger("server.access")
 _INTERNAL = "internal error; the log has the details"
@@ -99,7 +100,7 @@ def _key(context: Context, headers: Sequence[tuple[bytes, bytes]]) -> Key:
     Raises:
         UnknownKeyError: none, or one that is none.
     """
-    given = [value.decode("latin-1") for name, value in headers if name == b"authorization"]
+    given = headers_named(b"authorization", headers)
     key = context.access.key(given)
     if key is None:
         raise UnknownKeyError(bool(given))

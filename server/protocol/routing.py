@@ -23,11 +23,11 @@ from server.codec.fields import first_error
 from server.context import Context
 from server.errors import InvalidRequestError, shown
 from server.operation.tracing import Trace, Tracing
-from server.protocol.administration import FORWARDED, Caller, check_may_change
+from server.protocol.administration import Caller, check_may_change
 from server.protocol.answers import Answer, HttpClient, Page, answer_of, as_error, scope_of
 from server.protocol.attending import attend
 from server.protocol.errors import CLIENT_CLOSED, hints_of, status_of
-from server.requests.exchange import Exchange
+from server.requests.exchange import Exchange, headers_named
 from server.requests.exchanges import Kind
 
 Document = dict[str, Any]
@@ -189,28 +189,16 @@ class Asked:
 
     def header(self, name: str) -> str | None:
         """Return the first header called ``name``, in lower case."""
-        return next(iter(self.all_headers(name)), None)
-
-    def all_headers(self, name: str) -> list[str]:
-        """Return all headers called ``name``, in lower case."""
-        wanted = name.encode()
-        return [value.decode("latin-1") for key, value in self.headers if key == wanted]
+        return next(iter(headers_named(name.encode(), self.headers)), None)
 
     @property
     def caller(self) -> Caller:
-        """What the request says of where it comes from."""
-        client, peer, server = self.client, self.client.client, self.client.server
-        hosts, origins = self.all_headers("host"), self.all_headers("origin")
+        """Where the request comes from."""
+        peer, server = self.client.client, self.client.server
         # A client that has reset its connection has no address any more: that is no Unix socket.
         is_unix = server is not None and server[1] is None
-        return Caller(
-            peer=peer[0] if peer else None if is_unix else "",
-            host=hosts[0] if len(hosts) == 1 else None,
-            origin=", ".join(origins) if origins else None,
-            site=self.header("sec-fetch-site"),
-            forwarded=any(self.all_headers(name) for name in FORWARDED),
-            scheme=client.scheme,
-        )
+        address = peer[0] if peer else None if is_unix else ""
+        return Caller.of(self.headers, address, self.client.scheme)
 
     # What ``attend`` asks
 

@@ -222,6 +222,11 @@ async def until_left(exchange: Exchange, work: Coroutine[Any, Any, T]) -> T:
             await asyncio.gather(*running, return_exceptions=True)
 
 
+def headers_named(name: bytes, headers: Sequence[tuple[bytes, bytes]]) -> list[str]:
+    """Return what all ``headers`` say that are called ``name``, in lower case."""
+    return [value.decode("latin-1") for key, value in headers if key == name]
+
+
 def _declared_length(headers: Sequence[tuple[bytes, bytes]]) -> int:
     for name, value in headers:
         if name == b"content-length":
