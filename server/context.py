@@ -26,7 +26,6 @@ from server.repository.entry import Entry
 from server.repository.polling import Poller
 from server.repository.repository import Repository
 from server.repository.uploads import Uploads
-from server.requests.admission import Turns
 from server.requests.exchanges import Exchanges
 from server.settings.settings import Settings
 from server.settings.sizes import format_size
@@ -90,8 +89,6 @@ class Context:
         self.metrics.watch(self.repository, self.budget, self.exchanges, self.pool, device)
         self.metrics.watch_access(self.access)
         self._divided = False
-        #: Held while a photograph is decoded: all of several at once would be half of each.
-        self.decoding = Turns("photographs to be decoded", settings.queue_limit)
         #: Set when no more requests are taken: what would go on for ever ends.
         self.draining = asyncio.Event()
         #: Other ways by which requests come: they end before the models do.
@@ -195,7 +192,6 @@ class Context:
             self.metrics.models_follow()
             await asyncio.to_thread(give_back)
         self.request_memory.capacity_bytes = self.budget.request_bytes
-        self.exchanges.bodies.divide(self.budget.picture_bytes)
         self._divided = True
 
     async def stop(self) -> None:

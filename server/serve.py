@@ -183,6 +183,7 @@ def _server(
 
     return Server(
         *(config, listener, registry),
+        answer=app.state.front,
         begin=begin,
         stopping=stopping,
         sweep=sweep,

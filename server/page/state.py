@@ -45,7 +45,7 @@ def state(context: Context, on_disk: Iterable[str]) -> dict[str, Any]:
             "used_bytes": budget.used_bytes,
             "request_bytes": budget.request_bytes,
             "request_used_bytes": pool.used_bytes,
-            "request_waiting": context.exchanges.waiting,
+            "request_waiting": context.request_memory.waiting,
         },
         "memory": budget.account(),
         "search": context.repository.search,

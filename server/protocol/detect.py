@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import Annotated, Any
 
 from pydantic import BaseModel, Field
-from starlette.responses import Response
 
 from models.detection.boxes import Boxes, BoxLimits, boxes_among, boxes_bytes, seen
 from models.detection.decoding import Candidates
@@ -16,7 +15,7 @@ from models.packs.manifest import Manifest
 from pipeline.execution.given import Arrays
 from server.memory.request_needs import boxes_room
 from server.protocol.pictures import read_picture
-from server.protocol.pieces import PiecesResponse
+from server.protocol.pieces import Pieces
 from server.protocol.routing import Asked
 from server.protocol.serving import Inference, Kept
 
@@ -35,9 +34,7 @@ class DetectQuery(BaseModel):
     clip: bool = True
 
 
-async def detect(
-    asked: Asked, name: str, query: DetectQuery, version: str | None = None
-) -> Response:
+async def detect(asked: Asked, name: str, query: DetectQuery, version: str | None = None) -> Pieces:
     """Find the objects in the image (raw body, or the file of a multipart form), best score first.
 
     Boxes are x_min, y_min, x_max, y_max in pixels of the upright image.
@@ -62,7 +59,7 @@ async def detect(
             "image": {"width": picture.size[0], "height": picture.size[1]},
         }
         tail = {"delay_ms": model.delay_ms}
-        return PiecesResponse(lambda: _pieces(head, boxes, tail))
+        return Pieces(lambda: _pieces(head, boxes, tail))
 
 
 def _fault(name: str, manifest: Manifest) -> str | None:

@@ -2,16 +2,14 @@
 
 import logging
 import math
-from collections.abc import Mapping
 from pathlib import Path
-
-from starlette.responses import JSONResponse
 
 from loader.errors import LoaderError
 from models.errors import ModelError
 from pipeline.devices.base import DeviceError
 from pipeline.execution.errors import CancelledError, DeadlineError, EngineError, InputError
 from pipeline.planning.plan import PlanError
+from server.access.guard import UnknownKeyError
 from server.errors import (
     BusyError,
     ConflictError,
@@ -36,8 +34,8 @@ _log = logging.getLogger(__name__)
 
 CLIENT_CLOSED = 499
 
-# What errors quote is cut by ``shown``; this is for what libraries say.
-_LONGEST_MESSAGE = 600
+#: What errors quote is cut by ``shown``; this is for what libraries say.
+LONGEST_MESSAGE = 600
 # What is known of sweeps is a guess, and who waits for an hour does not come back.
 _LONGEST_WAIT_SECONDS = 3600
 
@@ -46,6 +44,7 @@ STATUSES: dict[type[Exception], int] = {
     InvalidRequestError: 400,
     InputError: 400,
     NotFiniteError: 400,
+    UnknownKeyError: 401,
     ForbiddenError: 403,
     NotFoundError: 404,
     RefusedError: 409,
@@ -102,19 +101,7 @@ def told(exc: Exception, root: Path) -> str:
     """
     if status_of(exc) >= 500 and not isinstance(exc, _STATES):
         _log.warning("%s: %s", type(exc).__name__, exc)
-    return reason_of(exc, root)[:_LONGEST_MESSAGE]
-
-
-def answer_error(exc: Exception, root: Path) -> JSONResponse:
-    """Return the answer to a request that ended with ``exc``; arguments as of ``told``."""
-    return error_answer(told(exc, root), status_of(exc), _headers(exc))
-
-
-def error_answer(
-    message: str, status: int, headers: Mapping[str, str] | None = None
-) -> JSONResponse:
-    """Return an answer that is an error."""
-    return JSONResponse({"error": message[:_LONGEST_MESSAGE]}, status, headers)
+    return reason_of(exc, root)[:LONGEST_MESSAGE]
 
 
 def retry_after(seconds: float) -> int:
@@ -122,7 +109,10 @@ def retry_after(seconds: float) -> int:
     return min(max(math.ceil(seconds), 1), _LONGEST_WAIT_SECONDS)
 
 
-def _headers(exc: Exception) -> dict[str, str]:
+def hints_of(exc: Exception) -> dict[str, str]:
+    """Return the headers of the answer to a request that ended with ``exc``."""
+    if isinstance(exc, UnknownKeyError):
+        return {"WWW-Authenticate": exc.challenge}
     if isinstance(exc, ServiceError) and exc.retry_seconds is not None:
         return {"Retry-After": str(retry_after(exc.retry_seconds))}
     # The rest of the body is not waited for.

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self, cast
 
 from pipeline.execution.given import Take, Tensors
-from pipeline.execution.interleaving.baton import Claim
+from pipeline.execution.interleaving.baton import ComputeClaim
 from pipeline.execution.lanes import Lane
 from server.repository.served_engine import Answer, Running
 from server.scheduling.sweeps import Sweep, Ticket
@@ -76,9 +76,9 @@ class Underway:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._since: dict[object, float] = {}
-        self._claims: dict[object, Claim] = {}
+        self._claims: dict[object, ComputeClaim] = {}
 
-    def begin(self, run: object, claim: Claim | None = None) -> float:
+    def begin(self, run: object, claim: ComputeClaim | None = None) -> float:
         """Note that ``run`` begins, with its ``claim`` to compute; return when."""
         if claim is not None:
             self._claims[run] = claim

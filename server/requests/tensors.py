@@ -32,7 +32,9 @@ async def read_tensors(
     """
     ports, outputs = manifest.inputs, manifest.outputs
     need, short = _needs(framing, manifest)
-    part = await exchange.part(need, short)
+    part = await exchange.beginning()
+    # Where all of it is here and may not open to more, text and values take less on their way.
+    await exchange.hold(short if len(part) <= FREE_BYTES else need)
     if exchange.is_read:
         request = decode_at_once(part, framing, ports, outputs)
         if request is not None:
@@ -53,7 +55,7 @@ async def read_tensors(
         if decoder.begun is not None and not is_checked:
             check(decoder.begun.timeout_seconds)
             is_checked = True
-        part = await exchange.part(need, short)
+        part = await exchange.part()
     opened.finish()
     return decoder.finish()
 

@@ -68,7 +68,7 @@ def posting(service: Service, path: str, body: bytes, *headers: tuple[str, str])
 
     async def work() -> None:
         client = Slow(path, body, *headers)
-        await client.call(service.app)
+        await client.call(service.asgi)
         assert client.status == 200, client.answer
 
     return work
@@ -228,7 +228,7 @@ async def test_uploads_leave_nothing_but_whole_versions(
 async def test_pages_that_follow_leave_nothing(service: Service) -> None:
     async def follow() -> None:
         client = Slow("/page/events", b"", method="GET")
-        following = asyncio.create_task(client.call(service.app))
+        following = asyncio.create_task(client.call(service.asgi))
         try:
             async for _ in turns():
                 if client.answer:
@@ -249,6 +249,7 @@ async def test_calls_leave_nothing(service: Service, method: str) -> None:
     from server.grpc.call import Call
     from server.grpc.service import METHODS
     from server.grpc.shares import Shares
+    from server.protocol.attending import attend
     from server.transport.limits import ConnectionLimits
     from tests.server.grpc.stubs import asking
 
@@ -258,8 +259,8 @@ async def test_calls_leave_nothing(service: Service, method: str) -> None:
 
     async def call() -> None:
         wire = FakeCall([message, message] if method == "ModelStreamInfer" else [message])
-        asked = Call(service.context, shares, method, wire)  # type: ignore[arg-type]
-        await asked.serve(METHODS[method])
+        asked = Call(service.context, shares, method, wire, METHODS[method])  # type: ignore[arg-type]
+        await attend(service.context, asked)
         assert len(wire.said) == wire.count
 
     await at_every_await(service, call, 4)

@@ -199,7 +199,7 @@ async def test_a_model_that_leaves_while_a_body_comes_is_not_computed(quick: Ser
 
     worker.engine.run = counted  # type: ignore[method-assign,assignment]
     client = Sending("/v2/models/pair/infer")
-    serving_it = asyncio.create_task(client.call(quick.app))
+    serving_it = asyncio.create_task(client.call(quick.asgi))
     await client.asked.wait()
     await quick.context.repository.unload("pair")
     assert not worker.is_quick

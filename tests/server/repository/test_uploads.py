@@ -171,7 +171,7 @@ async def test_a_name_that_takes_no_versions_is_refused_before_the_file_comes(
     for name, words in (("bare", "bare/1"), ("file", "not a folder")):
         refused = Connection(UPLOAD.format(name), b"", ("host", "127.0.0.1"), more=True)
         async with asyncio.timeout(LIMIT_SECONDS):  # or it waits for the rest of the body
-            await refused.call(service.app)
+            await refused.call(service.asgi)
         assert refused.status == 409
         assert words in refused.answer.decode()
     (repository / "file").unlink()
@@ -206,7 +206,7 @@ async def test_one_upload_of_a_name_and_a_client_that_leaves(
     service: Service, packs: Packs, repository: Path
 ) -> None:
     going = Connection(UPLOAD.format("new"), b"sleep", ("host", "127.0.0.1"))
-    running = asyncio.create_task(going.call(service.app))
+    running = asyncio.create_task(going.call(service.asgi))
     process = await asyncio.to_thread(_waits_for_child, repository)
     error(await send(service, "new", copying(packs, "twin")), 409, "another upload")
     waiting = asyncio.create_task(send(service, "other", copying(packs, "twin")))
@@ -225,7 +225,7 @@ async def test_a_client_that_leaves_the_steps_ends_its_upload(
 ) -> None:
     headers = (("host", "127.0.0.1"), ("accept", "text/event-stream"))
     going = Connection(UPLOAD.format("new"), b"sleep", *headers)
-    running = asyncio.create_task(going.call(service.app))
+    running = asyncio.create_task(going.call(service.asgi))
     process = await asyncio.to_thread(_waits_for_child, repository)
     going.go_away()
     await running

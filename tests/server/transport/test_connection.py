@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from starlette.types import Receive, Scope, Send
 
+from server.errors import DisconnectedError
 from server.memory.request_memory import Lease, RequestMemory
-from server.protocol.routing import head_of
+from server.protocol.answers import HttpClient
 from server.requests.exchange import BodyLimit, Exchange
 from server.transport.giving_way import Peer, Worth
 from server.transport.limits import (
@@ -192,22 +193,25 @@ async def test_a_part_of_a_request_gives_way_and_is_told(
 
 
 async def test_who_gives_way_before_its_body_is_asked_for_ends_as_one_that_left() -> None:
-    model_is_there, found = asyncio.Event(), []
+    model_is_there, found = asyncio.Event(), list[DisconnectedError]()
 
-    async def waits_for_a_model(scope: Scope, receive: Receive, send: Send) -> None:
-        memory = RequestMemory(MIB)
-        with Exchange(scope, receive, send, Lease(memory), BodyLimit(MIB)) as exchange:
+    async def waits_for_a_model(client: HttpClient) -> None:
+        with Exchange(client, Lease(RequestMemory(MIB)), BodyLimit(MIB)) as exchange:
             await model_is_there.wait()
             exchange.check_room()
-            found.append(await exchange.receive())
+            try:
+                await exchange.part()
+            except DisconnectedError as exc:
+                found.append(exc)
 
-    wire = Wire(waits_for_a_model)
+    wire = Wire(reads_nothing)
+    wire.connection.answer = waits_for_a_model
     await wire.sends(POST % 100)
     assert gives_way(wire)
     assert wire.answer.startswith(b"HTTP/1.1 408")
     model_is_there.set()
     await wire.settled()
-    assert [message["type"] for message in found] == ["http.disconnect"]
+    assert len(found) == 1
 
 
 async def test_a_body_that_comes_on_is_not_silent() -> None:
@@ -532,29 +536,6 @@ async def test_an_answer_without_a_body_is_sent_and_the_next_one_follows(
     await wire.settled()
     assert wire.answer.count(b"HTTP/1.1") == 4
     assert wire.answer.endswith(end)
-
-
-async def test_only_the_head_of_an_answer_without_end_is_an_end() -> None:
-    left = asyncio.Event()
-
-    async def goes_on(scope: Scope, receive: Receive, send: Send) -> None:
-        await send({"type": "http.response.start", "status": 200, "headers": []})
-        await send({"type": "http.response.body", "body": b"event", "more_body": True})
-        while (await receive())["type"] != "http.disconnect":
-            pass
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
-        left.set()
-
-    async def head_goes_on(scope: Scope, receive: Receive, send: Send) -> None:
-        await goes_on(scope, receive, head_of(send))
-
-    wire = Wire(head_goes_on)
-    await wire.sends(GET.replace(b"GET", b"HEAD"))
-    assert left.is_set()
-    assert wire.answer.startswith(b"HTTP/1.1 200 OK")
-    assert b"event" not in wire.answer
-    await wire.sends(GET.replace(b"GET", b"HEAD"))
-    assert wire.answer.count(b"HTTP/1.1 200 OK") == 2
 
 
 async def test_an_answer_in_pieces() -> None:
