@@ -1,7 +1,7 @@
 """Files of models to packs in one repository; what has not changed since is not compiled again.
 
-Beside the manifest of a pack of its own lies which files it was made of, with which options, so that this
-goes when the pack is replaced. Who compiles is the command itself in a process of its own: all that it
+In the folder of a model lies which files its pack was made of, with which options; while one is made, that
+one is. Who compiles is the command itself in a process of its own: all that it
 held is given back before anything is served.
 """
 
@@ -21,14 +21,13 @@ import typer
 
 from models.packs.manifest import FORMAT_VERSION
 from models.packs.names import is_model_name
-from models.packs.pack import find_pack
+from models.packs.pack import find_pack, versions
 from models.packs.target import host_target
 from models.whole_files import check_writable, whole_file
 from pipeline.execution.errors import InputError
 from server.cli.printing.output import tell
 
-_VERSION = "1"
-#: Beside the manifest.
+#: In the folder of a model, beside its versions.
 _MADE = "made.json"
 _DARKNET = (".cfg", ".weights")
 _OOM_FIRST = "1000"
@@ -128,21 +127,31 @@ def pack_of(source: Source, repository: Path) -> Path:
     if source.is_pack:
         _link(source.files[0], folder)
         return folder
-    made = folder / _VERSION / _MADE
-    before = _read(made)
-    if before is not None and _is_made(before, source):
+    before = _read(folder)
+    if before is not None and _is_made(before, source) and versions(folder):
         if before.get("files") != _files(source):  # touched, with the same content
-            _write(made, source)
+            _write(folder, _record(source))
         tell(f"{source.name}: {folder} is of {source.files[0]} as it is")
         return folder
-    if before is None and (folder.exists() or folder.is_symlink()):
+    if before is None:
+        _check_free(folder)
+    _check_writable(repository)
+    folder.mkdir(exist_ok=True)
+    _write(folder, {})  # it is ours, and of nothing until it is whole
+    _compile(source, folder)
+    _write(folder, _record(source))
+    return folder
+
+
+def _check_free(folder: Path) -> None:
+    """Refuse a folder with packs that somebody else has put there; empty ones are in nobody's way."""
+    is_used = folder.is_symlink() or (
+        bool(versions(folder)) if folder.is_dir() else folder.exists()
+    )
+    if is_used:
         raise InputError(
             f"{folder}: something else is there; name another folder with --repository"
         )
-    _check_writable(repository)
-    _compile(source, folder)
-    _write(made, source)
-    return folder
 
 
 def _check_writable(repository: Path) -> None:
@@ -242,21 +251,24 @@ def _digests(source: Source) -> list[str]:
     return found
 
 
-def _read(made: Path) -> dict[str, Any] | None:
-    """Return what was written of a pack; None: it is none of ours, or was damaged."""
-    if not (made.parent / "manifest.json").exists():
+def _read(folder: Path) -> dict[str, Any] | None:
+    """Return what was written of the pack of a model; None: it is none of ours."""
+    if folder.is_symlink():
         return None
     try:
-        read = json.loads(made.read_bytes())
+        read = json.loads((folder / _MADE).read_bytes())
     except (OSError, ValueError):
         return None
     return read if isinstance(read, dict) else None
 
 
-def _write(made: Path, source: Source) -> None:
-    document = {**_way(source), "files": _files(source), "digests": _digests(source)}
-    with (
-        contextlib.suppress(OSError),
-        whole_file(made) as file,
-    ):  # only another start is slower then
-        file.write(json.dumps(document).encode())
+def _record(source: Source) -> dict[str, Any]:
+    return {**_way(source), "files": _files(source), "digests": _digests(source)}
+
+
+def _write(folder: Path, record: Mapping[str, Any]) -> None:
+    try:
+        with whole_file(folder / _MADE) as file:
+            file.write(json.dumps(record).encode())
+    except OSError as exc:
+        raise InputError(f"{folder / _MADE}: {exc.strerror or exc}") from exc

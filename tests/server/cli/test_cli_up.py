@@ -105,6 +105,26 @@ def test_what_is_there_already_stays(onnx: Path, packs: Packs, tmp_path: Path) -
     assert pairs(tmp_path / "packs") == before
 
 
+def test_what_was_interrupted_is_made_again(
+    onnx: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before the pack was there, and before it was known to be ours."""
+
+    def killed(*_: object) -> None:
+        raise MemoryError("killed")
+
+    source = Source("pair", (onnx,))
+    with monkeypatch.context() as patched:
+        patched.setattr("server.cli.upping.sources._run", killed)
+        with pytest.raises(MemoryError):
+            pack_of(source, tmp_path / "packs")
+    folder = pack_of(source, tmp_path / "packs")
+    first = manifest(folder)
+    (folder / "made.json").write_text("{}")
+    pack_of(source, tmp_path / "packs")
+    assert manifest(folder) != first
+
+
 def test_a_file_that_is_no_model_leaves_what_was_there(
     onnx: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
