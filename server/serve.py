@@ -5,6 +5,7 @@ import logging
 import math
 import signal
 import socket
+from collections.abc import Callable
 from functools import partial
 from types import FrameType
 from typing import Any, cast
@@ -39,12 +40,17 @@ class GrpcError(ServiceError):
     """Calls are to be served and cannot be; the message says what is missing."""
 
 
-async def serve(settings: Settings) -> None:
+#: Told of what serves by now, where clients find it, and whether all models were tried; it may block.
+Tell = Callable[[Context, str, bool], None]
+_TELL_SECONDS = 0.1
+
+
+async def serve(settings: Settings, tell: Tell | None = None) -> None:
     """Serve until SIGTERM or SIGINT, then drain; read keys, certificate and models again on SIGHUP.
 
     Raises:
-        PortError, CertificateError, KeyFileError, DeviceError, StartupError, NotFoundError: no model
-            was served.
+        PortError, CertificateError, KeyFileError, DeviceError, StartupError, NotFoundError, RefusedError:
+            no model was served.
     """
     certificate = _certificate(settings)
     _check_grpc(settings)
@@ -58,7 +64,7 @@ async def serve(settings: Settings) -> None:
         pass_over_what_stays()
         # From here on probes come, and are answered at once: what takes long has been done, or goes on
         # beside them.
-        server = _server(app, context, _listener(settings), certificate, reloading)
+        server = _server(app, context, _listener(settings), certificate, reloading, tell)
     except BaseException:
         await context.stop()
         raise
@@ -140,6 +146,7 @@ def _server(
     listener: socket.socket,
     certificate: Certificate | None,
     reloading: Reloading,
+    tell: Tell | None,
 ) -> Server:
     settings = context.settings
     config = uvicorn.Config(
@@ -159,15 +166,21 @@ def _server(
 
     async def begin() -> None:
         nonlocal has_failed
+        telling = None if tell is None else asyncio.create_task(_telling(tell, context, place))
         try:
             await context.start()
             await _start_grpc(context, certificate)
         except Exception:
             has_failed = True
             raise
+        finally:
+            if telling is not None:
+                telling.cancel()
         reloading.begin()
         _log.info("%s: %s", context.describe(), place)
         context.notifier.ready(context.describe())
+        if tell is not None:
+            await asyncio.to_thread(tell, context, place, True)
 
     def stopping() -> None:
         context.draining.set()
@@ -190,6 +203,12 @@ def _server(
         certificate=certificate,
         reception=InferReception(context, TABLE),
     )
+
+
+async def _telling(tell: Tell, context: Context, place: str) -> None:
+    while True:
+        await asyncio.sleep(_TELL_SECONDS)
+        await asyncio.shield(asyncio.to_thread(tell, context, place, False))
 
 
 def _place(listener: socket.socket, encrypted: bool) -> str:
@@ -218,13 +237,13 @@ def _limits(settings: Settings) -> ConnectionLimits:
     )
 
 
-def run(settings: Settings) -> None:
+def run(settings: Settings, tell: Tell | None = None) -> None:
     """Serve in a new event loop and exit with status 0 when told to stop; raises as ``serve``."""
     signal.signal(signal.SIGTERM, _exit)
     signal.signal(signal.SIGINT, _exit)
     wake_soon()
     take_short_turns()
-    uvloop.run(serve(settings))
+    uvloop.run(serve(settings, tell))
 
 
 def _exit(number: int, frame: FrameType | None) -> None:

@@ -130,13 +130,19 @@ class Preparer:
         self._settings = settings
         self._budget = budget
         self._device = device
-        # What requests may hold is reserved and not there yet.
-        self._search = SearchApart(lambda: free_bytes() - budget.free_bytes - budget.request_bytes)
+        self._search = SearchApart(self._spare_bytes)
         #: What was found of packs beside which nothing can be written, by their folders.
         self._unsaved: dict[Path, FoundPlans] = {}
         #: What ``least`` has opened, by slots, as far as the budget may hold them at once: what it was
         #: opened for is most of what loading them takes.
         self._surveyed: dict[str, Prepared] = {}
+
+    def _spare_bytes(self) -> int:
+        """Return what is free beside all that the service may come to hold."""
+        if self._settings.memory is not None:
+            return 0  # it is for all of the process, and the budget has what it leaves
+        # What requests may hold is reserved and not there yet.
+        return free_bytes() - self._budget.free_bytes - self._budget.request_bytes
 
     def least(self, slot: Slot) -> Minimum:
         """Return what is in ``slot`` needs at least, as the device is; blocks.

@@ -15,24 +15,55 @@ from contextlib import aclosing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal
 
 import aiofiles
 
 from models.packs.leftovers import locked_folder
 from models.packs.names import is_model_name
 from models.packs.pack import versions
-from server.errors import ConflictError, InvalidRequestError, ServiceError, SpoolError, shown
+from server.errors import (
+    BusyError,
+    ConflictError,
+    InvalidRequestError,
+    ServiceError,
+    SpoolError,
+    shown,
+)
 from server.failures import FAILURES, reason_of
 from server.repository.compiling import Compiler
 from server.repository.repository import Repository
-from server.requests.admission import Turns
 from server.requests.uninterrupted import held, to_its_end
 from server.settings.sizes import format_size
 
 _log = logging.getLogger(__name__)
 
 _TAKEN = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR)
+
+
+class Turns(asyncio.Lock):
+    """A lock for which ``limit`` may wait."""
+
+    def __init__(self, what: str, limit: int) -> None:
+        super().__init__()
+        self._what = what
+        self._limit = limit
+        self._waiting = 0
+
+    async def acquire(self) -> Literal[True]:
+        """Wait for the lock.
+
+        Raises:
+            BusyError: too many wait.
+        """
+        if self._waiting >= self._limit:
+            many = "1 request waits" if self._limit == 1 else f"{self._limit} requests wait"
+            raise BusyError(f"{many} for {self._what}")
+        self._waiting += 1
+        try:
+            return await super().acquire()
+        finally:
+            self._waiting -= 1
 
 
 def check_takes_versions(root: Path, name: str) -> None:

@@ -229,6 +229,12 @@ def less_for_pictures(summary: Mapping[str, Any]) -> str:
     return f"; from {typed(pictures)} for photographs, not for tensors"
 
 
+def in_all(summary: Mapping[str, Any]) -> str:
+    """Return from how much memory for all of a process on; of a GPU's pack nobody knows."""
+    n_bytes = summary["smallest_memory_bytes"]
+    return "" if n_bytes is None else f"; with the process itself from {typed(n_bytes)} (--memory)"
+
+
 def takes(costs: Sequence[Mapping[str, Any]]) -> str:
     """Return how long requests take in the smallest budget beside all memory, and from which on less."""
     first, *larger = costs

@@ -251,6 +251,7 @@ class World:
     failed: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
+        assert self.settings.budget is not None
         self.budget = Budget(self.settings.budget)
         self.repository: Repository
         self._books = self.budget._held
