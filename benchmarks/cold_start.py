@@ -22,7 +22,7 @@ from statistics import median
 from benchmarks.machine.environment import Environment, copy_environment
 from benchmarks.machine.sampling import sampled_group
 from models.packs.pack import open_pack
-from pipeline.benchmark.ours import Way, plan_way
+from pipeline.benchmark.ours import StreamedArchitecture, plan_way
 from pipeline.devices.cpu import CpuDevice
 from pipeline.measuring.sample_inputs import random_inputs
 from pipeline.peers import PEERS
@@ -89,7 +89,7 @@ def main() -> None:
     options.onnx = options.onnx.resolve()
     pack = open_pack(options.pack.resolve())
     device = CpuDevice(options.threads)
-    plan_way(prepare(pack, device), Way("auto", options.weights), device)
+    plan_way(prepare(pack, device), StreamedArchitecture("auto", options.weights), device)
     models = {OURS: pack.folder, **dict.fromkeys(PEERS, options.onnx)}
     runs: dict[str, list[dict[str, float]]] = {name: [] for name in models}
     with tempfile.TemporaryDirectory(dir=".") as temporary:

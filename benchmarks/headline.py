@@ -26,11 +26,11 @@ from typing import Any
 from benchmarks.machine.environment import copy_environment
 from benchmarks.machine.sampling import SampledGroup, sampled_group
 from models.packs.pack import open_pack
-from pipeline.benchmark.ours import Way, ours_command
+from pipeline.benchmark.ours import StreamedArchitecture, ours_command
 from pipeline.benchmark.rows import relative_error
 from pipeline.measuring.sample_inputs import random_inputs
 from pipeline.peers import ONNXRUNTIME, OPENVINO, PEERS
-from pipeline.peers.peer import Peer, peer_command
+from pipeline.peers.peer import PeerProcess, peer_command
 from pipeline.peers.runtimes import Tensors
 
 OURS = "layerstream"
@@ -49,11 +49,11 @@ _KEYS = (
 class Player:
     """A process that takes turns, and its memory."""
 
-    peer: Peer
+    peer: PeerProcess
     memory: SampledGroup
 
 
-def take_turns(peers: list[Peer], runs: int) -> dict[str, list[float]]:
+def take_turns(peers: list[PeerProcess], runs: int) -> dict[str, list[float]]:
     """Return the delays of each in seconds; nobody's threads run in another one's turn."""
     delays: dict[str, list[float]] = {peer.name: [] for peer in peers}
     for turn in range(-_WARM_UP, runs):
@@ -73,13 +73,15 @@ def _start(
     environment = copy_environment(own / "environment", *(["openvino"] if name == OPENVINO else []))
     if name == OURS:
         model = options.pack
-        command = ours_command(model, Way("auto", options.weights), inputs, options.threads, own)
+        command = ours_command(
+            model, StreamedArchitecture("auto", options.weights), inputs, options.threads, own
+        )
     else:
         model = Path(shutil.copy(options.onnx, own))
         command = peer_command(name, model, inputs, options.threads, own)
     environment.drop(model)
     memory = stack.enter_context(sampled_group(f"layerstream-headline-{name}"))
-    peer = Peer(name, memory.group.inside(environment.private(command)), own)
+    peer = PeerProcess(name, memory.group.inside(environment.private(command)), own)
     stack.callback(peer.close)
     return Player(peer, memory)
 

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.load.mixed import Load, MixedLoad, Question
+from benchmarks.load.mixed import AskedModel, LoadResult, MixedLoad
 from benchmarks.machine.environment import Environment, copy_environment
 from benchmarks.machine.sampling import Sampler, figures, growth
 from benchmarks.servers.client import fetch
@@ -45,7 +45,7 @@ _TOLERANCE = 1e-4
 _ACCOUNTS = "layerstream_"
 
 
-def questions(pack: Pack, source: Path, count: int) -> list[Question]:
+def questions(pack: Pack, source: Path, count: int) -> list[AskedModel]:
     """Return ``count`` requests of drawn inputs to ``pack`` with ONNX Runtime's answers of ``source``."""
     session = open_resident(str(source))
     generator = np.random.default_rng(0)
@@ -60,7 +60,7 @@ def questions(pack: Pack, source: Path, count: int) -> list[Question]:
         tolerances = {
             name: _TOLERANCE * float(np.abs(array).max()) for name, array in right.items()
         }
-        asked.append(Question(pack.name, _body(drawn), right, tolerances))
+        asked.append(AskedModel(pack.name, _body(drawn), right, tolerances))
     return asked
 
 
@@ -75,7 +75,7 @@ def _body(inputs: Mapping[str, NDArray[np.float64]]) -> bytes:
 def measure(
     environment: Environment,
     repository: Path,
-    asked: Sequence[Question],
+    asked: Sequence[AskedModel],
     budget: int,
     options: argparse.Namespace,
 ) -> dict[str, Any]:
@@ -136,7 +136,7 @@ def _told(accounts: Mapping[str, float]) -> dict[str, int]:
     }
 
 
-def _answers(load: Load) -> dict[str, Any]:
+def _answers(load: LoadResult) -> dict[str, Any]:
     return {
         "right": dict(load.right),
         "statuses": {str(status): count for status, count in load.statuses.items()},

@@ -45,7 +45,7 @@ class Reading:
     cpu_seconds_per_gb: float
 
 
-class Pool:
+class ReadLoad:
     """Keeps ``depth`` reads of ``block`` bytes in flight, as a sweep does."""
 
     def __init__(self, path: Path, block: int, depth: int, huge_pages: bool) -> None:
@@ -132,7 +132,7 @@ def _cpu_seconds(who: int) -> float:
 def compare(path: Path, block: int, depth: int, rounds: int, huge_pages: bool = True) -> float:
     """Print medians of both, measured in turns; return ours over fio's bandwidth."""
     engine = _engine(path, block)
-    pool = Pool(path, block, depth, huge_pages)
+    pool = ReadLoad(path, block, depth, huge_pages)
     ours, theirs = [], []
     try:
         for _ in range(rounds):

@@ -34,7 +34,7 @@ import numpy as np
 
 from benchmarks.machine.environment import copy_environment, shared_files
 from benchmarks.machine.sampling import Sampler
-from benchmarks.servers.attempt import Attempt, Task, attempt
+from benchmarks.servers.attempt import Attempt, ContenderTask, attempt
 from benchmarks.servers.client import process_memory
 from benchmarks.servers.contenders import contenders
 from benchmarks.servers.served import Served, ours, running
@@ -75,7 +75,7 @@ _METRIC = b"layerstream_process_base_anonymous_bytes "
 
 
 @dataclass
-class Result:
+class CaseResult:
     """What a case took, in bytes; ``left`` with no model loaded, after so many changes."""
 
     case: str
@@ -136,7 +136,7 @@ def _mib(n_bytes: float, sign: str = "") -> str:
     return f"{n_bytes / _MIB:{sign}.2f} MiB"
 
 
-class Client:
+class MemoryClient:
     """Asks over one connection; ``statuses`` of what it asked."""
 
     def __init__(self, port: int, statuses: Counter[str]) -> None:
@@ -185,7 +185,7 @@ def anonymous_bytes(pid: int) -> int:
 
 @contextlib.contextmanager
 def _served(
-    result: Result, repository: Path, models: Sequence[str], *flags: str
+    result: CaseResult, repository: Path, models: Sequence[str], *flags: str
 ) -> Iterator[Served]:
     """Serve ``models``; fill in ``result``'s figures of memory."""
     command = ours(repository, str(result.budget_bytes), "--models", ",".join(models), *flags)
@@ -194,7 +194,7 @@ def _served(
         return Usage(0, anonymous_bytes(served.pid), 0)
 
     with running(command, "--port") as served, Sampler(look) as sampler:
-        told = Client(served.port, Counter()).call("metrics", "/metrics", None).splitlines()
+        told = MemoryClient(served.port, Counter()).call("metrics", "/metrics", None).splitlines()
         line = next(line for line in told if line.startswith(_METRIC))
         result.base_bytes = int(float(line.removeprefix(_METRIC)))
         yield served
@@ -202,11 +202,11 @@ def _served(
         result.peak_bytes = max(sample.usage.anonymous for sample in sampler.samples)
 
 
-def _ask_all(served: Served, result: Result, models: Sequence[str], requests: int) -> None:
+def _ask_all(served: Served, result: CaseResult, models: Sequence[str], requests: int) -> None:
     """Ask ``models`` at random over some connections, each so many ``requests``."""
 
     def ask(seed: int) -> None:
-        client, draw = Client(served.port, result.statuses), random.Random(seed)
+        client, draw = MemoryClient(served.port, result.statuses), random.Random(seed)
         for _ in range(requests):
             client.infer(draw.choice(models))
 
@@ -217,33 +217,33 @@ def _ask_all(served: Served, result: Result, models: Sequence[str], requests: in
         thread.join()
 
 
-def _one(repository: Path, options: argparse.Namespace) -> Iterator[Result]:
+def _one(repository: Path, options: argparse.Namespace) -> Iterator[CaseResult]:
     for name, (budget, *_) in _NETWORKS.items():
-        result = Result(f"one, {name}", int(budget.removesuffix("MiB")) * _MIB)
+        result = CaseResult(f"one, {name}", int(budget.removesuffix("MiB")) * _MIB)
         with _served(result, repository, [name]) as served:
             _ask_all(served, result, [name], options.requests)
         yield result
 
 
-def _six(repository: Path, options: argparse.Namespace) -> Iterator[Result]:
-    result = Result("six", 14 * _MIB)
+def _six(repository: Path, options: argparse.Namespace) -> Iterator[CaseResult]:
+    result = CaseResult("six", 14 * _MIB)
     with _served(result, repository, [*_NETWORKS]) as served:
         _ask_all(served, result, [*_NETWORKS], options.requests)
     yield result
 
 
-def _evict(repository: Path, options: argparse.Namespace) -> Iterator[Result]:
+def _evict(repository: Path, options: argparse.Namespace) -> Iterator[CaseResult]:
     for run in range(1, _EVICT_RUNS + 1):
-        result = Result(f"evict, run {run}", 10 * _MIB)
+        result = CaseResult(f"evict, run {run}", 10 * _MIB)
         with _served(result, repository, [*_NETWORKS], *_EVICTS) as served:
             _ask_all(served, result, [*_NETWORKS], options.requests)
         yield result
 
 
-def _changes(repository: Path, options: argparse.Namespace) -> Iterator[Result]:
-    result, draw = Result("changes", 10 * _MIB, may=WHILE_CHANGING), random.Random(0)
+def _changes(repository: Path, options: argparse.Namespace) -> Iterator[CaseResult]:
+    result, draw = CaseResult("changes", 10 * _MIB, may=WHILE_CHANGING), random.Random(0)
     with _served(result, repository, [*_NETWORKS], *_EVICTS) as served:
-        client = Client(served.port, result.statuses)
+        client = MemoryClient(served.port, result.statuses)
         for changes in range(1, options.changes + 1):
             if changes % _ROUND:
                 _change(client, draw)
@@ -257,7 +257,7 @@ def _changes(repository: Path, options: argparse.Namespace) -> Iterator[Result]:
     yield result
 
 
-def _change(client: Client, draw: random.Random) -> None:
+def _change(client: MemoryClient, draw: random.Random) -> None:
     """Change something at random; a request to what was evicted loads it and evicts another."""
     name, kind = draw.choice([*_NETWORKS]), draw.choice(("infer", "load", "replan", "unload"))
     if kind == "infer":
@@ -280,7 +280,7 @@ def _repository(folder: Path) -> Path:
     return folder / "repository"
 
 
-_CASES: Mapping[str, Callable[[Path, argparse.Namespace], Iterator[Result]]] = {
+_CASES: Mapping[str, Callable[[Path, argparse.Namespace], Iterator[CaseResult]]] = {
     "one": _one,
     "six": _six,
     "evict": _evict,
@@ -309,7 +309,7 @@ def _peers(folder: Path, options: argparse.Namespace) -> bool:
     drawn = [
         generator.standard_normal((1, 3, 224, 224), np.float32) for _ in range(options.requests)
     ]
-    task = Task(options.network, "image", drawn)
+    task = ContenderTask(options.network, "image", drawn)
     found: dict[str, Attempt] = {
         name: attempt(contender, environment, task, memory_group, look=_look)
         for name, contender in contenders(source, folder / "peers", options.budget).items()

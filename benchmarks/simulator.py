@@ -20,7 +20,7 @@ from pipeline.execution.engine import Engine
 from pipeline.execution.given import Arrays
 from pipeline.execution.opened import opened
 from pipeline.fitting.fit import fit
-from pipeline.fitting.wanted import Prediction, Wanted
+from pipeline.fitting.wanted import DelayPrediction, Wanted
 from pipeline.measuring.profiling import profile_pack
 from pipeline.measuring.sample_inputs import random_inputs
 from pipeline.profiles.machine import this_machine
@@ -41,7 +41,7 @@ _WARM_UP = 2
 class _Row:
     name: str
     engine: Engine
-    prediction: Prediction
+    prediction: DelayPrediction
     delays: list[float] = field(default_factory=list)
     replayed: list[float] = field(default_factory=list)
 

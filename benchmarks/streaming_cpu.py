@@ -12,7 +12,7 @@ from pathlib import Path
 
 from models.packs.pack import open_pack
 from models.runtime.sessions import claim_process
-from pipeline.benchmark import Configuration, Options, bench_pipeline
+from pipeline.benchmark import BenchConfiguration, BenchOptions, bench_pipeline
 from pipeline.devices.cpu import CpuDevice
 from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES
@@ -28,10 +28,10 @@ def main() -> None:
     parser.add_argument("--iterations", type=int, default=20)
     parser.add_argument("--threads", type=int)
     arguments = parser.parse_args()
-    options = Options(arguments.iterations, device=CpuDevice(arguments.threads), peers=())
+    options = BenchOptions(arguments.iterations, device=CpuDevice(arguments.threads), peers=())
     results = []
     for path in arguments.packs:
-        configuration = Configuration("2s", ARCHITECTURES["2s"])
+        configuration = BenchConfiguration("2s", ARCHITECTURES["2s"])
         document = bench_pipeline(Program.as_compiled(open_pack(path)), [configuration], options)
         cpu = {row["architecture"]: row["cpu_seconds"] for row in document["rows"]}
         ratio = cpu["2s"] / cpu["pre"]

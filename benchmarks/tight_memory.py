@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.machine.environment import Environment, copy_environment
-from benchmarks.servers.attempt import Attempt, Task, attempt
-from benchmarks.servers.contenders import OURS, RESIDENT, TITLES, Contender, contenders
+from benchmarks.servers.attempt import Attempt, ContenderTask, attempt
+from benchmarks.servers.contenders import OURS, RESIDENT, TITLES, ServerContender, contenders
 from models import zoo
 from models.compiler import compile_onnx
 from models.packs.pack import open_pack
@@ -43,10 +43,10 @@ Attempts = Mapping[tuple[str, int | None], Sequence[Attempt]]
 
 
 def take_turns(
-    found: Mapping[str, Contender],
+    found: Mapping[str, ServerContender],
     limits: Sequence[int | None],
     environment: Environment,
-    task: Task,
+    task: ContenderTask,
     repeats: int,
 ) -> dict[tuple[str, int | None], list[Attempt]]:
     """Let each try each limit ``repeats`` times, in turns; the first changes from turn to turn."""
@@ -140,7 +140,7 @@ def _measure(folder: Path, options: argparse.Namespace) -> tuple[Attempts, int]:
     generator = np.random.default_rng(0)
     requests = [generator.standard_normal(port.shape, np.float32) for _ in range(options.requests)]
     limits = [None if text == "none" else parse_size(text) for text in options.limits.split(",")]
-    task = Task(options.network, port.name, requests)
+    task = ContenderTask(options.network, port.name, requests)
     attempts = take_turns(chosen, limits, environment, task, options.repeats)
     return attempts, pack.manifest.weight_bytes
 

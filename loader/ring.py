@@ -15,7 +15,7 @@ from loader.errors import LoaderError
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class ReadGroup:
     """Positions [first_span, end_span) in the list of streamed spans, which one read brings.
 
     ``length``: what they take in memory. ``stored_length``: what the disk brings; None: the same.
@@ -33,7 +33,7 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RingPlace:
     """A group's bytes [offset, offset + length) of the ring, free once groups [0, after) are used up."""
 
     offset: int
@@ -46,37 +46,39 @@ def group_spans(
     read_bytes: int,
     alone: Collection[int] = (),
     stored: Sequence[int] | None = None,
-) -> list[Group]:
+) -> list[ReadGroup]:
     """Join spans (offset, length in memory) that follow each other to reads.
 
     A read has at most ``read_bytes`` in memory; a longer span is a read of its own, and so are those
     ``alone``. ``stored``: what each takes in the file; None: the same.
     """
-    groups: list[Group] = []
+    groups: list[ReadGroup] = []
     end_offset = None
     for number, (offset, length) in enumerate(spans):
         brought = None if stored is None else stored[number]
         last = None if number in alone or not groups else groups[-1]
         if last is not None and offset == end_offset and last.length + length <= read_bytes:
             both = None if brought is None else last.read_bytes + brought
-            groups[-1] = Group(last.first_span, number + 1, last.length + length, both)
+            groups[-1] = ReadGroup(last.first_span, number + 1, last.length + length, both)
         else:
-            groups.append(Group(number, number + 1, length, brought))
+            groups.append(ReadGroup(number, number + 1, length, brought))
         end_offset = None if number in alone else offset + length
     return groups
 
 
-def place(groups: Sequence[Group], ring_bytes: int, elsewhere: Collection[int] = ()) -> list[Place]:
+def place(
+    groups: Sequence[ReadGroup], ring_bytes: int, elsewhere: Collection[int] = ()
+) -> list[RingPlace]:
     """Return the place of each group; those ``elsewhere``, by number, are placed behind the ring's end.
 
     Raises:
         LoaderError: a group is larger than the ring.
     """
-    places: list[Place] = []
+    places: list[RingPlace] = []
     position = 0
     for number, group in enumerate(groups):
         if number in elsewhere:
-            places.append(Place(ring_bytes, group.length, number))
+            places.append(RingPlace(ring_bytes, group.length, number))
             continue
         if group.length > ring_bytes:
             raise LoaderError(
@@ -86,12 +88,12 @@ def place(groups: Sequence[Group], ring_bytes: int, elsewhere: Collection[int] =
             position = 0
         end = position + group.length
         after = _used_up(places, position, end)
-        places.append(Place(position, group.length, after))
+        places.append(RingPlace(position, group.length, after))
         position = end
     return places
 
 
-def place_in_slots(groups: Sequence[Group], slot_bytes: int, slots: int) -> list[Place]:
+def place_in_slots(groups: Sequence[ReadGroup], slot_bytes: int, slots: int) -> list[RingPlace]:
     """Return the place of each group where the buffer is ``slots`` places of ``slot_bytes``, in turns.
 
     Raises:
@@ -103,12 +105,12 @@ def place_in_slots(groups: Sequence[Group], slot_bytes: int, slots: int) -> list
                 f"a slot of {slot_bytes} bytes cannot hold a read of {group.length} bytes"
             )
     return [
-        Place(number % slots * slot_bytes, group.length, max(number - slots + 1, 0))
+        RingPlace(number % slots * slot_bytes, group.length, max(number - slots + 1, 0))
         for number, group in enumerate(groups)
     ]
 
 
-def place_ahead(places: Sequence[Place], elsewhere: Collection[int] = ()) -> list[Place]:
+def place_ahead(places: Sequence[RingPlace], elsewhere: Collection[int] = ()) -> list[RingPlace]:
     """Return places for the first groups of the next sweep, as many as fit before the ring wraps.
 
     What lies ``elsewhere`` is not read before its sweep, nor is what comes after it. They are the places of
@@ -119,14 +121,14 @@ def place_ahead(places: Sequence[Place], elsewhere: Collection[int] = ()) -> lis
         if item.after or number in elsewhere:
             break
         head.append(
-            Place(
+            RingPlace(
                 item.offset, item.length, _used_up(places, item.offset, item.offset + item.length)
             )
         )
     return head
 
 
-def _used_up(places: Sequence[Place], start: int, end: int) -> int:
+def _used_up(places: Sequence[RingPlace], start: int, end: int) -> int:
     """Return how many groups must be used up before bytes [start, end) are free.
 
     Groups are used up in order: the latest one in the way comes after all others.

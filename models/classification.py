@@ -10,7 +10,7 @@ from models.packs.records.ports import Classification
 
 
 @dataclass(frozen=True)
-class Prediction:
+class ClassScore:
     """One class: its index in the output, its label (the index as text if unnamed), 0..1."""
 
     index: int
@@ -24,7 +24,7 @@ class Prediction:
 
 def top_classes(
     classification: Classification, scores: NDArray[Any], count: int
-) -> list[Prediction]:
+) -> list[ClassScore]:
     """Return the ``count`` most probable classes, best first; ties by index."""
     flat = scores.ravel()
     if classification.scores == "logits":
@@ -33,5 +33,5 @@ def top_classes(
     order = np.argsort(-flat, kind="stable")[:count]
     labels = classification.labels
     return [
-        Prediction(int(i), labels[i] if labels else str(i), float(flat[i])) for i in order.tolist()
+        ClassScore(int(i), labels[i] if labels else str(i), float(flat[i])) for i in order.tolist()
     ]

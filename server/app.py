@@ -5,10 +5,8 @@ from collections.abc import AsyncIterator
 from functools import cache, partial
 
 from fastapi import FastAPI
-from starlette.types import ASGIApp, Receive, Scope, Send
 
 from server.context import Context
-from server.middleware import RequestMiddleware
 from server.operation.process import installed_version
 from server.page.events import Watchers
 from server.page.looks import Looks
@@ -19,20 +17,10 @@ from server.routes import TABLE
 from server.settings.settings import Settings
 
 
-class Application(FastAPI):
-    """FastAPI, whose router sees no request: ``front`` answers them."""
-
-    front: ASGIApp
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request, or the lifespan."""
-        answer = self.front if scope["type"] == "http" else super().__call__
-        await answer(scope, receive, send)
-
-
 def create_app(settings: Settings, context: Context | None = None) -> FastAPI:
     """Return the application; its lifespan loads the models and, at the end, drains them.
 
+    Its router sees no request: ``state.front`` answers them.
     Those of a ``context`` that is given are loaded by whoever gives it, while requests are answered.
     """
     loads = context is None
@@ -47,7 +35,7 @@ def create_app(settings: Settings, context: Context | None = None) -> FastAPI:
         finally:
             await context.stop()
 
-    app = Application(
+    app = FastAPI(
         title="Layerstream",
         description="Open Inference Protocol, version 2, over models streamed from disk.",
         version=installed_version(),
@@ -60,7 +48,5 @@ def create_app(settings: Settings, context: Context | None = None) -> FastAPI:
     app.state.context = context
     app.state.watchers = Watchers(partial(current_state, context), context.draining)
     app.state.looks = Looks(context.repository)
-    front = Front(app, context, TABLE)
-    log_all = settings.access_log == "all"
-    app.front = RequestMiddleware(front, context.exchanges, log_all, context.tracing)
+    app.state.front = Front(app, context, TABLE)
     return app

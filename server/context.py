@@ -17,16 +17,17 @@ from server.errors import BusyError, RefusedError, ServiceError, few
 from server.memory.budget import Budget
 from server.memory.request_memory import RequestMemory
 from server.memory.trimming import Trimming
+from server.memory.whole_process import resolved_budget
 from server.metrics.metrics import Metrics
 from server.operation import starting, watchdog
 from server.operation.notify import Notifier, beat
 from server.operation.tracing import Tracing
+from server.repository.compiling import Compiler, Limits
 from server.repository.entry import Entry
-from server.repository.polling.poller import Poller
+from server.repository.on_disk import model_names
+from server.repository.polling import Poller
 from server.repository.repository import Repository
-from server.repository.uploads.compiling import Compiler, Limits
-from server.repository.uploads.uploads import Uploads
-from server.requests.admission import Turns
+from server.repository.uploads import Uploads
 from server.requests.exchanges import Exchanges
 from server.settings.settings import Settings
 from server.settings.sizes import format_size
@@ -47,7 +48,7 @@ class StartupError(ServiceError):
         self.may_pass = may_pass
 
 
-class Way(Protocol):
+class OtherServer(Protocol):
     """What takes requests beside the HTTP server."""
 
     def end(self) -> Awaitable[None]:
@@ -59,11 +60,13 @@ class Context:
 
     Raises:
         DeviceError: the device that the settings name cannot be used; nothing has been started.
+        RefusedError, NotFoundError: there is not as much memory, or no repository; the same.
         KeyFileError, TracingError: the file of keys cannot be used, traces cannot be sent; the same.
     """
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
+        self.budget = Budget(resolved_budget(settings, lambda: len(chosen_models(settings))))
         self.access = Access(settings.keys, settings.public_metrics)
         self.tracing = Tracing.to(settings.traces) if settings.traces else None
         self._resources = ExitStack()
@@ -75,7 +78,6 @@ class Context:
             )
         )
         self.metrics = Metrics()
-        self.budget = Budget(settings.budget)
         self.trimming = Trimming(self.budget, lambda: self.metrics.memory.base.anonymous)
         self.notifier = Notifier.from_environment(os.environ)
         self.pool = ReadPool()
@@ -90,12 +92,10 @@ class Context:
         self.metrics.watch(self.repository, self.budget, self.exchanges, self.pool, device)
         self.metrics.watch_access(self.access)
         self._divided = False
-        #: Held while a photograph is decoded: all of several at once would be half of each.
-        self.decoding = Turns("photographs to be decoded", settings.queue_limit)
         #: Set when no more requests are taken: what would go on for ever ends.
         self.draining = asyncio.Event()
         #: Other ways by which requests come: they end before the models do.
-        self.ways: list[Way] = []
+        self.ways: list[OtherServer] = []
         #: What goes on beside requests, once the models were tried.
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -195,7 +195,6 @@ class Context:
             self.metrics.models_follow()
             await asyncio.to_thread(give_back)
         self.request_memory.capacity_bytes = self.budget.request_bytes
-        self.exchanges.bodies.divide(self.budget.picture_bytes)
         self._divided = True
 
     async def stop(self) -> None:
@@ -240,6 +239,11 @@ class Context:
     def _progress(self) -> str:
         read = self.pool.statistics().figures.n_bytes
         return starting.describe(self.repository.entries(), read)
+
+
+def chosen_models(settings: Settings) -> Sequence[str]:
+    """Return the models that are to be served at the start; raises as ``model_names``."""
+    return settings.models or model_names(settings.repository)
 
 
 async def _ended(tasks: Sequence["asyncio.Task[None]"]) -> None:

@@ -67,6 +67,9 @@ class NotServingError(ServiceError):
 class FilesChangedError(NotServingError):
     """Its files are others than those that it was loaded from, so it cannot be opened again."""
 
+    def __init__(self, model: str) -> None:
+        super().__init__(f"model {model!r}: its files are others by now; load it")
+
 
 class LoadingError(NotServingError):
     """The model is being planned or read."""

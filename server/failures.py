@@ -1,4 +1,10 @@
-"""What keeps one model from being served, and nothing else; whoever goes on with the others catches it."""
+"""What one request or one model ends with, and nothing else: whoever goes on with the others catches it.
+
+Models, loader and pipeline know nothing of each other's errors, so there is no class above all of them.
+"""
+
+import re
+from pathlib import Path
 
 from loader.errors import LoaderError
 from models.errors import ModelError
@@ -7,7 +13,8 @@ from pipeline.execution.errors import EngineError
 from pipeline.planning.plan import PlanError
 from server.errors import NotServingError, ServiceError
 
-#: Its files, the disk or the device under them, too little memory for it, or what the service says of it.
+#: Of files, the disk or the device under them, of memory, or what the service says. Each has a status
+#: (protocol/errors.py).
 FAILURES = (ServiceError, ModelError, LoaderError, PlanError, DeviceError, EngineError, OSError)
 # Of the disk and of the system's memory.
 _MAY_PASS = (LoaderError, NotServingError)
@@ -18,7 +25,20 @@ def may_pass(exc: BaseException) -> bool:
     return isinstance(exc, _MAY_PASS)
 
 
-def said(exc: BaseException) -> str:
-    """Return what is said of a failure; of the system's, what that says, without paths."""
-    why = exc.strerror if isinstance(exc, OSError) else None
-    return why or str(exc)
+def reason_of(failure: BaseException | str, root: Path | None = None) -> str:
+    """Return what is said of a failure; of the system's, what that says, without paths.
+
+    ``root``: the path of the repository, which is no client's business: to one what is in it keeps its path
+    from there, model, version, file.
+    """
+    if isinstance(failure, OSError):
+        return failure.strerror or type(failure).__name__
+    text = str(failure)
+    if root is None or ("/" not in text and str(root) not in text):
+        return text
+    for path in {str(root.absolute()), str(root)} - {"/", "."}:
+        text = re.sub(rf"(?<![\w./-]){re.escape(path)}/", "", text)
+        # A bare word such as "repository" is also one of sentences: a path is it only where one begins.
+        before, after = ("(^| )", r"(?![\w./-])") if "/" in path else ("(^|(?<=: ))", "(?=:)")
+        text = re.sub(rf"{before}{re.escape(path)}{after}", "", text)
+    return text

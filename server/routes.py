@@ -128,6 +128,7 @@ def _repository() -> list[Route]:
         ),
         Route(
             *("POST", f"{_REPOSITORY}/upload", uploading.upload),
+            body="upload",
             **{**admin, "gives": _gives(schemas.Placed)},
             errors=(400, 403, 408, 409, 413, 415, 500, 503, 504),
             takes=(_BINARY,),

@@ -5,6 +5,7 @@ import logging
 import math
 import signal
 import socket
+from collections.abc import Callable
 from functools import partial
 from types import FrameType
 from typing import Any, cast
@@ -20,7 +21,7 @@ from server.errors import ServiceError
 from server.operation.interpreter import pass_over_what_stays, take_short_turns
 from server.operation.reloading import Reloading, Step
 from server.protocol.reception import InferReception
-from server.repository.polling.following import follow
+from server.repository.polling import follow
 from server.routes import TABLE
 from server.settings.exposure import warn_of_exposure
 from server.settings.settings import Settings
@@ -39,12 +40,17 @@ class GrpcError(ServiceError):
     """Calls are to be served and cannot be; the message says what is missing."""
 
 
-async def serve(settings: Settings) -> None:
+#: Told of what serves by now, where clients find it, and whether all models were tried; it may block.
+Tell = Callable[[Context, str, bool], None]
+_TELL_SECONDS = 0.1
+
+
+async def serve(settings: Settings, tell: Tell | None = None) -> None:
     """Serve until SIGTERM or SIGINT, then drain; read keys, certificate and models again on SIGHUP.
 
     Raises:
-        PortError, CertificateError, KeyFileError, DeviceError, StartupError, NotFoundError: no model
-            was served.
+        PortError, CertificateError, KeyFileError, DeviceError, StartupError, NotFoundError, RefusedError:
+            no model was served.
     """
     certificate = _certificate(settings)
     _check_grpc(settings)
@@ -61,7 +67,9 @@ async def serve(settings: Settings) -> None:
         # while no server runs, and who knocks between two servers shall not notice.
         given = inherited()
         listener = _listener(settings, given)
-        server = _server(app, context, listener, certificate, reloading, waits=given is not None)
+        server = _server(
+            app, context, listener, certificate, reloading, tell, waits=given is not None
+        )
     except BaseException:
         await context.stop()
         raise
@@ -142,6 +150,7 @@ def _server(
     listener: socket.socket,
     certificate: Certificate | None,
     reloading: Reloading,
+    tell: Tell | None,
     *,
     waits: bool,
 ) -> Server:
@@ -163,15 +172,21 @@ def _server(
 
     async def begin() -> None:
         nonlocal has_failed
+        telling = None if tell is None else asyncio.create_task(_telling(tell, context, place))
         try:
             await context.start()
             await _start_grpc(context, certificate)
         except Exception:
             has_failed = True
             raise
+        finally:
+            if telling is not None:
+                telling.cancel()
         reloading.begin()
         _log.info("%s: %s", context.describe(), place)
         context.notifier.ready(context.describe())
+        if tell is not None:
+            await asyncio.to_thread(tell, context, place, True)
 
     def stopping() -> None:
         context.draining.set()
@@ -187,6 +202,7 @@ def _server(
 
     return Server(
         *(config, listener, registry),
+        answer=app.state.front,
         begin=begin,
         stopping=stopping,
         sweep=sweep,
@@ -194,6 +210,12 @@ def _server(
         reception=InferReception(context, TABLE),
         waits=waits,
     )
+
+
+async def _telling(tell: Tell, context: Context, place: str) -> None:
+    while True:
+        await asyncio.sleep(_TELL_SECONDS)
+        await asyncio.shield(asyncio.to_thread(tell, context, place, False))
 
 
 def _place(listener: socket.socket, encrypted: bool) -> str:
@@ -222,13 +244,13 @@ def _limits(settings: Settings) -> ConnectionLimits:
     )
 
 
-def run(settings: Settings) -> None:
+def run(settings: Settings, tell: Tell | None = None) -> None:
     """Serve in a new event loop and exit with status 0 when told to stop; raises as ``serve``."""
     signal.signal(signal.SIGTERM, _exit)
     signal.signal(signal.SIGINT, _exit)
     wake_soon()
     take_short_turns()
-    uvloop.run(serve(settings))
+    uvloop.run(serve(settings, tell))
 
 
 def _exit(number: int, frame: FrameType | None) -> None:

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import pytest
 
 _ROOT = Path(__file__).parents[1]
-_PRODUCT = ("models", "loader", "pipeline", "server")
+_PRODUCT = ("models", "loader", "pipeline", "papers", "server")
 # protobuf promises that what it generated runs with the next major version, too.
 _GENERATED = {"server/grpc/messages/inference_pb2.py"}
 # Modules that no documentation names: everything in them counts as private, not underscores alone.
@@ -67,8 +67,8 @@ USED = (
         "augmented_model_path create_inference_session infer_session",
         "models/compiler/quantising/int8.py",
     ),
-    Used("pymoo.core.problem.Problem", "_evaluate", "pipeline/applications/search.py"),
-    Used("pymoo.core.mutation.Mutation", "_do", "pipeline/applications/search.py"),
+    Used("pymoo.core.problem.Problem", "_evaluate", "papers/applications/search.py"),
+    Used("pymoo.core.mutation.Mutation", "_do", "papers/applications/search.py"),
     Used("logging", "_srcfile", "server/operation/logs.py"),
 )
 

@@ -24,11 +24,11 @@ from loader.cores import cores_for, pinned
 from loader.pool.pool import ReadPool
 from models.packs.pack import open_pack
 from models.runtime.sessions import claim_process
-from pipeline.applications.ours.at_once import joined
-from pipeline.applications.ours.rivals import placed_plan
+from papers.applications.ours.at_once import joined
+from papers.applications.ours.rivals import placed_plan
 from pipeline.devices.cpu import CpuDevice
 from pipeline.execution.given import Arrays
-from pipeline.execution.leases import Lease, SharedArena
+from pipeline.execution.leases import ArenaLease, SharedArena
 from pipeline.execution.opened import open_engine, open_pipeline
 from pipeline.execution.partitions.answering import Answering
 from pipeline.planning.make import make_plan
@@ -63,9 +63,9 @@ def planned(program: Program, device: CpuDevice, item: dict[str, Any]) -> Plan:
 
 def leases(
     device: CpuDevice, plans: list[Plan], turns: list[list[int]], stack: ExitStack
-) -> list[Callable[[], Lease] | None]:
+) -> list[Callable[[], ArenaLease] | None]:
     """Return what makes the lease of each model's arena; None: its own."""
-    found: list[Callable[[], Lease] | None] = [None] * len(plans)
+    found: list[Callable[[], ArenaLease] | None] = [None] * len(plans)
     for models in turns:
         space = device.reserve(max(plans[model].arena_bytes for model in models) + (1 << 12))
         if len(models) > 1 and space is not None:
@@ -121,7 +121,7 @@ def opened(
     plan: Plan,
     device: CpuDevice,
     pool: ReadPool,
-    lease: Callable[[], Lease] | None,
+    lease: Callable[[], ArenaLease] | None,
 ) -> Answering:
     """Return what answers with ``plan``, until ``stack`` is closed."""
     engine: Answering

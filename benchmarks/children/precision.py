@@ -50,7 +50,7 @@ def counted(plan: Plan) -> int:
 
 
 @dataclass(frozen=True)
-class Run:
+class PrecisionRun:
     """What one network gave; bytes and seconds. ``error``: of the largest value."""
 
     allocated: int
@@ -59,7 +59,7 @@ class Run:
     error: float
 
 
-class Network:
+class MeasuredNetwork:
     """A pack and its plans, in so many partitions that compute at once."""
 
     def __init__(self, path: Path, device: CpuDevice, partitions: int) -> None:
@@ -96,7 +96,7 @@ class Network:
         least = self.least if counted(self.least) <= n_bytes else None
         return found or least
 
-    def run(self, plan: Plan, sweeps: int) -> Run:
+    def run(self, plan: Plan, sweeps: int) -> PrecisionRun:
         """Run ``plan`` so often, and once with all in memory."""
         inputs = random_inputs(self.program)
         with ExitStack() as stack:
@@ -115,7 +115,7 @@ class Network:
             memory = engine.statistics().memory
             grown = anonymous_bytes() - before
         held = sum(memory.get(kind, 0) for kind in _COUNTED)
-        return Run(held, grown, seconds, error(answer, expected))
+        return PrecisionRun(held, grown, seconds, error(answer, expected))
 
     def _opened(self, stack: ExitStack, plan: Plan) -> Answering:
         pool = ReadPool()
@@ -143,7 +143,7 @@ def cell(job: dict[str, Any]) -> dict[str, Any]:
     partitions = job["partitions"]
     # Where partitions compute at once, each has a core and its kernels a thread.
     device = CpuDevice(None if partitions == 1 else 1)
-    held = [Network(Path(pack), device, partitions) for pack in job["packs"]]
+    held = [MeasuredNetwork(Path(pack), device, partitions) for pack in job["packs"]]
     least = [counted(network.least) for network in held]
     shares = [job["bytes"] * each / sum(least) for each in least]
     plans = [network.within(share) for network, share in zip(held, shares, strict=True)]

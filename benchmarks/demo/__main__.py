@@ -16,7 +16,7 @@ from pathlib import Path
 
 from benchmarks.demo import detect, story, terminal
 from benchmarks.demo.picture import svg
-from benchmarks.demo.play import LIMIT, REQUESTS, TITLE, Played, free_memory, play
+from benchmarks.demo.play import LIMIT, REQUESTS, TITLE, DemoResult, free_memory, play
 from benchmarks.servers.contenders import RESIDENT
 
 _BUILD = Path(__file__).resolve().parents[2] / "build"
@@ -44,7 +44,7 @@ def _wrap(text: str) -> str:
     return textwrap.fill(text.strip(), _WIDTH)
 
 
-def _report(played: Played) -> list[str]:
+def _report(played: DemoResult) -> list[str]:
     """Return what is printed at the end."""
     charts = terminal.chart(played.rows, terminal.marks_for(sys.stdout.encoding))
     sentences = story.conclusion(played.rows, played.weights, played.reference)
@@ -61,7 +61,7 @@ def _report(played: Played) -> list[str]:
     return ["", *charts, "", *table, "", _wrap(" ".join(sentences)), _wrap(photograph)]
 
 
-def _picture(played: Played) -> str:
+def _picture(played: DemoResult) -> str:
     room = "compared with" if played.why_not else "in"
     title = (
         f"{TITLE}, {played.weights / 1e6:.0f} MB of weights, {room} {LIMIT / 1e6:.0f} MB of memory"
@@ -72,7 +72,7 @@ def _picture(played: Played) -> str:
     )
 
 
-def _measure(folder: Path) -> Played:
+def _measure(folder: Path) -> DemoResult:
     began = time.monotonic()
     return play(folder, lambda text: _say(f"[{time.monotonic() - began:4.1f} s] {text}"))
 

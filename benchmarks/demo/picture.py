@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
 from benchmarks.demo.story import Shown
-from benchmarks.machine.sampling import Sample
+from benchmarks.machine.sampling import MemorySample
 from benchmarks.servers.contenders import OURS
 
 _PANEL, _GAP, _HEIGHT = 226, 20, 170
@@ -134,7 +134,7 @@ def _what_came(row: Shown) -> str:
 
 
 def _area(
-    samples: Sequence[Sample], scale: _Scale, left: float, heights: Sequence[int], fill: str
+    samples: Sequence[MemorySample], scale: _Scale, left: float, heights: Sequence[int], fill: str
 ) -> str:
     if not samples:
         return ""
@@ -147,7 +147,7 @@ def _area(
     return f'<polygon points="{path}" fill="{fill}"/>'
 
 
-def _thinned(samples: Sequence[Sample]) -> list[Sample]:
+def _thinned(samples: Sequence[MemorySample]) -> list[MemorySample]:
     """Return so many samples as there is room for; of those that lie together the one with most memory."""
     size = -(-len(samples) // _POINTS) or 1
     groups = [samples[start : start + size] for start in range(0, len(samples), size)]

@@ -10,7 +10,7 @@ from benchmarks.demo.commands import layerstream
 from benchmarks.demo.story import TITLES, Shown, error
 from benchmarks.machine.environment import copy_environment
 from benchmarks.machine.room import find_rooms
-from benchmarks.servers.attempt import Attempt, Task, attempt
+from benchmarks.servers.attempt import Attempt, ContenderTask, attempt
 from benchmarks.servers.contenders import MAPPED, OURS, RESIDENT, contenders
 from models.default import FOLDER as DEFAULT
 
@@ -25,7 +25,7 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Played:
+class DemoResult:
     """What came of it. ``reference``: ONNX Runtime, weights in memory, without a limit."""
 
     weights: int
@@ -49,7 +49,7 @@ class Played:
         return error(self.rows[-1].attempt, self.reference)
 
 
-def play(folder: Path, say: Say) -> Played:
+def play(folder: Path, say: Say) -> DemoResult:
     """Play in ``folder``, which is on a disk and empty; ``say`` what begins."""
     say(f"drawing the weights of {TITLE} and compiling it")
     source, repository = folder / f"{NETWORK}.onnx", folder / "repository"
@@ -70,14 +70,14 @@ def play(folder: Path, say: Say) -> Played:
     if not why_not:
         say(f"{TITLES[RESIDENT]} without a limit, to compare the answers")
         reference = attempt(found[RESIDENT], environment, _task(_OUR_SECONDS), rooms)
-    return Played(pack["weight_bytes"], rows, reference, why_not, label, probability)
+    return DemoResult(pack["weight_bytes"], rows, reference, why_not, label, probability)
 
 
-def _task(seconds: float) -> Task:
+def _task(seconds: float) -> ContenderTask:
     generator = np.random.default_rng(0)
     shape = (1, 3, 224, 224)
     requests = [generator.standard_normal(shape, np.float32) for _ in range(REQUESTS)]
-    return Task(NETWORK, "image", requests, _READY_SECONDS, seconds, seconds)
+    return ContenderTask(NETWORK, "image", requests, _READY_SECONDS, seconds, seconds)
 
 
 def _photograph(pack: Path) -> tuple[str, float]:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from benchmarks.demo.story import Shown
-from benchmarks.machine.sampling import Sample
+from benchmarks.machine.sampling import MemorySample
 
 _WIDTH, _HEIGHT = 68, 5
 
@@ -47,7 +47,7 @@ def chart(rows: Sequence[Shown], marks: Marks) -> list[str]:
     return lines
 
 
-def columns(samples: Sequence[Sample], seconds: float) -> list[tuple[int, int]]:
+def columns(samples: Sequence[MemorySample], seconds: float) -> list[tuple[int, int]]:
     """Return (anonymous, total) of each column: the largest in its time, or as the last one before."""
     found = [(0, 0)] * _WIDTH
     last = 0

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from benchmarks.load.figures import summary_ms
-from benchmarks.load.kept import Answers, Kept, receive_all
+from benchmarks.load.kept import Answers, KeptConnection, receive_all
 
 
 @dataclass(frozen=True)
-class Arrivals:
+class ArrivalRate:
     """So many requests a second for so long, over at most ``connections`` kept ones.
 
     ``deadline`` is what the requests themselves ask for, in seconds; answers after it are counted.
@@ -40,11 +40,11 @@ class _Tally:
 
 
 class _Run:
-    def __init__(self, arrivals: Arrivals) -> None:
+    def __init__(self, arrivals: ArrivalRate) -> None:
         self._given = arrivals
         self._random = random.Random(arrivals.seed)
         self._selector = selectors.DefaultSelector()
-        self._idle: list[Kept] = []
+        self._idle: list[KeptConnection] = []
         self._open = 0
         self.tally = _Tally(Answers(arrivals.deadline))
 
@@ -68,10 +68,10 @@ class _Run:
             client.close()
         self._selector.close()
 
-    def _clients(self) -> list[Kept]:
+    def _clients(self) -> list[KeptConnection]:
         return [key.data for key in self._selector.get_map().values()]
 
-    def _busy(self) -> list[Kept]:
+    def _busy(self) -> list[KeptConnection]:
         return [client for client in self._clients() if client.is_busy]
 
     def _arrive(self) -> None:
@@ -84,25 +84,27 @@ class _Run:
         except OSError:
             self._lose(client)
 
-    def _connected(self) -> Kept | None:
+    def _connected(self) -> KeptConnection | None:
         if self._open >= self._given.connections:
             return None
         addresses = self._given.addresses
         try:
-            client = Kept(self._selector, self._given.port, addresses[self._open % len(addresses)])
+            client = KeptConnection(
+                self._selector, self._given.port, addresses[self._open % len(addresses)]
+            )
         except OSError:
             return None
         self._open += 1
         return client
 
-    def _lose(self, client: Kept) -> None:
+    def _lose(self, client: KeptConnection) -> None:
         if client.is_busy:
             self.tally.ended += 1
         else:
             self._idle.remove(client)
         self._drop(client)
 
-    def _drop(self, client: Kept) -> None:
+    def _drop(self, client: KeptConnection) -> None:
         client.close()
         self._open -= 1
 
@@ -117,7 +119,7 @@ class _Run:
             else:
                 self._idle.append(client)
 
-    def _count(self, status: int, client: Kept) -> None:
+    def _count(self, status: int, client: KeptConnection) -> None:
         self.tally.answers.count(status, client)
         deadline = self._given.deadline
         now = time.perf_counter()
@@ -125,7 +127,7 @@ class _Run:
         self.tally.in_time += status == 200 and now <= self._end and not is_late
 
 
-def open_loop(arrivals: Arrivals) -> dict[str, Any]:
+def open_loop(arrivals: ArrivalRate) -> dict[str, Any]:
     """Return what came of ``arrivals``.
 
     ``goodput`` counts answers of status 200, in time, a second while requests arrived; delays count from

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from benchmarks.load.arrivals import Arrivals, open_loop
+from benchmarks.load.arrivals import ArrivalRate, open_loop
 from benchmarks.load.closed import closed_loop
 from benchmarks.load.paced import paced_loop
 
@@ -39,7 +39,7 @@ class LoadProcess:
         return self._do({"loop": "closed", "request": str(request), **job})
 
     def open(self, port: int, request: Path, **job: Any) -> dict[str, Any]:
-        """Return ``open_loop`` of the request in a file; ``job`` has the fields of ``Arrivals``."""
+        """Return ``open_loop`` of the request in a file; ``job`` has the fields of ``ArrivalRate``."""
         return self._do({"loop": "open", "request": str(request), "port": port, **job})
 
     def paced(
@@ -80,7 +80,9 @@ def _answer(job: dict[str, Any]) -> dict[str, Any]:
         return closed_loop(**job)
     if loop == "paced":
         return paced_loop(**job)
-    return open_loop(Arrivals(**{**job, "addresses": tuple(job.get("addresses", ("127.0.0.1",)))}))
+    return open_loop(
+        ArrivalRate(**{**job, "addresses": tuple(job.get("addresses", ("127.0.0.1",)))})
+    )
 
 
 if __name__ == "__main__":

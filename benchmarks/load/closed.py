@@ -4,7 +4,7 @@ import selectors
 import time
 from typing import Any
 
-from benchmarks.load.kept import Answers, Kept
+from benchmarks.load.kept import Answers, KeptConnection
 
 
 def closed_loop(
@@ -19,7 +19,7 @@ def closed_loop(
     started = time.perf_counter()
     end = started + seconds
     for _ in range(clients):
-        Kept(selector, port).send(request)
+        KeptConnection(selector, port).send(request)
     while (now := time.perf_counter()) < end:
         for key, events in selector.select(end - now):
             _go_on(key.data, events, request, answers)
@@ -35,7 +35,7 @@ def closed_loop(
     }
 
 
-def _go_on(client: Kept, events: int, request: bytes, answers: Answers) -> None:
+def _go_on(client: KeptConnection, events: int, request: bytes, answers: Answers) -> None:
     try:
         if events & selectors.EVENT_WRITE:
             client.write()

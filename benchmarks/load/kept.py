@@ -26,13 +26,13 @@ _TIMESPEC = struct.Struct("@ll")
 
 def receive_all(
     selector: selectors.BaseSelector, seconds: float
-) -> Iterator[tuple["Kept", "Response | None"]]:
+) -> Iterator[tuple["KeptConnection", "Response | None"]]:
     """Let connections of ``selector`` go on, waiting up to ``seconds``; yield what has come.
 
     A whole answer with its connection, and None with one that broke.
     """
     for key, events in selector.select(max(0.0, seconds)):
-        client: Kept = key.data
+        client: KeptConnection = key.data
         try:
             if events & selectors.EVENT_WRITE:
                 client.write()
@@ -44,7 +44,7 @@ def receive_all(
             yield client, response
 
 
-class Kept:
+class KeptConnection:
     """Sends a request, gives the answer; at most one request at a time.
 
     Every method but ``close`` raises OSError when the connection breaks, ``receive`` ConnectionError when
@@ -113,7 +113,7 @@ class Kept:
     def again(self, request: bytes) -> None:
         """Send ``request`` on a new connection in place of this one."""
         self.close()
-        Kept(self._selector, self._port, self._source).send(request)
+        KeptConnection(self._selector, self._port, self._source).send(request)
 
     @property
     def is_reusable(self) -> bool:
@@ -142,7 +142,7 @@ class Answers:
         self._unread: list[float] = []
         self._late_in_kernel = 0
 
-    def count(self, status: int, client: Kept) -> None:
+    def count(self, status: int, client: KeptConnection) -> None:
         """Count the answer that ``client`` has just read."""
         now = time.perf_counter()
         self.statuses[str(status)] += 1

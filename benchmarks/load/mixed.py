@@ -22,7 +22,7 @@ _PAUSE_SECONDS = 0.5
 
 
 @dataclass(frozen=True)
-class Question:
+class AskedModel:
     """An infer request to ``model`` and its right outputs by name; each may differ by so much at most."""
 
     model: str
@@ -44,7 +44,7 @@ class Question:
 
 
 @dataclass
-class Load:
+class LoadResult:
     """What came of it: right answers by model, all statuses, what was wrong, seconds by model."""
 
     right: Counter[str] = field(default_factory=Counter)
@@ -59,15 +59,15 @@ class MixedLoad:
     An answer that is byte for byte one that was right is right; another one is compared number by number.
     """
 
-    def __init__(self, port: int, questions: Sequence[Question], connections: int) -> None:
+    def __init__(self, port: int, questions: Sequence[AskedModel], connections: int) -> None:
         self._port = port
         self._questions = questions
         self._connections = connections
         self._known: list[set[str]] = [set() for _ in questions]
         self._lock = threading.Lock()
-        self.load = Load()
+        self.load = LoadResult()
 
-    def run(self, seconds: float) -> Load:
+    def run(self, seconds: float) -> LoadResult:
         """Return what came of it when all clients have their last answer."""
         end = time.monotonic() + seconds
         clients = [

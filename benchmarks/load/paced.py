@@ -12,7 +12,7 @@ from collections import Counter
 from typing import Any
 
 from benchmarks.load.figures import summary_ms
-from benchmarks.load.kept import Kept, receive_all
+from benchmarks.load.kept import KeptConnection, receive_all
 
 _DRAIN_SECONDS = 10.0
 
@@ -22,8 +22,8 @@ class _Paced:
         self._port, self._request, self._period = port, request, 1 / rate
         self._within = within
         self._selector = selectors.DefaultSelector()
-        self._kept: list[Kept | None] = [None] * clients
-        self._owners: dict[Kept, int] = {}
+        self._kept: list[KeptConnection | None] = [None] * clients
+        self._owners: dict[KeptConnection, int] = {}
         self.outcomes: Counter[str] = Counter()
         self.delays: list[float] = []
         self.sent = self.opened = self.postponed = 0
@@ -59,7 +59,7 @@ class _Paced:
         self.sent += 1
         try:
             if client is None:
-                client = Kept(self._selector, self._port)
+                client = KeptConnection(self._selector, self._port)
                 self._kept[index] = client
                 self._owners[client] = index
                 self.opened += 1
@@ -69,7 +69,7 @@ class _Paced:
             if client is not None:
                 self._drop(client)
 
-    def _drop(self, client: Kept) -> None:
+    def _drop(self, client: KeptConnection) -> None:
         self._kept[self._owners.pop(client)] = None
         client.close()
 

@@ -21,14 +21,14 @@ _MINUTE = 60.0
 
 
 @dataclass(frozen=True)
-class Sample:
+class MemorySample:
     """What was in memory ``seconds`` after sampling began."""
 
     seconds: float
     usage: Usage
 
 
-def peaks(samples: Sequence[Sample]) -> Usage:
+def peaks(samples: Sequence[MemorySample]) -> Usage:
     """Return the largest of each kind; they need not have been at the same time."""
     usages = [sample.usage for sample in samples]
     return Usage(
@@ -38,7 +38,7 @@ def peaks(samples: Sequence[Sample]) -> Usage:
     )
 
 
-def figures(peak_bytes: int, samples: Sequence[Sample]) -> dict[str, int]:
+def figures(peak_bytes: int, samples: Sequence[MemorySample]) -> dict[str, int]:
     """Return the peaks: of all by the kernel (page cache included) and as sampled, and of each kind.
 
     ``peak_bytes``: the kernel's; 0 where it does not say.
@@ -52,7 +52,7 @@ def figures(peak_bytes: int, samples: Sequence[Sample]) -> dict[str, int]:
     }
 
 
-def growth(samples: Sequence[Sample], began: float, ended: float) -> float | None:
+def growth(samples: Sequence[MemorySample], began: float, ended: float) -> float | None:
     """Return by which part of it anonymous memory grew from the second minute to the last one.
 
     Medians of minutes: memory of requests comes and goes. ``began``, ``ended``: of the load, in seconds of
@@ -65,7 +65,7 @@ def growth(samples: Sequence[Sample], began: float, ended: float) -> float | Non
     return last / second - 1 if second and last else None
 
 
-def _median_anonymous(samples: Sequence[Sample], since: float, until: float) -> float:
+def _median_anonymous(samples: Sequence[MemorySample], since: float, until: float) -> float:
     """Return the median of the samples in [since, until); 0 where there are none."""
     seen = [sample.usage.anonymous for sample in samples if since <= sample.seconds < until]
     return median(seen) if seen else 0.0
@@ -79,7 +79,7 @@ class Sampler:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._began = 0.0
-        self.samples: list[Sample] = []
+        self.samples: list[MemorySample] = []
 
     def __enter__(self) -> Self:
         self._began = time.monotonic()
@@ -101,7 +101,7 @@ class Sampler:
                 usage = self._look()
             except OSError:
                 return
-            self.samples.append(Sample(time.monotonic() - self._began, usage))
+            self.samples.append(MemorySample(time.monotonic() - self._began, usage))
             self._stop.wait(self._seconds)
 
     def wait(self) -> None:

@@ -21,10 +21,10 @@ from benchmarks.machine.processes import cpu_seconds
 from benchmarks.mill import beside_calm
 from benchmarks.mill.attacks.requests import head
 from benchmarks.mill.deployed import CONFIGURATION, memory_max
-from benchmarks.mill.measuring import Counts, LogReader, Sampler, metrics, pool_bytes
+from benchmarks.mill.measuring import Counts, LogReader, PeakSampler, metrics, pool_bytes
 from benchmarks.mill.models import build_repository, errands
-from benchmarks.mill.play import Mill, Played, known
-from benchmarks.mill.verdict import Line, at_most, equal, memory_bound
+from benchmarks.mill.play import Mill, MillResult, known
+from benchmarks.mill.verdict import Requirement, at_most, equal, memory_bound
 from benchmarks.mill.wire import Wire
 from benchmarks.servers.client import wait_ready
 from benchmarks.servers.served import Served, free_port, ours
@@ -77,8 +77,8 @@ async def _stop_beside_a_stalled_body(served: Served) -> tuple[int | None, float
 
 
 async def _run(
-    served: Served, folder: Path, sampler: Sampler, options: argparse.Namespace
-) -> tuple[Played, dict[str, Any], list[Line]]:
+    served: Served, folder: Path, sampler: PeakSampler, options: argparse.Namespace
+) -> tuple[MillResult, dict[str, Any], list[Requirement]]:
     mill = Mill(served, errands(folder), sampler)
     start = await mill.warm_up()
     slack = min(32, (os.cpu_count() or 1) + 4)  # asyncio's threads come as they are needed
@@ -103,8 +103,8 @@ def _own_cpu_seconds() -> float:
 
 
 def _lines(
-    played: Played, start: Counts, slack: int, code: int | None, seconds: float
-) -> list[Line]:
+    played: MillResult, start: Counts, slack: int, code: int | None, seconds: float
+) -> list[Requirement]:
     last, totals = played.last, played.book.totals()
     return [
         equal("died_in", played.died_in, None),
@@ -117,7 +117,7 @@ def _lines(
     ]
 
 
-def _report(played: Played) -> dict[str, Any]:
+def _report(played: MillResult) -> dict[str, Any]:
     book = played.book
     phases = [
         {**phase, "good": {name: page.as_dict() for name, page in book.pages[phase["phase"]].items()}}
@@ -138,7 +138,7 @@ def _mill(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
             if not wait_ready(served.base, served.process):
                 raise RuntimeError(f"the server did not start: {log.tail()}")
             reported, at_rest = metrics(served.base), group.usage().total
-            sampler = Sampler(group, served.pid, served.port)
+            sampler = PeakSampler(group, served.pid, served.port)
             played, ended, lines = asyncio.run(_run(served, folder, sampler, options))
         finally:
             served.process.kill()

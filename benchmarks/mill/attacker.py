@@ -11,7 +11,7 @@ import resource
 import sys
 
 from benchmarks.mill.attacks import ATTACKS
-from benchmarks.mill.target import Target
+from benchmarks.mill.target import AttackedServer
 
 _NICE = 10
 
@@ -20,7 +20,8 @@ async def _play(
     port: int, seconds: float, seed: int, sources: tuple[str, ...], names: list[str]
 ) -> dict[str, dict[str, int]]:
     targets = {
-        name: Target(port, sources, seconds, seed + index) for index, name in enumerate(names)
+        name: AttackedServer(port, sources, seconds, seed + index)
+        for index, name in enumerate(names)
     }
     await asyncio.gather(
         asyncio.sleep(0 if names else seconds),

@@ -9,15 +9,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from benchmarks.load.figures import percentile, ratio
-from benchmarks.mill.play import CALM, Played
-from benchmarks.mill.verdict import Line, at_most
+from benchmarks.mill.play import CALM, MillResult
+from benchmarks.mill.verdict import Requirement, at_most
 
 _MOST = 2.0
 _ENOUGH = 100
 _MEMORY = ("total", "anonymous")
 
 
-def compared(played: Played) -> dict[str, Any]:
+def compared(played: MillResult) -> dict[str, Any]:
     """Return by attack how p99 of each errand and the peaks of memory relate to those of calm phases."""
     memory = _peaks(played)
     return {
@@ -31,7 +31,7 @@ def compared(played: Played) -> dict[str, Any]:
     }
 
 
-def lines(compared: Mapping[str, Any]) -> list[Line]:
+def lines(compared: Mapping[str, Any]) -> list[Requirement]:
     """Return the line of each attack and figure: at most twice of calm."""
     found = []
     for name, figures in compared.items():
@@ -42,7 +42,7 @@ def lines(compared: Mapping[str, Any]) -> list[Line]:
     return found
 
 
-def _delay_ratios(played: Played, name: str) -> dict[str, float]:
+def _delay_ratios(played: MillResult, name: str) -> dict[str, float]:
     calm, attacked = played.book.pages[CALM], played.book.pages[name]
     return {
         errand: round(_p99(attacked[errand].delays) / _p99(calm[errand].delays), 2)
@@ -55,7 +55,7 @@ def _p99(delays: list[float]) -> float:
     return percentile(sorted(delays), 99)
 
 
-def _peaks(played: Played) -> dict[str, dict[str, int]]:
+def _peaks(played: MillResult) -> dict[str, dict[str, int]]:
     """Return the largest of each kind of memory by phase."""
     found: dict[str, dict[str, int]] = defaultdict(lambda: dict.fromkeys(_MEMORY, 0))
     for phase in played.phases:

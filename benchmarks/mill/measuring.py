@@ -37,7 +37,7 @@ def count(pid: int, port: int) -> Counts:
     )
 
 
-class Sampler:
+class PeakSampler:
     """Keeps the largest of what it sees; ``take`` gives the peaks since it was last called."""
 
     def __init__(self, group: MemoryGroup, pid: int, port: int) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 from benchmarks.machine.processes import cpu_seconds
 from benchmarks.mill.attacks import ATTACKS
 from benchmarks.mill.good import Book, GoodClient
-from benchmarks.mill.measuring import Counts, Sampler, count
+from benchmarks.mill.measuring import Counts, PeakSampler, count
 from benchmarks.mill.models import Errand
 from benchmarks.servers.served import Served
 
@@ -24,7 +24,7 @@ _GRACE = 30.0  # seconds that an attacker may need longer than its phase
 
 
 @dataclass
-class Played:
+class MillResult:
     """What happened; the rest is arithmetic."""
 
     book: Book
@@ -56,9 +56,9 @@ def sources(addresses: int) -> str:
 class Mill:
     """One run against a server that is ready."""
 
-    def __init__(self, served: Served, errands: list[Errand], sampler: Sampler) -> None:
+    def __init__(self, served: Served, errands: list[Errand], sampler: PeakSampler) -> None:
         self._served, self._errands, self._sampler = served, errands, sampler
-        self._played = Played(Book())
+        self._played = MillResult(Book())
 
     async def warm_up(self) -> Counts:
         """Ask each errand a few times, as many at once as there are; return what is open afterwards."""
@@ -76,7 +76,7 @@ class Mill:
         addresses: int,
         seed: int,
         beside_calm: bool = False,
-    ) -> Played:
+    ) -> MillResult:
         """Play rounds of phases until ``seconds`` are over or the server is dead."""
         generator, stop = random.Random(seed), asyncio.Event()
         end = time.monotonic() + seconds

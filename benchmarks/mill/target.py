@@ -11,7 +11,7 @@ from benchmarks.mill.wire import Wire
 _PATIENCE = 20.0
 
 
-class Target:
+class AttackedServer:
     """The server as one attack sees it. They end when ``is_over``; what they count is in ``seen``."""
 
     def __init__(self, port: int, sources: tuple[str, ...], seconds: float, seed: int) -> None:

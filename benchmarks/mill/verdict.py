@@ -7,7 +7,7 @@ _TOLERANCE = 1.05
 
 
 @dataclass(frozen=True)
-class Line:
+class Requirement:
     """One thing that must hold."""
 
     name: str
@@ -25,11 +25,11 @@ def memory_bound(budget: int, base: int, pool: int) -> int:
     return int((budget + base + pool) * _TOLERANCE)
 
 
-def at_most(name: str, value: float | None, bound: float) -> Line:
+def at_most(name: str, value: float | None, bound: float) -> Requirement:
     """Return the line that ``value`` is at most ``bound``; None never is."""
-    return Line(name, value, bound, value is not None and value <= bound)
+    return Requirement(name, value, bound, value is not None and value <= bound)
 
 
-def equal(name: str, value: Any, wanted: Any) -> Line:
+def equal(name: str, value: Any, wanted: Any) -> Requirement:
     """Return the line that ``value`` is ``wanted``."""
-    return Line(name, value, wanted, value == wanted)
+    return Requirement(name, value, wanted, value == wanted)

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from models.compiler import CompileOptions, compile_onnx
-from models.darknet.layers.network import Network, build_network
+from models.darknet.layers.network import DarknetNetwork, build_network
 from models.darknet.nodes.skeleton import skeleton
 from models.graphs.writer import write_onnx
 from models.initial import initialise_small
@@ -19,7 +19,7 @@ NAME, LAYERS, RESOLUTION = "yolov2-16", 16, 608
 _SMALL = 128
 
 
-def fused_network(resolution: int = RESOLUTION) -> Network:
+def fused_network(resolution: int = RESOLUTION) -> DarknetNetwork:
     """Return the layers, as Darknet has them; ``[net]`` is the first section."""
     return build_network(yolov2()[: LAYERS + 1], NAME, resolution)
 

@@ -24,7 +24,7 @@ from loader.readers.files import DirectReader
 from models.packs.pack import Pack, open_pack
 from models.runtime.quiet import wait_until_quiet
 from models.runtime.sessions import claim_process
-from pipeline.benchmark.configuration import Configuration, plan_configuration
+from pipeline.benchmark.configuration import BenchConfiguration, plan_configuration
 from pipeline.devices.cpu import CpuDevice
 from pipeline.execution.engine import Engine
 from pipeline.execution.opened import opened
@@ -53,7 +53,7 @@ def planned(program: Program, device: CpuDevice, percent: float) -> Plan:
     """Return the plan of ``auto`` in ``percent`` of the weights."""
     profile = load_profile(program.pack, this_machine(program.pack.weights_path, device))
     limit = int(sum(span.length for span in program.spans) * percent / 100)
-    wanted = Configuration("auto", ARCHITECTURES["auto"], limit)
+    wanted = BenchConfiguration("auto", ARCHITECTURES["auto"], limit)
     return plan_configuration(program, wanted, profile=profile).plan
 
 

@@ -32,18 +32,18 @@ import numpy as np
 from benchmarks.children.application import CHOICES, partitions
 from benchmarks.machine.sampling import sampled_group
 from models.runtime.sessions import claim_process
-from pipeline.applications.application import Application
-from pipeline.applications.ours.frontiers import planned, preloaded_frontier, streaming_frontier
-from pipeline.applications.ours.members import Member, Together, together
-from pipeline.applications.ours.rivals import (
+from papers.applications.application import Application
+from papers.applications.ours.frontiers import planned, preloaded_frontier, streaming_frontier
+from papers.applications.ours.members import ApplicationMember, Together, together
+from papers.applications.ours.rivals import (
     by_one_row,
     of_chromosome,
     of_parts,
     placed_plan,
     whole,
 )
-from pipeline.applications.placements import PLACEMENTS
-from pipeline.applications.search import Constraints, Settings, reduce_buffers
+from papers.applications.placements import PLACEMENTS
+from papers.applications.search import Constraints, GeneticSettings, reduce_buffers
 from pipeline.devices.cpu import CpuDevice
 from pipeline.measuring.sample_inputs import random_inputs
 from pipeline.planning.plan import Plan
@@ -57,32 +57,34 @@ _HEAD = f"{'way':<18}{'MB':>9}{'weights':>9}{'arena':>8}{'ms':>9}{'predicted':>1
 
 
 @dataclass(frozen=True)
-class Way:
+class PlannedWay:
     """A plan of each of ``members``; ``placement``: of activations, where it is not the plan's own."""
 
     name: str
-    members: tuple[Member, ...]
+    members: tuple[ApplicationMember, ...]
     plans: Together
     placement: str = ""
 
 
-def ways(opened: OpenedApplication, members: Sequence[Member], points: int) -> Iterator[Way]:
+def ways(
+    opened: OpenedApplication, members: Sequence[ApplicationMember], points: int
+) -> Iterator[PlannedWay]:
     """Yield what is run, the whole network first; where partitions run at once, on one core."""
     application, own = opened.application, tuple(members)
     if any(member.cuts for member in own):
         uncut = tuple(replace(member, cuts=()) for member in own)
-        yield Way(_ONE, uncut, _rivals(application, uncut, whole))
+        yield PlannedWay(_ONE, uncut, _rivals(application, uncut, whole))
     for name in PLACEMENTS:
         plans = _rivals(application, own, partial(placed_plan, way=name))
-        yield Way(name, own, plans, name)
-    yield Way("parts", own, _rivals(application, own, by_one_row))
-    yield Way("algorithm-2", own, _reduced(opened, own))
+        yield PlannedWay(name, own, plans, name)
+    yield PlannedWay("parts", own, _rivals(application, own, by_one_row))
+    yield PlannedWay("algorithm-2", own, _reduced(opened, own))
     for name, found in (
         ("ours", preloaded_frontier(application, own)),
         ("ours-streaming", streaming_frontier(application, own, points)),
     ):
         for item in _spread(found, points):
-            yield Way(name, own, item)
+            yield PlannedWay(name, own, item)
 
 
 def _spread(found: Sequence[Together], points: int) -> list[Together]:
@@ -92,16 +94,18 @@ def _spread(found: Sequence[Together], points: int) -> list[Together]:
 
 
 def _rivals(
-    application: Application, members: Sequence[Member], plan_of: Callable[[Program], Plan]
+    application: Application,
+    members: Sequence[ApplicationMember],
+    plan_of: Callable[[Program], Plan],
 ) -> Together:
     plans = [of_parts(member.program, member.cuts, plan_of) for member in members]
     return together(application, list(map(planned, members, plans)))
 
 
-def _reduced(opened: OpenedApplication, members: Sequence[Member]) -> Together:
+def _reduced(opened: OpenedApplication, members: Sequence[ApplicationMember]) -> Together:
     """Return the plans of Algorithm 2's least memory."""
     application, evaluator = opened.application, opened.evaluator()
-    best, _ = reduce_buffers(evaluator, Constraints(), Settings(generations=20))
+    best, _ = reduce_buffers(evaluator, Constraints(), GeneticSettings(generations=20))
     plans = []
     for number, (item, member) in enumerate(zip(opened.packs, members, strict=True)):
         assert item is not None
@@ -112,7 +116,9 @@ def _reduced(opened: OpenedApplication, members: Sequence[Member]) -> Together:
     return together(application, list(map(planned, members, plans)))
 
 
-def job(opened: OpenedApplication, way: Way, inputs: Sequence[Path], sweeps: int) -> dict[str, Any]:
+def job(
+    opened: OpenedApplication, way: PlannedWay, inputs: Sequence[Path], sweeps: int
+) -> dict[str, Any]:
     """Return what the child is told."""
     found = zip(opened.packs, way.members, way.plans.plans, inputs, strict=True)
     return {
@@ -148,7 +154,7 @@ def run(task: dict[str, Any], folder: Path) -> dict[str, Any]:
         return {**json.loads(Path(paths[1]).read_text("utf-8")), **group.figures()}
 
 
-def summary(way: Way, runs: Sequence[dict[str, Any]], expected: list[str]) -> dict[str, Any]:
+def summary(way: PlannedWay, runs: Sequence[dict[str, Any]], expected: list[str]) -> dict[str, Any]:
     """Return what several runs of one plan come to."""
     plans = way.plans
     peak = min(item["anonymous_peak_bytes"] for item in runs)

@@ -30,7 +30,7 @@ from pipeline.execution.opened import opened
 from pipeline.measuring.sample_inputs import random_inputs
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice
-from pipeline.program.cuts import Channels, Region, RegionError
+from pipeline.program.cuts import ChannelCut, Region, RegionError
 from pipeline.program.prepare import prepare
 from pipeline.program.program import Program
 from pipeline.program.steps import planned_region
@@ -125,8 +125,8 @@ def _region(program: Program, item: Bottleneck, channels: int, count: int) -> Re
     """Return a bottleneck in as many bands as are wanted; in one where all rows are needed at once."""
     size = max((each for each in item.sizes if each <= channels), default=item.sizes[0])
     rows = item.operators[-1].height
-    whole = Region(item.first_piece, item.end_piece, Channels(size, rows))
-    banded = Region(item.first_piece, item.end_piece, Channels(size, -(-rows // count)))
+    whole = Region(item.first_piece, item.end_piece, ChannelCut(size, rows))
+    banded = Region(item.first_piece, item.end_piece, ChannelCut(size, -(-rows // count)))
     try:
         planned_region(program, banded)
     except RegionError:

@@ -20,7 +20,7 @@ from loader.pool.pool import ReadPool
 from loader.readers.disk import REAL_DISK, Disk, paced_disk
 from models.packs.pack import open_pack
 from models.runtime.sessions import claim_process
-from pipeline.benchmark.configuration import Configuration, plan_configuration
+from pipeline.benchmark.configuration import BenchConfiguration, plan_configuration
 from pipeline.benchmark.contenders import Streamed
 from pipeline.devices.cpu import CpuDevice
 from pipeline.execution.opened import opened
@@ -75,9 +75,9 @@ def measure(path: Path, profile: Profile, part: float, speeds: list[float], coun
     device = CpuDevice()
     program = prepare(open_pack(path), device)
     limit = int(part * program.weight_bytes)
-    auto = Configuration("auto", ARCHITECTURES["auto"], limit)
+    auto = BenchConfiguration("auto", ARCHITECTURES["auto"], limit)
     plans = [plan_configuration(program, auto, None, profile)]
-    plans.append(plan_configuration(program, Configuration("pre", ARCHITECTURES["pre"])))
+    plans.append(plan_configuration(program, BenchConfiguration("pre", ARCHITECTURES["pre"])))
     inputs = random_inputs(program)
     disks: dict[str, tuple[int, Disk]] = {"pre": (1, REAL_DISK), "real": (0, REAL_DISK)}
     disks |= {f"{speed:g}": (0, paced_disk(speed * 1e9)) for speed in speeds}

@@ -16,8 +16,8 @@ from typing import Any
 
 from models.packs.pack import open_pack
 from models.runtime.sessions import claim_process
-from pipeline.benchmark import Configuration
-from pipeline.benchmark.configuration import Planned
+from pipeline.benchmark import BenchConfiguration
+from pipeline.benchmark.configuration import PlannedConfiguration
 from pipeline.benchmark.contenders import Streamed
 from pipeline.benchmark.turns import Samples, take_turns
 from pipeline.devices.cpu import CpuDevice
@@ -73,7 +73,9 @@ def measured(
     with ExitStack() as stack:
         contenders = [
             Streamed(
-                Planned(Configuration(plan.architecture.name, plan.architecture), Fitted(plan)),
+                PlannedConfiguration(
+                    BenchConfiguration(plan.architecture.name, plan.architecture), Fitted(plan)
+                ),
                 stack.enter_context(opened(program, plan, device)),
                 inputs,
             )

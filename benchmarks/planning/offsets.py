@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from models.packs.pack import open_pack
-from pipeline.planning.offsets import Buffer, Placement, Problem, place
+from pipeline.planning.offsets import LiveBuffer, Placement, Problem, place
 from pipeline.planning.offsets.validator import violations
 from pipeline.program.lives import ALIGNMENT, lifetimes
 from pipeline.program.program import Program
@@ -36,7 +36,7 @@ def read_csv(path: Path) -> Problem:
     """Return the problem of a CSV file."""
     with path.open(newline="") as file:
         rows = list(csv.DictReader(file))
-    buffers = (Buffer(int(row["size"]), int(row["lower"]), int(row["upper"])) for row in rows)
+    buffers = (LiveBuffer(int(row["size"]), int(row["lower"]), int(row["upper"])) for row in rows)
     capacity = path.stem.rpartition(".")[2]
     return Problem(tuple(buffers), int(capacity) if capacity.isdecimal() else None)
 
@@ -44,7 +44,7 @@ def read_csv(path: Path) -> Problem:
 def read_pack(path: Path) -> Problem:
     """Return the problem of a pack whose layers stay whole."""
     lives = lifetimes(Program.as_compiled(open_pack(path)))
-    return Problem(tuple(Buffer(one.n_bytes, one.start, one.end, ALIGNMENT) for one in lives))
+    return Problem(tuple(LiveBuffer(one.n_bytes, one.start, one.end, ALIGNMENT) for one in lives))
 
 
 def _timed(solve: Callable[[], Placement]) -> tuple[Placement, float]:

@@ -33,7 +33,7 @@ _MOST_ERROR = 1e-5
 
 
 @dataclass(frozen=True)
-class Table:
+class PaperTable:
     """A table of the paper, or an application: its networks, and megabytes by scheme that they take.
 
     ``fps``: frames a second that the paper wants of it. ``partitions``: of each network, at once.
@@ -48,14 +48,14 @@ class Table:
 
 _MOBILENET = ("mobilenetv2",)
 TABLES = (
-    Table("4: quantised", _MOBILENET, (58.63, 29.3, 21.54, 14.65)),
-    Table("5: and buffers reused", _MOBILENET, (20.32, 10.16, 7.46, 5.08)),
-    Table("6: and by parts", _MOBILENET, (16.2, 8.1, 4.61, 4.04)),
-    Table("7: the paper's method", _MOBILENET, (15.93, 7.96, 4.47, 3.98)),
-    Table("13: MobileNet-sequential", _MOBILENET, (8.0,) * 4, 75),
-    Table("13: ResNet-sequential", ("resnet50",), (26.0,) * 4, 75),
-    Table("13: MobileNet-pipelined", _MOBILENET, (30.0,) * 4, 80, partitions=2),
-    Table("13: Multi-CNN", ("mobilenetv2", "resnet50"), (30.0,) * 4, 32),
+    PaperTable("4: quantised", _MOBILENET, (58.63, 29.3, 21.54, 14.65)),
+    PaperTable("5: and buffers reused", _MOBILENET, (20.32, 10.16, 7.46, 5.08)),
+    PaperTable("6: and by parts", _MOBILENET, (16.2, 8.1, 4.61, 4.04)),
+    PaperTable("7: the paper's method", _MOBILENET, (15.93, 7.96, 4.47, 3.98)),
+    PaperTable("13: MobileNet-sequential", _MOBILENET, (8.0,) * 4, 75),
+    PaperTable("13: ResNet-sequential", ("resnet50",), (26.0,) * 4, 75),
+    PaperTable("13: MobileNet-pipelined", _MOBILENET, (30.0,) * 4, 80, partitions=2),
+    PaperTable("13: Multi-CNN", ("mobilenetv2", "resnet50"), (30.0,) * 4, 32),
 )
 _HEAD = (
     f"{'table':<26}{'scheme':<8}{'paper':>8}{'wanted':>7}{'MB':>8}{'least':>8}{'held':>8}{'grown':>8}"

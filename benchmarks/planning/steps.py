@@ -23,9 +23,9 @@ from typing import Any
 from loader.pool.pool import ReadPool
 from models.packs.pack import open_pack
 from models.runtime.sessions import claim_process
-from pipeline.applications.ours.frontiers import preloaded, streamed
-from pipeline.applications.ours.members import Member
-from pipeline.applications.ours.rivals import by_one_row, whole
+from papers.applications.ours.frontiers import preloaded, streamed
+from papers.applications.ours.members import ApplicationMember
+from papers.applications.ours.rivals import by_one_row, whole
 from pipeline.devices.cpu import CpuDevice
 from pipeline.execution.opened import opened
 from pipeline.measuring.engines import Measured, measured_sweeps
@@ -43,7 +43,7 @@ from pipeline.timing.traced_durations import services
 KINDS = ("pieces", "phases", "reads")
 
 
-def plans(member: Member, points: int, streaming: bool) -> list[tuple[str, Plan]]:
+def plans(member: ApplicationMember, points: int, streaming: bool) -> list[tuple[str, Plan]]:
     """Return what is run: whole tensors, all by one row, and points of our frontiers."""
     found = [("whole", whole(member.program)), ("parts", by_one_row(member.program))]
     found += [("ours", item.plan) for item in _spread(preloaded(member), points)]
@@ -135,7 +135,7 @@ def main() -> None:
     profile = profile_pack(pack, device)
     device.tune(profile.tuning)
     program = prepare(pack, device)
-    member = Member(program, profile, device.adapt(ARCHITECTURES["auto"]))
+    member = ApplicationMember(program, profile, device.adapt(ARCHITECTURES["auto"]))
     found = plans(member, options.points, streaming=not options.cpu)
     rows = measured(program, device, found, options.sweeps)
     figures = [

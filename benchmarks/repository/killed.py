@@ -31,8 +31,7 @@ from benchmarks.servers.served import Served, ours, running
 from models.compiler import compile_onnx
 from models.packs.leftovers import PREFIX
 from models.packs.pack import versions
-from server.repository.layout.model_folders import model_names
-from server.repository.layout.wholeness import check_whole
+from server.repository.on_disk import check_whole, model_names
 
 _SOURCE = Path(__file__).parents[2] / "models" / "default" / "cifar10.onnx"
 _MODELS = ("first", "second")

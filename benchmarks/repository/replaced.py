@@ -76,7 +76,7 @@ def _recipe(source: Path, folder: Path) -> Recipe:
     return Recipe(folder / "1", open_resident(str(source)).run(None, {"image": _INPUT})[0].ravel())
 
 
-class Client:
+class ReplacementClient:
     """Asks over one connection; ``fault``: what went wrong, empty while nothing did."""
 
     def __init__(self, port: int, answers: Sequence[Answer]) -> None:
@@ -125,13 +125,13 @@ class Client:
 
 
 @contextmanager
-def _asking(port: int, answers: Sequence[Answer]) -> Iterator[list[Client]]:
+def _asking(port: int, answers: Sequence[Answer]) -> Iterator[list[ReplacementClient]]:
     """Have clients ask meanwhile.
 
     Raises:
         LostError: one of them lost a request.
     """
-    clients, ended = [Client(port, answers) for _ in range(_CLIENTS)], threading.Event()
+    clients, ended = [ReplacementClient(port, answers) for _ in range(_CLIENTS)], threading.Event()
     threads = [threading.Thread(target=each.run, args=(ended,), daemon=True) for each in clients]
     for thread in threads:
         thread.start()
@@ -176,7 +176,7 @@ def _replace(folder: Path, pack: Path, number: int) -> None:
     shutil.rmtree(hidden, ignore_errors=True)
 
 
-def _wait_for(probe: Client, wanted: int) -> None:
+def _wait_for(probe: ReplacementClient, wanted: int) -> None:
     until = time.monotonic() + _LIMIT_SECONDS
     while probe.ask() != wanted:
         if time.monotonic() > until:
@@ -194,7 +194,7 @@ def play(folder: Path, times: int, budget: str) -> str:
     _replace(model, recipes[0].pack, 1)
     began = time.monotonic()
     with running(ours(model.parent, budget, *_FLAGS), "--port") as served:
-        probe = Client(served.port, answers)
+        probe = ReplacementClient(served.port, answers)
         with _asking(served.port, answers) as clients:
             for turn in range(1, times + 1):
                 _replace(model, recipes[turn % 2].pack, 1 + (turn + 1) // 2)

@@ -20,8 +20,8 @@ from statistics import median, quantiles
 from typing import Any
 
 from benchmarks.scheduling.serving import (
-    Machine,
     ReadsOnly,
+    SimulatedMachine,
     asked,
     drawn,
     machine,
@@ -59,7 +59,7 @@ def main() -> None:
     sys.exit(0 if report["of_ideal"] >= _LEAST and report["p99_ratio"] <= 1.0 else 1)
 
 
-def _measured(slow: Machine, pack: Pack, given: argparse.Namespace) -> dict[str, Any]:
+def _measured(slow: SimulatedMachine, pack: Pack, given: argparse.Namespace) -> dict[str, Any]:
     rounds = [_round(slow, pack, given) for _ in range(given.rounds)]
     figures = {key: median(each[key] for each in rounds) for key in rounds[0]}
     return {
@@ -72,7 +72,7 @@ def _measured(slow: Machine, pack: Pack, given: argparse.Namespace) -> dict[str,
     }
 
 
-def _round(slow: Machine, pack: Pack, given: argparse.Namespace) -> dict[str, float]:
+def _round(slow: SimulatedMachine, pack: Pack, given: argparse.Namespace) -> dict[str, float]:
     """Return seconds that a set of as many requests as lanes takes, each way, and what its parts take."""
     inputs, lanes, ring = drawn(pack.manifest), given.lanes, given.ring_mib << 20
     kernels = sweep_seconds(slow.engine(pack, resident(pack)), inputs, 3)
@@ -92,14 +92,14 @@ def _round(slow: Machine, pack: Pack, given: argparse.Namespace) -> dict[str, fl
 
 
 def _served(
-    slow: Machine, pack: Pack, ring: int, lanes: int, clients: int, sets: int = 4
+    slow: SimulatedMachine, pack: Pack, ring: int, lanes: int, clients: int, sets: int = 4
 ) -> tuple[float, float]:
     """Return seconds of a set of ``clients`` requests, and the p99 of their delays."""
     return asyncio.run(_serve(slow, pack, ring, lanes, clients, sets))
 
 
 async def _serve(
-    slow: Machine, pack: Pack, ring: int, lanes: int, clients: int, sets: int
+    slow: SimulatedMachine, pack: Pack, ring: int, lanes: int, clients: int, sets: int
 ) -> tuple[float, float]:
     inputs = drawn(pack.manifest)
     plan = streamed(pack, ring, lanes)

@@ -27,8 +27,8 @@ from statistics import median
 from typing import Any
 
 from benchmarks.scheduling.serving import (
-    Machine,
     ReadsOnly,
+    SimulatedMachine,
     Sleeping,
     asked,
     drawn,
@@ -81,11 +81,11 @@ def main() -> None:
     sys.exit(0 if ratios["interleaved"] <= _MOST else 1)
 
 
-def _kernels(where: Machine, pack: Pack) -> float:
+def _kernels(where: SimulatedMachine, pack: Pack) -> float:
     return sweep_seconds(where.engine(pack, resident(pack)), drawn(pack.manifest), 3)
 
 
-def _round(slow: Machine, packs: Sequence[Pack], ring: int, sweeps: int) -> dict[str, Any]:
+def _round(slow: SimulatedMachine, packs: Sequence[Pack], ring: int, sweeps: int) -> dict[str, Any]:
     kernels = [sweeps * _kernels(slow, pack) for pack in packs]
     reads = [
         sweeps
@@ -108,7 +108,7 @@ def _round(slow: Machine, packs: Sequence[Pack], ring: int, sweeps: int) -> dict
 
 
 async def _total(
-    slow: Machine,
+    slow: SimulatedMachine,
     packs: Sequence[Pack],
     ring: int,
     dispatchers: Sequence[Dispatcher],

@@ -35,7 +35,7 @@ Tensors = dict[str, NDArray[Any]]
 
 
 @dataclass(frozen=True)
-class Machine:
+class SimulatedMachine:
     """What computes, and what reads at which pace; ``reads_take_no_core``: as CorelessReader."""
 
     device: CpuDevice
@@ -98,12 +98,12 @@ class ReadsOnly(CpuDevice):
 @contextmanager
 def machine(
     pace: Pace | None = None, device: CpuDevice | None = None, reads_take_no_core: bool = False
-) -> Iterator[Machine]:
+) -> Iterator[SimulatedMachine]:
     """Yield a machine that computes with ``device``, or with all cores, and end its threads."""
     with ExitStack() as stack:
         pool = ReadPool()
         stack.callback(pool.close)
-        yield Machine(device or CpuDevice(), pool, pace, reads_take_no_core)
+        yield SimulatedMachine(device or CpuDevice(), pool, pace, reads_take_no_core)
 
 
 def streamed(pack: Pack, ring_bytes: int, lanes: int = 1) -> Plan:

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from benchmarks.machine.environment import Environment
 from benchmarks.machine.room import Room, Rooms
-from benchmarks.machine.sampling import Sample, Sampler, figures
+from benchmarks.machine.sampling import MemorySample, Sampler, figures
 from benchmarks.servers.client import first_output, post_json, tensor_body
-from benchmarks.servers.contenders import Contender
+from benchmarks.servers.contenders import ServerContender
 from benchmarks.servers.served import NotReadyError, Served, running
 
 Array = NDArray[np.float32]
@@ -25,7 +25,7 @@ _STOP_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
-class Task:
+class ContenderTask:
     """What is asked of a contender; a request or a start that takes longer ends the attempt."""
 
     model: str
@@ -51,7 +51,7 @@ class Attempt:
     cached_bytes: int = 0
     """What could not be dropped from the page cache before."""
     figures: dict[str, int] = field(default_factory=dict)
-    samples: list[Sample] = field(default_factory=list)
+    samples: list[MemorySample] = field(default_factory=list)
     details: Any = None
 
     @property
@@ -82,9 +82,9 @@ class Attempt:
 
 
 def attempt(
-    contender: Contender,
+    contender: ServerContender,
     environment: Environment,
-    task: Task,
+    task: ContenderTask,
     rooms: Rooms,
     limit: int | None = None,
     look: Callable[[Served], Any] = lambda served: None,
@@ -110,7 +110,7 @@ def attempt(
     return result
 
 
-def _ask_all(result: Attempt, served: Served, task: Task, sampler: Sampler) -> None:
+def _ask_all(result: Attempt, served: Served, task: ContenderTask, sampler: Sampler) -> None:
     url = f"{served.base}/v2/models/{task.model}/infer"
     bodies = [tensor_body(task.input, array) for array in task.requests]
     ends = sampler.now() + task.all_seconds

@@ -17,7 +17,7 @@ TITLES = {
 
 
 @dataclass(frozen=True)
-class Contender:
+class ServerContender:
     """A server of one network: its command, less the port, and the files that it opens."""
 
     name: str
@@ -26,17 +26,17 @@ class Contender:
     files: tuple[Path, ...]
 
 
-def contenders(source: Path, repository: Path, budget: str) -> dict[str, Contender]:
+def contenders(source: Path, repository: Path, budget: str) -> dict[str, ServerContender]:
     """Return all who can serve ``source``, which was compiled into ``repository``, by name.
 
     OpenVINO is left out where it is not installed.
     """
     (graph,) = repository.glob("*/*/model.onnx")
     found = [
-        Contender(OURS, tuple(ours(repository, budget)), ("--port",), (repository,)),
-        Contender(RESIDENT, tuple(peer(source)), (), (source,)),
-        Contender(MAPPED, tuple(peer(graph, "onnxruntime-mapped")), (), (graph.parent,)),
+        ServerContender(OURS, tuple(ours(repository, budget)), ("--port",), (repository,)),
+        ServerContender(RESIDENT, tuple(peer(source)), (), (source,)),
+        ServerContender(MAPPED, tuple(peer(graph, "onnxruntime-mapped")), (), (graph.parent,)),
     ]
     if importlib.util.find_spec("openvino") is not None:
-        found.append(Contender(OPENVINO, tuple(peer(source, "openvino")), (), (source,)))
+        found.append(ServerContender(OPENVINO, tuple(peer(source, "openvino")), (), (source,)))
     return {each.name: each for each in found}

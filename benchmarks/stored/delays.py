@@ -32,7 +32,7 @@ _WARM_UP = 3
 
 
 @dataclass
-class Contender:
+class StoredContender:
     """A pack in an engine, and the seconds of its sweeps."""
 
     engine: Engine
@@ -76,7 +76,7 @@ def main() -> None:
                 engine = stack.enter_context(
                     opened(Program.as_compiled(pack), plan, device, pool, reader)
                 )
-                contenders.append(Contender(engine, random_inputs(pack.manifest)))
+                contenders.append(StoredContender(engine, random_inputs(pack.manifest)))
         for contender in contenders:
             for _ in range(_WARM_UP):
                 contender.turn()
@@ -86,7 +86,7 @@ def main() -> None:
     _print(contenders, options.pace or "this machine's disk")
 
 
-def _print(contenders: list[Contender], disk: str) -> None:
+def _print(contenders: list[StoredContender], disk: str) -> None:
     first = median(contenders[0].seconds)
     for each in contenders:
         plan, manifest = each.engine.plan, each.engine.program.pack.manifest

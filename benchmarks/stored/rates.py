@@ -34,7 +34,7 @@ _DEPTH = 2
 
 
 @dataclass(frozen=True)
-class Part:
+class StoredRead:
     """One read: the bytes [offset, offset + length) of the file, and what they become."""
 
     offset: int
@@ -82,7 +82,7 @@ def _row(pack: Pack, name: str, disk: Disk, ring_bytes: int, turns: int) -> str:
     )
 
 
-def _parts(pack: Pack, ring_bytes: int) -> list[Part]:
+def _parts(pack: Pack, ring_bytes: int) -> list[StoredRead]:
     program = Program.as_compiled(pack)
     ring_bytes = max(ring_bytes, 2 * program.largest_chunk_bytes)
     plan = make_plan(program, ARCHITECTURES["2s"], ring_bytes)
@@ -90,7 +90,7 @@ def _parts(pack: Pack, ring_bytes: int) -> list[Part]:
     for group in plan.groups:
         spans = [program.spans[i] for i in plan.streamed[group.first_span : group.end_span]]
         length = sum(span.file_length for span in spans)
-        parts.append(Part(spans[0].file_offset, length, Expansion(spans)))
+        parts.append(StoredRead(spans[0].file_offset, length, Expansion(spans)))
     return parts
 
 
@@ -103,7 +103,7 @@ def _whole(pack: Pack) -> Buffer:
 
 
 def _reads(
-    pool: ReadPool, reader: Reader, staging: Buffer, parts: Sequence[Part]
+    pool: ReadPool, reader: Reader, staging: Buffer, parts: Sequence[StoredRead]
 ) -> Callable[[], None]:
     reads = FileReads(reader, pool, staging, 0)
     ranges = [(part.offset, part.length) for part in parts]
@@ -115,7 +115,7 @@ def _reads(
     return read
 
 
-def _expansions(parts: Sequence[Part], file: Buffer, ring: Buffer) -> Callable[[], None]:
+def _expansions(parts: Sequence[StoredRead], file: Buffer, ring: Buffer) -> Callable[[], None]:
     """Return what expands all parts, one behind the other in the ring, from its start again."""
 
     def expand() -> None:

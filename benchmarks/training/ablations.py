@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from benchmarks.training import bccd as cells
-from benchmarks.training.cifar10 import Run
-from models.zoo.patchnet.design import Options
+from benchmarks.training.cifar10 import ClassificationRun
+from models.zoo.patchnet.design import DesignOptions
 
 #: 4 KiB as int8. A margin of 4 of 32 pixels is what 18 is of 224, and some.
-BASE = Options(
+BASE = DesignOptions(
     budget=4096, image=(32, 32, 3), patches=4, central=True, margin=4, expansion=4, stem=16
 )
 EPOCHS, IMAGES = 8, 20_000
@@ -16,17 +16,17 @@ EPOCHS, IMAGES = 8, 20_000
 _PATCH = 20
 
 
-def cifar10() -> Iterator[tuple[str, Run]]:
+def cifar10() -> Iterator[tuple[str, ClassificationRun]]:
     """Yield every training by name."""
     for seed in (0, 1, 2):
         for name, options in _first():
-            yield f"cifar10-{name}-seed{seed}", Run(options, seed, EPOCHS, IMAGES)
+            yield f"cifar10-{name}-seed{seed}", ClassificationRun(options, seed, EPOCHS, IMAGES)
         if seed == 0:
             for name, options in _then():
-                yield f"cifar10-{name}-seed{seed}", Run(options, seed, EPOCHS, IMAGES)
+                yield f"cifar10-{name}-seed{seed}", ClassificationRun(options, seed, EPOCHS, IMAGES)
 
 
-def _first() -> Iterator[tuple[str, Options]]:
+def _first() -> Iterator[tuple[str, DesignOptions]]:
     yield "base", BASE
     yield "no-central", replace(BASE, central=False)
     yield "margin0", replace(BASE, margin=0)
@@ -35,7 +35,7 @@ def _first() -> Iterator[tuple[str, Options]]:
     yield "margin2-no-central", replace(BASE, margin=2, central=False)
 
 
-def _then() -> Iterator[tuple[str, Options]]:
+def _then() -> Iterator[tuple[str, DesignOptions]]:
     for expansion in (2, 8, 6):
         yield f"expansion{expansion}", replace(BASE, expansion=expansion)
     for tunnels in (5, 2, 4, 3):
@@ -50,10 +50,10 @@ _BCCD = ((130, 44_000, 10), (224, 120_000, 18), (300, 216_000, 24))
 BCCD_EPOCHS = 80
 
 
-def bccd() -> Iterator[tuple[str, cells.Run]]:
+def bccd() -> Iterator[tuple[str, cells.DetectionRun]]:
     """Yield the detectors by name: tunnels share their weights, since there are few photographs."""
     for resolution, budget, margin in _BCCD:
-        options = Options(
+        options = DesignOptions(
             budget=budget,
             image=(resolution, resolution, 3),
             margin=margin,
@@ -61,4 +61,4 @@ def bccd() -> Iterator[tuple[str, cells.Run]]:
             stem=16,
             shared=True,
         )
-        yield f"bccd-{resolution}", cells.Run(options, 0, BCCD_EPOCHS)
+        yield f"bccd-{resolution}", cells.DetectionRun(options, 0, BCCD_EPOCHS)

@@ -14,10 +14,10 @@ from torch.nn import functional as F
 from benchmarks.training.matching import box_loss, focal_loss, matched
 from benchmarks.training.module import SkeletonModule
 from benchmarks.training.resuming import Resumable
-from models.detection.boxes import Limits, find_boxes
-from models.detection.mean_precision import MeanPrecision, Seen, Target
+from models.detection.boxes import BoxLimits, find_boxes
+from models.detection.mean_precision import MeanPrecision, Seen, TrueObject
 from models.graphs.metadata import read_metadata
-from models.zoo.patchnet.design import Options, design
+from models.zoo.patchnet.design import DesignOptions, design
 from models.zoo.patchnet.detector import OUTPUT, Anchors, detector, score_biases
 
 LABELS = ("RBC", "WBC", "Platelets")
@@ -38,7 +38,7 @@ _TEST_SCORE = 0.02
 
 
 @dataclass(frozen=True)
-class Photograph:
+class LabelledPhotograph:
     """A JPEG and what is on it: edges float32 [n, 4] as parts of it (x0, y0, x1, y1), classes int64 [n]."""
 
     jpeg: bytes
@@ -47,14 +47,14 @@ class Photograph:
 
 
 @dataclass(frozen=True)
-class Data:
+class DetectionData:
     """What is trained on, and what is kept to test on."""
 
-    train: list[Photograph]
-    test: list[Photograph]
+    train: list[LabelledPhotograph]
+    test: list[LabelledPhotograph]
 
 
-def read(path: Path) -> Data:
+def read(path: Path) -> DetectionData:
     """Read the zip: photographs, annotations of Pascal VOC's form, lists of trainval and test.
 
     Raises:
@@ -62,14 +62,14 @@ def read(path: Path) -> Data:
     """
     with zipfile.ZipFile(path) as archive:
 
-        def part(name: str) -> list[Photograph]:
+        def part(name: str) -> list[LabelledPhotograph]:
             names = archive.read(f"{_FOLDER}/ImageSets/Main/{name}.txt").decode().split()
             return [_photograph(archive, each) for each in names]
 
-        return Data(part("trainval"), part("test"))
+        return DetectionData(part("trainval"), part("test"))
 
 
-def _photograph(archive: zipfile.ZipFile, name: str) -> Photograph:
+def _photograph(archive: zipfile.ZipFile, name: str) -> LabelledPhotograph:
     text = archive.read(f"{_FOLDER}/Annotations/{name}.xml").decode()
     size = np.array([_number(text, "width"), _number(text, "height")] * 2, np.float32)
     edges, classes = [], []
@@ -80,7 +80,7 @@ def _photograph(archive: zipfile.ZipFile, name: str) -> Photograph:
         classes.append(LABELS.index(label[1]))
     relative = np.array(edges, np.float32).reshape(-1, 4) / size
     wide = np.all(relative[:, 2:] > relative[:, :2], axis=1)
-    return Photograph(
+    return LabelledPhotograph(
         archive.read(f"{_FOLDER}/JPEGImages/{name}.jpg"),
         torch.from_numpy(relative[wide]),
         torch.from_numpy(np.array(classes, np.int64)[wide]),
@@ -94,16 +94,16 @@ def _number(text: str, name: str) -> float:
 
 
 @dataclass(frozen=True)
-class Run:
+class DetectionRun:
     """One training of ``epochs`` times over the photographs."""
 
-    options: Options
+    options: DesignOptions
     seed: int
     epochs: int
     rate: float = 3e-3
 
-    def trainer(self, data: Data) -> "Trainer":
-        return Trainer(self, data)
+    def trainer(self, data: DetectionData) -> "DetectorTrainer":
+        return DetectorTrainer(self, data)
 
     def module(self) -> SkeletonModule:
         """Return the network that is trained."""
@@ -112,10 +112,10 @@ class Run:
         return SkeletonModule(detector(made, len(LABELS), ANCHORS, LABELS), self.seed, biases)
 
 
-class Trainer(Resumable):
+class DetectorTrainer(Resumable):
     """AdamW with one learning-rate cycle; focal loss of classes, smooth L1 of boxes (SSD's offsets)."""
 
-    def __init__(self, run: Run, data: Data) -> None:
+    def __init__(self, run: DetectionRun, data: DetectionData) -> None:
         self.module = run.module()
         self._size = run.options.image[:2]
         self._train = [self._kept(photograph, _LARGER) for photograph in data.train]
@@ -130,7 +130,7 @@ class Trainer(Resumable):
         corners = [self.module.constants[name] for name in ("anchors.centres", "anchors.sizes")]
         self._anchors = torch.from_numpy(np.concatenate(corners, axis=1)[0].T.astype(np.float32))
 
-    def _kept(self, photograph: Photograph, factor: float) -> torch.Tensor:
+    def _kept(self, photograph: LabelledPhotograph, factor: float) -> torch.Tensor:
         """Return the pixels uint8 [3, height, width] of ``photograph``, so much larger than the input."""
         height, width = (round(side * factor) for side in self._size)
         picture = Image.open(io.BytesIO(photograph.jpeg)).convert("RGB")
@@ -198,12 +198,12 @@ class Trainer(Resumable):
                 image = torch.from_numpy(metadata.preprocess.apply(picture))
                 outputs = {OUTPUT: self.module(image, [OUTPUT])[0].numpy()}
             boxes = find_boxes(
-                outputs, metadata.detection, metadata.preprocess, (1, 1), Limits(_TEST_SCORE)
+                outputs, metadata.detection, metadata.preprocess, (1, 1), BoxLimits(_TEST_SCORE)
             )
             there = zip(photograph.classes.tolist(), photograph.edges.tolist(), strict=True)
             counted.add(
                 [Seen(box.index, box.score, box.edges) for box in boxes],
-                [Target(index, edges) for index, edges in there],
+                [TrueObject(index, edges) for index, edges in there],
             )
         named = {f"AP {LABELS[index]}": ap for index, ap in counted.by_class().items()}
         return {"mAP": counted.mean(), **named}

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from benchmarks.training.module import SkeletonModule
 from benchmarks.training.resuming import Resumable
 from models.zoo.patchnet.classifier import classifier
-from models.zoo.patchnet.design import Options, design
+from models.zoo.patchnet.design import DesignOptions, design
 
 LABELS = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 #: As the zoo's recipe has it: colours from -1 to 1.
@@ -24,7 +24,7 @@ _TEST_BATCH = 500
 
 
 @dataclass(frozen=True)
-class Part:
+class ImageSet:
     """Images uint8 [N, 3, 32, 32] and labels int64 [N]."""
 
     images: torch.Tensor
@@ -32,24 +32,24 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Data:
+class ClassificationData:
     """What is trained on, and what is kept to test on."""
 
-    train: Part
-    test: Part
+    train: ImageSet
+    test: ImageSet
 
 
-def read(path: Path) -> Data:
+def read(path: Path) -> ClassificationData:
     """Read a file as `models/default/train.py` describes it: JPEG bytes, offsets and labels of two parts.
 
     Raises:
         OSError: it cannot be read. KeyError: it has no such arrays.
     """
     with np.load(path) as data:
-        return Data(*(_part(data, name) for name in ("train", "test")))
+        return ClassificationData(*(_part(data, name) for name in ("train", "test")))
 
 
-def _part(data: np.lib.npyio.NpzFile, name: str) -> Part:
+def _part(data: np.lib.npyio.NpzFile, name: str) -> ImageSet:
     jpeg = data[f"{name}_jpeg"].tobytes()
     offsets = data[f"{name}_offsets"]
     images = np.empty((len(offsets) - 1, 3, 32, 32), np.uint8)
@@ -57,14 +57,14 @@ def _part(data: np.lib.npyio.NpzFile, name: str) -> Part:
         opened = Image.open(io.BytesIO(jpeg[start:end])).convert("RGB")
         image[...] = np.asarray(opened).transpose(2, 0, 1)
     labels = torch.from_numpy(data[f"{name}_labels"].astype(np.int64))
-    return Part(torch.from_numpy(images), labels)
+    return ImageSet(torch.from_numpy(images), labels)
 
 
 @dataclass(frozen=True)
-class Run:
+class ClassificationRun:
     """One training of ``epochs`` times over ``images`` of the training set, which all runs draw alike."""
 
-    options: Options
+    options: DesignOptions
     seed: int
     epochs: int
     images: int = 50_000
@@ -75,18 +75,18 @@ class Run:
         """What `Trainer.test` returns."""
         return "accuracy"
 
-    def trainer(self, data: Data) -> "Trainer":
-        return Trainer(self, data)
+    def trainer(self, data: ClassificationData) -> "ClassifierTrainer":
+        return ClassifierTrainer(self, data)
 
     def module(self) -> SkeletonModule:
         """Return the network that is trained."""
         return SkeletonModule(classifier(design(self.options), len(LABELS)), self.seed)
 
 
-class Trainer(Resumable):
+class ClassifierTrainer(Resumable):
     """SGD with Nesterov momentum and one learning-rate cycle; all that is random comes from the seed."""
 
-    def __init__(self, run: Run, data: Data) -> None:
+    def __init__(self, run: ClassificationRun, data: ClassificationData) -> None:
         self.module = run.module()
         self._run = run
         self._data = data

@@ -15,7 +15,7 @@ _ALPHA, _GAMMA = 0.25, 2.0
 
 
 @dataclass(frozen=True)
-class Target:
+class AnchorTargets:
     """Of one photograph: anchors that are objects, their boxes [n, 4] (centre, size) and classes.
 
     ``counted``: bool [anchors], those that say something about classes.
@@ -36,7 +36,7 @@ def overlaps(first: Tensor, second: Tensor) -> Tensor:
     return inner / (areas[0][:, None] + areas[1][None] - inner).clamp(min=1e-9)
 
 
-def matched(anchors: Tensor, edges: Tensor, classes: Tensor) -> Target:
+def matched(anchors: Tensor, edges: Tensor, classes: Tensor) -> AnchorTargets:
     """Match ``anchors`` [a, 4] (centre, size) with objects: the best of each, and what overlaps by half."""
     corners = torch.cat(
         [anchors[:, :2] - anchors[:, 2:] / 2, anchors[:, :2] + anchors[:, 2:] / 2], 1
@@ -44,7 +44,7 @@ def matched(anchors: Tensor, edges: Tensor, classes: Tensor) -> Target:
     if not len(edges):
         nothing = torch.zeros(0, dtype=torch.long)
         every = torch.ones(len(anchors), dtype=torch.bool)
-        return Target(nothing, torch.zeros(0, 4), nothing, every)
+        return AnchorTargets(nothing, torch.zeros(0, 4), nothing, every)
     shared = overlaps(corners, edges)
     best, which = shared.max(1)
     favourite = shared.argmax(0)
@@ -53,10 +53,10 @@ def matched(anchors: Tensor, edges: Tensor, classes: Tensor) -> Target:
     counted = (best >= _OVERLAP) | (best < _NOTHING)
     found = edges[which[index]]
     boxes = torch.cat([(found[:, :2] + found[:, 2:]) / 2, found[:, 2:] - found[:, :2]], 1)
-    return Target(index, boxes, classes[which[index]], counted)
+    return AnchorTargets(index, boxes, classes[which[index]], counted)
 
 
-def box_loss(boxes: Tensor, anchors: Tensor, targets: Sequence[Target]) -> Tensor:
+def box_loss(boxes: Tensor, anchors: Tensor, targets: Sequence[AnchorTargets]) -> Tensor:
     """Return smooth L1 of SSD's offsets of ``boxes`` [N, 4, a] in pixels, a mean over matched anchors."""
     total = boxes.new_zeros(())
     for given, target in zip(boxes, targets, strict=True):
@@ -72,7 +72,7 @@ def _offsets(boxes: Tensor, anchors: Tensor) -> Tensor:
     return torch.cat([centre, (boxes[:, 2:] / anchors[:, 2:]).clamp(min=1e-6).log() / _SIZE], 1)
 
 
-def focal_loss(scores: Tensor, targets: Sequence[Target]) -> Tensor:
+def focal_loss(scores: Tensor, targets: Sequence[AnchorTargets]) -> Tensor:
     """Return the focal loss (Lin et al. 2017) of logits [N, classes, a], a mean over matched anchors."""
     total = scores.new_zeros(())
     for given, target in zip(scores, targets, strict=True):

@@ -26,7 +26,7 @@ class Trainer(Protocol):
     def test(self) -> dict[str, float]: ...
 
 
-class Run(Protocol[Data_contra]):
+class TrainingRun(Protocol[Data_contra]):
     """One training, a dataclass; ``epochs``: how many."""
 
     @property
@@ -35,7 +35,7 @@ class Run(Protocol[Data_contra]):
 
 
 def train(
-    named: Iterable[tuple[str, Run[Data_contra]]], data: Data_contra, folder: Path, say: Say
+    named: Iterable[tuple[str, TrainingRun[Data_contra]]], data: Data_contra, folder: Path, say: Say
 ) -> None:
     """Train what of ``named`` is not done yet; ``folder`` gets NAME.json, NAME.onnx, meanwhile NAME.pt."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -44,7 +44,9 @@ def train(
             _train(name, run, data, folder, say)
 
 
-def _train(name: str, run: Run[Data_contra], data: Data_contra, folder: Path, say: Say) -> None:
+def _train(
+    name: str, run: TrainingRun[Data_contra], data: Data_contra, folder: Path, say: Say
+) -> None:
     saved = folder / f"{name}.pt"
     trainer = run.trainer(data)
     log: list[dict[str, float]] = []

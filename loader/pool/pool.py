@@ -12,15 +12,15 @@ import time
 from loader.errors import ClosedError
 from loader.pool.flights import Flights
 from loader.pool.job import Outcome, ReadJob
-from loader.pool.order import DEFAULT_DEPTH, Client, Order
-from loader.pool.statistics import ClientStatistics, PoolStatistics, Tally
+from loader.pool.order import DEFAULT_DEPTH, Order, ReadClient
+from loader.pool.statistics import ClientStatistics, PoolStatistics, ReadTally
 from loader.pool.threads import ReaderThreads, ReadFlight
 
 __all__ = ["PoolClient", "ReadJob", "ReadPool"]
 
 _log = logging.getLogger(__name__)
 
-PoolClient = Client[ReadJob]
+PoolClient = ReadClient[ReadJob]
 
 _CLOSE_SECONDS = 30.0
 _HUNG_SECONDS = 10.0
@@ -50,8 +50,8 @@ class ReadPool:
         self._close_seconds = close_seconds
         self._closed = self._ended = self._watching = False
         self._wake_ups = 0
-        self._total = Tally()
-        self._tallies: dict[PoolClient, Tally] = {self._shared: Tally()}
+        self._total = ReadTally()
+        self._tallies: dict[PoolClient, ReadTally] = {self._shared: ReadTally()}
         self._reads = ReaderThreads(depth, self._ended_read)
         self._watcher = threading.Thread(target=self._watch, name="reader-watch", daemon=True)
         self._watcher.start()
@@ -60,7 +60,7 @@ class ReadPool:
         """Return a line of its own for one engine, with at most ``depth`` reads in flight."""
         with self._lock:
             client = self._order.register(name, depth)
-            self._tallies[client] = Tally()
+            self._tallies[client] = ReadTally()
             return client
 
     def forget(self, client: PoolClient) -> None:

@@ -26,7 +26,7 @@ class ReadFigures:
 
 
 @dataclass
-class Tally:
+class ReadTally:
     """Adds up the figures of reads; changed in place, since that costs less than a read should."""
 
     n_bytes: int = 0

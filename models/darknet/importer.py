@@ -5,16 +5,16 @@ from pathlib import Path
 
 from models.darknet.cfg.text import read_cfg
 from models.darknet.errors import DarknetError
-from models.darknet.layers.layer import IMAGE, Layer, Network
+from models.darknet.layers.layer import IMAGE, DarknetLayer, DarknetNetwork
 from models.darknet.layers.network import build_network
 from models.darknet.layers.parameters import (
-    Convolution,
-    MaxPool,
-    Region,
-    Reorg,
-    Softmax,
-    Upsample,
-    Yolo,
+    ConvolutionParameters,
+    MaxPoolParameters,
+    RegionParameters,
+    ReorgParameters,
+    SoftmaxParameters,
+    UpsampleParameters,
+    YoloParameters,
 )
 from models.darknet.metadata import HEADER
 from models.darknet.nodes.skeleton import skeleton
@@ -34,7 +34,7 @@ def import_network(
     seed: int = 0,
     *,
     progress: Progress = silent,
-) -> Network:
+) -> DarknetNetwork:
     """Write the network in ``cfg`` to ``output`` as ONNX; return it.
 
     Args:
@@ -76,21 +76,23 @@ def import_network(
     return network
 
 
-def class_count(network: Network) -> int:
+def class_count(network: DarknetNetwork) -> int:
     """Return how many classes the outputs tell apart."""
     last = network.layers[network.outputs[-1]]
     match last.parameters:
-        case Yolo(classes=classes) | Region(classes=classes):
+        case YoloParameters(classes=classes) | RegionParameters(classes=classes):
             return classes
-        case Softmax(groups=groups):
+        case SoftmaxParameters(groups=groups):
             return last.shape[0] // groups
         case _:
             return last.shape[0] * last.shape[1] * last.shape[2]
 
 
-def network_stride(network: Network) -> int:
+def network_stride(network: DarknetNetwork) -> int:
     """Return the stride of the coarsest layer; 1 without heads: only their cells are places."""
-    if not any(isinstance(layer.parameters, Yolo | Region) for layer in network.layers):
+    if not any(
+        isinstance(layer.parameters, YoloParameters | RegionParameters) for layer in network.layers
+    ):
         return 1
     strides = {IMAGE: 1.0}
     for layer in network.layers:
@@ -98,7 +100,7 @@ def network_stride(network: Network) -> int:
     return max(1, round(max(strides.values())))
 
 
-def resolution_fault(network: Network, resolution: int) -> str:
+def resolution_fault(network: DarknetNetwork, resolution: int) -> str:
     """Return why ``resolution`` does not fit ``network``, with the nearest two that do, or nothing."""
     stride = network_stride(network)
     below = resolution // stride * stride
@@ -111,13 +113,13 @@ def resolution_fault(network: Network, resolution: int) -> str:
     )
 
 
-def _own(layer: Layer) -> float:
+def _own(layer: DarknetLayer) -> float:
     match layer.parameters:
-        case Convolution(stride=stride) | MaxPool(stride=stride):
+        case ConvolutionParameters(stride=stride) | MaxPoolParameters(stride=stride):
             return max(stride)
-        case Reorg(stride=stride):
+        case ReorgParameters(stride=stride):
             return stride
-        case Upsample(stride=stride):
+        case UpsampleParameters(stride=stride):
             return 1 / stride
         case _:
             return 1

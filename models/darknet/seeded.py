@@ -6,9 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.darknet.errors import DarknetError
-from models.darknet.layers.layer import Network
+from models.darknet.layers.layer import DarknetNetwork
 from models.darknet.layers.network import build_network
-from models.darknet.layers.parameters import Region, Yolo
+from models.darknet.layers.parameters import RegionParameters, YoloParameters
 from models.darknet.nodes.skeleton import skeleton
 from models.initial import initialise_small
 from models.progress import Progress, silent
@@ -22,7 +22,7 @@ _CLASS = -2.0
 
 
 def random_weights(
-    network: Network, seed: int = 0, progress: Progress = silent
+    network: DarknetNetwork, seed: int = 0, progress: Progress = silent
 ) -> dict[str, NDArray[np.float32]]:
     """Return an array for each of the network's, float32, drawn from ``seed`` and calibrated.
 
@@ -41,12 +41,12 @@ def random_weights(
     )
 
 
-def objectness_biases(network: Network) -> dict[str, NDArray[np.float32]]:
+def objectness_biases(network: DarknetNetwork) -> dict[str, NDArray[np.float32]]:
     """Return biases of the layers before detection layers: of objectness and classes."""
     biases = {}
     for layer in network.layers:
         before = network.layers[layer.inputs[0]] if layer.inputs[0] >= 0 else None
-        if not isinstance(layer.parameters, Yolo | Region) or before is None:
+        if not isinstance(layer.parameters, YoloParameters | RegionParameters) or before is None:
             continue
         for array in before.arrays:
             if array.name.endswith(".biases"):

@@ -18,13 +18,15 @@ from onnx.checker import ValidationError
 from models.darknet.cfg.text import parse_cfg
 from models.darknet.errors import DarknetError
 from models.darknet.header import Header, read_header
-from models.darknet.layers.network import Layer, Network, WeightArray, build_network
+from models.darknet.layers.network import DarknetLayer, DarknetNetwork, WeightArray, build_network
 from models.darknet.metadata import CFG, HEADER
 from models.graphs.file import FileRange, parse_onnx
 from models.whole_files import users_file
 
 
-def read_weights(path: Path, network: Network) -> tuple[Header, dict[str, NDArray[np.float32]]]:
+def read_weights(
+    path: Path, network: DarknetNetwork
+) -> tuple[Header, dict[str, NDArray[np.float32]]]:
     """Map the weights of ``network`` in ``path``; nothing is read before it is used.
 
     Returns:
@@ -49,7 +51,7 @@ def read_weights(path: Path, network: Network) -> tuple[Header, dict[str, NDArra
     return header, dict(_cut(network, header, np.asarray(mapped)))
 
 
-def _check_count(path: Path, network: Network, found: int) -> None:
+def _check_count(path: Path, network: DarknetNetwork, found: int) -> None:
     """Compare the count of numbers with the network's; say which layer a short file ends in."""
     expected = 0
     for layer in network.layers:
@@ -67,19 +69,19 @@ def _check_count(path: Path, network: Network, found: int) -> None:
         )
 
 
-def _arrays(network: Network) -> Iterator[tuple[Layer, WeightArray]]:
+def _arrays(network: DarknetNetwork) -> Iterator[tuple[DarknetLayer, WeightArray]]:
     """Yield every array in the order of the file."""
     for layer in network.layers:
         for array in layer.arrays:
             yield layer, array
 
 
-def _is_transposed(header: Header, layer: Layer, array: WeightArray) -> bool:
+def _is_transposed(header: Header, layer: DarknetLayer, array: WeightArray) -> bool:
     return header.transposed and layer.kind == "connected" and len(array.shape) == 2
 
 
 def _cut(
-    network: Network, header: Header, numbers: NDArray[np.float32]
+    network: DarknetNetwork, header: Header, numbers: NDArray[np.float32]
 ) -> Iterator[tuple[str, NDArray[np.float32]]]:
     start = 0
     for layer, array in _arrays(network):
@@ -92,7 +94,7 @@ def _cut(
 
 
 def write_weights(
-    path: Path, network: Network, header: Header, weights: Mapping[str, NDArray[np.float32]]
+    path: Path, network: DarknetNetwork, header: Header, weights: Mapping[str, NDArray[np.float32]]
 ) -> None:
     """Write ``weights`` (float32, by name, in the shapes of ``Layer.arrays``) to ``path``.
 
@@ -142,7 +144,7 @@ def _load(path: Path) -> tuple[onnx.ModelProto, dict[int, FileRange]]:
         raise DarknetError(f"{path}: not an ONNX model ({exc})") from exc
 
 
-def _origin(path: Path, model: onnx.ModelProto) -> tuple[Network, Header]:
+def _origin(path: Path, model: onnx.ModelProto) -> tuple[DarknetNetwork, Header]:
     """Return the network and the header that the metadata of ``model`` describe."""
     metadata = {item.key: item.value for item in model.metadata_props}
     if CFG not in metadata:
@@ -167,7 +169,7 @@ class _Stored(Mapping[str, NDArray[np.float32]]):
         names = [tensor.name for tensor in model.graph.initializer]
         self._ranges = {names[index]: held for index, held in ranges.items()}
 
-    def check(self, network: Network) -> None:
+    def check(self, network: DarknetNetwork) -> None:
         """Raise DarknetError unless every array of ``network`` is there with its shape."""
         for _, array in _arrays(network):
             tensor = self._tensors.get(array.name)

@@ -37,7 +37,7 @@ class Box:
 
 
 @dataclass(frozen=True)
-class Limits:
+class BoxLimits:
     """What a request asks for; None takes the default of the model, or all boxes."""
 
     score: float | None = None
@@ -51,13 +51,13 @@ def find_boxes(
     detection: Detection,
     preprocess: Preprocess,
     image: Size,
-    limits: Limits | None = None,
+    limits: BoxLimits | None = None,
 ) -> list[Box]:
     """Return what the detector sees in an image of size ``image`` (width, height), best score first.
 
     ``outputs`` are those of the network for the tensor that ``preprocess`` made of the image.
     """
-    limits = limits or Limits()
+    limits = limits or BoxLimits()
     found = seen(outputs, detection, preprocess, limits)
     boxes = boxes_among(found, detection, preprocess, image, limits)
     return boxes.part(0, len(boxes))
@@ -67,7 +67,7 @@ def seen(
     outputs: Mapping[str, NDArray[Any]],
     detection: Detection,
     preprocess: Preprocess,
-    limits: Limits,
+    limits: BoxLimits,
     room_bytes: int | None = None,
 ) -> Candidates:
     """Return what of the detector's ``outputs`` becomes boxes: all that is needed of them.
@@ -121,7 +121,7 @@ def boxes_among(
     detection: Detection,
     preprocess: Preprocess,
     image: Size,
-    limits: Limits,
+    limits: BoxLimits,
 ) -> Boxes:
     """Return the boxes of what was ``seen`` in an image of size ``image``, best score first."""
     iou = detection.iou_threshold if limits.iou is None else limits.iou

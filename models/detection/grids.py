@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from models.detection.recipe import Head
+from models.detection.recipe import DetectionHead
 from models.detection.sight import BLOCK_NUMBERS, Sight
 from models.images.placement import Size
 
@@ -18,7 +18,7 @@ Real = TypeVar("Real", np.float32, np.float64)
 
 
 def seen_in_cells(
-    head: Head, output: NDArray[Any], size: Size, threshold: float
+    head: DetectionHead, output: NDArray[Any], size: Size, threshold: float
 ) -> Iterator[Sight]:
     """Yield what has objectness above ``threshold``; ``size`` is (width, height) of the network's input."""
     for cells in _blocks(head, output, threshold):
@@ -38,7 +38,7 @@ class _Cells:
     grid: Size
 
 
-def _blocks(head: Head, output: NDArray[Any], threshold: float) -> Iterator[_Cells]:
+def _blocks(head: DetectionHead, output: NDArray[Any], threshold: float) -> Iterator[_Cells]:
     rows, columns = output.shape[2:]
     planes = output.reshape(len(head.anchors), 5 + head.classes, rows, columns)
     step = max(1, BLOCK_NUMBERS // (columns * head.planes))
@@ -53,7 +53,7 @@ def _blocks(head: Head, output: NDArray[Any], threshold: float) -> Iterator[_Cel
         yield _Cells(entries, row + start, column, anchor, (columns, rows))
 
 
-def _objectness(head: Head, values: NDArray[np.float32]) -> NDArray[np.float32]:
+def _objectness(head: DetectionHead, values: NDArray[np.float32]) -> NDArray[np.float32]:
     return values if head.activated or head.new_coords else _logistic(values)
 
 
@@ -68,7 +68,7 @@ def _softmax(values: NDArray[np.float32]) -> NDArray[np.float32]:
         return np.asarray(powers / powers.sum(axis=1, keepdims=True))
 
 
-def _scores(head: Head, entries: NDArray[np.float32]) -> NDArray[np.float32]:
+def _scores(head: DetectionHead, entries: NDArray[np.float32]) -> NDArray[np.float32]:
     """Return objectness times class, [n, classes]."""
     objectness, classes = _objectness(head, entries[:, 4:5]), entries[:, 5:]
     if not head.activated:
@@ -79,7 +79,7 @@ def _scores(head: Head, entries: NDArray[np.float32]) -> NDArray[np.float32]:
     return objectness * classes
 
 
-def _boxes(head: Head, cells: _Cells, size: Size) -> NDArray[np.float64]:
+def _boxes(head: DetectionHead, cells: _Cells, size: Size) -> NDArray[np.float64]:
     """Return centre x, y, width, height relative to the network's input, [n, 4]."""
     values = cells.entries[:, :4].astype(np.float64)
     anchors = np.array(head.anchors)[cells.anchors]
@@ -96,7 +96,7 @@ def _boxes(head: Head, cells: _Cells, size: Size) -> NDArray[np.float64]:
     return np.concatenate([centres, extents], axis=1)
 
 
-def _spread(head: Head, centres: NDArray[np.float64]) -> NDArray[np.float64]:
+def _spread(head: DetectionHead, centres: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return what Darknet's layer makes of the x and y that it receives."""
     if head.kind == "region":
         return _logistic(centres)

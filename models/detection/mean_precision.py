@@ -25,7 +25,7 @@ class Seen:
 
 
 @dataclass(frozen=True)
-class Target:
+class TrueObject:
     """An object that is there: class, x_min, y_min, x_max, y_max, whether it may be missed."""
 
     index: int
@@ -49,7 +49,7 @@ class MeanPrecision:
         self._threshold = threshold
         self._classes: dict[int, _Class] = {}
 
-    def add(self, seen: Sequence[Seen], targets: Sequence[Target]) -> None:
+    def add(self, seen: Sequence[Seen], targets: Sequence[TrueObject]) -> None:
         """Count what was seen in a picture beside what is there."""
         for index in {box.index for box in seen} | {target.index for target in targets}:
             counted = self._classes.setdefault(index, _Class())
@@ -58,7 +58,7 @@ class MeanPrecision:
             boxes = [box for box in seen if box.index == index]
             self._count(counted, sorted(boxes, key=lambda box: -box.score), there)
 
-    def _count(self, counted: _Class, boxes: list[Seen], there: list[Target]) -> None:
+    def _count(self, counted: _Class, boxes: list[Seen], there: list[TrueObject]) -> None:
         taken = [False] * len(there)
         for box in boxes:
             overlaps = [overlap(box.edges, target.edges) for target in there]

@@ -16,7 +16,7 @@ class _Record(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Head(_Record):
+class DetectionHead(_Record):
     """One detection layer, decoded by us: ``output`` is [1, anchors * (5 + classes), rows, columns].
 
     Each anchor has the planes x, y, width, height, objectness and one a class. ``anchors`` are (width,
@@ -87,7 +87,7 @@ class ListedHead(_Record):
         return f"{self.kind} with {self.classes} classes needs float32[1, {axes}]"
 
 
-AnyHead = Annotated[Head | ListedHead, Field(discriminator="kind")]
+AnyHead = Annotated[DetectionHead | ListedHead, Field(discriminator="kind")]
 
 
 class Detection(_Record):

@@ -33,7 +33,7 @@ class Shape:
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
+class CnnLayer:
     """One layer. ``output`` is what each of its outgoing edges carries.
 
     ``window``: how it moves down its input, in rows: Theta's height, stride and padding, which crops where
@@ -73,7 +73,7 @@ class Cnn:
     """
 
     name: str
-    layers: tuple[Layer, ...]
+    layers: tuple[CnnLayer, ...]
     edges: tuple[Edge, ...]
 
     def __post_init__(self) -> None:

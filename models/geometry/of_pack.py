@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
 
-from models.geometry.cnn import Cnn, Edge, Layer, Shape
+from models.geometry.cnn import Cnn, CnnLayer, Edge, Shape
 from models.network.fields import Array
 from models.network.windows import Window
 from models.packs.manifest import Manifest
@@ -21,7 +21,7 @@ _Unit = tuple[str, int] | range
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ValueBytes:
     """Bytes [start, end) of value ``root``, which lies in no other."""
 
     root: int
@@ -34,20 +34,20 @@ class Writers:
 
     def __init__(self, manifest: Manifest) -> None:
         self._values = manifest.values
-        self._written: dict[int, list[tuple[Place, int]]] = {}
+        self._written: dict[int, list[tuple[ValueBytes, int]]] = {}
 
-    def place(self, value: int, offset: int = 0, n_bytes: int | None = None) -> Place:
+    def place(self, value: int, offset: int = 0, n_bytes: int | None = None) -> ValueBytes:
         """Return where bytes of ``value`` lie, from ``offset`` on, all where ``n_bytes`` is None."""
         length = max(self._values[value].n_bytes - offset, 1) if n_bytes is None else n_bytes
         while (parent := self._values[value].parent) is not None:
             offset += self._values[value].offset
             value = parent
-        return Place(value, offset, offset + length)
+        return ValueBytes(value, offset, offset + length)
 
-    def write(self, place: Place, layer: int) -> None:
+    def write(self, place: ValueBytes, layer: int) -> None:
         self._written.setdefault(place.root, []).append((place, layer))
 
-    def read(self, place: Place) -> list[int]:
+    def read(self, place: ValueBytes) -> list[int]:
         """Return the layers that last wrote some of these bytes, each once, the first layer first."""
         found: set[int] = set()
         wanted = [(place.start, place.end)]
@@ -86,7 +86,7 @@ def cnn_of_pack(manifest: Manifest) -> PackCnn:
     """Return the CNN that ``manifest`` describes; its inputs and outputs are layers of their own."""
     reading = _Reading(manifest)
     for port in manifest.inputs:
-        layer = reading.add(Layer(port.name, "input", shape_of(port)), {})
+        layer = reading.add(CnnLayer(port.name, "input", shape_of(port)), {})
         reading.writers.write(reading.writers.place(port.value), layer)
     for first_piece, read in sorted(reading.units(), key=lambda unit: unit[0]):
         reading.first_piece = first_piece
@@ -123,7 +123,7 @@ class _Reading:
     """The layers of ``manifest`` found so far."""
 
     def __init__(self, manifest: Manifest) -> None:
-        self.layers: list[Layer] = []
+        self.layers: list[CnnLayer] = []
         self.operators: list[int | None] = []
         self.first_piece = 0  # of what is read now
         self.first_pieces: list[int] = []
@@ -158,7 +158,7 @@ class _Reading:
             case range():
                 self._read_whole(unit)
 
-    def add(self, layer: Layer, taken: dict[int, _Taken], operator: int | None = None) -> int:
+    def add(self, layer: CnnLayer, taken: dict[int, _Taken], operator: int | None = None) -> int:
         """Add a layer and the edges to it; return its number."""
         number = len(self.layers)
         name = layer.name
@@ -180,7 +180,7 @@ class _Reading:
         height = max((self.layers[source].output.height for source in sources), default=1)
         window = Window(kernel=height, stride=height)
         taken = {source: _Taken(window, self.layers[source].output.channels) for source in sources}
-        return self.add(Layer(name, operator, output, window), taken)
+        return self.add(CnnLayer(name, operator, output, window), taken)
 
     def _layer_of_piece(self, piece: int) -> int:
         """Return the number of the first layer that ``piece`` belongs to, behind all where none is."""
@@ -222,7 +222,7 @@ class _Reading:
                 return shape
         return Shape(1, 1, max(elements, 1))
 
-    def _place(self, operand: Operand) -> Place:
+    def _place(self, operand: Operand) -> ValueBytes:
         return self.writers.place(operand.index, operand.offset, max(operand.n_bytes, 1))
 
     def _read_operator(self, number: int) -> None:
@@ -238,7 +238,7 @@ class _Reading:
                 part = _Taken(row_input.window, channels if in_rows else output.channels)
                 taken[source] = _joined(taken.get(source), part)
         name, kind = self._called(number)
-        layer = self.add(Layer(name, kind, made, item.inputs[0].window), taken, number)
+        layer = self.add(CnnLayer(name, kind, made, item.inputs[0].window), taken, number)
         self._makers[item.output] = layer
         if self._manifest.values[value.value].n_bytes == value.n_bytes:
             self.writers.write(self.writers.place(value.value), layer)

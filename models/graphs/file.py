@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 from onnx.external_data_helper import load_external_data_for_tensor
 
-from models.runtime.wire import Place, WireError, field, places
+from models.runtime.wire import FieldPlace, WireError, field, places
 
 # Smaller weights stay in the message: ONNX Runtime infers shapes from some, and only from there.
 INSIDE_BYTES = 1024
@@ -72,7 +72,7 @@ class _Scan:
             parts.append(field(_GRAPH, self._graph(place)) if is_graph else self._whole(place))
         return b"".join(parts)
 
-    def _graph(self, graph: Place) -> bytes:
+    def _graph(self, graph: FieldPlace) -> bytes:
         parts = []
         for place in places(self._data, graph.content, graph.end):
             if place.number == _INITIALIZER and place.has_bytes:
@@ -82,7 +82,7 @@ class _Scan:
                 parts.append(self._whole(place))
         return b"".join(parts)
 
-    def _tensor(self, tensor: Place) -> bytes:
+    def _tensor(self, tensor: FieldPlace) -> bytes:
         if tensor.end - tensor.content <= INSIDE_BYTES:
             return self._data[tensor.content : tensor.end]
         parts = []
@@ -97,7 +97,7 @@ class _Scan:
             parts.append(self._whole(place))
         return b"".join(parts)
 
-    def _whole(self, place: Place) -> bytes:
+    def _whole(self, place: FieldPlace) -> bytes:
         return self._data[place.start : place.end]
 
 

@@ -8,20 +8,20 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from models.network.activations import Activation, activation_of
-from models.network.node import Known, Node, UnsuitedError, Value
+from models.network.node import KnownTensors, NamedTensor, Node, UnsuitedError
 from models.network.operators.reading import (
     BatchNorm,
     Combine,
     Convolution,
     Map,
+    MatrixProduct,
     Operator,
-    Product,
     read_operator,
 )
 from models.network.patterns import activations_in
 
 #: Records that have room for an activation of what is computed.
-_WithActivation = BatchNorm | Combine | Convolution | Product
+_WithActivation = BatchNorm | Combine | Convolution | MatrixProduct
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Surroundings:
 
     nodes: Sequence[Node]
     kept: Collection[str]
-    known: Known
+    known: KnownTensors
     may_add: Callable[[int, str], bool]
 
 
@@ -52,7 +52,7 @@ class Fusion:
     adds_last: bool = False
     x: str | None = None
 
-    def operator(self, first: Operator, value: Callable[[str], Value]) -> Operator:
+    def operator(self, first: Operator, value: Callable[[str], NamedTensor]) -> Operator:
         """Return what all of it computes; ``first``: the first node alone, ``value``: by name."""
         if self.x is not None and self.activation is not None:
             x = value(self.x)

@@ -183,6 +183,12 @@ def fix_inputs(
         else:
             shape = shapes.get(value.name) or tuple(n or 0 for n in _lengths(value, first))
             _say_other(path, value, shape, warn)
+            if batch is None and value.name not in given and _lengths(value, 0)[:1] == [0]:
+                option = shlex.quote(f"{value.name}={','.join(map(str, ('N', *shape[1:])))}")
+                warn(
+                    f"{path}: input {value.name!r} leaves its first dimension open: it is 1, and another "
+                    f"number with --shape {option}"
+                )
         _check_shape(path, value, shape, 0 if value.name in given else 1)
         _declare(path, value, shape)
     _forget_shapes(model)

@@ -19,7 +19,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from models.graphs.nodes import fresh, live, made, node_of, reads, replace_nodes, versions_of
 from models.network.fields import Array
-from models.network.node import Known, UnsuitedError
+from models.network.node import KnownTensors, UnsuitedError
 from models.network.operators.reading import Operator, read_operator
 
 
@@ -42,7 +42,7 @@ class Rewriter(ABC):
         self.makers = {name: node for node in model.graph.node for name in made(node)}
         self.behind: dict[str, onnx.NodeProto] = {}
         self.retyped: set[str] = set()
-        self._known = Known(self.array, self.numbers)
+        self._known = KnownTensors(self.array, self.numbers)
 
     @abstractmethod
     def replaced(self, node: onnx.NodeProto) -> Iterable[onnx.NodeProto] | None:

@@ -38,7 +38,7 @@ def centre(size: Size, image: Size) -> tuple[float, float, float, float]:
 
 
 @dataclass(frozen=True)
-class Placement:
+class ImagePlacement:
     """The image as a rectangle in a network's input, whose own width and height are 1.
 
     ``corner`` is its left and top edge (below 0: cut off), ``extent`` its width and height.

@@ -20,9 +20,9 @@ from pydantic import (
 )
 
 from models.errors import ModelError
-from models.images.placement import Placement, Resize, Size, around, centre, inside
+from models.images.placement import ImagePlacement, Resize, Size, around, centre, inside
 from models.images.resize import PILLOW_BYTES, CornerResize, band_bytes, made_bytes, smaller
-from models.images.rows import Numbers, PaddedPixels, PictureTensor, Pixels, StoredPixels
+from models.images.rows import Numbers, PaddedPixels, PictureTensor, SizedPicture, StoredPixels
 from models.recipe_files import read_recipe
 
 
@@ -85,15 +85,15 @@ class Preprocess(BaseModel):
             return 1, self.channels, height, width
         return 1, height, width, self.channels
 
-    def placement(self, image: Size) -> Placement:
+    def placement(self, image: Size) -> ImagePlacement:
         """Return where an image of that size (width, height) lies in the tensor."""
         if self.resize == "letterbox":
-            return Placement.letterboxed(self.size, image)
+            return ImagePlacement.letterboxed(self.size, image)
         if self.resize == "stretch":
-            return Placement()
+            return ImagePlacement()
         if self.filter == "darknet":
-            return Placement.resized_and_cut(self.size, image)
-        return Placement.cut_and_resized(self.size, image)
+            return ImagePlacement.resized_and_cut(self.size, image)
+        return ImagePlacement.cut_and_resized(self.size, image)
 
     def tensor(self, image: Image.Image) -> PictureTensor:
         """Return the tensor for ``image`` (any mode), made as it is read; mean and std follow ``color``.
@@ -137,7 +137,7 @@ class Preprocess(BaseModel):
         """Return the whole tensor for ``image``, float32."""
         return np.asarray(self.tensor(image))
 
-    def _placed(self, image: Image.Image) -> Pixels:
+    def _placed(self, image: Image.Image) -> SizedPicture:
         """Return ``image`` (RGB) at the network's size."""
         if self.resize == "stretch":
             return self._resized(image, self.size)
@@ -146,12 +146,12 @@ class Preprocess(BaseModel):
         inner = inside(self.size, image.size)
         return PaddedPixels(self._resized(image, inner), inner, self.size, self.pad_value)
 
-    def _resized(self, image: Image.Image, size: Size) -> Pixels:
+    def _resized(self, image: Image.Image, size: Size) -> SizedPicture:
         if self.filter == "darknet":
             return smaller(CornerResize(image, size))
         return StoredPixels(image.resize(size, _FILTERS[self.filter]))
 
-    def _cut(self, image: Image.Image) -> Pixels:
+    def _cut(self, image: Image.Image) -> SizedPicture:
         # Neither way makes pixels that are cut off: a thin strip must not grow to the size of a wall.
         width, height = self.size
         if self.filter == "darknet":

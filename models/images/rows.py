@@ -36,7 +36,7 @@ class RowSource(Protocol):
         """
 
 
-class Pixels(Protocol):
+class SizedPicture(Protocol):
     """A picture at the size of a network's input."""
 
     #: What it holds.
@@ -70,7 +70,7 @@ class StoredPixels:
 class PaddedPixels:
     """``inner``, of ``inner_size`` (width, height), in the middle of ``size``; the rest is ``value``."""
 
-    def __init__(self, inner: Pixels, inner_size: Size, size: Size, value: float) -> None:
+    def __init__(self, inner: SizedPicture, inner_size: Size, size: Size, value: float) -> None:
         self._inner, self._inner_size = inner, inner_size
         self._width, self._value = size[0], value
         self._left, self._top = (size[0] - inner_size[0]) // 2, (size[1] - inner_size[1]) // 2
@@ -120,7 +120,7 @@ class PictureTensor:
     dtype = np.dtype(np.float32)
 
     def __init__(
-        self, pixels: Pixels, numbers: Numbers, shape: tuple[int, ...], channels_last: bool
+        self, pixels: SizedPicture, numbers: Numbers, shape: tuple[int, ...], channels_last: bool
     ) -> None:
         self._pixels, self._numbers = pixels, numbers
         self._channels_last = channels_last

@@ -109,7 +109,7 @@ class _Calibration:
         }
         constants = [tensor for tensor in skeleton.graph.initializer if tensor.name not in shapes]
         self._constants = {tensor.name: numpy_helper.to_array(tensor) for tensor in constants}
-        self._evaluator = Evaluator(skeleton)
+        self._evaluator = NodeRunner(skeleton)
         self._values: dict[str, list[AnyArray]] = {}
         for sample in sample_inputs(skeleton, seed):
             for name, array in sample.items():
@@ -234,7 +234,7 @@ def coarse_mean(mean: Float64, deviation: Float64) -> Float64:
     return rounded
 
 
-class Evaluator:
+class NodeRunner:
     """Runs nodes of one model; nodes that do the same share a session."""
 
     def __init__(self, model: onnx.ModelProto) -> None:

@@ -40,21 +40,21 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Value(Array):
+class NamedTensor(Array):
     """A tensor by its name."""
 
     name: Name
 
-    def named(self, name: str) -> "Value":
+    def named(self, name: str) -> "NamedTensor":
         return replace(self, name=name)
 
-    def shaped(self, shape: Sequence[int], name: str | None = None) -> "Value":
+    def shaped(self, shape: Sequence[int], name: str | None = None) -> "NamedTensor":
         """Return the same numbers, or others of their type, in another shape."""
         return replace(self, shape=tuple(map(int, shape)), name=self.name if name is None else name)
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownTensors:
     """What is known of names: ``array`` their dtype and shape, ``constant`` their numbers; else None."""
 
     array: Callable[[str], Array | None]
@@ -69,7 +69,7 @@ class Known:
 class NodeReader:
     """Reads what a node says of its inputs and outputs; everything raises UnsuitedError where it cannot."""
 
-    def __init__(self, node: Node, known: Known) -> None:
+    def __init__(self, node: Node, known: KnownTensors) -> None:
         self.node = node
         self.known = known
 
@@ -80,7 +80,7 @@ class NodeReader:
             raise UnsuitedError(f"{len(self.node.outputs)} outputs")
         return self.node.outputs[0]
 
-    def made(self, of: Value, shape: Sequence[int] | None = None) -> Value:
+    def made(self, of: NamedTensor, shape: Sequence[int] | None = None) -> NamedTensor:
         """Return the only output: of the type of ``of``, and of its shape if none is given."""
         return of.shaped(of.shape if shape is None else shape, self.output)
 
@@ -94,7 +94,7 @@ class NodeReader:
             raise UnsuitedError(f"input {position} is missing")
         return self.node.inputs[position]
 
-    def value(self, position: int) -> Value:
+    def value(self, position: int) -> NamedTensor:
         """Return a required input whose shape is known and which is not empty."""
         name = self.name(position)
         found = self.known.array(name)
@@ -102,16 +102,16 @@ class NodeReader:
             raise UnsuitedError("a shape is not known")
         if not math.prod(found.shape):
             raise UnsuitedError("a tensor is empty")
-        return Value(name=name, dtype=found.dtype, shape=found.shape)
+        return NamedTensor(name=name, dtype=found.dtype, shape=found.shape)
 
-    def floats(self, position: int) -> Value:
+    def floats(self, position: int) -> NamedTensor:
         """Return a required input of 32-bit floats."""
         found = self.value(position)
         if found.dtype != "float32":
             raise UnsuitedError(f"input {position} is {found.dtype}, not float32")
         return found
 
-    def optional(self, position: int) -> Value | None:
+    def optional(self, position: int) -> NamedTensor | None:
         """Return an input of 32-bit floats that may be left out."""
         return self.floats(position) if self.has(position) else None
 

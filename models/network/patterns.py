@@ -13,7 +13,7 @@ _TOLERANCE = 1e-5
 
 
 @dataclass(frozen=True)
-class Made:
+class FoundOperator:
     """What ``operator`` makes of ``operands``; ``numbers``: its attributes."""
 
     operator: str
@@ -23,11 +23,11 @@ class Made:
 
 #: A value or, with a dollar, a constant by its name in the pattern ("$+": a positive one); a constant; or
 #: what an operator makes.
-Pattern = Union[str, float, Made]  # noqa: UP007  it refers to itself
+Pattern = Union[str, float, FoundOperator]  # noqa: UP007  it refers to itself
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundActivation:
     """``nodes``, ascending indices, are ``activation`` of the value ``x``; the last makes the result."""
 
     nodes: tuple[int, ...]
@@ -43,8 +43,8 @@ class _Match:
     nodes: frozenset[int]
 
 
-def _made(operator: str, *operands: Pattern, **numbers: float) -> Made:
-    return Made(operator, operands, tuple(numbers.items()))
+def _made(operator: str, *operands: Pattern, **numbers: float) -> FoundOperator:
+    return FoundOperator(operator, operands, tuple(numbers.items()))
 
 
 _SIGMOID = _made("Sigmoid", "x")
@@ -53,7 +53,7 @@ _BELOW = _made("Min", "x", 0.0)
 _CELU_OF_ONE = _made("Max", "x", _made("Sub", _made("Exp", _BELOW), 1.0))
 _SCALED = _made("Sub", _made("Exp", _made("Div", _BELOW, "$+alpha")), 1.0)
 #: As the compiler writes them where ONNX Runtime is slow or uneven; Mish of -x (optimising/rewrite.py).
-REWRITTEN: Mapping[Kind, Made] = {
+REWRITTEN: Mapping[Kind, FoundOperator] = {
     "celu": _made("Max", "x", _made("Mul", _SCALED, "$+alpha")),
     "mish": _made(
         "Sub", "x", _made("Div", "x", _made("HardSigmoid", _SQUARE, alpha=0.5, beta=0.5))
@@ -71,7 +71,7 @@ _ERFS = (
 class _Spelled:
     """``pattern`` of a value x is ``activation``; ``alpha``: the constant that is its parameter."""
 
-    pattern: Made
+    pattern: FoundOperator
     activation: Activation
     alpha: str | None = None
 
@@ -103,7 +103,9 @@ _PATTERNS = (
 )
 
 
-def activations_in(nodes: Sequence[Node], kept: Collection[str], number: Number) -> Iterator[Found]:
+def activations_in(
+    nodes: Sequence[Node], kept: Collection[str], number: Number
+) -> Iterator[FoundActivation]:
     """Yield the activations of several of ``nodes``, which are in a valid order; no two share a node.
 
     ``kept``: values that something outside of ``nodes`` reads, so that they must be made. ``number``: of
@@ -129,7 +131,7 @@ def activations_in(nodes: Sequence[Node], kept: Collection[str], number: Number)
             activation = spelled.activation
             if spelled.alpha is not None:
                 activation = replace(activation, alpha=float(match.values[spelled.alpha]))
-            yield Found(tuple(sorted(match.nodes)), str(match.values["x"]), activation)
+            yield FoundActivation(tuple(sorted(match.nodes)), str(match.values["x"]), activation)
 
 
 class _Matcher:
@@ -143,15 +145,15 @@ class _Matcher:
         for at, node in enumerate(nodes):
             self._by_operator.setdefault(node.operator, []).append(at)
 
-    def ends(self, pattern: Made) -> Sequence[int]:
+    def ends(self, pattern: FoundOperator) -> Sequence[int]:
         """Return the nodes that may be the last one of ``pattern``."""
         return self._by_operator.get(pattern.operator, ())
 
-    def match(self, pattern: Made, at: int) -> _Match | None:
+    def match(self, pattern: FoundOperator, at: int) -> _Match | None:
         """Return how node ``at`` and those before it are ``pattern``; None: they are not."""
         return next(self._node(pattern, at, _Match({}, frozenset())), None)
 
-    def _node(self, pattern: Made, at: int, found: _Match) -> Iterator[_Match]:
+    def _node(self, pattern: FoundOperator, at: int, found: _Match) -> Iterator[_Match]:
         node = self._nodes[at]
         if (node.operator, len(node.inputs)) != (pattern.operator, len(pattern.operands)):
             return
@@ -175,7 +177,7 @@ class _Matcher:
             yield from self._all(patterns[1:], names[1:], first)
 
     def _one(self, pattern: Pattern, name: str, found: _Match) -> Iterator[_Match]:
-        if isinstance(pattern, Made):
+        if isinstance(pattern, FoundOperator):
             if name in self._maker:
                 yield from self._node(pattern, self._maker[name], found)
             return

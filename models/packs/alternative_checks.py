@@ -9,7 +9,7 @@ from pathlib import Path
 from models.errors import PackError
 from models.packs.joining import channel_axis
 from models.packs.manifest import Manifest
-from models.packs.records.pieces import Alternative, Joined, Operand, Piece
+from models.packs.records.pieces import Alternative, JoinedPieces, Operand, Piece
 
 
 def check_alternatives(path: Path, manifest: Manifest) -> None:
@@ -49,7 +49,7 @@ def _check_range(where: str, manifest: Manifest, alternative: Alternative) -> No
         raise PackError(f"{where}.joined: n_chunks: {count} in all, of {end - first} pieces")
 
 
-def _check_graph(where: str, manifest: Manifest, part: Joined) -> None:
+def _check_graph(where: str, manifest: Manifest, part: JoinedPieces) -> None:
     if part.graph >= len(manifest.graphs):
         raise PackError(f"{where}.graph: {part.graph} is out of range")
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from models.packs.records.pieces import Alternative, Joined, Operand, Piece
+from models.packs.records.pieces import Alternative, JoinedPieces, Operand, Piece
 
 #: Pieces that follow each other.
 Run = Sequence[Piece]
@@ -14,7 +14,7 @@ def joined_pieces(pieces: Run, alternative: Alternative) -> Iterator[Piece]:
     return (join(*item) for item in runs(pieces, alternative))
 
 
-def runs(pieces: Run, alternative: Alternative) -> Iterator[tuple[Joined, Run]]:
+def runs(pieces: Run, alternative: Alternative) -> Iterator[tuple[JoinedPieces, Run]]:
     """Yield each of the joined pieces of ``alternative`` with those of ``pieces`` that it stands for."""
     first = alternative.first_piece
     for part in alternative.joined:
@@ -22,7 +22,7 @@ def runs(pieces: Run, alternative: Alternative) -> Iterator[tuple[Joined, Run]]:
         first += part.n_chunks
 
 
-def join(part: Joined, run: Run) -> Piece:
+def join(part: JoinedPieces, run: Run) -> Piece:
     """Return ``run`` as the one piece that ``part`` says."""
     first = run[0]
     return Piece(

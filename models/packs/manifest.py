@@ -18,8 +18,8 @@ from models.packs.checksum import checksum
 from models.packs.designed import DesignedMemory
 from models.packs.records.bottlenecks import Bottleneck
 from models.packs.records.network import TurnedSoftmax, WindowProduct
-from models.packs.records.pieces import Alternative, GraphRange, Layer, Piece, Resident, Value
-from models.packs.records.ports import Classification, Port, Source, SourceSizes
+from models.packs.records.pieces import Alternative, GraphRange, Layer, Piece, ResidentPiece, Value
+from models.packs.records.ports import Classification, Port, SourceFile, SourceSizes
 from models.packs.records.programs import ElementProgram
 from models.packs.records.rows import RowOperator, RowValue
 from models.packs.records.spans import FileRecord, Span, Store
@@ -84,7 +84,7 @@ class Manifest(Measures, BaseModel):
     format_version: Literal[4] = FORMAT_VERSION
     name: str
     target: Target
-    source: Source
+    source: SourceFile
     files: dict[str, FileRecord]
     spans: tuple[Span, ...]
     graphs: tuple[GraphRange, ...]
@@ -112,7 +112,7 @@ class Manifest(Measures, BaseModel):
     store: Store = "fp32"
 
     @property
-    def resident_pieces(self) -> list[Resident]:
+    def resident_pieces(self) -> list[ResidentPiece]:
         """What is not streamed."""
         return [piece.resident for piece in self.pieces if piece.resident is not None]
 

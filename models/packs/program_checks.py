@@ -14,7 +14,7 @@ from models.network.windows import SAME
 from models.packs.joining import joined_pieces
 from models.packs.manifest import Manifest
 from models.packs.records.pieces import Piece
-from models.packs.records.programs import ElementProgram, Elementwise, Step
+from models.packs.records.programs import ElementProgram, ElementStep, Elementwise
 from models.packs.records.rows import RowOperator
 
 _DTYPE = "float32"
@@ -74,7 +74,7 @@ def _check_program(where: str, program: ElementProgram) -> None:
         raise PackError(f"{where}.n_inputs: {program.n_inputs}, of which {n_read} are read")
 
 
-def _fault(step: Step) -> str:
+def _fault(step: ElementStep) -> str:
     """Return why a step cannot be; empty where it can."""
     n_reads, n_numbers = len(step.reads), len(step.numbers)
     parameters = PARAMETERS.get(step.kind)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from models.errors import PackError
 from models.network.fields import Array
-from models.network.operators.quantised import Quantised, QuantisedTask, Rectangle, Tensor
+from models.network.operators.quantised import Quantised, QuantisedTask, Rectangle, TaskTensor
 from models.packs.manifest import Manifest
 from models.packs.records.pieces import Piece
 
@@ -77,7 +77,9 @@ def _fits(array: Array, dtype: str, count: int) -> bool:
     return held and math.prod(array.shape) == count
 
 
-def _check_constant(where: str, task: Quantised, tensor: Tensor, inputs: int, room: int) -> None:
+def _check_constant(
+    where: str, task: Quantised, tensor: TaskTensor, inputs: int, room: int
+) -> None:
     """Check a tensor behind ``inputs`` others, of a graph of ``room`` bytes."""
     place = tensor.number - inputs
     if tensor.passes or place >= len(task.constants):

@@ -21,7 +21,7 @@ from models.runtime.onnx_fields import (
     TensorField,
     ValueField,
 )
-from models.runtime.wire import Field, WireError, contents, field, fields, head
+from models.runtime.wire import WireError, WireField, contents, field, fields, head
 
 _READ = frozenset(GraphField)
 
@@ -110,7 +110,7 @@ def _part(graph: bytes, length: int) -> _Part:
     return _Part(version, operators, tuple(texts))
 
 
-def _around_names(part: Field, length: int) -> list[bytes]:
+def _around_names(part: WireField, length: int) -> list[bytes]:
     """Return what stands around the names in a part of a graph, each of which is ``length`` longer."""
     names: tuple[int, ...]
     if part.number == GraphField.NODE:

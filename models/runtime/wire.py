@@ -17,7 +17,7 @@ class WireError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class WireField:
     """A field of a message: a number, or the bytes ``data``. ``whole``: as it stands in the message.
 
     Numbers are as they are written: a negative one is 2^64 more.
@@ -34,7 +34,7 @@ class Field:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class FieldPlace:
     """Where field ``number`` lies in a message: [start, end), what it holds from ``content`` on."""
 
     number: int
@@ -49,7 +49,7 @@ class Place:
         return self.kind == _BYTES
 
 
-def places(data: Bytes, start: int, end: int) -> Iterator[Place]:
+def places(data: Bytes, start: int, end: int) -> Iterator[FieldPlace]:
     """Yield where the fields of the message [start, end) of ``data`` lie.
 
     Raises:
@@ -69,11 +69,11 @@ def places(data: Bytes, start: int, end: int) -> Iterator[Place]:
             raise WireError(f"wire type {kind} at byte {start}")
         if stop > end or number == 0:
             raise WireError(f"field {number} at byte {start} does not fit")
-        yield Place(number, kind, start, content, stop)
+        yield FieldPlace(number, kind, start, content, stop)
         start = stop
 
 
-def fields(data: bytes) -> Iterator[Field]:
+def fields(data: bytes) -> Iterator[WireField]:
     """Yield the fields of a message.
 
     Raises:
@@ -83,9 +83,9 @@ def fields(data: bytes) -> Iterator[Field]:
         whole = data[place.start : place.end]
         if place.kind == _VARINT:
             value, _ = _read_varint(data, place.content, place.end)
-            yield Field(place.number, value, b"", whole)
+            yield WireField(place.number, value, b"", whole)
         else:
-            yield Field(place.number, 0, data[place.content : place.end], whole)
+            yield WireField(place.number, 0, data[place.content : place.end], whole)
 
 
 def contents(data: bytes, number: int) -> list[bytes]:

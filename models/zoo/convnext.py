@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import onnx
 
-from models.zoo.builder import IMAGENET, Builder, Tensor
+from models.zoo.builder import IMAGENET, SkeletonBuilder, ZooTensor
 
 _LAST, _FIRST = (0, 2, 3, 1), (0, 3, 1, 2)  # channels last, and back
 _EXPANSION = 4
@@ -15,7 +15,7 @@ def convnext(depths: Sequence[int], widths: Sequence[int], resolution: int) -> o
 
     A stage has as many blocks as ``depths`` says, on as many channels as ``widths``.
     """
-    b = Builder("convnext", resolution, IMAGENET)
+    b = SkeletonBuilder("convnext", resolution, IMAGENET)
     x = _norm(b, b.conv(b.image, widths[0], 4, 4, bias=True, pads=(0, 0, 0, 0)))
     for stage, (depth, width) in enumerate(zip(depths, widths, strict=True)):
         if stage:
@@ -25,12 +25,12 @@ def convnext(depths: Sequence[int], widths: Sequence[int], resolution: int) -> o
     return b.model(b.linear(b.flatten(_norm(b, b.global_pool(x))), 1000))
 
 
-def _norm(b: Builder, x: Tensor) -> Tensor:
+def _norm(b: SkeletonBuilder, x: ZooTensor) -> ZooTensor:
     """Add a layer norm over the channels of an image."""
     return b.transpose(b.layer_norm(b.transpose(x, *_LAST)), *_FIRST)
 
 
-def _block(b: Builder, x: Tensor) -> Tensor:
+def _block(b: SkeletonBuilder, x: ZooTensor) -> ZooTensor:
     y = b.transpose(b.conv(x, x.channels, 7, groups=x.channels, bias=True), *_LAST)
     y = b.gelu(b.dense(b.layer_norm(y), _EXPANSION * x.channels))
     y = b.transpose(b.dense(y, x.channels), *_FIRST)

@@ -2,7 +2,7 @@
 
 import onnx
 
-from models.zoo.builder import IMAGENET, Builder, Tensor
+from models.zoo.builder import IMAGENET, SkeletonBuilder, ZooTensor
 
 # Stages: expansion, kernel, stride of the first block, channels, blocks.
 _B0 = (
@@ -16,15 +16,15 @@ _B0 = (
 )
 
 
-def _squeeze_excite(b: Builder, x: Tensor, squeezed: int) -> Tensor:
+def _squeeze_excite(b: SkeletonBuilder, x: ZooTensor, squeezed: int) -> ZooTensor:
     """Weigh the channels of ``x`` by what all of the image says about them."""
     y = b.silu(b.conv(b.global_pool(x), squeezed, 1, bias=True))
     return b.mul(x, b.sigmoid(b.conv(y, x.channels, 1, bias=True)))
 
 
 def _block(
-    b: Builder, x: Tensor, expansion: int, kernel: int, stride: int, channels: int
-) -> Tensor:
+    b: SkeletonBuilder, x: ZooTensor, expansion: int, kernel: int, stride: int, channels: int
+) -> ZooTensor:
     wide, y = expansion * x.channels, x
     if expansion > 1:
         y = b.silu(b.norm(b.conv(y, wide, 1)))
@@ -35,7 +35,7 @@ def _block(
 
 def efficientnet_b0(resolution: int) -> onnx.ModelProto:
     """Return EfficientNet-B0 for 1000 classes; output "logits" [1, 1000]."""
-    b = Builder("efficientnet-b0", resolution, IMAGENET)
+    b = SkeletonBuilder("efficientnet-b0", resolution, IMAGENET)
     x = b.silu(b.norm(b.conv(b.image, 32, 3, 2)))
     for expansion, kernel, first_stride, channels, blocks in _B0:
         for index in range(blocks):

@@ -24,7 +24,7 @@ Resolution = int | tuple[int, int]
 
 
 @dataclass(frozen=True)
-class Tensor:
+class ZooTensor:
     """A value in the graph: its name and its shape (batch first)."""
 
     name: str
@@ -35,7 +35,7 @@ class Tensor:
         return self.shape[1]
 
 
-class Graph:
+class ZooGraph:
     """Nodes in the order of execution, on a single image input "image" [1, 3, height, width]."""
 
     def __init__(self, name: str, resolution: Resolution) -> None:
@@ -43,14 +43,14 @@ class Graph:
         self._nodes: list[onnx.NodeProto] = []
         self._tensors: dict[str, TensorProto] = {}
         sides = (resolution,) * 2 if isinstance(resolution, int) else resolution
-        self.image = Tensor("image", (1, 3, *sides))
+        self.image = ZooTensor("image", (1, 3, *sides))
 
-    def weight(self, name: str, shape: Shape) -> Tensor:
+    def weight(self, name: str, shape: Shape) -> ZooTensor:
         """Declare numbers that training would find."""
         self._tensors[name] = declare(name, shape)
-        return Tensor(name, shape)
+        return ZooTensor(name, shape)
 
-    def constant(self, name: str, values: NDArray[Any] | float | Sequence[int]) -> Tensor:
+    def constant(self, name: str, values: NDArray[Any] | float | Sequence[int]) -> ZooTensor:
         """Add numbers of a formula; real ones become float32. The name is taken once.
 
         Arrays of real numbers count as trained (models/graphs/parameters.py), unless nobody trains what
@@ -59,23 +59,23 @@ class Graph:
         array = np.asarray(values)
         array = array.astype(np.float32 if array.dtype.kind == "f" else np.int64)
         self._tensors.setdefault(name, numpy_helper.from_array(array, name))
-        return Tensor(name, array.shape)
+        return ZooTensor(name, array.shape)
 
     def add_node(
-        self, kind: str, inputs: Sequence[Tensor], shape: Shape, **attributes: Any
-    ) -> Tensor:
+        self, kind: str, inputs: Sequence[ZooTensor], shape: Shape, **attributes: Any
+    ) -> ZooTensor:
         """Add a node with one output of ``shape``."""
         return self.add_nodes(kind, inputs, [shape], **attributes)[0]
 
     def add_nodes(
-        self, kind: str, inputs: Sequence[Tensor], shapes: Sequence[Shape], **attributes: Any
-    ) -> list[Tensor]:
+        self, kind: str, inputs: Sequence[ZooTensor], shapes: Sequence[Shape], **attributes: Any
+    ) -> list[ZooTensor]:
         """Add a node with an output of each of ``shapes``."""
         label = self.next_label(kind)
         names = [label if not index else f"{label}.{index}" for index in range(len(shapes))]
         read = [tensor.name for tensor in inputs]
         self._nodes.append(helper.make_node(kind, read, names, name=label, **attributes))
-        return [Tensor(name, shape) for name, shape in zip(names, shapes, strict=True)]
+        return [ZooTensor(name, shape) for name, shape in zip(names, shapes, strict=True)]
 
     def next_label(self, kind: str, name: str | None = None) -> str:
         """Return what the next node of ``kind`` is called; ``name``: in the names of its weights."""
@@ -83,7 +83,7 @@ class Graph:
         return f"{name or kind.lower()}{count + 1}"
 
     def skeleton(
-        self, outputs: Mapping[str, Tensor], metadata: Mapping[str, Any]
+        self, outputs: Mapping[str, ZooTensor], metadata: Mapping[str, Any]
     ) -> onnx.ModelProto:
         """Return the model with ``outputs`` under their names, and with ``metadata``."""
         renamed = {tensor.name: name for name, tensor in outputs.items()}

@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 import onnx
 
-from models.zoo.builder import IMAGENET, SIGNED, Builder, Tensor
+from models.zoo.builder import IMAGENET, SIGNED, SkeletonBuilder, ZooTensor
 
-ConvNorm = Callable[..., Tensor]
+ConvNorm = Callable[..., ZooTensor]
 
 # Channels: 1x1; 3x3 reduced, 3x3; second 3x3 reduced, 3x3; after the pool. None: a pool that halves.
 _GOOGLENET = (
@@ -38,8 +38,8 @@ _INCEPTION_V2 = (
 )
 
 
-def _conv_norm(b: Builder) -> ConvNorm:
-    def layer(x: Tensor, channels: int, kernel: int, stride: int = 1) -> Tensor:
+def _conv_norm(b: SkeletonBuilder) -> ConvNorm:
+    def layer(x: ZooTensor, channels: int, kernel: int, stride: int = 1) -> ZooTensor:
         return b.relu(b.norm(b.conv(x, channels, kernel, stride), 1e-3))
 
     return layer
@@ -50,7 +50,7 @@ def googlenet(resolution: int) -> onnx.ModelProto:
 
     As in torchvision it has batch norms, 3x3 where the paper has 5x5, and no auxiliary heads.
     """
-    b = Builder("googlenet", resolution, IMAGENET)
+    b = SkeletonBuilder("googlenet", resolution, IMAGENET)
     conv = _conv_norm(b)
     x = b.max_pool(conv(b.image, 64, 7, 2), 3, 2, ceil=True)
     x = b.max_pool(conv(conv(x, 64, 1), 192, 3), 3, 2, ceil=True)
@@ -75,7 +75,7 @@ def inception_v2(resolution: int) -> onnx.ModelProto:
     10,143,384 in convolutions (3 * 8 * 7 * 7 + 24 * 64 in the first), 2 * 9,952 in batch norms,
     1024 * 1000 + 1000 in the last layer: 11,188,288.
     """
-    b = Builder("inceptionv2", resolution, SIGNED)
+    b = SkeletonBuilder("inceptionv2", resolution, SIGNED)
     conv = _conv_norm(b)
     x = b.conv(b.image, 8 * 3, 7, 2, groups=3)
     x = b.max_pool(conv(x, 64, 1), 3, 2, pad=1)

@@ -2,7 +2,7 @@
 
 import onnx
 
-from models.zoo.builder import IMAGENET, SIGNED, Builder, Tensor
+from models.zoo.builder import IMAGENET, SIGNED, SkeletonBuilder, ZooTensor
 
 # Channels and stride of V1's pairs of a depthwise and a pointwise convolution.
 _V1 = (
@@ -29,9 +29,9 @@ def mobilenet_v1(resolution: int, width: float = 1.0) -> onnx.ModelProto:
     ``width`` multiplies all channels, rounded down. Where it halves an image Keras pads below
     and right only.
     """
-    b = Builder("mobilenetv1", resolution, SIGNED)
+    b = SkeletonBuilder("mobilenetv1", resolution, SIGNED)
 
-    def conv(x: Tensor, channels: int, kernel: int, stride: int, groups: int = 1) -> Tensor:
+    def conv(x: ZooTensor, channels: int, kernel: int, stride: int, groups: int = 1) -> ZooTensor:
         pads = (0, 0, 1, 1) if stride == 2 else None
         y = b.conv(x, channels, kernel, stride, groups=groups, pads=pads)
         return b.relu6(b.norm(y, 1e-3))
@@ -45,9 +45,9 @@ def mobilenet_v1(resolution: int, width: float = 1.0) -> onnx.ModelProto:
 
 def mobilenet_v2(resolution: int) -> onnx.ModelProto:
     """Return MobileNetV2 for 1000 classes; output "logits" [1, 1000]."""
-    b = Builder("mobilenetv2", resolution, IMAGENET)
+    b = SkeletonBuilder("mobilenetv2", resolution, IMAGENET)
 
-    def inverted_residual(x: Tensor, expansion: int, channels: int, stride: int) -> Tensor:
+    def inverted_residual(x: ZooTensor, expansion: int, channels: int, stride: int) -> ZooTensor:
         wide, y = expansion * x.channels, x
         if expansion > 1:
             y = b.relu6(b.norm(b.conv(y, wide, 1)))

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import onnx
 
-from models.zoo.builder import IMAGENET, Builder, Tensor
+from models.zoo.builder import IMAGENET, SkeletonBuilder, ZooTensor
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ _EPSILON = 1e-3
 
 def mobilenet_v3_large(resolution: int) -> onnx.ModelProto:
     """Return MobileNetV3-large for 1000 classes; output "logits" [1, 1000]."""
-    b = Builder("mobilenetv3-large", resolution, IMAGENET)
+    b = SkeletonBuilder("mobilenetv3-large", resolution, IMAGENET)
     x = b.hard_swish(b.norm(b.conv(b.image, 16, 3, 2), _EPSILON))
     for block in _LARGE:
         x = _block(b, x, block)
@@ -50,7 +50,7 @@ def mobilenet_v3_large(resolution: int) -> onnx.ModelProto:
     return b.model(b.linear(x, 1000))
 
 
-def _block(b: Builder, x: Tensor, block: _Block) -> Tensor:
+def _block(b: SkeletonBuilder, x: ZooTensor, block: _Block) -> ZooTensor:
     act = b.hard_swish if block.hard else b.relu
     wide, y = block.wide, x
     if wide != x.channels:
@@ -61,7 +61,7 @@ def _block(b: Builder, x: Tensor, block: _Block) -> Tensor:
     return b.add(x, y) if block.stride == 1 and block.channels == x.channels else y
 
 
-def _squeeze_excite(b: Builder, x: Tensor) -> Tensor:
+def _squeeze_excite(b: SkeletonBuilder, x: ZooTensor) -> ZooTensor:
     """Weigh the channels of ``x`` by what all of the image says about them."""
     y = b.relu(b.conv(b.global_pool(x), _eighths(x.channels // 4), 1, bias=True))
     return b.mul(b.hard_sigmoid(b.conv(y, x.channels, 1, bias=True)), x)

@@ -2,22 +2,22 @@
 
 import onnx
 
-from models.zoo.builder import IMAGENET, Builder, Tensor
+from models.zoo.builder import IMAGENET, SkeletonBuilder, ZooTensor
 
 
-def _shortcut(b: Builder, x: Tensor, channels: int, stride: int) -> Tensor:
+def _shortcut(b: SkeletonBuilder, x: ZooTensor, channels: int, stride: int) -> ZooTensor:
     if stride == 1 and x.channels == channels:
         return x
     return b.norm(b.conv(x, channels, 1, stride))
 
 
-def _basic(b: Builder, x: Tensor, width: int, stride: int) -> Tensor:
+def _basic(b: SkeletonBuilder, x: ZooTensor, width: int, stride: int) -> ZooTensor:
     y = b.relu(b.norm(b.conv(x, width, 3, stride)))
     y = b.norm(b.conv(y, width, 3))
     return b.relu(b.add(y, _shortcut(b, x, width, stride)))
 
 
-def _bottleneck(b: Builder, x: Tensor, width: int, stride: int) -> Tensor:
+def _bottleneck(b: SkeletonBuilder, x: ZooTensor, width: int, stride: int) -> ZooTensor:
     y = b.relu(b.norm(b.conv(x, width, 1)))
     y = b.relu(b.norm(b.conv(y, width, 3, stride)))
     y = b.norm(b.conv(y, 4 * width, 1))
@@ -31,7 +31,7 @@ def resnet(depth: int, resolution: int) -> onnx.ModelProto:
         50: (_bottleneck, (3, 4, 6, 3)),
         152: (_bottleneck, (3, 8, 36, 3)),
     }[depth]
-    b = Builder(f"resnet{depth}", resolution, IMAGENET)
+    b = SkeletonBuilder(f"resnet{depth}", resolution, IMAGENET)
     x = b.relu(b.norm(b.conv(b.image, 64, 7, 2)))
     x = b.max_pool(x, 3, 2, pad=1)
     for stage, count in enumerate(repeats):

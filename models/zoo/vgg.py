@@ -2,7 +2,7 @@
 
 import onnx
 
-from models.zoo.builder import IMAGENET, Builder
+from models.zoo.builder import IMAGENET, SkeletonBuilder
 
 
 def vgg(depth: int, resolution: int) -> onnx.ModelProto:
@@ -11,7 +11,7 @@ def vgg(depth: int, resolution: int) -> onnx.ModelProto:
     The first fully connected layer spans whatever 32-fold reduction leaves of ``resolution``.
     """
     repeats = {16: (2, 2, 3, 3, 3), 19: (2, 2, 4, 4, 4)}[depth]
-    b = Builder(f"vgg{depth}", resolution, IMAGENET)
+    b = SkeletonBuilder(f"vgg{depth}", resolution, IMAGENET)
     x = b.image
     for count, width in zip(repeats, (64, 128, 256, 512, 512), strict=True):
         for _ in range(count):

@@ -4,7 +4,7 @@ import math
 
 import onnx
 
-from models.zoo.builder import SIGNED, Builder, Tensor
+from models.zoo.builder import SIGNED, SkeletonBuilder, ZooTensor
 
 PATCH = 16
 _HEAD = 64  # numbers of a token that one attention head looks at
@@ -16,7 +16,7 @@ def vit(width: int, depth: int, resolution: int) -> onnx.ModelProto:
 
     A token is a patch of 16 x 16 pixels, and one more the class; output "logits" [1, 1000].
     """
-    b = Builder("vit", resolution, SIGNED)
+    b = SkeletonBuilder("vit", resolution, SIGNED)
     x = _tokens(b, b.conv(b.image, width, PATCH, PATCH, bias=True, pads=(0, 0, 0, 0)))
     for _ in range(depth):
         x = b.add(x, _attention(b, b.layer_norm(x)))
@@ -24,7 +24,7 @@ def vit(width: int, depth: int, resolution: int) -> onnx.ModelProto:
     return b.model(b.linear(b.take(b.layer_norm(x), 0, axis=1), 1000))
 
 
-def _tokens(b: Builder, patches: Tensor) -> Tensor:
+def _tokens(b: SkeletonBuilder, patches: ZooTensor) -> ZooTensor:
     """Return patches [1, width, rows, columns] as rows, the class first, with what says where they were."""
     width = patches.channels
     rows = b.transpose(b.reshape(patches, 1, width, -1), 0, 2, 1)
@@ -32,7 +32,7 @@ def _tokens(b: Builder, patches: Tensor) -> Tensor:
     return b.add(x, b.weight("position", x.shape))
 
 
-def _attention(b: Builder, x: Tensor) -> Tensor:
+def _attention(b: SkeletonBuilder, x: ZooTensor) -> ZooTensor:
     """Let each token sum up what all tokens say, weighed by how well they match."""
     count, width = x.shape[1:]
     heads = max(width // _HEAD, 1)

@@ -4,8 +4,8 @@
 ``rows`` what is said of it; ``run`` puts them together.
 """
 
-from pipeline.benchmark.configuration import Configuration
-from pipeline.benchmark.run import Options, bench_pipeline
+from pipeline.benchmark.configuration import BenchConfiguration
+from pipeline.benchmark.run import BenchOptions, bench_pipeline
 from pipeline.measuring.sample_inputs import random_inputs
 
-__all__ = ["Configuration", "Options", "bench_pipeline", "random_inputs"]
+__all__ = ["BenchConfiguration", "BenchOptions", "bench_pipeline", "random_inputs"]

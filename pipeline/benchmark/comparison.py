@@ -16,7 +16,7 @@ from typing import Any
 from models.packs.pack import Pack
 from pipeline.benchmark.contenders import Apart
 from pipeline.benchmark.fresh import group_or_note, let_go
-from pipeline.benchmark.ours import Way, ours_command
+from pipeline.benchmark.ours import StreamedArchitecture, ours_command
 from pipeline.benchmark.rows import equal, relative_error, spread
 from pipeline.benchmark.run import resolution
 from pipeline.benchmark.source import model_of
@@ -26,10 +26,14 @@ from pipeline.execution.given import Arrays
 from pipeline.measuring.sample_inputs import random_inputs
 from pipeline.peers import ONNXRUNTIME, PEERS
 from pipeline.peers.cgroup import MemoryGroup
-from pipeline.peers.peer import Peer, PeerError, peer_command
+from pipeline.peers.peer import PeerError, PeerProcess, peer_command
 
 #: How ours run: all weights in memory, and what of them ``auto`` may have.
-WAYS = (Way("pre"), Way("auto", 5), Way("auto", 2))
+WAYS = (
+    StreamedArchitecture("pre"),
+    StreamedArchitecture("auto", 5),
+    StreamedArchitecture("auto", 2),
+)
 
 
 @dataclass(frozen=True)
@@ -39,7 +43,7 @@ class Comparison:
     pack: Pack
     source: Path | None
     threads: int
-    ways: Sequence[Way] = WAYS
+    ways: Sequence[StreamedArchitecture] = WAYS
     peers: Sequence[str] = PEERS
     runs: int = 20
 
@@ -88,7 +92,7 @@ def _players(
         group = group_or_note(stack, name, notes)
         let_go(files)
         try:
-            peer = Peer(name, group.inside(command) if group else command, folder)
+            peer = PeerProcess(name, group.inside(command) if group else command, folder)
         except PeerError as exc:
             notes.append(f"{name} is left out: {exc}")
             continue

@@ -15,7 +15,7 @@ from pipeline.schedule.architectures import Architecture
 
 
 @dataclass(frozen=True)
-class Configuration:
+class BenchConfiguration:
     """``architecture`` under the name ``label``.
 
     ``limit_bytes``: of the memory for weights; None: what its equation says, or what planning finds.
@@ -27,7 +27,7 @@ class Configuration:
     limit_bytes: int | None = None
     total_bytes: int | None = None
 
-    def adapted(self, device: Device) -> "Configuration":
+    def adapted(self, device: Device) -> "BenchConfiguration":
         """Return it as ``device`` runs it."""
         return replace(self, architecture=device.adapt(self.architecture))
 
@@ -38,10 +38,10 @@ class Configuration:
 
 
 @dataclass(frozen=True)
-class Planned:
+class PlannedConfiguration:
     """A configuration's plan, and what a profile says of it, where there is one."""
 
-    configuration: Configuration
+    configuration: BenchConfiguration
     fitted: Fitted
 
     @property
@@ -60,11 +60,11 @@ class Planned:
 
 def plan_configuration(
     program: Program,
-    configuration: Configuration,
+    configuration: BenchConfiguration,
     ring_bytes: int | None = None,
     profile: Profile | None = None,
     known: FoundPlans | None = None,
-) -> Planned:
+) -> PlannedConfiguration:
     """Plan ``configuration``; ``ring_bytes`` is for architectures that nothing tunes.
 
     Raises:
@@ -80,7 +80,7 @@ def plan_configuration(
         ring_bytes=None if configuration.tuned else ring_bytes,
     )
     try:
-        return Planned(
+        return PlannedConfiguration(
             configuration, fit(program, configuration.architecture, wanted, profile, known)
         )
     except PlanError as exc:

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 from models.packs.manifest import Manifest
 from models.runtime.quiet import wait_until_quiet
-from pipeline.benchmark.configuration import Planned
+from pipeline.benchmark.configuration import PlannedConfiguration
 from pipeline.execution.engine import Engine
 from pipeline.execution.given import Arrays, Tensors
-from pipeline.peers.peer import Peer
+from pipeline.peers.peer import PeerProcess
 
 
 class Contender(ABC):
@@ -18,7 +18,7 @@ class Contender(ABC):
     name: str
     memory: Mapping[str, int]
     read_bytes: int = 0
-    planned: Planned | None = None
+    planned: PlannedConfiguration | None = None
 
     @abstractmethod
     def run(self) -> tuple[float, float]:
@@ -39,7 +39,7 @@ class Contender(ABC):
 class Streamed(Contender):
     """An open engine in this process."""
 
-    def __init__(self, planned: Planned, engine: Engine, inputs: Tensors) -> None:
+    def __init__(self, planned: PlannedConfiguration, engine: Engine, inputs: Tensors) -> None:
         self.name = planned.configuration.label
         self.planned = planned
         self.engine = engine
@@ -72,7 +72,7 @@ class Streamed(Contender):
 class Apart(Contender):
     """A process of its own, whose model is that of ``manifest``."""
 
-    def __init__(self, peer: Peer, manifest: Manifest) -> None:
+    def __init__(self, peer: PeerProcess, manifest: Manifest) -> None:
         self.name = peer.name
         self.memory: Mapping[str, int] = {}
         self._peer = peer
@@ -88,10 +88,10 @@ class Apart(Contender):
         return self._peer.outputs(self._names)
 
 
-class Resident(Apart):
+class ResidentPeer(Apart):
     """A peer that holds all weights."""
 
-    def __init__(self, peer: Peer, manifest: Manifest) -> None:
+    def __init__(self, peer: PeerProcess, manifest: Manifest) -> None:
         super().__init__(peer, manifest)
         self.memory = {
             "weight_bytes": manifest.weight_bytes,

@@ -58,7 +58,7 @@ class Ours:
 
 
 @dataclass(frozen=True)
-class Way:
+class StreamedArchitecture:
     """An architecture, with at most ``percent`` of the weights in memory; None: as many as it takes."""
 
     architecture: str
@@ -70,7 +70,11 @@ class Way:
 
 
 def ours_command(
-    pack: Path, way: Way, inputs: Mapping[str, NDArray[Any]], threads: int, folder: Path
+    pack: Path,
+    way: StreamedArchitecture,
+    inputs: Mapping[str, NDArray[Any]],
+    threads: int,
+    folder: Path,
 ) -> list[str]:
     """Return the command of a process that answers ``inputs``, which go to ``folder``."""
     file = save_inputs(inputs, folder)
@@ -79,7 +83,7 @@ def ours_command(
     return [*module, str(pack), way.architecture, limit, str(file), str(threads)]
 
 
-def open_ours(path: Path, way: Way, inputs: Tensors, threads: int) -> Ours:
+def open_ours(path: Path, way: StreamedArchitecture, inputs: Tensors, threads: int) -> Ours:
     """Open the pack in ``path``, timing each step."""
     steps: dict[str, float] = {}
     device = _timed(steps, "onnxruntime", lambda: CpuDevice(threads))
@@ -89,7 +93,7 @@ def open_ours(path: Path, way: Way, inputs: Tensors, threads: int) -> Ours:
     return Ours(engine, inputs, steps)
 
 
-def plan_way(program: Program, way: Way, device: Device) -> Plan:
+def plan_way(program: Program, way: StreamedArchitecture, device: Device) -> Plan:
     """Return the plan of ``way`` for ``program``, prepared for ``device``, on its profile if it has one."""
     pack, percent = program.pack, way.percent
     limit = None if percent is None else int(program.weight_bytes * percent / 100)
@@ -115,7 +119,7 @@ def main() -> None:
     """Load the pack and obey."""
     claim_process()
     path, architecture, percent, inputs, threads = sys.argv[1:]
-    way = Way(architecture, None if percent == "-" else float(percent))
+    way = StreamedArchitecture(architecture, None if percent == "-" else float(percent))
     opened: list[Ours] = []
 
     def load() -> Answer:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.packs.manifest import Manifest
-from pipeline.benchmark.configuration import Planned
+from pipeline.benchmark.configuration import PlannedConfiguration
 from pipeline.benchmark.turns import Samples
 from pipeline.peers import ONNXRUNTIME
 
@@ -89,7 +89,7 @@ def _percent(samples: Samples, manifest: Manifest) -> float | None:
     return 100 * samples.contender.memory["weight_bytes"] / weights if weights else None
 
 
-def _equation(planned: Planned | None, manifest: Manifest) -> dict[str, Any]:
+def _equation(planned: PlannedConfiguration | None, manifest: Manifest) -> dict[str, Any]:
     """Return the memory equation of seed 003, with our chunks and with whole layers as there."""
     if planned is None or not planned.plan.architecture.equation:
         return {"equation": None, "equation_bytes": None, "equation_layer_bytes": None}
@@ -102,7 +102,7 @@ def _equation(planned: Planned | None, manifest: Manifest) -> dict[str, Any]:
     }
 
 
-def _predicted(planned: Planned | None) -> dict[str, Any]:
+def _predicted(planned: PlannedConfiguration | None) -> dict[str, Any]:
     prediction = None if planned is None else planned.fitted.prediction
     return {
         "predicted_ms": None if prediction is None else prediction.delay_ms,

@@ -14,8 +14,12 @@ from loader.readers.disk import REAL_DISK, Disk
 from models.packs.manifest import Manifest
 from models.packs.pack import Pack
 from models.packs.target import host_target
-from pipeline.benchmark.configuration import Configuration, Planned, plan_configuration
-from pipeline.benchmark.contenders import Contender, Resident, Streamed
+from pipeline.benchmark.configuration import (
+    BenchConfiguration,
+    PlannedConfiguration,
+    plan_configuration,
+)
+from pipeline.benchmark.contenders import Contender, ResidentPeer, Streamed
 from pipeline.benchmark.rows import make_rows, missing_energy
 from pipeline.benchmark.source import find_source, model_of
 from pipeline.benchmark.turns import take_turns
@@ -26,7 +30,7 @@ from pipeline.execution.given import Arrays
 from pipeline.execution.opened import opened
 from pipeline.measuring.sample_inputs import random_inputs
 from pipeline.peers import PEERS
-from pipeline.peers.peer import Peer, PeerError, peer_command
+from pipeline.peers.peer import PeerError, PeerProcess, peer_command
 from pipeline.profiles.found_plans_file import plans_of
 from pipeline.profiles.machine import cpu_model
 from pipeline.profiles.profile import Profile
@@ -34,14 +38,14 @@ from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES
 from pipeline.schedule.trace import TraceEvent
 
-PRE = Configuration("pre", ARCHITECTURES["pre"])
+PRE = BenchConfiguration("pre", ARCHITECTURES["pre"])
 
 #: Receives a configuration's plan and the events of each of its sweeps that were traced.
-TraceSink = Callable[[Planned, list[list[TraceEvent]]], None]
+TraceSink = Callable[[PlannedConfiguration, list[list[TraceEvent]]], None]
 
 
 @dataclass(frozen=True)
-class Options:
+class BenchOptions:
     """How to measure. ``source``: what the peers run; ``peers``: which of them.
 
     ``ring_bytes``: of architectures that nothing tunes. ``profile``: tuned ones are planned on it.
@@ -61,8 +65,8 @@ class Options:
 
 def bench_pipeline(
     program: Program,
-    configurations: Sequence[Configuration],
-    options: Options = Options(),
+    configurations: Sequence[BenchConfiguration],
+    options: BenchOptions = BenchOptions(),
     *,
     progress: Callable[[int], None] = lambda done: None,
     meter: EnergyMeter | None = None,
@@ -106,7 +110,7 @@ def bench_pipeline(
         "model_weight_bytes": program.weight_bytes,
         "largest_layer_bytes": program.largest_layer_bytes,
         "notes": notes,
-        "searches": _by_label(planned, Planned.search),
+        "searches": _by_label(planned, PlannedConfiguration.search),
         "reasons": _by_label(planned, lambda each: list(each.fitted.reasons)),
         "rows": make_rows(samples, program.pack.manifest),
     }
@@ -132,14 +136,20 @@ def machine(device: Device) -> dict[str, Any]:
     }
 
 
-def _by_label(planned: Sequence[Planned], of: Callable[[Planned], Any]) -> dict[str, Any]:
+def _by_label(
+    planned: Sequence[PlannedConfiguration], of: Callable[[PlannedConfiguration], Any]
+) -> dict[str, Any]:
     """Return what ``of`` gives for each configuration, where it gives anything."""
     return {each.configuration.label: found for each in planned if (found := of(each))}
 
 
 @contextmanager
 def _streamed(
-    program: Program, planned: Sequence[Planned], device: Device, inputs: Arrays, disk: Disk
+    program: Program,
+    planned: Sequence[PlannedConfiguration],
+    device: Device,
+    inputs: Arrays,
+    disk: Disk,
 ) -> Iterator[list[Streamed]]:
     """Yield an open engine for each plan, all reading from one disk."""
     with ExitStack() as stack:
@@ -154,8 +164,8 @@ def _streamed(
 
 @contextmanager
 def _peers(
-    pack: Pack, options: Options, threads: int, inputs: Arrays, notes: list[str]
-) -> Iterator[list[Resident]]:
+    pack: Pack, options: BenchOptions, threads: int, inputs: Arrays, notes: list[str]
+) -> Iterator[list[ResidentPeer]]:
     """Yield the peers that can run this model; ``notes`` says what became of the others."""
     source = find_source(pack, options.source) if options.peers else None
     with ExitStack() as stack:
@@ -168,12 +178,12 @@ def _peers(
             if model is None:
                 continue
             try:
-                peer = Peer(name, peer_command(name, model, inputs, threads, folder), folder)
+                peer = PeerProcess(name, peer_command(name, model, inputs, threads, folder), folder)
             except PeerError as exc:
                 notes.append(f"{name} is left out: {exc}")
                 continue
             stack.callback(peer.close)
-            found.append(Resident(peer, pack.manifest))
+            found.append(ResidentPeer(peer, pack.manifest))
         yield found
 
 

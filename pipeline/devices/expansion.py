@@ -15,7 +15,7 @@ from models.packs.storing import (
     places,
     scale_bytes,
 )
-from pipeline.devices.elementwise.library import Library, LibraryError, Stretch, find_library
+from pipeline.devices.elementwise.library import Library, LibraryError, StretchStruct, find_library
 from pipeline.devices.memory import address
 
 # The order of `enum encoding` in elementwise/kernels/expansion.h; bytes of no part are zero.
@@ -38,7 +38,7 @@ class Expansion:
         library = find_library() if library is None else library
         self._library = library if isinstance(library, Library) else None
         stretches = list(_stretches(self._spans))
-        self._stretches = (Stretch * len(stretches))(*stretches)
+        self._stretches = (StretchStruct * len(stretches))(*stretches)
 
     def run(self, source: memoryview, target: memoryview) -> None:
         """Write to ``target`` what ``source`` stands for.
@@ -72,19 +72,19 @@ def expansion_of(spans: Sequence[Span]) -> Expansion | None:
     return Expansion(spans) if any(span.stored is not None for span in spans) else None
 
 
-def _stretches(spans: Sequence[Span]) -> Iterator[Stretch]:
+def _stretches(spans: Sequence[Span]) -> Iterator[StretchStruct]:
     """Yield the stretches of ``spans``, one behind the other."""
     source = end = target = 0
     for span in spans:
         parts = _whole(span) if span.stored is None else span.stored.parts
         for part, start in places(parts):
             if target + part.offset > end:
-                yield Stretch(_ZERO, to=end, length=target + part.offset - end)
+                yield StretchStruct(_ZERO, to=end, length=target + part.offset - end)
             yield _stretch(part, source + start, target)
             end = target + part.offset + part.length
         source, target = source + span.file_length, target + span.length
         if end < target:
-            yield Stretch(_ZERO, to=end, length=target - end)
+            yield StretchStruct(_ZERO, to=end, length=target - end)
             end = target
 
 
@@ -92,8 +92,8 @@ def _whole(span: Span) -> tuple[StoredPart]:
     return (StoredPart(encoding="bytes", offset=0, length=span.length),)
 
 
-def _stretch(part: StoredPart, start: int, target: int) -> Stretch:
-    return Stretch(
+def _stretch(part: StoredPart, start: int, target: int) -> StretchStruct:
+    return StretchStruct(
         encoding=_NUMBERS[part.encoding],
         block=part.block,
         channels=max(part.channels, 1),

@@ -28,10 +28,10 @@ def device_measure(target: Target) -> Callable[[bytes, bool], int | None] | None
 def cuda_kernels(graph: bytes) -> Kernels:
     """Return what a serialised piece becomes on a CUDA device as small as a Jetson's."""
     # onnx: not for the service
-    from pipeline.devices.cuda.lowering import NotCoveredError, Settings, describe
+    from pipeline.devices.cuda.lowering import ConvolutionSettings, NotCoveredError, describe
 
     try:
-        return Kernels(tuple(describe(graph, Settings(_MULTIPROCESSORS[0]))))
+        return Kernels(tuple(describe(graph, ConvolutionSettings(_MULTIPROCESSORS[0]))))
     except NotCoveredError as exc:
         return Kernels((), str(exc))
 
@@ -41,12 +41,12 @@ def cuda_scratch(graph: bytes, on_rows: bool) -> int | None:
 
     ``on_rows``: by the algorithms that row operators take, whose own graphs need no scratch.
     """
-    from pipeline.devices.cuda.lowering import NotCoveredError, Settings, is_sized, lower
+    from pipeline.devices.cuda.lowering import ConvolutionSettings, NotCoveredError, is_sized, lower
 
     if not is_sized(graph):
         return 0  # a row operator
     try:
-        each = (Settings(count, scratch=not on_rows) for count in _MULTIPROCESSORS)
+        each = (ConvolutionSettings(count, scratch=not on_rows) for count in _MULTIPROCESSORS)
         return max(lower(graph, settings).inner_bytes for settings in each)
     except NotCoveredError:
         return None

@@ -13,7 +13,7 @@ from pipeline.program.decided import ChainPiece, NativePiece
 from pipeline.program.program import Program
 
 
-class Placed(NamedTuple):
+class PlacedPiece(NamedTuple):
     """A piece, and where in the device's memory its inputs and outputs lie."""
 
     piece: Piece
@@ -25,7 +25,7 @@ class Placed(NamedTuple):
 _Part = tuple[bytes, Sequence[Any], Sequence[Any]]
 
 
-class Part(NamedTuple):
+class GraphPart(NamedTuple):
     """A graph by its number, and where its inputs and its output lie."""
 
     graph: int
@@ -43,7 +43,7 @@ class PackKernels:
         self._own = device.own_kernels()
         self._joining: dict[int, bool] = {}  # by number of graph, as it was compiled
 
-    def piece(self, placed: Placed, scratch: Memory) -> Launch:
+    def piece(self, placed: PlacedPiece, scratch: Memory) -> Launch:
         """Return what runs a piece, which is not resident.
 
         Raises:
@@ -66,7 +66,7 @@ class PackKernels:
         found = self._program.quantised[piece.quantised]
         return self._own.quantised(found, self._graphs[piece.graph], piece.native, inputs, outputs)
 
-    def run(self, run: Sequence[Placed], scratch: Memory) -> Launch:
+    def run(self, run: Sequence[PlacedPiece], scratch: Memory) -> Launch:
         """Return what runs pieces one after the other, in as few kernels as the device can.
 
         They are not resident, and their values floats of 32 bits. Raises:
@@ -88,7 +88,7 @@ class PackKernels:
         outputs = [array for _, _, outputs in parts for array in outputs]
         return kernel.bind(inputs, outputs, scratch)
 
-    def _in_graph(self, placed: Placed) -> _Part | None:
+    def _in_graph(self, placed: PlacedPiece) -> _Part | None:
         """Return a piece as a part of a larger graph; None: it is a launch of its own."""
         piece, inputs, outputs = placed
         if isinstance(piece, ChainPiece):
@@ -117,7 +117,7 @@ class PackKernels:
             return self._in_one_pass(item.elementwise, inputs, [output])
         return self.device.load(self._graphs[graph]).bind(inputs, [output])
 
-    def graphs(self, parts: Sequence[Part]) -> Launch:
+    def graphs(self, parts: Sequence[GraphPart]) -> Launch:
         """Return what runs graphs one after the other, as one kernel where the device can.
 
         Raises:

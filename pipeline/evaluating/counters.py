@@ -5,14 +5,14 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from models.datasets.samples import DataError, Dataset, Sample
-from models.detection.boxes import Box, Limits, find_boxes
+from models.detection.boxes import Box, BoxLimits, find_boxes
 from models.detection.recipe import Detection
 from models.images.placement import Size
 from models.images.preprocess import Preprocess
 from models.packs.pack import Pack
 from models.packs.records.ports import Classification
 from pipeline.evaluating.class_names import class_numbers, known_numbers
-from pipeline.evaluating.tallies import Agreement, Boxes, Scores, targets_of, targets_seen
+from pipeline.evaluating.tallies import Agreement, BoxTally, Scores, targets_of, targets_seen
 from pipeline.execution.given import Arrays
 
 # Boxes below count for nothing: VOC's way asks for all, and weak ones change little but the time.
@@ -21,7 +21,7 @@ _MOST_BOXES = 300
 
 
 @dataclass(frozen=True)
-class Answer:
+class PictureOutputs:
     """Outputs for a picture of this size, and how long the sweep took."""
 
     outputs: Arrays
@@ -32,14 +32,14 @@ class Answer:
 class Counter(Protocol):
     """Counts answers of one kind of model."""
 
-    def add(self, sample: Sample, answer: Answer) -> None:
+    def add(self, sample: Sample, answer: PictureOutputs) -> None:
         """Count ``answer`` beside what is known of ``sample``.
 
         Raises:
             SampleError: the sample is broken.
         """
 
-    def compare(self, answer: Answer, other: Answer) -> None:
+    def compare(self, answer: PictureOutputs, other: PictureOutputs) -> None:
         """Count ``answer`` beside that of another model."""
 
     def figures(self) -> dict[str, Any]:
@@ -110,9 +110,9 @@ class _Sight:
     detection: Detection
     preprocess: Preprocess
 
-    def boxes(self, answer: Answer, score: float | None) -> list[Box]:
+    def boxes(self, answer: PictureOutputs, score: float | None) -> list[Box]:
         """Return the best boxes of ``score`` or more; None: as the model is set."""
-        limits = Limits(score=score, count=_MOST_BOXES)
+        limits = BoxLimits(score=score, count=_MOST_BOXES)
         return find_boxes(answer.outputs, self.detection, self.preprocess, answer.size, limits)
 
 
@@ -143,11 +143,11 @@ class _Classifier:
         self._scores = Scores(names)
         self._agreement = Agreement()
 
-    def add(self, sample: Sample, answer: Answer) -> None:
+    def add(self, sample: Sample, answer: PictureOutputs) -> None:
         if sample.label is not None:
             self._scores.add(answer.outputs[self._output], self._numbers[sample.label])
 
-    def compare(self, answer: Answer, other: Answer) -> None:
+    def compare(self, answer: PictureOutputs, other: PictureOutputs) -> None:
         one, two = answer.outputs[self._output].ravel(), other.outputs[self._other].ravel()
         self._agreement.add(one, two)
 
@@ -171,15 +171,15 @@ class _Detector:
         if self._left_out and not self._numbers and not is_compared:
             class_numbers(list(objects), labels, classes)  # which says what there is instead
         names = labels or tuple(map(str, range(classes)))
-        self._marked, self._agreed = Boxes(names), Boxes(names)
+        self._marked, self._agreed = BoxTally(names), BoxTally(names)
 
-    def add(self, sample: Sample, answer: Answer) -> None:
+    def add(self, sample: Sample, answer: PictureOutputs) -> None:
         if sample.marks is None:
             return
         known = [mark for mark in sample.marks() if mark.name in self._numbers]
         self._marked.add(self._own.boxes(answer, _LEAST_SCORE), targets_of(known, self._numbers))
 
-    def compare(self, answer: Answer, other: Answer) -> None:
+    def compare(self, answer: PictureOutputs, other: PictureOutputs) -> None:
         """Take what the other one shows to users as what is there."""
         there = targets_seen(self._other.boxes(other, None))
         self._agreed.add(self._own.boxes(answer, _LEAST_SCORE), there)

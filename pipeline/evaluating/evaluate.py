@@ -12,7 +12,7 @@ from PIL import Image
 from models.datasets.samples import DataError, Dataset, SampleError
 from models.packs.pack import Pack
 from pipeline.devices.base import Device
-from pipeline.evaluating.counters import Answer, counter_of
+from pipeline.evaluating.counters import PictureOutputs, counter_of
 from pipeline.execution.opened import opened
 from pipeline.fitting.fit import fit
 from pipeline.fitting.wanted import LEAST
@@ -97,7 +97,7 @@ def evaluate(
     return found
 
 
-def _has_nan(answer: Answer) -> bool:
+def _has_nan(answer: PictureOutputs) -> bool:
     """Return whether an output of floats has NaN."""
     return any(
         array.dtype.kind == "f" and bool(np.isnan(array).any()) for array in answer.outputs.values()
@@ -105,7 +105,7 @@ def _has_nan(answer: Answer) -> bool:
 
 
 @contextmanager
-def _asked(pack: Pack, device: Device) -> Iterator[Callable[[Image.Image], Answer]]:
+def _asked(pack: Pack, device: Device) -> Iterator[Callable[[Image.Image], PictureOutputs]]:
     """Yield what answers a picture."""
     program = prepare(pack, device)
     manifest = pack.manifest
@@ -115,9 +115,9 @@ def _asked(pack: Pack, device: Device) -> Iterator[Callable[[Image.Image], Answe
     plan = fit(program, ARCHITECTURES["pre"], LEAST).plan
     with opened(program, plan, device) as engine:
 
-        def ask(picture: Image.Image) -> Answer:
+        def ask(picture: Image.Image) -> PictureOutputs:
             inputs = {manifest.required_inputs[0].name: preprocess.tensor(picture)}
             outputs, statistics = engine.run(inputs)
-            return Answer(outputs, picture.size, statistics.delay_seconds)
+            return PictureOutputs(outputs, picture.size, statistics.delay_seconds)
 
         yield ask

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from models.datasets.samples import Marked
 from models.detection.boxes import Box
-from models.detection.mean_precision import MeanPrecision, Seen, Target
+from models.detection.mean_precision import MeanPrecision, Seen, TrueObject
 
 _BEST = 5
 
@@ -74,7 +74,7 @@ class Agreement:
         return {"compared": self._count, "top1": self._same / self._count, **apart}
 
 
-class Boxes:
+class BoxTally:
     """Boxes of a detector beside objects that are there: average precision at an overlap of a half."""
 
     def __init__(self, names: Sequence[str]) -> None:
@@ -82,7 +82,7 @@ class Boxes:
         self._precision = MeanPrecision()
         self._pictures = 0
 
-    def add(self, boxes: Sequence[Box], there: Sequence[Target]) -> None:
+    def add(self, boxes: Sequence[Box], there: Sequence[TrueObject]) -> None:
         """Count one picture."""
         self._pictures += 1
         self._precision.add([Seen(box.index, box.score, box.edges) for box in boxes], there)
@@ -99,15 +99,15 @@ class Boxes:
         }
 
 
-def targets_of(marks: Sequence[Marked], classes: Mapping[str, int]) -> list[Target]:
+def targets_of(marks: Sequence[Marked], classes: Mapping[str, int]) -> list[TrueObject]:
     """Return ``marks`` with the numbers of their classes.
 
     Raises:
         KeyError: one has a class that is not among ``classes``.
     """
-    return [Target(classes[mark.name], mark.edges, mark.difficult) for mark in marks]
+    return [TrueObject(classes[mark.name], mark.edges, mark.difficult) for mark in marks]
 
 
-def targets_seen(boxes: Sequence[Box]) -> list[Target]:
+def targets_seen(boxes: Sequence[Box]) -> list[TrueObject]:
     """Return boxes of another detector as if they were there."""
-    return [Target(box.index, box.edges) for box in boxes]
+    return [TrueObject(box.index, box.edges) for box in boxes]

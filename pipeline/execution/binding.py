@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from models.packs.records.pieces import Piece
 from pipeline.devices.base import Device, DeviceError, Launch, nothing
 from pipeline.devices.memory import Memory
-from pipeline.devices.pack_kernels import PackKernels, Placed
+from pipeline.devices.pack_kernels import PackKernels, PlacedPiece
 from pipeline.execution.engine_memory import EngineMemory
 from pipeline.execution.lane_memory import LaneMemory
 from pipeline.execution.lanes import LaneRun
@@ -106,8 +106,8 @@ class _Binder:
             launch = self._kernels.of_program.run(list(map(self._placed, pieces)), self._scratch)
         return named(launch, name)
 
-    def _placed(self, piece: Piece) -> Placed:
-        return Placed(
+    def _placed(self, piece: Piece) -> PlacedPiece:
+        return PlacedPiece(
             piece,
             [self._input(piece, number) for number in range(len(piece.inputs))],
             [self._memory.array(operand) for operand in piece.outputs],

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from loader.readers.reader import Reader
-from pipeline.execution.interleaving.baton import FREE, Claim
+from pipeline.execution.interleaving.baton import FREE, ComputeClaim
 from pipeline.execution.lane_memory import LaneMemory
 from pipeline.execution.lanes import Lane, LaneRun
-from pipeline.execution.statistics import SweepStatistics, Tally
+from pipeline.execution.statistics import SweepStatistics, SweepTally
 from pipeline.execution.sweeps.sweep import Sweeper
 from pipeline.execution.weight_reads import WeightReads
 from pipeline.program.program import Program
@@ -36,7 +36,7 @@ class Carrier:
     ) -> None:
         #: The lanes of the sweep that runs: kernels that are bound for several ask.
         self.running = _NOBODY
-        self.tally = Tally()
+        self.tally = SweepTally()
         self.sweeper = _idle()
         self._defaults = program.defaults()
         self._memories = memories
@@ -47,7 +47,11 @@ class Carrier:
         self._verified = False
 
     def carry(
-        self, lanes: Sequence[Lane], run: LaneRun, record: Recorder | None, claim: Claim = FREE
+        self,
+        lanes: Sequence[Lane],
+        run: LaneRun,
+        record: Recorder | None,
+        claim: ComputeClaim = FREE,
     ) -> tuple[dict[int, Any], SweepStatistics]:
         """Sweep once for all ``lanes`` that run; return what these took, and what the sweep took.
 
@@ -82,7 +86,7 @@ class Carrier:
         """Let go of the kernels."""
         self.sweeper = _idle()
 
-    def _sweep(self, run: LaneRun, record: Recorder | None, claim: Claim) -> SweepStatistics:
+    def _sweep(self, run: LaneRun, record: Recorder | None, claim: ComputeClaim) -> SweepStatistics:
         verified = self._verify or not self._verified
         self._reads.verify, self._reads.deadline = verified, run.deadline
         try:

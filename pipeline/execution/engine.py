@@ -22,10 +22,10 @@ from pipeline.execution.binding import bind_steps
 from pipeline.execution.carrier import Carrier
 from pipeline.execution.engine_memory import EngineMemory
 from pipeline.execution.errors import DrainError, EngineClosedError
-from pipeline.execution.given import Expected, Take, Tensors, copies
-from pipeline.execution.interleaving.baton import FREE, Claim
+from pipeline.execution.given import ExpectedInputs, Take, Tensors, copies
+from pipeline.execution.interleaving.baton import FREE, ComputeClaim
 from pipeline.execution.lanes import Lane, LaneRun
-from pipeline.execution.leases import Lease
+from pipeline.execution.leases import ArenaLease
 from pipeline.execution.resident_reads import load_residents
 from pipeline.execution.statistics import EngineStatistics, SweepStatistics
 from pipeline.execution.sweeps.sweep import Sweeper
@@ -57,7 +57,7 @@ class Engine:
         reader: Reader,
         verify: bool = False,
         *,
-        lease: Lease | None = None,
+        lease: ArenaLease | None = None,
     ) -> None:
         self.program = program
         self.plan = plan
@@ -65,7 +65,7 @@ class Engine:
         self._reader = reader
         self._broken: DrainError | DeviceLostError | None = None
         self._session_bytes = 0
-        self._expected = Expected(program.inputs)
+        self._expected = ExpectedInputs(program.inputs)
         self._lock = threading.Lock()
         self._is_open = False
         self._populating: threading.Thread | None = None
@@ -169,7 +169,7 @@ class Engine:
         lanes: Sequence[Lane],
         record: Recorder | None = None,
         during: AbstractContextManager[object] | None = None,
-        claim: Claim = FREE,
+        claim: ComputeClaim = FREE,
         *,
         keeps_core: bool = True,
     ) -> list[Answer | Exception]:
@@ -217,7 +217,7 @@ class Engine:
         lanes: Sequence[Lane],
         run: LaneRun,
         record: Recorder | None,
-        claim: Claim,
+        claim: ComputeClaim,
         keeps_core: bool,
     ) -> tuple[dict[int, Any], SweepStatistics]:
         try:

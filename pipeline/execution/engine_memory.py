@@ -9,7 +9,7 @@ from models.packs.records.pieces import Operand
 from pipeline.devices.base import Device
 from pipeline.devices.memory import Memory, Use
 from pipeline.execution.lane_memory import LaneMemory
-from pipeline.execution.leases import Lease, OwnArena
+from pipeline.execution.leases import ArenaLease, OwnArena
 from pipeline.planning.plan import Plan
 from pipeline.program.program import Program
 
@@ -28,7 +28,7 @@ class EngineMemory:
     """
 
     def __init__(
-        self, program: Program, plan: Plan, device: Device, lease: Lease | None = None
+        self, program: Program, plan: Plan, device: Device, lease: ArenaLease | None = None
     ) -> None:
         self._plan = plan
         copies = plan.architecture.copies
@@ -42,7 +42,7 @@ class EngineMemory:
         }
         self._populates = True
         self.lanes: list[LaneMemory] = []
-        self._held: list[Memory | Lease] = [] if lease is None else [lease]
+        self._held: list[Memory | ArenaLease] = [] if lease is None else [lease]
 
         def allocate(use: Use, n_bytes: int, slots: int = 1) -> Memory:
             memory = device.allocate(use, n_bytes, slots)

@@ -70,7 +70,7 @@ def check_inputs(ports: tuple[Port, ...], inputs: Tensors) -> None:
             )
 
 
-class Expected:
+class ExpectedInputs:
     """What ``ports`` take, known before the first request comes."""
 
     def __init__(self, ports: tuple[Port, ...]) -> None:

@@ -29,7 +29,7 @@ SHARED_KINDS = frozenset({"arena", "scratch", "io"})
 _AT_ONCE = nullcontext(0.0)
 
 
-class Lease(ABC):
+class ArenaLease(ABC):
     """An engine's right to ``memory``, an arena."""
 
     memory: Memory
@@ -65,7 +65,7 @@ class Lease(ABC):
         """Give it back; the engine computes no more."""
 
 
-class OwnArena(Lease):
+class OwnArena(ArenaLease):
     """``n_bytes`` of ``device`` for one engine, which never waits.
 
     Raises:
@@ -90,7 +90,7 @@ class SharedArena:
         self._changed = threading.Condition()
         #: Who asked, in order. The first one holds the arena.
         self._line: deque[object] = deque()
-        self._members: dict[Lease, int] = {}
+        self._members: dict[ArenaLease, int] = {}
         self._closed = False
         #: What a read that has not ended may write to for ever, from the beginning on; None: nothing.
         self._lost_bytes: int | None = None
@@ -109,7 +109,7 @@ class SharedArena:
         """Turns that were asked for and have not begun."""
         return max(len(self._line) - 1, 0)
 
-    def join(self, n_bytes: int) -> Lease:
+    def join(self, n_bytes: int) -> ArenaLease:
         """Return the lease of one more engine, whose arena takes ``n_bytes``.
 
         Raises:
@@ -123,7 +123,7 @@ class SharedArena:
             self._members[lease] = n_bytes
             return lease
 
-    def leave(self, lease: Lease) -> None:
+    def leave(self, lease: ArenaLease) -> None:
         """Give back what only ``lease`` needed; it holds no turn."""
         with self._resizing:
             used = self._members.pop(lease, None) is not None
@@ -159,7 +159,7 @@ class SharedArena:
         with self._changed:
             self._changed.notify_all()
 
-    def lose(self, lease: Lease) -> None:
+    def lose(self, lease: ArenaLease) -> None:
         """Give nobody a turn any more, and what ``lease`` has never back: a read into it has not ended."""
         with self._changed:
             self._lost_bytes = self._members[lease]
@@ -191,7 +191,7 @@ class SharedArena:
         self._changed.wait(left)
 
 
-class _Membership(Lease):
+class _Membership(ArenaLease):
     shared = True
 
     def __init__(self, arena: SharedArena, memory: Memory) -> None:

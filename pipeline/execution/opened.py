@@ -8,7 +8,7 @@ from loader.readers.files import open_reader
 from loader.readers.reader import Reader
 from pipeline.devices.base import Device
 from pipeline.execution.engine import Engine
-from pipeline.execution.leases import Lease
+from pipeline.execution.leases import ArenaLease
 from pipeline.execution.partitions.pipeline import Pipeline
 from pipeline.planning.partitions.plan import PipelinePlan
 from pipeline.planning.plan import Plan
@@ -80,7 +80,7 @@ def open_engine(
     reader: Reader | None = None,
     verify: bool = False,
     *,
-    lease: Callable[[], Lease] | None = None,
+    lease: Callable[[], ArenaLease] | None = None,
     at_once: bool = False,
 ) -> Engine:
     """Return an open engine of ``program``, prepared for ``device``; whoever asks closes it.

@@ -13,18 +13,18 @@ import numpy as np
 from models.packs.records.pieces import Operand
 from models.packs.records.rows import RowValue
 from pipeline.devices.base import Block, KernelError, Launch
-from pipeline.devices.pack_kernels import PackKernels, Part
+from pipeline.devices.pack_kernels import GraphPart, PackKernels
 from pipeline.execution.lane_memory import LaneMemory
 from pipeline.program.program import Program
 from pipeline.program.region_plan import (
     Action,
     Area,
-    Call,
+    AreaCopy,
     Compute,
     Fill,
     Floats,
-    Gather,
-    Move,
+    GraphCall,
+    WeightGather,
     launches,
 )
 from pipeline.program.sessions import strip_shape
@@ -72,19 +72,19 @@ class PhaseBinder:
 
     def _made(self, action: Action) -> Launch:
         match action:
-            case Move(source, target):
+            case AreaCopy(source, target):
                 return self._move(source, target)
             case Fill(target, lowest):
                 number = float(np.finfo(_DTYPE).min) if lowest else 0.0
                 return self._kernels.device.filler(self._rows(target), number)
-            case Call():
+            case GraphCall():
                 return self._call(action)
-            case Gather():
+            case WeightGather():
                 return self._gather(action)
             case Compute():
                 return self._compute([action])
 
-    def _call(self, call: Call) -> Launch:
+    def _call(self, call: GraphCall) -> Launch:
         operator = self._program.row_operators[call.operator]
         inputs = [self._strip(area) for area in call.inputs]
         inputs += [self._memory.array(operand) for operand in operator.weights]
@@ -94,7 +94,9 @@ class PhaseBinder:
 
     def _compute(self, actions: Sequence[Compute]) -> Launch:
         parts = [
-            Part(action.graph, list(map(self._placed, action.inputs)), self._placed(action.output))
+            GraphPart(
+                action.graph, list(map(self._placed, action.inputs)), self._placed(action.output)
+            )
             for action in actions
         ]
         pieces = self._region.plan.region.pieces
@@ -103,7 +105,7 @@ class PhaseBinder:
             f"{self._name(pieces[0])} to {self._name(pieces[-1])}, in groups of channels",
         )
 
-    def _gather(self, action: Gather) -> Launch:
+    def _gather(self, action: WeightGather) -> Launch:
         first, end = action.blocks
         weights = self._memory.array(action.source)[:, first:end]
         return partial(np.copyto, self._placed(action.target), weights)

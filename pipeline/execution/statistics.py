@@ -37,7 +37,7 @@ def together(sweeps: Sequence[SweepStatistics], waited_seconds: float) -> SweepS
 
 
 @dataclass
-class Tally:
+class SweepTally:
     """What an engine counts: whole sweeps with their figures, and those that failed."""
 
     sweeps: int = 0

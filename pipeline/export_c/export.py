@@ -6,8 +6,8 @@ from pathlib import Path
 
 from models.packs.pack import Pack
 from pipeline.export_c.lowering.lower import lower
-from pipeline.export_c.lowering.steps import Program
-from pipeline.export_c.memory import Memory, plan_in_bands
+from pipeline.export_c.lowering.steps import StepProgram
+from pipeline.export_c.memory import PlacedMemory, plan_in_bands
 from pipeline.export_c.network.byte_ports import with_byte_ports
 from pipeline.export_c.network.network import Network
 from pipeline.export_c.network.quantised import with_whole_products
@@ -19,12 +19,12 @@ from pipeline.export_c.regions.views import with_views
 from pipeline.export_c.writing.api import Api, Inputs, Ports, Weights, api_of, header
 from pipeline.export_c.writing.folder import Content, write_folder
 from pipeline.export_c.writing.names import identifier
-from pipeline.export_c.writing.source import Source
+from pipeline.export_c.writing.source import SourceWriter
 from pipeline.export_c.writing.weights import HEADER_BYTES, plan_loads, store, weights_file
 
 
 @dataclass(frozen=True)
-class Options:
+class ExportOptions:
     """What the user decides.
 
     ``weights``: constants in the source, or read by a callback into a buffer of at most ``buffer_bytes``
@@ -49,12 +49,12 @@ class Exported:
 
     files: dict[str, Content]
     api: Api
-    memory: Memory
+    memory: PlacedMemory
     buffer_bytes: int
     weight_bytes: int
 
 
-def export_c(pack: Pack, options: Options, made_by: str = "layerstream") -> Exported:
+def export_c(pack: Pack, options: ExportOptions, made_by: str = "layerstream") -> Exported:
     """Return ``pack`` as C; ``made_by``: the tool and its version, for comments.
 
     Raises:
@@ -73,7 +73,7 @@ def export_c(pack: Pack, options: Options, made_by: str = "layerstream") -> Expo
     loads = None
     if api.reads:
         loads = plan_loads(memory.steps, stored, memory.arena_bytes, options.buffer_bytes)
-    source = Source(api, program, memory, stored, loads)
+    source = SourceWriter(api, program, memory, stored, loads)
     file = weights_file(stored) if api.reads else b""
     said = f"{made_by}: {pack.name}, version {pack.version}, of {pack.manifest.source.file}"
     arena = memory.arena_bytes
@@ -86,7 +86,7 @@ def export_c(pack: Pack, options: Options, made_by: str = "layerstream") -> Expo
     return Exported(files, api, memory, source.buffer_bytes, stored.weight_bytes)
 
 
-def in_regions(network: Network, asks: bool) -> Program:
+def in_regions(network: Network, asks: bool) -> StepProgram:
     """Return the steps of ``network``, those as one that need less memory so.
 
     ``asks``: rows of its input are asked for.

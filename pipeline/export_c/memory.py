@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pipeline.export_c.errors import ExportError
-from pipeline.export_c.lowering.steps import Bands, Pointer, Program, Same, Step
+from pipeline.export_c.lowering.steps import Bands, KernelStep, Same, StepProgram, ValuePointer
 from pipeline.planning.arena import plan_arena
 from pipeline.program.lives import Lifetime
 
@@ -21,7 +21,7 @@ _ATTEMPTS = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class PortPlace:
     """``offset`` bytes from the begin of ``port``, None: of the arena."""
 
     port: str | None
@@ -29,28 +29,28 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Memory:
+class PlacedMemory:
     """``steps`` that are left, ``places`` of what they read and make, and the bytes of the arena.
 
     ``held``: bytes of the arena that are in use while each step runs. ``lower_bound_bytes``: no
     arrangement of the same values takes less.
     """
 
-    steps: Sequence[Step]
-    places: Mapping[str, Place]
+    steps: Sequence[KernelStep]
+    places: Mapping[str, PortPlace]
     arena_bytes: int
     lower_bound_bytes: int
     held: Sequence[int]
 
 
-def scratch_of(step: Step) -> str:
+def scratch_of(step: KernelStep) -> str:
     """Return the name of the memory that only ``step`` uses, while it runs."""
     return f"{step.output} (scratch)"
 
 
 def plan_memory(
-    program: Program, inputs: Sequence[str], outputs: Sequence[str], ports_inside: bool
-) -> Memory:
+    program: StepProgram, inputs: Sequence[str], outputs: Sequence[str], ports_inside: bool
+) -> PlacedMemory:
     """Return where everything lies; ``ports_inside``: inputs and outputs are in the arena, too.
 
     Else they are the caller's: inputs are not written, an output is written from its first step on.
@@ -69,7 +69,11 @@ class _Lies:
     """Which value lies in which, and when each is in use."""
 
     def __init__(
-        self, program: Program, inputs: Sequence[str], outputs: Sequence[str], ports_inside: bool
+        self,
+        program: StepProgram,
+        inputs: Sequence[str],
+        outputs: Sequence[str],
+        ports_inside: bool,
     ) -> None:
         self._values = program.values
         self._inputs, self._outputs = frozenset(inputs), frozenset(outputs)
@@ -90,7 +94,7 @@ class _Lies:
         root, start = self._root(name)
         return root, start, start + self._values[name].n_bytes
 
-    def share(self, step: Step, same: Same) -> bool:
+    def share(self, step: KernelStep, same: Same) -> bool:
         """Make the copy ``same`` needless, where that can be; return whether it is."""
         source, made = same.source, step.output
         whole_source = same.n_bytes == self._values[source].n_bytes
@@ -108,7 +112,7 @@ class _Lies:
     def _may_move(self, name: str) -> bool:
         return name not in self._parent and name not in self._inputs | self._outputs
 
-    def look_at(self, steps: Sequence[Step]) -> None:
+    def look_at(self, steps: Sequence[KernelStep]) -> None:
         """Note when each value is read and written by ``steps``; moment 0 is before the first one."""
         self._use(0, self._inputs)
         for now, step in enumerate(steps, 1):
@@ -122,7 +126,7 @@ class _Lies:
         for name in names:
             self._uses.setdefault(name, []).append(now)
 
-    def overwrite(self, now: int, step: Step) -> None:
+    def overwrite(self, now: int, step: KernelStep) -> None:
         """Let ``step`` write over one of the values that it may, where nobody reads that any more."""
         for name in step.in_place:
             made = step.output
@@ -146,26 +150,26 @@ class _Lies:
         readers = (other for other, last in self._last.items() if last > now)
         return not any(self._overlap(name, other) for other in readers)
 
-    def _disturbs(self, step: Step, name: str) -> bool:
+    def _disturbs(self, step: KernelStep, name: str) -> bool:
         """Return whether something else that ``step`` reads lies in ``name``, or it reads that twice."""
         if any(self._overlap(name, other) for other in step.reads if other != name):
             return True
-        times = sum(item == Pointer(name) for item in step.all_arguments)
+        times = sum(item == ValuePointer(name) for item in step.all_arguments)
         return times > 1 and not step.pointwise
 
     def _overlap(self, one: str, other: str) -> bool:
         (root, start, end), (other_root, other_start, other_end) = map(self._range, (one, other))
         return root == other_root and max(start, other_start) < min(end, other_end)
 
-    def placed(self, steps: Sequence[Step]) -> Memory:
+    def placed(self, steps: Sequence[KernelStep]) -> PlacedMemory:
         lives = self._lives()
         for now, step in enumerate(steps, 1):
             if step.bands is not None and step.bands.n_bytes:
                 lives[scratch_of(step)] = Lifetime(step.bands.n_bytes, now, now + 1)
         names = [name for name in lives if name not in self._outside]
         plan = plan_arena(tuple(lives[name] for name in names))
-        places = {name: Place(None, at) for name, at in zip(names, plan.offsets, strict=True)}
-        places |= {name: Place(name, 0) for name in self._outside}
+        places = {name: PortPlace(None, at) for name, at in zip(names, plan.offsets, strict=True)}
+        places |= {name: PortPlace(name, 0) for name in self._outside}
         for name in self._uses:
             root, offset = self._root(name)
             if root != name:
@@ -174,7 +178,7 @@ class _Lies:
             sum(lives[name].n_bytes for name in names if lives[name].start <= now < lives[name].end)
             for now in range(1, len(steps) + 1)
         ]
-        return Memory(steps, places, plan.n_bytes, plan.lower_bound_bytes, held)
+        return PlacedMemory(steps, places, plan.n_bytes, plan.lower_bound_bytes, held)
 
     def _lives(self) -> dict[str, Lifetime]:
         """Return the life of each root: from when any part of it is written until all were read."""
@@ -188,19 +192,19 @@ class _Lies:
 
 
 def plan_in_bands(
-    program: Program,
+    program: StepProgram,
     inputs: Sequence[str],
     outputs: Sequence[str],
     ports_inside: bool,
     arena_bytes: int | None,
-) -> Memory:
+) -> PlacedMemory:
     """Return where everything lies in at most ``arena_bytes``, None: in as few as there can be.
 
     Raises:
         ExportError: it takes more; the message says how much at least.
     """
 
-    def planned(rows: Mapping[str, int]) -> Memory:
+    def planned(rows: Mapping[str, int]) -> PlacedMemory:
         steps = tuple(_with_rows(step, rows.get(step.output, 1)) for step in program.steps)
         return plan_memory(replace(program, steps=steps), inputs, outputs, ports_inside)
 
@@ -219,11 +223,11 @@ def plan_in_bands(
     return least
 
 
-def _with_rows(step: Step, rows: int) -> Step:
+def _with_rows(step: KernelStep, rows: int) -> KernelStep:
     return step if step.bands is None else replace(step, bands=replace(step.bands, rows=rows))
 
 
-def _most_rows(least: Memory, n_bytes: int) -> dict[str, int]:
+def _most_rows(least: PlacedMemory, n_bytes: int) -> dict[str, int]:
     """Return how many rows at a time each step can compute in an arena of ``n_bytes``, by its output."""
     return {
         step.output: _rows(step.bands, n_bytes - held + step.bands.n_bytes)

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from pipeline.fitting.wanted import Fitted, Prediction, Wanted
+from pipeline.fitting.wanted import DelayPrediction, Fitted, Wanted
 from pipeline.planning.advice import chunk_advice
 from pipeline.planning.found_plans import Point
 from pipeline.planning.joining.joined import joined
@@ -39,14 +39,14 @@ def with_joined(
     return replace(again, thorough=fitted.thorough, complete=fitted.complete)
 
 
-def predict(plan: Plan, profile: Profile) -> Prediction:
+def predict(plan: Plan, profile: Profile) -> DelayPrediction:
     """Return what a request is expected to take in ``plan``.
 
     Raises:
         ProfileError: the profile lacks one of its kernels.
     """
     sweep = timeline(plan.stages, profile.durations(plan), plan.stages[0].ahead)
-    return Prediction(
+    return DelayPrediction(
         sweep.delay_seconds,
         sweep.stall_seconds,
         profile.outside.median,

@@ -38,7 +38,7 @@ LEAST = Wanted(least=True)
 
 
 @dataclass(frozen=True)
-class Prediction:
+class DelayPrediction:
     """What a profile says of requests after an idle moment, when the head of the weights has been read.
 
     ``sweep_seconds`` and ``sweep_bound_seconds`` of the sweep, ``outside_seconds`` and
@@ -86,7 +86,7 @@ class Fitted:
     """
 
     plan: Plan
-    prediction: Prediction | None = None
+    prediction: DelayPrediction | None = None
     reasons: tuple[str, ...] = ()
     curve: tuple[Point, ...] = ()
     thorough: bool = False

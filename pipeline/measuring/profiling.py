@@ -92,7 +92,7 @@ def profile_pack(
     tuning = choose_tuning(pack, device)
     program = prepare(pack, device)
     samples = _Samples(spans=[[] for _ in program.spans])
-    with _transfers(pack, disk) as reads:
+    with file_reads(pack, disk) as reads:
         meter = _Meter(program, device, reads, samples)
         rounds = min(_ROUNDS, iterations)
         steps = [_share(iterations, rounds, turn) for turn in range(rounds)]
@@ -139,7 +139,8 @@ def _share(iterations: int, rounds: int, turn: int) -> int:
 
 
 @contextmanager
-def _transfers(pack: Pack, disk: Disk) -> Iterator[FileReads]:
+def file_reads(pack: Pack, disk: Disk) -> Iterator[FileReads]:
+    """Yield what times reads of the weights of ``pack``, as they lie on ``disk``."""
     n_bytes = pack.weights_path.stat().st_size
     largest = max((span.length for span in pack.manifest.spans), default=0)
     buffer = Buffer(max(max(DEPTHS) * max(sizes(n_bytes), default=PAGE_BYTES), largest))

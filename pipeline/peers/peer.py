@@ -18,7 +18,7 @@ class PeerError(Exception):
     """A peer cannot be measured: not installed, or it refuses the model. The message is one line."""
 
 
-class Peer:
+class PeerProcess:
     """The process ``command``, which has loaded a model.
 
     ``folder``: for its outputs; the caller removes it. ``arena_bytes``: by how much its memory grew in its

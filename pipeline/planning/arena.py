@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from pipeline.planning.offsets import Buffer, Problem, place
+from pipeline.planning.offsets import LiveBuffer, Problem, place
 from pipeline.program.lives import Lifetime
 from pipeline.program.program import Program
 
@@ -56,5 +56,5 @@ def in_order(values: Sequence[Lifetime]) -> tuple[Lifetime, ...]:
 def arena_problem(values: Sequence[Lifetime]) -> Problem:
     """Return the problem of placing ``values``, in their order."""
     return Problem(
-        tuple(Buffer(life.n_bytes, life.start, life.end, life.alignment) for life in values)
+        tuple(LiveBuffer(life.n_bytes, life.start, life.end, life.alignment) for life in values)
     )

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from loader.ring import Group, Place
+from loader.ring import ReadGroup, RingPlace
 from pipeline.planning.advice import chunk_advice
 from pipeline.planning.level import Level, level_of, spliced
 from pipeline.planning.make import chunk_limit, make_plan, of_weights
@@ -50,7 +50,7 @@ class Draft:
     choice: Choice
     level: Level
     units: tuple[Unit, ...]
-    groups: tuple[Group, ...]
+    groups: tuple[ReadGroup, ...]
     weight_bytes: int
     starts: tuple[int, ...]
     stages: tuple[Stage, ...]
@@ -254,12 +254,12 @@ class Drafts:
 
 def _moving(plan: Plan, lengths: Sequence[_Length], depth: int) -> Plan:
     """Return ``plan`` with one read (and copy) of each length, to ask how long they take."""
-    places = tuple(Place(0, length, 0) for length, _ in lengths)
+    places = tuple(RingPlace(0, length, 0) for length, _ in lengths)
     free = tuple((0,) * len(plan.stages) for _ in lengths)
     return replace(
         plan,
         choice=replace(plan.choice, depth=depth),
-        groups=tuple(Group(0, 0, *length) for length in lengths),
+        groups=tuple(ReadGroup(0, 0, *length) for length in lengths),
         read_places=places,
         places=places,
         users=tuple(range(0) for _ in lengths),

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from loader.ring import Group
+from loader.ring import ReadGroup
 from pipeline.planning.advice import chunk_advice
 from pipeline.planning.arena import arenas, in_order
 from pipeline.planning.joining.joined import joined
@@ -177,7 +177,7 @@ def _count(slots: int) -> str:
     return f"{slots} times " if slots > 1 else ""
 
 
-def _in_spans(groups: Sequence[Group], units: Sequence[Unit]) -> list[Group]:
+def _in_spans(groups: Sequence[ReadGroup], units: Sequence[Unit]) -> list[ReadGroup]:
     """Return ``groups`` of units as groups of positions in the list of streamed spans."""
     ends = [0]
     for unit in units:

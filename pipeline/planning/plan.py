@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from pydantic import NonNegativeInt, PositiveInt
 
-from loader.ring import Group, Place
+from loader.ring import ReadGroup, RingPlace
 from pipeline.program.cuts import Region
 from pipeline.program.macs import macs_ratio
 from pipeline.program.steps import Step
@@ -73,9 +73,9 @@ class Plan:
     object_bytes: int
     io_bytes: int
     streamed: tuple[int, ...]
-    groups: tuple[Group, ...]
-    read_places: tuple[Place, ...]
-    places: tuple[Place, ...]
+    groups: tuple[ReadGroup, ...]
+    read_places: tuple[RingPlace, ...]
+    places: tuple[RingPlace, ...]
     resident: tuple[int, ...]
     spans: tuple[int, ...]
     values: tuple[int, ...]

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
-from loader.ring import Group, Place, group_spans, place, place_ahead, place_in_slots
+from loader.ring import ReadGroup, RingPlace, group_spans, place, place_ahead, place_in_slots
 from pipeline.planning.plan import Choice
 from pipeline.planning.units import Unit
 from pipeline.program.program import Program
@@ -31,15 +31,15 @@ class Streaming:
     """
 
     n_bytes: int
-    groups: tuple[Group, ...]
+    groups: tuple[ReadGroup, ...]
     users: tuple[range, ...]
-    read_places: tuple[Place, ...]
-    copy_places: tuple[Place, ...]
+    read_places: tuple[RingPlace, ...]
+    copy_places: tuple[RingPlace, ...]
     staging_bytes: int = 0
     in_arena: frozenset[int] = frozenset()
 
     @property
-    def places(self) -> tuple[Place, ...]:
+    def places(self) -> tuple[RingPlace, ...]:
         """Where kernels find what each read brings."""
         return self.copy_places or self.read_places[: len(self.groups)]
 
@@ -131,7 +131,7 @@ def staging_bytes(
     return max(even, (architecture.slots or 1) * largest_read, loading)
 
 
-def _groups(units: Sequence[Unit], read_bytes: int, alone: Collection[int]) -> list[Group]:
+def _groups(units: Sequence[Unit], read_bytes: int, alone: Collection[int]) -> list[ReadGroup]:
     parts = [(unit.offset, unit.length) for unit in units]
     if all(unit.stored == unit.length for unit in units):
         return group_spans(parts, read_bytes, alone)
@@ -139,8 +139,11 @@ def _groups(units: Sequence[Unit], read_bytes: int, alone: Collection[int]) -> l
 
 
 def _places(
-    architecture: Architecture, groups: Sequence[Group], n_bytes: int, elsewhere: Collection[int]
-) -> list[Place]:
+    architecture: Architecture,
+    groups: Sequence[ReadGroup],
+    n_bytes: int,
+    elsewhere: Collection[int],
+) -> list[RingPlace]:
     if not architecture.slots:
         return place(groups, n_bytes, elsewhere)
     slot = n_bytes // architecture.slots // PAGE_BYTES * PAGE_BYTES

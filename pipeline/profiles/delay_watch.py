@@ -10,7 +10,7 @@ from pipeline.timing.traced_durations import services
 
 
 @dataclass(frozen=True)
-class Verdict:
+class DelayVerdict:
     """``within``: r, c and k stayed within the limits. ``exceeded``: the delay is above the bound.
 
     Both at once contradict the analysis; ``exceeded`` alone is a sweep that the bound says nothing of.
@@ -34,14 +34,14 @@ class BoundWatch:
         self.sweeps = self.within = self.exceeded = self.violations = 0
         self.longest_within_seconds = 0.0
 
-    def see(self, events: Iterable[TraceEvent], delay_seconds: float) -> Verdict:
+    def see(self, events: Iterable[TraceEvent], delay_seconds: float) -> DelayVerdict:
         """Judge one complete sweep by its trace and its delay.
 
         Raises:
             ValueError: the trace is not that of a complete sweep.
         """
         served = services(self._plan.stages, events, self._plan.choice.depth)
-        verdict = Verdict(
+        verdict = DelayVerdict(
             self._limits.covers(self._plan, served),
             delay_seconds > self.bound_seconds,
         )

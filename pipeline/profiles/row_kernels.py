@@ -6,7 +6,7 @@ from functools import cached_property
 
 from models.packs.records.rows import RowOperator, RowValue
 from pipeline.profiles.interpolation import interpolated
-from pipeline.program.cuts import Channels, Region
+from pipeline.program.cuts import ChannelCut, Region
 from pipeline.program.region_plan import RegionPlan
 from pipeline.program.row_network import RowNetwork
 
@@ -33,7 +33,7 @@ def copy_key(n_bytes: int) -> str:
 
 def group_key(region: Region) -> str:
     """Return the key of a bottleneck in groups of channels."""
-    assert isinstance(region.cut, Channels), "asked for of bottlenecks"
+    assert isinstance(region.cut, ChannelCut), "asked for of bottlenecks"
     first, end = region.first_piece, region.end_piece
     return f"channels {first}-{end}:{region.cut.channels}x{region.cut.rows}"
 

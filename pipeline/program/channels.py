@@ -18,19 +18,19 @@ from itertools import pairwise
 from models.packs.records.bottlenecks import Bottleneck, GroupInput, GroupOperator
 from models.packs.records.pieces import Operand
 from models.packs.records.rows import RowValue
-from pipeline.program.boxes.box import Box, Interval
+from pipeline.program.boxes.box import Interval, RowBox
 from pipeline.program.boxes.layout import Lying
-from pipeline.program.cuts import Channels, Region, RegionError
+from pipeline.program.cuts import ChannelCut, Region, RegionError
 from pipeline.program.program import Program
 from pipeline.program.region_plan import (
     Action,
     Area,
+    AreaCopy,
     Compute,
     Floats,
-    Gather,
-    Move,
     RegionPlan,
     Strips,
+    WeightGather,
     with_equal_as_one,
 )
 from pipeline.program.row_network import RowNetwork
@@ -137,7 +137,7 @@ def _sources(item: Bottleneck) -> list[int]:
     return list(dict.fromkeys(value for value in inputs if value is not None))
 
 
-def plan_channels(network: RowNetwork, region: Region, cut: Channels) -> RegionPlan:
+def plan_channels(network: RowNetwork, region: Region, cut: ChannelCut) -> RegionPlan:
     """Plan ``region``, cut as ``cut`` says.
 
     Raises:
@@ -180,7 +180,7 @@ def _alone(network: RowNetwork, item: Bottleneck, sources: frozenset[int]) -> fr
 class _Phases:
     """Tells the actions of ``item``; its strips grow, meanwhile, to what they have to hold."""
 
-    def __init__(self, network: RowNetwork, item: Bottleneck, cut: Channels) -> None:
+    def __init__(self, network: RowNetwork, item: Bottleneck, cut: ChannelCut) -> None:
         self._network = network
         self._item = item
         self._bands = _bands(item, cut.rows, network.values)
@@ -237,7 +237,7 @@ class _Phases:
                     before = [self._computed(numbers[-1])]
             if not self._whole:
                 held, whole = self._lying(self._item.output, band.result, self._item.output)
-                yield [Move(held, whole)]
+                yield [AreaCopy(held, whole)]
 
     def _form(self) -> tuple[int, ...]:
         """Return what kernels see of a band: how many rows, and which are borders."""
@@ -245,7 +245,7 @@ class _Phases:
         sizes = (len(rows) for rows in (*made.values(), *read.values()))
         return (*sizes, *map(self._edges, made))
 
-    def _fetched(self) -> Iterator[Move]:
+    def _fetched(self) -> Iterator[AreaCopy]:
         """Yield what brings the rows that a band reads to strips, those that are added to the result's."""
         added = (taken.row_value for taken in self._item.operators[-1].inputs)
         for row_value, rows, place in (
@@ -257,7 +257,7 @@ class _Phases:
             ),
         ):
             held, whole = self._lying(row_value, rows, place)
-            yield Move(whole, held)
+            yield AreaCopy(whole, held)
 
     def _lying(self, row_value: int, rows: Interval, place: int) -> tuple[Area, Area]:
         """Return ``rows`` of a value in the strip of value ``place``, and where it lies whole."""
@@ -265,7 +265,7 @@ class _Phases:
         _, channels, height, width = value.shape
         strip = self._in_strip_of(place, (1, channels, len(rows), width)).strip
         columns = Interval(0, width)
-        box, everything = Box(rows, columns), Box(Interval(0, height), columns)
+        box, everything = RowBox(rows, columns), RowBox(Interval(0, height), columns)
         held, whole = Lying(row_value, strip, box), Lying(row_value, None, everything)
         return held.area(box, 0, value.planes), whole.area(box, 0, value.planes)
 
@@ -277,7 +277,7 @@ class _Phases:
             blocks = last.shape[1] // self._block, self._item.channels // self._block
             source = replace(weights, shape=(*blocks, self._block**2))
             held = self._in(self._weights, (blocks[0], len(group) // self._block, self._block**2))
-            yield Gather(source, (group.first // self._block, group.end // self._block), held)
+            yield WeightGather(source, (group.first // self._block, group.end // self._block), held)
         for number in numbers:
             if self._item.operators[number].kind != "once":
                 yield self._computed(number)

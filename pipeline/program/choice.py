@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from models.packs.joining import Run, join, runs
-from models.packs.records.pieces import Alternative, Joined, Piece
+from models.packs.records.pieces import Alternative, JoinedPieces, Piece
 from pipeline.program.decided import ChainJoined, ChainPiece
 from pipeline.program.program import Program
 
@@ -74,7 +74,7 @@ def _ways(program: Program) -> list[_Way]:
     ]
 
 
-def _join(part: Joined, run: Run) -> Piece:
+def _join(part: JoinedPieces, run: Run) -> Piece:
     piece = join(part, run)
     return ChainPiece.of(piece, part.chain) if isinstance(part, ChainJoined) else piece
 

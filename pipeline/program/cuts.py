@@ -22,7 +22,7 @@ def _check(*sizes: int) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Rows(Record):
+class RowCut(Record):
     """So many rows of the last operator's output (seed 001)."""
 
     rows: PositiveInt
@@ -35,7 +35,7 @@ class Rows(Record):
 
 
 @dataclass(frozen=True, slots=True)
-class Boxes(Record):
+class TileCut(Record):
     """Tiles: so many columns of so many rows, which ``reuse`` what others made (seed 002)."""
 
     rows: PositiveInt
@@ -49,7 +49,7 @@ class Boxes(Record):
 
 
 @dataclass(frozen=True, slots=True)
-class Channels(Record):
+class ChannelCut(Record):
     """So many inner channels of a bottleneck, on bands of so many rows of its result (seed 004)."""
 
     channels: PositiveInt
@@ -61,7 +61,7 @@ class Channels(Record):
         _check(self.channels, self.rows)
 
 
-Cut = Rows | Boxes | Channels
+Cut = RowCut | TileCut | ChannelCut
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ compiled is the file's own record.
 from dataclasses import dataclass, fields
 from typing import Any
 
-from models.packs.records.pieces import Joined, Piece
+from models.packs.records.pieces import JoinedPieces, Piece
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +26,7 @@ class Native:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Chain:
+class NativeChain:
     """That a device runs ``elementwise`` of a piece or row operator in one pass, and what that takes.
 
     Alone it has no session and takes ``bound_bytes`` when it is bound; what makes ``shared_elements`` or
@@ -58,22 +58,22 @@ class NativePiece(Piece):
 class ChainPiece(Piece):
     """A piece of operators on elements that runs in one pass."""
 
-    chain: Chain
+    chain: NativeChain
 
     @classmethod
-    def of(cls, piece: Piece, chain: Chain) -> "ChainPiece":
+    def of(cls, piece: Piece, chain: NativeChain) -> "ChainPiece":
         return cls(**_known(Piece, piece), chain=chain)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChainJoined(Joined):
+class ChainJoined(JoinedPieces):
     """Pieces joined to one that runs in one pass."""
 
-    chain: Chain
+    chain: NativeChain
 
     @classmethod
-    def of(cls, joined: Joined, chain: Chain) -> "ChainJoined":
-        return cls(**_known(Joined, joined), chain=chain)
+    def of(cls, joined: JoinedPieces, chain: NativeChain) -> "ChainJoined":
+        return cls(**_known(JoinedPieces, joined), chain=chain)
 
 
 def takes_rows(piece: Piece) -> bool:
@@ -81,6 +81,6 @@ def takes_rows(piece: Piece) -> bool:
     return isinstance(piece, NativePiece) and piece.native.by_rows
 
 
-def _known(kind: type[Piece | Joined], record: Piece | Joined) -> dict[str, Any]:
+def _known(kind: type[Piece | JoinedPieces], record: Piece | JoinedPieces) -> dict[str, Any]:
     """Return the fields of a record as a file has it."""
     return {field.name: getattr(record, field.name) for field in fields(kind)}

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipeline.program.many_rows import NEVER, Made, Numbers, Wanted, Which
+from pipeline.program.many_rows import NEVER, MadeRows, Numbers, WantedRows, Which
 from pipeline.program.row_network import RowNetwork
 
 
@@ -26,7 +26,7 @@ class Written:
 
 
 @dataclass(frozen=True)
-class Loading:
+class LoadedRows:
     """Rows ``made`` of ``value`` are loaded before ``operator`` runs, in the regions ``which``.
 
     ``new``: what is written over them to save memory; None: what the manifest says.
@@ -34,14 +34,14 @@ class Loading:
 
     value: int
     operator: int
-    made: Made
+    made: MadeRows
     which: Which
     new: int | None = None
 
 
 def needed_loadings(
-    network: RowNetwork, reads: Mapping[int, Sequence[Wanted]], writes: Sequence[Written]
-) -> Iterator[Loading]:
+    network: RowNetwork, reads: Mapping[int, Sequence[WantedRows]], writes: Sequence[Written]
+) -> Iterator[LoadedRows]:
     """Yield what must be loaded, since it would be overwritten before it is read.
 
     ``reads``: who reads each value of outside where it lies whole. ``writes``: what is read outside.
@@ -54,8 +54,8 @@ def needed_loadings(
 
 
 def _needed(
-    network: RowNetwork, value: int, readers: Sequence[Wanted], writes: Sequence[Written]
-) -> Loading | None:
+    network: RowNetwork, value: int, readers: Sequence[WantedRows], writes: Sequence[Written]
+) -> LoadedRows | None:
     """Return how ``value`` is loaded where it would be overwritten before it is read."""
     if not writes:
         return None
@@ -77,15 +77,15 @@ def _needed(
                 )
             which |= (reader.within(height)[0] < before).any(axis=1)
     first = min([item.operator for item in readers] + [item.operator for item in writes])
-    return Loading(value, first, Made(loaded), which) if which.any() else None
+    return LoadedRows(value, first, MadeRows(loaded), which) if which.any() else None
 
 
 def saving_loadings(
     network: RowNetwork,
     pieces: range,
-    reads: Mapping[int, Sequence[Wanted]],
+    reads: Mapping[int, Sequence[WantedRows]],
     writes: Sequence[Written],
-) -> Iterator[Loading]:
+) -> Iterator[LoadedRows]:
     """Yield what may be loaded, so that something is written over it which nobody reads after ``pieces``.
 
     Arguments are those of ``needed_loadings``. Nothing of what that yields is among these.
@@ -104,10 +104,10 @@ def saving_loadings(
             if which.any():
                 left &= ~which
                 taken[writing.value] |= which
-                yield Loading(old, first, Made(ends), which, writing.value)
+                yield LoadedRows(old, first, MadeRows(ends), which, writing.value)
 
 
-def _read_ends(readers: Sequence[Wanted], height: int) -> Numbers:
+def _read_ends(readers: Sequence[WantedRows], height: int) -> Numbers:
     """Return up to which row anybody has read at the end of each phase."""
     ends = np.max([reader.within(height)[1] for reader in readers], axis=0)
     most: Numbers = np.maximum.accumulate(ends, axis=1)

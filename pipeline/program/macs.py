@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from models.packs.records.bottlenecks import GroupOperator
 from models.packs.records.pieces import Piece
 from pipeline.program.channels import bottleneck_of
-from pipeline.program.cuts import Channels
-from pipeline.program.region_plan import Call, Compute, RegionPlan
+from pipeline.program.cuts import ChannelCut
+from pipeline.program.region_plan import Compute, GraphCall, RegionPlan
 from pipeline.program.row_network import RowNetwork
 from pipeline.program.steps import Step, regions_of
 
@@ -24,9 +24,9 @@ def macs_ratio(steps: Sequence[Step]) -> float:
 
 def _again(network: RowNetwork, plan: RegionPlan) -> int:
     """Return the MACs of ``plan`` beyond those of making everything once."""
-    if isinstance(plan.region.cut, Channels):
+    if isinstance(plan.region.cut, ChannelCut):
         return _again_in_groups(network, plan)
-    calls = (action for phase in plan.phases for action in phase if isinstance(action, Call))
+    calls = (action for phase in plan.phases for action in phase if isinstance(action, GraphCall))
     made = dict.fromkeys(plan.operators, 0)
     for call in calls:
         made[call.operator] += call.output.rows * call.output.columns

@@ -46,7 +46,7 @@ def total(numbers: Numbers | Which) -> Numbers:
 
 
 @dataclass(frozen=True)
-class Made:
+class MadeRows:
     """The rows [first, ends) that are made, or loaded, in each phase."""
 
     ends: Numbers
@@ -91,12 +91,12 @@ class Made:
 
     @cached_property
     def just(self) -> tuple[Numbers, Numbers]:
-        """``first`` and ``count`` of ``Wanted``, where just these are read."""
+        """``first`` and ``count`` of ``WantedRows``, where just these are read."""
         return np.where(self.runs, self.first, NEVER), np.where(self.runs, self.count, -1)
 
 
 @dataclass(frozen=True)
-class Wanted:
+class WantedRows:
     """Rows that operator ``operator`` reads in each phase; they may lie outside of the value.
 
     ``first``: the first row, ``NEVER`` where it does not run; ``count``: of them, -1 there. ``same``: rows
@@ -106,7 +106,7 @@ class Wanted:
     operator: int
     first: Numbers
     count: Numbers
-    same: Made | None = None
+    same: MadeRows | None = None
 
     def within(self, height: int) -> tuple[Numbers, Numbers]:
         """Return the rows [first, end) of a value of ``height``; ``NEVER`` and 0 where there are none."""
@@ -115,7 +115,7 @@ class Wanted:
         some = first < end
         return np.where(some, first, NEVER), np.where(some, end, 0)
 
-    def is_just(self, made: Made) -> Which:
+    def is_just(self, made: MadeRows) -> Which:
         """Return which regions read, in every phase, just what is made in it."""
         if self.same is made:
             return np.ones(len(made.ends), bool)
@@ -123,13 +123,13 @@ class Wanted:
         return np.asarray(same.all(axis=1))
 
 
-def wanted(operator: int, window: Window, made: Made) -> Wanted:
+def wanted(operator: int, window: Window, made: MadeRows) -> WantedRows:
     """Return what ``operator`` reads through ``window`` for what it makes."""
     low, high = window.needed(made.first, made.ends)
     if low is made.first and high is made.ends:
-        return Wanted(operator, *made.just, made)
+        return WantedRows(operator, *made.just, made)
     runs = made.runs
-    return Wanted(operator, np.where(runs, low, NEVER), np.where(runs, high - low, -1))
+    return WantedRows(operator, np.where(runs, low, NEVER), np.where(runs, high - low, -1))
 
 
 def shares(rows: int, height: int) -> list[int]:
@@ -139,7 +139,7 @@ def shares(rows: int, height: int) -> list[int]:
     return [min((phase + 1) * rows, height) for phase in range(-ahead, count)]
 
 
-class Progress:
+class RowsProgress:
     """How far operators up to ``last`` have come at the end of each phase: ask from the last one back.
 
     ``rows``: of each region. What operators read are values as ``pieces`` have them. ``height``: the rows
@@ -156,9 +156,9 @@ class Progress:
         self._shares = np.array(same_length, np.int64)
         self._finished = self._shares == self.height
         self._needed: dict[int, Numbers] = {}  # by row value: up to which row its readers need it
-        self._made: dict[int, tuple[Numbers, Made]] = {}
+        self._made: dict[int, tuple[Numbers, MadeRows]] = {}
 
-    def made(self, number: int, whole: bool) -> Made:
+    def made(self, number: int, whole: bool) -> MadeRows:
         """Return what operator ``number`` makes; the same object as another if it comes just as far."""
         ends = self.ends(number, whole)
         if id(ends) not in self._made:
@@ -193,12 +193,14 @@ class Progress:
         return ends
 
 
-def made_of(ends: Numbers) -> Made:
-    """Return what operators make that come so far in each phase, as ``Progress`` says: never back."""
-    return Made(np.maximum(ends, 0))
+def made_of(ends: Numbers) -> MadeRows:
+    """Return what operators make that come so far in each phase, as ``RowsProgress`` says: never back."""
+    return MadeRows(np.maximum(ends, 0))
 
 
-def kept_rows(made: Made, gathering: Sequence[tuple[Wanted, Which]]) -> tuple[Numbers, Numbers]:
+def kept_rows(
+    made: MadeRows, gathering: Sequence[tuple[WantedRows, Which]]
+) -> tuple[Numbers, Numbers]:
     """Return the rows [start, end) that are left for later phases after each phase.
 
     ``gathering``: who reads, and in which regions rows are put together for it.
@@ -211,7 +213,7 @@ def kept_rows(made: Made, gathering: Sequence[tuple[Wanted, Which]]) -> tuple[Nu
     return np.maximum(np.minimum(after, made.ends), 0), made.ends
 
 
-def kept_sizes(made: Made, start: Numbers) -> tuple[Numbers, Numbers]:
+def kept_sizes(made: MadeRows, start: Numbers) -> tuple[Numbers, Numbers]:
     """Return the most rows in each of the two strips that rows [start, made.ends) are kept in.
 
     There is one where no rows are kept for more than a phase, so that they never move.

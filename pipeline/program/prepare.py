@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
 from models.packs.pack import Pack
-from models.packs.records.pieces import Alternative, Joined, Piece
+from models.packs.records.pieces import Alternative, JoinedPieces, Piece
 from models.packs.records.rows import RowOperator
 from models.packs.unrolling import unrolled_bytes
 from models.runtime.joined_graphs import is_one
@@ -18,7 +18,7 @@ from pipeline.program.preparing.chains import ChainAbility, with_chains
 from pipeline.program.preparing.natives import NativeAbility, with_natives
 from pipeline.program.program import Program
 
-_Sized = TypeVar("_Sized", Piece, Joined)
+_Sized = TypeVar("_Sized", Piece, JoinedPieces)
 
 
 @dataclass(frozen=True)
@@ -84,12 +84,12 @@ def _with_joins(program: Program, joins: Callable[[bytes], bool]) -> Program:
     """Return ``program`` with the graphs that join others: with all of their pieces, or with none."""
     as_compiled = functools.cache(lambda number: joins(program.pack.graphs[number]))
 
-    def can(item: Piece | Joined) -> bool:
+    def can(item: Piece | JoinedPieces) -> bool:
         if isinstance(item, ChainPiece | ChainJoined):
             return item.chain.node_bytes is not None
         return not isinstance(item, NativePiece) and as_compiled(item.graph)
 
-    items: list[Piece | Joined] = [*program.pieces]
+    items: list[Piece | JoinedPieces] = [*program.pieces]
     items += (each for alternative in program.alternatives for each in alternative.joined)
     found: dict[int, bool] = {}
     for item in items:
@@ -111,7 +111,9 @@ def _with_scratch(program: Program, scratch_bytes: Callable[[bytes], int | None]
 
 
 def _changed(
-    program: Program, of_piece: Callable[[Piece], Piece], of_joined: Callable[[Joined], Joined]
+    program: Program,
+    of_piece: Callable[[Piece], Piece],
+    of_joined: Callable[[JoinedPieces], JoinedPieces],
 ) -> Program:
     """Return ``program`` with other pieces; what stays as it is are the same objects."""
 

@@ -21,7 +21,7 @@ from models.packs.records.programs import ElementProgram
 from models.packs.records.rows import RowOperator, RowValue
 from models.packs.records.spans import FileRecord, Span
 from models.packs.target import Target
-from pipeline.program.decided import Chain
+from pipeline.program.decided import NativeChain
 
 T = TypeVar("T")
 
@@ -48,7 +48,7 @@ class Program(Measures):
     layers: tuple[Layer, ...]
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
-    row_chains: Mapping[int, Chain] = field(default_factory=dict)
+    row_chains: Mapping[int, NativeChain] = field(default_factory=dict)
     joins: frozenset[int] = frozenset()
     one_kernel: frozenset[int] = frozenset()
     #: What was made of it, by what makes it.

@@ -39,7 +39,7 @@ class Area(NamedTuple):
         return self.planes * self.rows * self.columns
 
 
-class Move(NamedTuple):
+class AreaCopy(NamedTuple):
     """Copy rows of one area to another of the same size."""
 
     source: Area
@@ -53,7 +53,7 @@ class Fill(NamedTuple):
     lowest: bool
 
 
-class Call(NamedTuple):
+class GraphCall(NamedTuple):
     """Run ``graph``, of row operator ``operator``, on whole strips."""
 
     operator: int
@@ -80,7 +80,7 @@ class Compute(NamedTuple):
     output: Floats
 
 
-class Gather(NamedTuple):
+class WeightGather(NamedTuple):
     """Copy what weights [outputs, inputs, 1, 1], in blocks of both, have of some inputs.
 
     ``source``: all of them as [blocks of outputs, blocks of inputs, elements]; ``blocks``: those to copy.
@@ -91,7 +91,7 @@ class Gather(NamedTuple):
     target: Floats
 
 
-Action = Move | Fill | Call | Compute | Gather
+Action = AreaCopy | Fill | GraphCall | Compute | WeightGather
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,14 +17,14 @@ from typing import TypeVar
 import numpy as np
 
 from models.packs.unrolling import unrolled_by_rows
-from pipeline.program.boxes.layout import Keeping, Layout
+from pipeline.program.boxes.layout import Keeping, StripLayout
 from pipeline.program.boxes.phases import Phases
 from pipeline.program.boxes.rows import RowStretch, kept_between_phases
 from pipeline.program.boxes.store import kept_between_tiles
 from pipeline.program.boxes.stretch import Stretch
 from pipeline.program.boxes.tiles import TileStretch
 from pipeline.program.channels import plan_channels
-from pipeline.program.cuts import Boxes, Channels, Region, RegionError
+from pipeline.program.cuts import ChannelCut, Region, RegionError, TileCut
 from pipeline.program.region_plan import RegionPlan, with_equal_as_one
 from pipeline.program.row_network import RowNetwork
 
@@ -39,12 +39,12 @@ def plan_region(network: RowNetwork, region: Region) -> RegionPlan:
             channels.
     """
     cut = region.cut
-    if isinstance(cut, Channels):
+    if isinstance(cut, ChannelCut):
         return plan_channels(network, region, cut)
     operators = network.within(region.pieces)
     if operators is None:
         raise RegionError(f"pieces {region.first_piece} to {region.end_piece} do not run on rows")
-    if isinstance(cut, Boxes):
+    if isinstance(cut, TileCut):
         return _planned(TileStretch(network, region, operators, cut), kept_between_tiles)
     plan = _planned(
         RowStretch(network, region, operators, cut.rows, saving=True), kept_between_phases
@@ -57,9 +57,9 @@ def plan_region(network: RowNetwork, region: Region) -> RegionPlan:
     return min(other, plan, key=partial(_size, network))
 
 
-def _planned(stretch: _Cut, keeping: Callable[[_Cut, Layout], Keeping]) -> RegionPlan:
+def _planned(stretch: _Cut, keeping: Callable[[_Cut, StripLayout], Keeping]) -> RegionPlan:
     """Plan ``stretch``, whose phases keep for later ones what ``keeping`` says."""
-    layout = Layout(stretch)
+    layout = StripLayout(stretch)
     happening = Phases(stretch, layout, keeping(stretch, layout))
     phases = with_equal_as_one(map(happening.phase, range(stretch.phases)))
     return RegionPlan(

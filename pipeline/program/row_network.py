@@ -14,7 +14,7 @@ from pipeline.program.values.shared_memory import SharedMemory
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class PlaneRange:
     """Planes [source_plane, source_plane + planes) of a value; another has them from ``first_plane`` on."""
 
     row_value: int
@@ -29,7 +29,7 @@ _first_plane = attrgetter("first_plane")
 class _Made(NamedTuple):
     """What a value is of others: ``values`` of the ``parts``, and their ``makers``, ascending; -1: none."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[PlaneRange, ...]
     values: list[int]
     makers: list[int]
 
@@ -49,7 +49,7 @@ class RowNetwork:
         self.readers = Readers(program)
         # By value, and which of the copies that it is made of are in the region: [first, end) of all.
         self._expanded: dict[tuple[int, int, int], _Made] = {}
-        self._same: dict[Part, Part] = {}
+        self._same: dict[PlaneRange, PlaneRange] = {}
 
     @cached_property
     def covered(self) -> frozenset[int]:
@@ -119,12 +119,12 @@ class RowNetwork:
 
     def parts_read(
         self, items: Iterable[RowOperator], pieces: range
-    ) -> dict[int, tuple[Part, ...]]:
+    ) -> dict[int, tuple[PlaneRange, ...]]:
         """Return the parts of each row value that operators ``items`` of a region take."""
         values = {taken.row_value for item in items for taken in item.inputs}
         return {value: self.parts(value, pieces) for value in values}
 
-    def parts(self, row_value: int, pieces: range) -> tuple[Part, ...]:
+    def parts(self, row_value: int, pieces: range) -> tuple[PlaneRange, ...]:
         """Return what of other values ``row_value`` is for a region of ``pieces``.
 
         They are values of one maker, or such that pieces before the region have put together.
@@ -161,10 +161,10 @@ class RowNetwork:
             found.append(sorted(inside))
         return found
 
-    def _made_within(self, row_value: int, pieces: range) -> Iterator[Part]:
+    def _made_within(self, row_value: int, pieces: range) -> Iterator[PlaneRange]:
         held = self.values[row_value]
         if not held.parts or (held.end_piece and held.first_piece not in pieces):
-            yield Part(row_value, 0, 0, held.planes)
+            yield PlaneRange(row_value, 0, 0, held.planes)
             return
         plane = 0
         for part in held.parts:
@@ -176,11 +176,11 @@ class RowNetwork:
                 low = max(item.first_plane, part.first_plane)
                 high = min(item.first_plane + item.planes, end)
                 source = item.source_plane + low - item.first_plane
-                yield Part(item.row_value, source, plane + low - part.first_plane, high - low)
+                yield PlaneRange(item.row_value, source, plane + low - part.first_plane, high - low)
                 number += 1
             plane += part.planes
 
-    def copied(self, pieces: range) -> Iterator[tuple[int, Part]]:
+    def copied(self, pieces: range) -> Iterator[tuple[int, PlaneRange]]:
         """Yield values that ``pieces`` put together and others read later, and what they are made of."""
         after = self.readers.after(pieces.stop)
         for number, value in enumerate(self.values):
@@ -275,7 +275,7 @@ class RowNetwork:
 
 
 def readers_of(
-    items: Sequence[RowOperator], parts: Mapping[int, Sequence[Part]], made: Iterable[int]
+    items: Sequence[RowOperator], parts: Mapping[int, Sequence[PlaneRange]], made: Iterable[int]
 ) -> dict[int, list[tuple[int, int]]]:
     """Return for each of ``made`` who reads it: positions of ``items``, and which of their inputs it is in.
 

@@ -2,8 +2,16 @@
 
 from typing import Protocol
 
-from pipeline.program.cuts import Channels
-from pipeline.program.region_plan import Action, Call, Compute, Fill, Gather, Move, RegionPlan
+from pipeline.program.cuts import ChannelCut
+from pipeline.program.region_plan import (
+    Action,
+    AreaCopy,
+    Compute,
+    Fill,
+    GraphCall,
+    RegionPlan,
+    WeightGather,
+)
 from pipeline.program.row_network import RowNetwork
 
 
@@ -52,7 +60,7 @@ class KnownTimes:
 
 def phase_seconds(network: RowNetwork, plan: RegionPlan, times: RowTimes) -> list[float]:
     """Return what each phase of ``plan`` takes; of a bottleneck's by how much they do."""
-    if isinstance(plan.region.cut, Channels):
+    if isinstance(plan.region.cut, ChannelCut):
         counts = [len(phase) for phase in plan.phases]
         total = times.bottleneck(plan)
         return [total * count / sum(counts) for count in counts]
@@ -68,7 +76,7 @@ def phase_seconds(network: RowNetwork, plan: RegionPlan, times: RowTimes) -> lis
     found = [sum(map(seconds, phase)) for phase in plan.phases]
     called: set[int] = set()
     for number, phase in enumerate(plan.phases):
-        fresh = {action.operator for action in phase if isinstance(action, Call)} - called
+        fresh = {action.operator for action in phase if isinstance(action, GraphCall)} - called
         found[number] += sum(map(times.first, fresh))
         called |= fresh
     return found
@@ -76,10 +84,10 @@ def phase_seconds(network: RowNetwork, plan: RegionPlan, times: RowTimes) -> lis
 
 def _seconds(network: RowNetwork, action: Action, times: RowTimes) -> float:
     match action:
-        case Call(operator, _, _, output):
+        case GraphCall(operator, _, _, output):
             return times.call(operator, output.rows)
-        case Move(target=target) | Fill(target=target):
+        case AreaCopy(target=target) | Fill(target=target):
             value = network.values[target.row_value]
             return times.move(target.pixels * (value.row_bytes // value.shape[3]))
-        case Compute() | Gather():
+        case Compute() | WeightGather():
             raise AssertionError("these are timed together")

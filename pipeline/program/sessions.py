@@ -13,9 +13,17 @@ from models.packs.records.pieces import Operand, Piece
 from models.packs.records.programs import Elementwise
 from models.packs.records.rows import RowOperator
 from pipeline.program.choice import BINDING_BYTES
-from pipeline.program.decided import Chain, ChainPiece, NativePiece
+from pipeline.program.decided import ChainPiece, NativeChain, NativePiece
 from pipeline.program.program import Program
-from pipeline.program.region_plan import Action, Area, Call, Compute, Fill, Gather, Move
+from pipeline.program.region_plan import (
+    Action,
+    Area,
+    AreaCopy,
+    Compute,
+    Fill,
+    GraphCall,
+    WeightGather,
+)
 from pipeline.program.steps import MOVE_BYTES, Step, regions_of
 
 #: Of a session's bytes, those that it takes whatever it runs. Measured 19 to 23 KB.
@@ -126,13 +134,13 @@ def _add_launch(found: Opened, program: Program, launch: Sequence[Action]) -> No
     match launch[0]:
         case Compute():
             found.add(tuple(item.graph for item in launch if isinstance(item, Compute)))
-        case Call() as call:
+        case GraphCall() as call:
             _add_call(found, program, call)
-        case Move() | Fill() | Gather():
+        case AreaCopy() | Fill() | WeightGather():
             found.other_bytes += MOVE_BYTES
 
 
-def _add_call(found: Opened, program: Program, call: Call) -> None:
+def _add_call(found: Opened, program: Program, call: GraphCall) -> None:
     chain = program.row_chains.get(call.operator)
     if chain is None:
         found.add((call.graph,))
@@ -143,7 +151,7 @@ def _add_call(found: Opened, program: Program, call: Call) -> None:
 
 def _add_chain(
     found: Opened,
-    chain: Chain,
+    chain: NativeChain,
     elementwise: Elementwise,
     outputs: Sequence[Shape],
     times: int = 1,

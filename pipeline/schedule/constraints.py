@@ -7,7 +7,7 @@ g + 1", so there is always an operation that may run (no deadlock).
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from loader.ring import Place
+from loader.ring import RingPlace
 from pipeline.schedule.architectures import Architecture
 from pipeline.schedule.schedule import Stage
 
@@ -25,8 +25,8 @@ class Steps:
 
     users: Sequence[range]
     kernels: int
-    read_places: Sequence[Place]
-    copy_places: Sequence[Place] = ()
+    read_places: Sequence[RingPlace]
+    copy_places: Sequence[RingPlace] = ()
     idle: bool = False
     in_arena: Collection[int] = ()
 

@@ -17,7 +17,7 @@ from pipeline.timing.durations import Durations, beside_tail
 Interval = tuple[float, float]
 
 
-class Server(Protocol):
+class StageServer(Protocol):
     """What runs the operations of one stage, first come first served."""
 
     def serve(self, index: int, ready: float) -> Interval:
@@ -141,7 +141,7 @@ def _sweep(
         reads.occupy(start, end)
     between = [Fifo(row) for row in durations.stages[1:-1]]
     seconds = durations.kernels(stages, early)
-    kernels: Server = Fifo(seconds)
+    kernels: StageServer = Fifo(seconds)
     if durations.slowdown:
         kernels = Slowed(seconds, reads.busy, durations.slowdown)
     starts, ends = recur(stages, [reads, *between, kernels], head)
@@ -157,7 +157,7 @@ def _sweep(
 
 
 def recur(
-    stages: Sequence[Stage], servers: Sequence[Server], head: Sequence[Interval] = ()
+    stages: Sequence[Stage], servers: Sequence[StageServer], head: Sequence[Interval] = ()
 ) -> tuple[tuple[list[float], ...], tuple[list[float], ...]]:
     """Return starts and ends of all operations, asking each stage's server in order.
 

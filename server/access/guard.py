@@ -4,10 +4,9 @@ import re
 from pathlib import Path
 from typing import Literal
 
-from starlette.responses import JSONResponse
-
 from server.access.key_file import KeyFileError, read_keys
 from server.access.keys import Key, Keys
+from server.errors import ServiceError
 
 #: To whom something is told. ``open``: everybody. Those who ask whether a server lives have no keys, and
 #: learn nothing but that; the page asks for a key itself: its files are in every installation. ``metrics``:
@@ -67,12 +66,12 @@ class Access:
         return found
 
 
-def why_refused(given: bool) -> str:
-    """Return what is said to who has ``given`` a wrong key, or none."""
-    return "this key is not valid" if given else "a key is wanted: Authorization: Bearer KEY"
+class UnknownKeyError(ServiceError):
+    """No key was presented, or (``given``) one that is not valid."""
 
-
-def refusal(given: bool) -> JSONResponse:
-    """Return the answer to who has ``given`` a wrong key, or none."""
-    challenge = f'{_REALM}, error="invalid_token"' if given else _REALM
-    return JSONResponse({"error": why_refused(given)}, 401, {"WWW-Authenticate": challenge})
+    def __init__(self, given: bool) -> None:
+        super().__init__(
+            "this key is not valid" if given else "a key is wanted: Authorization: Bearer KEY"
+        )
+        #: What a client is asked for, as WWW-Authenticate has it.
+        self.challenge = f'{_REALM}, error="invalid_token"' if given else _REALM

@@ -9,11 +9,11 @@ from typing import Annotated, Any
 
 import typer
 
-from pipeline.applications.application import Application, ApplicationError
-from pipeline.applications.evaluate import Chromosome, Evaluator
-from pipeline.applications.ours.frontiers import preloaded_frontier, streaming_frontier
-from pipeline.applications.ours.members import Member, Together
-from pipeline.applications.search import Constraints, Settings, Solution, reduce_buffers
+from papers.applications.application import Application, ApplicationError
+from papers.applications.evaluate import Chromosome, Evaluator
+from papers.applications.ours.frontiers import preloaded_frontier, streaming_frontier
+from papers.applications.ours.members import ApplicationMember, Together
+from papers.applications.search import Constraints, GeneticSettings, Solution, reduce_buffers
 from server.cli.applications.opened import OpenedApplication, open_application
 from server.cli.applications.printed import print_application, print_frontier
 from server.cli.applications.ways import chromosome_row, ours_row, papers_rows
@@ -64,7 +64,7 @@ def app(
         found.ways.append(chromosome_row(evaluator, genes, "chromosome"))
     with working("searching"):
         members = opened.members(device)
-        settings = Settings(population, generations, seed)
+        settings = GeneticSettings(population, generations, seed)
         _search(found, evaluator, constraints, settings, required=members is None)
         if members is not None:
             _plan(found, opened.application, members, n_bytes)
@@ -98,7 +98,7 @@ def _search(
     found: _Found,
     evaluator: Evaluator,
     constraints: Constraints,
-    settings: Settings,
+    settings: GeneticSettings,
     *,
     required: bool,
 ) -> None:
@@ -119,7 +119,10 @@ def _search(
 
 
 def _plan(
-    found: _Found, application: Application, members: Sequence[Member], n_bytes: int | None
+    found: _Found,
+    application: Application,
+    members: Sequence[ApplicationMember],
+    n_bytes: int | None,
 ) -> None:
     """Add our plans.
 

@@ -9,9 +9,9 @@ import typer
 
 from loader.readers.disk import REAL_DISK, Disk
 from models.packs.pack import Pack, open_pack
-from pipeline.benchmark import Configuration, Options, bench_pipeline
+from pipeline.benchmark import BenchConfiguration, BenchOptions, bench_pipeline
 from pipeline.benchmark.account import Traced, account, predicted_sweep
-from pipeline.benchmark.configuration import Planned
+from pipeline.benchmark.configuration import PlannedConfiguration
 from pipeline.benchmark.run import resolution as resolution_of
 from pipeline.devices.base import Device
 from pipeline.energy.meter import find_meter
@@ -116,7 +116,7 @@ def pipeline(
             f"--explain compares with a profile: run `layerstream profile {pack}`"
         )
     traced = _EXPLAINED if explain else int(trace is not None)
-    options = Options(iterations, ring_bytes, device, source, wanted, profile, disk, traced)
+    options = BenchOptions(iterations, ring_bytes, device, source, wanted, profile, disk, traced)
     result, sweeps = _measure(program, chosen, options)
     result["budget_bytes"] = total
     if trace is not None:
@@ -162,7 +162,7 @@ def resolutions(
             chosen = configurations(architectures, weights or _USUAL, opened.manifest)
             # No word of what is missing: the pack was made just now, and goes again.
             profile = _profile(opened, chosen, device, lambda line: None)
-            options = Options(iterations, None, device, source, wanted, profile, traced=0)
+            options = BenchOptions(iterations, None, device, source, wanted, profile, traced=0)
             runs.append(_measure(prepare(opened, device), chosen, options)[0])
     result = {"model": name, "machine": runs[0]["machine"], "runs": runs}
     if plot is not None:
@@ -174,12 +174,12 @@ def resolutions(
 
 
 def _measure(
-    program: Program, chosen: list[Configuration], options: Options
+    program: Program, chosen: list[BenchConfiguration], options: BenchOptions
 ) -> tuple[dict[str, Any], dict[str, Traced]]:
     """Return what was measured, and the sweeps of each configuration that were traced."""
     sweeps: dict[str, Traced] = {}
 
-    def keep(planned: Planned, traces: list[list[TraceEvent]]) -> None:
+    def keep(planned: PlannedConfiguration, traces: list[list[TraceEvent]]) -> None:
         sweeps[planned.configuration.label] = Traced(planned.plan, traces)
 
     with bar(f"measuring {program.name}") as shown:
@@ -218,7 +218,7 @@ def _accounts(
 
 def _profile(
     pack: Pack,
-    chosen: list[Configuration],
+    chosen: list[BenchConfiguration],
     device: Device,
     say: Callable[[str], None],
     disk: Disk = REAL_DISK,

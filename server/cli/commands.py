@@ -27,6 +27,11 @@ class _Command(NamedTuple):
 
 
 COMMANDS = {
+    "up": _Command(
+        "Compile what is new, and serve it: files of ONNX, CFG and WEIGHTS of Darknet, folders of packs.",
+        "up",
+        "up",
+    ),
     "compile": _Command(
         "Compile an ONNX file to a pack for this machine, or for a GPU.", "compile", "compile_"
     ),
@@ -72,6 +77,11 @@ COMMANDS = {
     ),
     "service": _Command(
         "The service of systemd, with limits that follow from its budget.", "service"
+    ),
+    "doctor": _Command(
+        "Check this machine before it serves: disks, memory, processor, clocks, limits, files.",
+        "doctor",
+        "doctor",
     ),
     "key": _Command("Keys that a server asks for: a file of their hashes.", "key"),
     "bench": _Command("Measure on this machine.", "bench"),

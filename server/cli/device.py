@@ -32,7 +32,7 @@ def device(
         "gpu": opened.gpu,
         "target": opened.target.isa,
         "threads": opened.threads,
-        **_cuda_figures(opened, folder),
+        **cuda_figures(opened, folder),
     }
     if as_json:
         print_json(document)
@@ -57,7 +57,12 @@ def _shown(key: str, value: Any) -> str:
     return ".".join(map(str, value)) if isinstance(value, tuple) else str(value) or "none"
 
 
-def _cuda_figures(opened: Device, folder: Path) -> dict[str, Any]:
+def cuda_figures(opened: Device, folder: Path) -> dict[str, Any]:
+    """Return what the driver says of a GPU, and how the disk of ``folder`` reaches it; nothing of a CPU.
+
+    Raises:
+        InputError: no file can be written in ``folder``.
+    """
     if not opened.gpu:
         return {}
     from pipeline.devices.cuda.device import CudaDevice

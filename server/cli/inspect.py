@@ -34,6 +34,7 @@ from server.cli.printing.sentences import (
     designed_layer,
     detector,
     given,
+    in_all,
     less_for_pictures,
     machine,
     network_size,
@@ -119,7 +120,7 @@ def _facts(pack: Pack, summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
     if summary["shared_bytes"]:
         yield "shared", f"{format_size(summary['shared_bytes'])} that other layers have, too"
     alone = "where it is served alone"
-    yield "budget", f"from {typed(least)} up, {alone}{less_for_pictures(summary)}"
+    yield "budget", f"from {typed(least)} up, {alone}{less_for_pictures(summary)}{in_all(summary)}"
     if summary["costs"]:
         yield "takes there", takes(summary["costs"])
     yield "profile", _profile(pack)

@@ -36,6 +36,7 @@ from server.errors import RefusedError
 from server.memory.budget import Budget, check_requests
 from server.memory.candidates import Candidate, share_served
 from server.memory.shared_space import possible
+from server.memory.whole_process import budget_within, process_bytes
 from server.plots.plans import arena_picture, frontier_picture
 from server.settings.workers import has_several, workers_of
 
@@ -44,6 +45,7 @@ def plan(
     context: typer.Context,
     packs: Annotated[list[Path], typer.Argument(help="Packs that share the budget.")],
     budget: served.Budget = None,
+    memory: served.Memory = None,
     request_memory: RequestMemory = None,
     activations: ActivationsOption = "auto",
     delay: Annotated[
@@ -82,9 +84,9 @@ def plan(
 ) -> None:
     """Plan packs within a budget: memory by kind, and with a profile the delay and its bound."""
     chosen = architecture(architecture_name)
-    budget_bytes = size(budget, "--budget")
+    budget_bytes = _budget_bytes(budget, memory, device_name, len(packs))
     target = seconds_of(delay)
-    limits = (budget, weights, delay, ring, arena)
+    limits = (budget_bytes, weights, delay, ring, arena)
     unlimited = all(limit is None for limit in limits) and not (deadline or show_frontier)
     _check_options(unlimited, delay is not None and bool(deadline))
     _check_pictures(packs, show_frontier, picture)
@@ -135,13 +137,33 @@ def plan(
     if picture is not None:
         first = candidates[0].program
         write_text(picture, arena_picture(first.name, first, plans[0].plan))
-    document = document_of(budget_bytes, request_bytes, in_turns, rows)
+    whole = budget_bytes if device_name == "cpu" else None
+    document = {
+        **document_of(budget_bytes, request_bytes, in_turns, rows),
+        "memory_bytes": whole and whole + process_bytes(len(packs)),
+    }
     if as_json:
         print_json(document)
         return
     print_plans(document, explain)
     if picture is not None:
         say(f"{picture}: written")
+
+
+def _budget_bytes(
+    budget: str | None, memory: str | None, device_name: str, models: int
+) -> int | None:
+    """Return the budget: as it is given, or what ``memory`` for all of the process leaves.
+
+    Raises:
+        typer.BadParameter: both are given, or for a GPU. RefusedError: nothing is left.
+    """
+    memory_bytes = size(memory, "--memory")
+    if memory_bytes is None:
+        return size(budget, "--budget")
+    if budget is not None or device_name != "cpu":
+        raise typer.BadParameter("give --budget or, for --device cpu, --memory")
+    return budget_within(memory_bytes, models)
 
 
 def _warn_of_requests(candidates: list[Candidate], shared: Budget) -> None:
@@ -156,7 +178,7 @@ def _warn_of_requests(candidates: list[Candidate], shared: Budget) -> None:
 def _check_options(unlimited: bool, twice: bool) -> None:
     if unlimited:
         raise typer.BadParameter(
-            "give --budget, --weights, --ring, --arena, --delay, --deadline or --frontier"
+            "give --budget, --memory, --weights, --ring, --arena, --delay, --deadline or --frontier"
         )
     if twice:
         raise typer.BadParameter("give --delay or --deadline")

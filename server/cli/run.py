@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import numpy as np
 import typer
 
-from models.detection.boxes import Limits
+from models.detection.boxes import BoxLimits
 from models.packs.manifest import Manifest
 from models.packs.pack import open_pack
 from pipeline.energy.meter import EnergyMeter, find_meter
@@ -18,6 +18,7 @@ from pipeline.fitting.fit import fit
 from pipeline.fitting.wanted import Fitted, Wanted
 from pipeline.planning.plan import Plan, PlanError
 from pipeline.planning.words import sized
+from pipeline.profiles.profile_file import prepared
 from server.cli.arguments.options import Arena, Json, PackPath, Ring, architecture, open_named, size
 from server.cli.arguments.served import (
     ArchitectureName,
@@ -46,7 +47,6 @@ from server.cli.running.files import check_output, open_picture, read_inputs, sa
 from server.memory.budget import Budget
 from server.memory.candidates import Candidate, share_budget
 from server.memory.request_needs import tensor_bytes
-from server.repository.planning.pack_profiles import prepared
 
 if TYPE_CHECKING:
     from server.cli.running.repeats import Repeats
@@ -113,7 +113,7 @@ def run(
         raise typer.BadParameter("give either --image or --input")
     if sum(given is not None for given in (ring, weights, budget)) > 1:
         raise typer.BadParameter("give one of --ring, --weights and --budget")
-    limits = Limits(_fraction(score_threshold), _fraction(iou_threshold))
+    limits = BoxLimits(_fraction(score_threshold), _fraction(iou_threshold))
     if draw is not None:
         check_drawing(opened, draw, image)
     if output is not None:

@@ -6,10 +6,10 @@ from typing import Annotated, Any
 import typer
 
 from models.packs.pack import open_pack
-from pipeline.tiles.configuration import Configuration, parse
-from pipeline.tiles.fused_pack import FusedPack
-from pipeline.tiles.predictor import paper_predict
-from pipeline.tiles.search import paper_candidates
+from papers.tiles.configuration import TileConfiguration, parse
+from papers.tiles.fused_pack import FusedPack
+from papers.tiles.predictor import paper_predict
+from papers.tiles.search import paper_candidates
 from server.cli.arguments.options import Json, PackPath, open_named, size
 from server.cli.arguments.served import Threads
 from server.cli.printing.figures import number, unit_of_rows
@@ -19,7 +19,7 @@ from server.cli.printing.steps import working
 _SIZES = ("predicted_bytes", "planned_bytes", "darknet_bytes")
 
 
-class Search(StrEnum):
+class TileSearch(StrEnum):
     """Who looks for a configuration: Algorithm 3, or any cuts on many tilings with reuse."""
 
     PAPER = "paper"
@@ -41,7 +41,8 @@ def tiles(
         ),
     ] = None,
     search: Annotated[
-        Search | None, typer.Option(help="Find one for --limit: Algorithm 3, or the wider search.")
+        TileSearch | None,
+        typer.Option(help="Find one for --limit: Algorithm 3, or the wider search."),
     ] = None,
     run: Annotated[
         bool, typer.Option("--run", help="Run it, and measure memory, delay and bits.")
@@ -82,17 +83,19 @@ def tiles(
 
 
 def _configurations(
-    fused: FusedPack, written: str | None, search: Search | None, limit_bytes: int | None
-) -> list[Configuration]:
+    fused: FusedPack, written: str | None, search: TileSearch | None, limit_bytes: int | None
+) -> list[TileConfiguration]:
     if written is not None:
         return [parse(written, len(fused.layers))]
     if search is None or limit_bytes is None:
         return list(paper_candidates(len(fused.layers)))
-    by = fused.by_paper if search is Search.PAPER else fused.by_wide_search
+    by = fused.by_paper if search is TileSearch.PAPER else fused.by_wide_search
     return [by(limit_bytes)]
 
 
-def _row(fused: FusedPack, configuration: Configuration, limit_bytes: int | None) -> dict[str, Any]:
+def _row(
+    fused: FusedPack, configuration: TileConfiguration, limit_bytes: int | None
+) -> dict[str, Any]:
     predicted, plan = fused.predicted(configuration), fused.plan(configuration)
     return {
         "configuration": str(configuration),
@@ -104,7 +107,7 @@ def _row(fused: FusedPack, configuration: Configuration, limit_bytes: int | None
     }
 
 
-def _ran(fused: FusedPack, configuration: Configuration) -> dict[str, Any]:
+def _ran(fused: FusedPack, configuration: TileConfiguration) -> dict[str, Any]:
     tiled, whole = fused.run(fused.plan(configuration)), fused.run_whole()
     return {
         "measured_bytes": tiled.n_bytes,

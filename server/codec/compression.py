@@ -19,7 +19,7 @@ _GZIP = 16  # added to the window, says zlib
 _LEVEL, _ANSWER_WINDOW, _ANSWER_MEMORY = 1, 12, 5
 
 
-class Opener(Protocol):
+class Decompressor(Protocol):
     """Makes what was sent of what came."""
 
     def blocks(self, part: bytes) -> Iterator[bytes]:
@@ -42,12 +42,19 @@ class _Inflater:
         self._coding = coding
         self._limit_bytes = limit_bytes
         self._n_bytes = 0
-        self._stream = zlib.decompressobj(_WINDOW + _GZIP * (coding == "gzip"))
+        self._begin()
+
+    def _begin(self) -> None:
+        self._stream = zlib.decompressobj(_WINDOW + _GZIP * (self._coding == "gzip"))
 
     def blocks(self, part: bytes) -> Iterator[bytes]:
         while part:
             if self._stream.eof:
-                raise InvalidRequestError(f"something follows the end of the {self._coding} body")
+                if self._coding != "gzip":
+                    raise InvalidRequestError(
+                        f"something follows the end of the {self._coding} body"
+                    )
+                self._begin()  # of gzip one file may be several, one behind the other (RFC 1952)
             try:
                 block = self._stream.decompress(part, _BLOCK_BYTES)
             except zlib.error:
@@ -66,7 +73,7 @@ class _Inflater:
             raise InvalidRequestError(f"the {self._coding} body ends early")
 
 
-def opener(coding: Coding, limit_bytes: int) -> Opener:
+def opener(coding: Coding, limit_bytes: int) -> Decompressor:
     """Return what opens bodies of ``coding``, to ``limit_bytes`` at most.
 
     Its ``blocks`` raises InvalidRequestError: they are not of that coding; TooLargeError: over the limit.

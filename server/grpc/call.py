@@ -1,29 +1,22 @@
-"""One call: its id, its key, its exchanges with the client, one line in the log, an error as a status.
-
-What RequestMiddleware and Guard are to a request over HTTP.
-"""
+"""One call: what ``attend`` asks of it, what shares see of it, and its messages as exchanges."""
 
 import asyncio
-import logging
 import re
-import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
 from urllib.parse import unquote
 
 import grpc
 from grpc import aio
-from starlette.types import Message
 
-from server.access.guard import why_refused
+from server.access.guard import Admitted
 from server.access.keys import Key
 from server.context import Context
-from server.errors import BusyError
-from server.grpc.shares import Shares
+from server.errors import BusyError, DisconnectedError
+from server.grpc.shares import CallPlaces
 from server.grpc.statuses import code_of, hints_of
-from server.operation.logs import identity, request_id
-from server.operation.tracing import Trace, current
-from server.protocol.administration import FORWARDED, Caller
-from server.protocol.errors import KNOWN, told
+from server.operation.tracing import Trace, Tracing
+from server.protocol.administration import Caller
 from server.requests.exchange import Exchange
 from server.transport.giving_way import Worth
 
@@ -32,11 +25,9 @@ Work = Callable[["Call"], Awaitable[None]]
 
 SERVICE = "inference.GRPCInferenceService"
 
-_log = logging.getLogger("server.access")
 _PEER = re.compile(r"ipv[46]:\[?(.*?)\]?:\d+")
 #: As health over HTTP: who asks whether a server lives has no key.
 _OPEN = frozenset({"ServerLive", "ServerReady"})
-_QUIET = frozenset({grpc.StatusCode.UNAVAILABLE})
 # As OpenTelemetry has them: what is no client's mistake.
 _FAULTS = frozenset(
     {
@@ -46,28 +37,39 @@ _FAULTS = frozenset(
         grpc.StatusCode.UNIMPLEMENTED,
     }
 )
-_INTERNAL = "internal error; the log has the details"
 
 
 class Call:
-    """What a method sees of its call; what shares see of it: a member that waits for its client, or not."""
+    """What a method sees of its call; what shares see of it: a member that waits for its client, or not.
+
+    ``work``: what answers it.
+    """
+
+    kind = "call"
+    identity = ""
+    #: Which one was presented, where keys are asked for.
+    key: Key | None = None
+    #: Its answers end with their call.
+    is_begun = False
 
     def __init__(
-        self, context: Context, shares: Shares, method: str, wire: ServicerContext
+        self, context: Context, shares: CallPlaces, method: str, wire: ServicerContext, work: Work
     ) -> None:
         self.context = context
         self._shares = shares
         self._method = method
         self._wire = wire
+        self._work = work
         metadata = wire.invocation_metadata() or ()
-        self._metadata = [(key, value) for key, value in metadata if isinstance(value, str)]
+        self.headers: Sequence[tuple[bytes, bytes]] = [
+            (key.encode(), value.encode()) for key, value in metadata if isinstance(value, str)
+        ]
         self._task = asyncio.current_task()
         self._exchange: Exchange | None = None
         self._answered = False
         self._address = _address(wire)
         self.peer = shares.peer(self._address)
-        #: Which one was presented, where keys are asked for.
-        self.key: Key | None = None
+        self._code = grpc.StatusCode.CANCELLED
 
     @property
     def left_seconds(self) -> float | None:
@@ -80,23 +82,13 @@ class Call:
 
         A page in a browser does not speak gRPC; should one manage to, it cannot leave out its Origin.
         """
-        origins = self._headers("origin")
-        return Caller(
-            peer=self._address,
-            host="localhost",
-            origin=", ".join(origins) if origins else None,
-            site=next(iter(self._headers("sec-fetch-site")), None),
-            forwarded=any(self._headers(name) for name in FORWARDED),
-            scheme="grpc",
-        )
+        return Caller.of(self.headers, self._address, "grpc", host="localhost")
 
     def exchange(self) -> Exchange:
         """Return the exchange of one message and its answer, a context manager."""
-        connection = _Connection(self._wire, self._task)
-        scope = {"client": (self._address, 0), "connection": connection}
         self._answered = self._exchange is not None
-        exchanges = self.context.exchanges
-        self._exchange = exchanges.exchange(scope, connection.receive, connection.send)
+        message = _Message(self._wire, self._address, self._task)
+        self._exchange = self.context.exchanges.exchange(message)
         return self._exchange
 
     # What shares see
@@ -109,7 +101,9 @@ class Call:
     def silence(self, now: float) -> float | None:
         """Seconds that its next message has been waited for; None while its client waits."""
         exchange = self._exchange
-        return None if exchange is None or exchange.is_read else exchange.stalled_seconds(now)
+        return (
+            None if exchange is None or exchange.is_read else exchange.patience.stalled_seconds(now)
+        )
 
     def overdue(self, now: float) -> bool:
         """Never: exchanges end what stalls."""
@@ -124,80 +118,53 @@ class Call:
         exchange = self._exchange
         if exchange is None or exchange.is_read:
             return False
-        exchange.end(BusyError("the place of this call was given to another address"))
+        exchange.patience.end(BusyError("the place of this call was given to another address"))
         return True
 
-    async def serve(self, work: Work) -> None:
-        """Do ``work`` for a caller who may ask for it, and end the call as it went."""
-        named = identity((key.encode(), value.encode()) for key, value in self._metadata)
-        token = request_id.set(named)
-        began, code = time.perf_counter(), grpc.StatusCode.CANCELLED
-        about = (("x-request-id", named),)
-        self._wire.set_trailing_metadata(about)
-        trace = self._begin_trace()
-        try:
-            refused = self._refused()
-            if refused:
-                code = grpc.StatusCode.UNAUTHENTICATED
-                await self._wire.abort(code, refused, about)
-            async with self._shares.place(self):
-                await work(self)
-            code = grpc.StatusCode.OK
-        except KNOWN as exc:
-            code = code_of(exc)
-            said = told(exc, self.context.settings.repository)
-            await self._wire.abort(code, said, (*about, *hints_of(exc)))
-        except aio.AbortError:
-            raise
-        except Exception:
-            code = grpc.StatusCode.INTERNAL
-            logging.getLogger(__name__).exception("unexpected error")
-            await self._wire.abort(code, _INTERNAL, about)
-        finally:
-            if trace is not None:
-                trace.end_call(code.value[0], code in _FAULTS)
-            self._write(code, time.perf_counter() - began)
-            request_id.reset(token)
+    # What ``attend`` asks
 
-    def _begin_trace(self) -> Trace | None:
-        """Begin the trace of the call, if there are any; its spans are found by ``current``."""
-        tracing = self.context.tracing
-        if tracing is None or self._method in _OPEN:
-            return None
-        trace = tracing.begin_call(SERVICE, self._method, dict(self._metadata))
-        current.set(trace)
-        return trace
+    @property
+    def admitted(self) -> Admitted:
+        return "open" if self._method in _OPEN else "infer"
 
-    def _refused(self) -> str:
-        """Return why the caller may ask for nothing, in words; empty: he may, and his key is known."""
-        access = self.context.access
-        if not access.wants_keys or self._method in _OPEN:
-            return ""
-        given = self._headers("authorization")
-        self.key = access.key(given)
-        if self.key is not None:
-            return ""
-        return why_refused(bool(given))
+    @property
+    def is_probe(self) -> bool:
+        return self._method in _OPEN
 
-    def _headers(self, name: str) -> list[str]:
-        return [value for key, value in self._metadata if key == name]
+    async def serve(self) -> None:
+        """Do its work, in a place of its own."""
+        self._wire.set_trailing_metadata(self._hints)
+        async with self._shares.place(self):
+            await self._work(self)
+        self._code = grpc.StatusCode.OK
 
-    def _write(self, code: grpc.StatusCode, seconds: float) -> None:
-        """Write the line of the call, unless it says nothing; as over HTTP."""
-        is_well = code is grpc.StatusCode.OK
-        log_all = self.context.settings.access_log == "all" and self._method not in _OPEN
-        if code in _QUIET or (is_well and not log_all):
-            return
-        key = {"key": self.key.name} if self.key is not None else {}
-        _log.info(
-            "call",
-            extra={
-                "method": self._method,
-                "status": code.name,
-                "seconds": round(seconds, 6),
-                **key,
-            },
-        )
+    async def refuse(self, why: Exception, said: str) -> None:
+        """End it with a status that says ``why``."""
+        self._code = code_of(why)
+        await self._wire.abort(self._code, said, (*self._hints, *hints_of(why)))
+
+    @property
+    def _hints(self) -> tuple[tuple[str, str], ...]:
+        return (("x-request-id", self.identity),)
+
+    def begin_trace(self, tracing: Tracing) -> Trace:
+        """Begin its trace; its spans are found by ``current``."""
+        metadata = {key.decode(): value.decode() for key, value in self.headers}
+        return tracing.begin_call(SERVICE, self._method, metadata)
+
+    def end_trace(self, trace: Trace) -> None:
+        """End it."""
+        trace.end_call(self._code.value[0], self._code in _FAULTS)
+
+    @property
+    def outcome(self) -> str:
+        if self._code is grpc.StatusCode.UNAVAILABLE:
+            return "busy"
+        return "well" if self._code is grpc.StatusCode.OK else "failed"
+
+    @property
+    def about(self) -> Mapping[str, Any]:
+        return {"method": self._method, "status": self._code.name}
 
 
 def _address(wire: ServicerContext) -> str:
@@ -206,33 +173,40 @@ def _address(wire: ServicerContext) -> str:
     return found[1] if found else ""
 
 
-class _Connection:
-    """What an exchange sees of its call: one message, which comes when it is asked for, never before."""
+class _Message:
+    """The client of one message, which comes when it is asked for, never before, and has no length yet."""
 
+    headers: Sequence[tuple[bytes, bytes]] = ()
+    at = None
     body_has_come = False
+    is_read = False
 
-    def __init__(self, wire: ServicerContext, task: "asyncio.Task[None] | None") -> None:
+    def __init__(
+        self, wire: ServicerContext, address: str, task: "asyncio.Task[None] | None"
+    ) -> None:
+        self.address = address
         self._wire = wire
         self._task = task
-        self._is_read = False
 
-    async def receive(self) -> Message:
-        """Return the message as the body of a request; after it there is nothing.
+    async def part(self) -> bytes:
+        """Return the message.
 
-        A client that has no more to say still waits for its answer, and one that leaves has its call
-        cancelled: neither is heard of here.
+        Raises:
+            DisconnectedError: the client has no more.
         """
-        if self._is_read:
-            await asyncio.Event().wait()
-        self._is_read = True
-        message: object = await self._wire.read()
+        message: Any = await self._wire.read()
+        self.is_read = True
         if message is aio.EOF:
-            return {"type": "http.disconnect"}
-        return {"type": "http.request", "body": message, "more_body": False}
+            raise DisconnectedError("the call ends before its message")
+        return bytes(message)
 
-    async def send(self, message: Message) -> None:
-        """Return when the message has been sent."""
-        await self._wire.write(message["body"])
+    async def send(self, data: bytes, more: bool = False) -> None:
+        """Return when the answer has been sent."""
+        await self._wire.write(data)
+
+    async def left(self) -> None:
+        """Never return: one that leaves has its call cancelled, one that has no more to say still waits."""
+        await asyncio.Event().wait()
 
     def is_closing(self) -> bool:
         return self._wire.done()

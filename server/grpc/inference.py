@@ -2,15 +2,16 @@
 
 from models.packs.manifest import Manifest
 from pipeline.execution.given import Arrays
-from server.codec.messages import Answer, Output
+from server.codec.messages import ModelAnswer, Output
 from server.context import Context
 from server.errors import DisconnectedError
+from server.failures import FAILURES
 from server.grpc.call import Call
-from server.grpc.decoding import Asked, Parts
+from server.grpc.decoding import GrpcMessage, Parts
 from server.grpc.encoding import encoded
 from server.grpc.messages.inference_pb2 import ModelStreamInferResponse
 from server.memory.request_needs import SHORT_CODEC_BYTES, short_infer_bytes, tensor_bytes
-from server.protocol.errors import KNOWN, told
+from server.protocol.errors import told
 from server.protocol.infer import kept_outputs
 from server.protocol.serving import Inference, Kept
 from server.requests.exchange import Exchange
@@ -22,10 +23,7 @@ _COPIES = 2
 async def infer(call: Call) -> None:
     """Answer one message."""
     with call.exchange() as exchange:
-        message = await _answer(call, exchange, in_stream=False)
-        if message is None:
-            raise DisconnectedError("the call ends before its message")
-        await exchange.send({"body": message})
+        await exchange.send(await _answer(call, exchange, in_stream=False))
 
 
 async def stream(call: Call) -> None:
@@ -34,22 +32,23 @@ async def stream(call: Call) -> None:
         with call.exchange() as exchange:
             try:
                 message = await _answer(call, exchange, in_stream=True)
-            except KNOWN as exc:
+            except DisconnectedError:
+                return
+            except FAILURES as exc:
                 if not exchange.is_read:  # none came in time: there is nothing to answer
                     raise
                 said = told(exc, call.context.settings.repository)
                 message = ModelStreamInferResponse(error_message=said).SerializeToString()
-            if message is None:
-                return
-            await exchange.send({"body": message})
+            await exchange.send(message)
 
 
-async def _answer(call: Call, exchange: Exchange, in_stream: bool) -> bytes | None:
-    """Return the answer to the next message; None where there is none."""
+async def _answer(call: Call, exchange: Exchange, in_stream: bool) -> bytes:
+    """Return the answer to the next message.
+
+    Raises:
+        DisconnectedError: there is none.
+    """
     asked = await _asked(call.context, exchange, in_stream)
-    if asked is None:
-        return None
-
     name, version = asked.head.model_name, asked.head.model_version or None
     async with Inference(call.context, exchange, name, version) as model:
         manifest = model.manifest
@@ -63,25 +62,21 @@ async def _answer(call: Call, exchange: Exchange, in_stream: bool) -> bytes | No
             return kept._replace(n_bytes=_COPIES * kept.n_bytes)
 
         outputs = await model.compute(request, keep)
-        return encoded(Answer(name, model.pack.version, request.id, outputs), in_stream)
+        return encoded(ModelAnswer(name, model.pack.version, request.id, outputs), in_stream)
 
 
-async def _asked(context: Context, exchange: Exchange, in_stream: bool) -> Asked | None:
-    """Return the next message; None: the client has no more.
+async def _asked(context: Context, exchange: Exchange, in_stream: bool) -> GrpcMessage:
+    """Return the next message.
 
     How long it is, nobody knows before it is there. So what the largest request takes is held first, but in
     a stream only when the message has come: it may be long until then, and others would go without.
     """
-    exchange.keeps_body = False
     least = min(_largest_bytes(context), exchange.lease.room_bytes)
     async with exchange.within(context.settings.request_timeout):
         if not in_stream:
             exchange.check_room()
             await exchange.hold(least)
-        found = await exchange.receive()
-        if found["type"] == "http.disconnect":
-            return None
-        parts = Parts.of(found["body"])
+        parts = Parts.of(await exchange.part())
         need = _COPIES * parts.work_bytes + SHORT_CODEC_BYTES
         await exchange.hold(max(need, least))
         return parts.asked()

@@ -7,7 +7,7 @@ from grpc import aio
 
 from server.context import Context
 from server.grpc.service import handlers
-from server.grpc.shares import Shares
+from server.grpc.shares import CallPlaces
 from server.settings.settings import Settings
 from server.transport.certificate import Certificate
 from server.transport.limits import HEADER_BYTES, ConnectionLimits, allowed_files
@@ -19,6 +19,8 @@ _UNCOMPRESSED = 1
 # Calls that run, as many that wait for a place, and those that are being refused: the library counts all,
 # and refuses what is more without a hint, whosever it is.
 _CALLS_EACH = 4
+# For whoever has had an answer to call again, and for the news of the end to reach him.
+_PARTING_SECONDS = 0.05
 
 
 class GrpcServer:
@@ -32,8 +34,8 @@ class GrpcServer:
             options=_options(context),
             maximum_concurrent_rpcs=_CALLS_EACH * settings.max_connections,
         )
-        shares = Shares(_limits(settings), asyncio.get_running_loop().time)
-        self._server.add_generic_rpc_handlers((handlers(context, shares),))
+        self._shares = CallPlaces(_limits(settings), asyncio.get_running_loop().time)
+        self._server.add_generic_rpc_handlers((handlers(context, self._shares),))
 
     async def start(self, host: str, port: int) -> int:
         """Listen; return the port (of 0: the one that was free).
@@ -55,9 +57,20 @@ class GrpcServer:
     def end(self) -> "asyncio.Task[None]":
         """Take no more calls; done when those in flight are, or their time to drain is over."""
         if self._ending is None:
-            stopping = self._server.stop(self._settings.drain_timeout)
-            self._ending = asyncio.ensure_future(stopping)
+            self._ending = asyncio.ensure_future(self._ended())
         return self._ending
+
+    async def _ended(self) -> None:
+        """Have who calls just now wait until his channel knows that the server goes, then refuse him.
+
+        What reaches the library while it stops, and us no more, it would cancel.
+        """
+        refuse = self._shares.close()
+        await asyncio.sleep(_PARTING_SECONDS)
+        stopping = asyncio.ensure_future(self._server.stop(self._settings.drain_timeout))
+        await asyncio.sleep(_PARTING_SECONDS)
+        refuse()
+        await stopping
 
 
 def _options(context: Context) -> list[tuple[str, int]]:

@@ -10,14 +10,15 @@ from google.protobuf.message import DecodeError
 from google.protobuf.message import Message as Protobuf
 
 from server.context import Context
-from server.errors import DisconnectedError, InvalidRequestError, ServiceError
+from server.errors import InvalidRequestError, ServiceError
 from server.grpc import inference
 from server.grpc.call import SERVICE, Call, ServicerContext, Work
 from server.grpc.decoding import values_of
 from server.grpc.messages import inference_pb2 as messages
-from server.grpc.shares import Shares
+from server.grpc.shares import CallPlaces
 from server.protocol import health, metadata, repository
 from server.protocol.administration import check_may_change
+from server.protocol.attending import attend
 from server.protocol.extensions import config, statistics
 
 #: What a method makes of its message: the fields of its answer.
@@ -36,17 +37,15 @@ class Method:
         """Answer ``call``."""
         with call.exchange() as exchange:
             async with exchange.within(call.context.settings.request_timeout):
-                found = await exchange.receive()
-            if found["type"] == "http.disconnect":
-                raise DisconnectedError("the call ends before its message")
+                message = await exchange.part()
             try:
-                asked = self.request.FromString(found["body"])
+                asked = self.request.FromString(message)
             except DecodeError:
                 name = self.request.DESCRIPTOR.name
                 raise InvalidRequestError(f"the message is no {name}") from None
             fields = await self.answer(call, asked)
             said = ParseDict(dict(fields), self.response(), ignore_unknown_fields=True)
-            await exchange.send({"body": said.SerializeToString()})
+            await exchange.send(said.SerializeToString())
 
 
 async def _live(call: Call, asked: messages.ServerLiveRequest) -> Mapping[str, Any]:
@@ -121,7 +120,7 @@ METHODS: dict[str, Work] = {
 }
 
 
-def handlers(context: Context, shares: Shares) -> grpc.GenericRpcHandler:
+def handlers(context: Context, shares: CallPlaces) -> grpc.GenericRpcHandler:
     """Return what answers calls to the service, as many as ``shares`` has for each address.
 
     All methods are streams to gRPC: on the wire a call with one message looks the same, and a message is
@@ -130,7 +129,7 @@ def handlers(context: Context, shares: Shares) -> grpc.GenericRpcHandler:
 
     def handler(name: str, work: Work) -> "grpc.RpcMethodHandler[bytes, bytes]":
         async def serve(_: object, wire: ServicerContext) -> None:
-            await Call(context, shares, name, wire).serve(work)
+            await attend(context, Call(context, shares, name, wire, work))
 
         return grpc.stream_stream_rpc_method_handler(serve)
 

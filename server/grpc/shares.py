@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-from server.errors import BusyError
-from server.transport.giving_way import Member, Peer
+from server.errors import BusyError, NotServingError
+from server.transport.giving_way import CountedConnection, Peer
 from server.transport.limits import ConnectionLimits
 from server.transport.registry import Registry, Visitor
 
@@ -13,7 +13,7 @@ from server.transport.registry import Registry, Visitor
 _LOOK_SECONDS = 0.05
 
 
-class Shares:
+class CallPlaces:
     """Gives out places for calls, as many as ``limits`` has; ``clock``: the event loop's."""
 
     def __init__(self, limits: ConnectionLimits, clock: Callable[[], float]) -> None:
@@ -21,18 +21,27 @@ class Shares:
         self._clock = clock
         self._turns: dict[Visitor, asyncio.Future[bool]] = {}
         self._next_look: asyncio.TimerHandle | None = None
+        self._end: asyncio.Event | None = None
+
+    def close(self) -> Callable[[], None]:
+        """Let calls that come from now on wait; calling what is returned refuses them."""
+        self._end = asyncio.Event()
+        return self._end.set
 
     def peer(self, address: str) -> Peer:
         """Return whose calls those from ``address`` are."""
         return self._registry.peer(address)
 
     @asynccontextmanager
-    async def place(self, call: Member) -> AsyncIterator[None]:
+    async def place(self, call: CountedConnection) -> AsyncIterator[None]:
         """Give ``call`` a place while this is open; where none is free it waits for one.
 
         Raises:
-            BusyError: none came free.
+            BusyError: none came free. NotServingError: closed.
         """
+        if self._end is not None:
+            await self._end.wait()
+            raise NotServingError("the server is stopping")
         if not await self._turn(call.peer):
             raise BusyError(
                 "all calls are taken (setting max_connections), or those that one address may have"

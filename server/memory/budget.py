@@ -36,8 +36,6 @@ class Budget:
         self.request_bytes = 0
         #: What decides it, where no setting does: it grows with the budget.
         self._needs: Sequence[Need] = ()
-        #: What a photograph to any model takes of it.
-        self.picture_bytes = 0
         self._held: Mapping[str, Holding] = {}
         self._changing = threading.Lock()
 
@@ -103,7 +101,6 @@ class Budget:
                     f"of {format_least(enough)} is enough for all models and requests to them"
                 )
             self.request_bytes, self._needs = n_bytes, needs if chosen is None else ()
-            self.picture_bytes = max((need.picture_bytes for need in needs), default=0)
 
     def release(self, name: str) -> None:
         """Give back what ``name`` holds, if anything."""

@@ -36,13 +36,27 @@ def memory_limit(mount: Path = _MOUNT, membership: Path = _MEMBERSHIP) -> Memory
 
 def free_bytes(mount: Path = _MOUNT, membership: Path = _MEMBERSHIP, memory: Path = _MEMORY) -> int:
     """Return what this process and others of its group may still take; 0: the system does not say."""
-    limit = memory_limit(mount, membership)
+    limit, available = memory_limit(mount, membership), meminfo_bytes("MemAvailable", memory)
+    return available if limit is None else min(available, limit.free_bytes)
+
+
+def machine_bytes(
+    mount: Path = _MOUNT, membership: Path = _MEMBERSHIP, memory: Path = _MEMORY
+) -> tuple[int, str]:
+    """Return the most that this process may ever hold, and in words whose limit that is; 0: unknown."""
+    limit, total = memory_limit(mount, membership), meminfo_bytes("MemTotal", memory)
+    if limit is not None and (not total or limit.limit_bytes < total):
+        return limit.limit_bytes, f"the control group allows ({format_size(limit.limit_bytes)})"
+    return total, f"this machine has ({format_size(total)})"
+
+
+def meminfo_bytes(name: str, memory: Path = _MEMORY) -> int:
+    """Return the figure ``name`` of /proc/meminfo; 0: the system does not say it."""
     try:
         lines = memory.read_text(encoding="ascii").splitlines()
-        available = next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable:"))
+        return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))
     except (OSError, ValueError, StopIteration):
         return 0
-    return 1024 * available if limit is None else min(1024 * available, limit.free_bytes)
 
 
 def memory_limited() -> str:

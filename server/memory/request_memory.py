@@ -1,5 +1,10 @@
 """The memory that all requests in flight share: bodies, tensors, pictures while they are decoded, answers.
 
+A request takes at once all that it may need, and holds nothing while it waits for that. Where it turns out
+to need more (strings, boxes, an answer whose size only a run gives), it may wait with memory in its hands,
+but one at a time: all others that hold some wait for no more, so they come to their end and it goes on. A
+second one is refused, or each could wait for what the other holds.
+
 Invariant: what is held never exceeds the capacity. Who finds too little waits: before all others who holds
 some already, then whose client (by address) holds least, then whose was served longest ago, then who came
 first. What takes next to nothing waits for nobody: a part is kept for it. A deadline around the call ends
@@ -25,14 +30,10 @@ class _Waiter:
 
 
 class RequestMemory:
-    """A pool of ``capacity_bytes``, for which ``limit`` may wait; counts, and allocates nothing.
+    """A pool of ``capacity_bytes``, for which ``limit`` may wait; counts, and allocates nothing."""
 
-    ``keeps_some``: for what takes next to nothing, which waits for nobody.
-    """
-
-    def __init__(self, capacity_bytes: int, limit: int = 64, *, keeps_some: bool = True) -> None:
+    def __init__(self, capacity_bytes: int, limit: int = 64) -> None:
         self.capacity_bytes = capacity_bytes
-        self._keeps_some = keeps_some
         self.limit = limit
         self.used_bytes = 0
         self._held: dict[str, int] = {}
@@ -62,12 +63,11 @@ class RequestMemory:
     @property
     def room_bytes(self) -> int:
         """The most that one request can ever hold."""
-        return self.capacity_bytes - self._kept_bytes
+        return self.capacity_bytes - kept_bytes(self.capacity_bytes)
 
     def has(self, n_bytes: int, holds: bool) -> bool:
         """Return whether ``take`` would give ``n_bytes`` at once."""
-        passes = self._is_small(n_bytes) or holds or not self._line
-        return passes and self._is_free(n_bytes)
+        return self._is_free(n_bytes) and (holds or not self._line or n_bytes <= SMALL_BYTES)
 
     def check_room(self, client: str) -> None:
         """Check that a request of ``client`` that had to wait would find a place in line.
@@ -89,12 +89,14 @@ class RequestMemory:
         """Take ``n_bytes`` for a request of ``client``, who ``holds`` some already or not.
 
         Raises:
-            BusyError: too many wait.
+            BusyError: too many wait, or he holds some, and so does one that waits already.
         """
         if self.take_at_once(n_bytes, client, holds):
             return
         if not holds:
             self._make_room(client)
+        elif len(self._newcomers) < len(self._line):
+            raise BusyError("the memory of requests is taken by others (setting request_memory)")
         waiter = _Waiter(n_bytes, client, holds, asyncio.get_running_loop().create_future())
         self._line.append(waiter)
         try:
@@ -151,15 +153,8 @@ class RequestMemory:
                 return next(each for each in reversed(newcomers) if each.client == greediest)
         return None
 
-    @property
-    def _kept_bytes(self) -> int:
-        return kept_bytes(self.capacity_bytes) if self._keeps_some else 0
-
-    def _is_small(self, n_bytes: int) -> bool:
-        return self._keeps_some and n_bytes <= SMALL_BYTES
-
     def _is_free(self, n_bytes: int) -> bool:
-        kept = 0 if self._is_small(n_bytes) else self._kept_bytes
+        kept = 0 if n_bytes <= SMALL_BYTES else kept_bytes(self.capacity_bytes)
         return self.used_bytes + n_bytes + kept <= self.capacity_bytes
 
     def _grant(self, n_bytes: int, client: str) -> None:
@@ -204,8 +199,6 @@ class Lease:
         self.memory = memory
         self.client = client
         self.held_bytes = 0
-        #: It waits for more.
-        self.waiting = False
 
     def close(self) -> None:
         """Give back all that is held."""
@@ -227,8 +220,8 @@ class Lease:
         more = n_bytes - self.held_bytes
         if more < 0:
             self.memory.give(-more, self.client)
-        elif n_bytes > self.room_bytes or not self.memory.take_at_once(
-            more, self.client, self._holds
+        elif n_bytes > self.memory.room_bytes or not self.memory.take_at_once(
+            *(more, self.client, self._holds)
         ):
             return False
         self.held_bytes = n_bytes
@@ -242,7 +235,7 @@ class Lease:
         """Hold ``n_bytes`` from now on, waiting for what is missing.
 
         Raises:
-            TooLargeError: more than there is for all requests together. BusyError: too many wait.
+            TooLargeError: more than there is for all requests together. BusyError: as RequestMemory.take.
         """
         if self.hold_at_once(n_bytes):
             return
@@ -251,9 +244,5 @@ class Lease:
                 f"the request needs {format_size(n_bytes)} of memory; all requests together may "
                 f"take {format_size(self.room_bytes)} (setting request_memory)"
             )
-        self.waiting = True
-        try:
-            await self.memory.take(n_bytes - self.held_bytes, self.client, self._holds)
-        finally:
-            self.waiting = False
+        await self.memory.take(n_bytes - self.held_bytes, self.client, self._holds)
         self.held_bytes = n_bytes

@@ -11,7 +11,7 @@ from models.images.placement import Size
 from models.images.preprocess import Preprocess
 from models.network.fields import Array
 from models.packs.manifest import Manifest
-from server.memory.request_room import capacity_for, room_beside_bodies
+from server.memory.request_room import capacity_for, room_beside_others
 
 #: Text and values of a body between its arrival and its arrays, and pieces of an answer.
 CODEC_BYTES = 512 << 10
@@ -102,12 +102,12 @@ def photograph_bytes(
 def picture_bytes(manifest: Manifest) -> int:
     """Return what requests have room for so that one with a photograph is answered; 0: none is.
 
-    Beside it lie the bodies of others.
+    Beside it others have small ones answered.
     """
     recipe = manifest.preprocess
     if recipe is None or (manifest.detection is None and manifest.classification is None):
         return 0
-    return room_beside_bodies(
+    return room_beside_others(
         photograph_bytes(manifest, recipe, _FILE_BYTES, _PICTURE, _PIXEL_BYTES)
     )
 

@@ -5,8 +5,8 @@ SMALL_BYTES = 128 << 10
 # Kept for that: others leave so much free, or an eighth of a small pool.
 _KEPT_BYTES = 256 << 10
 _KEPT_SHARE = 8
-#: Of a pool, the part of bodies in line is one in so many.
-BODIES_SHARE = 8
+# Of a pool, so much is left for others beside the largest usual request: one in so many.
+_OTHERS_SHARE = 8
 
 
 def kept_bytes(capacity_bytes: int) -> int:
@@ -19,6 +19,6 @@ def capacity_for(n_bytes: int) -> int:
     return n_bytes + min(_KEPT_BYTES, n_bytes // (_KEPT_SHARE - 1) + 1)
 
 
-def room_beside_bodies(n_bytes: int) -> int:
-    """Return what requests must have room for so that one has ``n_bytes`` beside bodies in line."""
-    return -(-n_bytes * BODIES_SHARE // (BODIES_SHARE - 1))
+def room_beside_others(n_bytes: int) -> int:
+    """Return what requests must have room for so that one has ``n_bytes`` beside small ones of others."""
+    return -(-n_bytes * _OTHERS_SHARE // (_OTHERS_SHARE - 1))

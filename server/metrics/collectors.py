@@ -81,7 +81,7 @@ class TrafficCollector(Collector):
         """Yield figures of the pool and of the exchanges."""
         memory = self._exchanges.memory
         yield gauge("request_memory_used_bytes", "Held by requests", value=memory.used_bytes)
-        waiting = self._exchanges.waiting
+        waiting = self._exchanges.memory.waiting
         yield gauge("request_memory_waiting", "Requests that wait for it", value=waiting)
         yield gauge("requests_in_flight", "Requests, whatever they ask", value=len(self._exchanges))
         ended = self._exchanges.stalled

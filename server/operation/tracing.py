@@ -11,9 +11,6 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Self
 
-from starlette.datastructures import Headers
-from starlette.types import Scope
-
 from pipeline.execution.statistics import SweepStatistics
 from server.errors import ServiceError
 from server.operation.process import installed_version
@@ -64,12 +61,11 @@ class Tracing:
             ) from exc
         return cls(BatchSpanProcessor(OTLPSpanExporter(endpoint, timeout=5)))
 
-    def begin(self, scope: Scope) -> "Trace":
-        """Begin the span of the request ``scope``."""
-        method, path = scope["method"], scope["path"][:200]
+    def begin(self, method: str, path: str, headers: Mapping[str, str]) -> "Trace":
+        """Begin the span of a request."""
+        path = path[:200]
         about = {"http.request.method": method, "url.path": path}
-        name = f"{method} {_NAME.sub('{name}', path)}"
-        return self._begun(name, dict(Headers(scope=scope)), about)
+        return self._begun(f"{method} {_NAME.sub('{name}', path)}", headers, about)
 
     def begin_call(self, service: str, method: str, metadata: Mapping[str, str]) -> "Trace":
         """Begin the span of a call over gRPC."""

@@ -11,11 +11,13 @@ from pydantic import BaseModel
 from starlette.responses import FileResponse
 
 from server.errors import NotFoundError
+from server.failures import FAILURES
 from server.page.events import Watchers
-from server.page.looks import Looks, Rows, Step
+from server.page.looks import Looks, LookStep, Rows
+from server.protocol.answers import Answer
 from server.protocol.browsers import FILE_HEADERS
-from server.protocol.errors import KNOWN, public, status_of
-from server.protocol.event_stream import EventStream, event
+from server.protocol.errors import status_of, told
+from server.protocol.event_stream import event, event_stream
 from server.protocol.routing import Asked
 
 STATIC = Path(str(files("server.page") / "static"))
@@ -50,12 +52,12 @@ async def file(asked: Asked, name: str) -> FileResponse:
     return FileResponse(STATIC / name, headers=_HEADERS)
 
 
-async def events(asked: Asked) -> EventStream:
+async def events(asked: Asked) -> Answer:
     """The state of the server as server-sent events."""
     watchers: Watchers = asked.app.state.watchers
     stack = AsyncExitStack()
     said = await stack.enter_async_context(watchers.watching())
-    return EventStream(said, stack, _HEADERS)
+    return event_stream(said, stack, _HEADERS)
 
 
 async def arena(asked: Asked, name: str, query: ArenaQuery) -> dict[str, Any]:
@@ -64,7 +66,7 @@ async def arena(asked: Asked, name: str, query: ArenaQuery) -> dict[str, Any]:
     return looks.arena(name, query.version)
 
 
-async def frontier(asked: Asked, name: str) -> EventStream:
+async def frontier(asked: Asked, name: str) -> Answer:
     """Memory against delay of a loaded model as server-sent events; planned when first asked for.
 
     Each ``step`` of the search, then the ``plans``, or an ``error`` with its status. Who leaves before ends
@@ -75,16 +77,16 @@ async def frontier(asked: Asked, name: str) -> EventStream:
         name
     )  # what cannot be asked for is answered with its status
     root = asked.context.settings.repository
-    return EventStream(_told(looks.frontier(name), root), AsyncExitStack(), _HEADERS)
+    return event_stream(_events(looks.frontier(name), root), AsyncExitStack(), _HEADERS)
 
 
-async def _told(said: AsyncGenerator[Step | Rows], root: Path) -> AsyncGenerator[bytes]:
+async def _events(said: AsyncGenerator[LookStep | Rows], root: Path) -> AsyncGenerator[bytes]:
     try:
         async with aclosing(said):
             async for each in said:
-                if isinstance(each, Step):
+                if isinstance(each, LookStep):
                     yield event("step", asdict(each))
                 else:
                     yield event("plans", each)
-    except KNOWN as exc:
-        yield event("error", {"error": public(exc, root), "status": status_of(exc)})
+    except FAILURES as exc:
+        yield event("error", {"error": told(exc, root), "status": status_of(exc)})

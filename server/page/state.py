@@ -1,15 +1,16 @@
 """What the page shows of the server, as JSON: read from what is there, never measured for it."""
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from models.packs.manifest import Manifest
 from server.context import Context
 from server.errors import NotFoundError
+from server.failures import reason_of
 from server.operation.process import installed_version
-from server.protocol.errors import public
 from server.repository.entry import Entry
 from server.repository.repository import Repository
 
@@ -17,27 +18,26 @@ from server.repository.repository import Repository
 async def current_state(context: Context) -> dict[str, Any]:
     """Return the state as everybody may see it."""
     on_disk = await asyncio.to_thread(_on_disk, context.repository)
-    return state(context, on_disk, lambda text: public(text, context.settings.repository))
+    return state(context, on_disk)
 
 
 def _on_disk(repository: Repository) -> list[str]:
     try:
-        return repository.names()
+        return repository.models.on_disk()
     except NotFoundError:  # the folder is gone; those that are loaded are shown
         return []
 
 
-def state(context: Context, on_disk: Iterable[str], public: Callable[[str], str]) -> dict[str, Any]:
+def state(context: Context, on_disk: Iterable[str]) -> dict[str, Any]:
     """Return the state of everything; counters (sweeps, seconds, bytes) go on from the start of the server.
 
     ``on_disk``: names in the repository; models that nobody tried to load yet are shown, too. Of versions
     side by side each has a name of its own (``model``: that of all).
-    ``public``: takes out of a reason what is no client's business.
     """
-    budget, pool = context.budget, context.request_memory
+    budget, pool, root = context.budget, context.request_memory, context.settings.repository
     known = context.repository.entries()
     unknown = set(on_disk).difference(entry.model for entry in known)
-    models = [*(_model(entry, public) for entry in known), *map(_absent, unknown)]
+    models = [*(_model(entry, root) for entry in known), *map(_absent, unknown)]
     return {
         "version": installed_version(),
         "budget": {
@@ -45,7 +45,7 @@ def state(context: Context, on_disk: Iterable[str], public: Callable[[str], str]
             "used_bytes": budget.used_bytes,
             "request_bytes": budget.request_bytes,
             "request_used_bytes": pool.used_bytes,
-            "request_waiting": context.exchanges.waiting,
+            "request_waiting": context.request_memory.waiting,
         },
         "memory": budget.account(),
         "search": context.repository.search,
@@ -60,13 +60,13 @@ def _absent(name: str) -> dict[str, Any]:
     return {"name": name, "model": name, "state": "UNAVAILABLE", "reason": "not loaded"}
 
 
-def _model(entry: Entry, public: Callable[[str], str]) -> dict[str, Any]:
+def _model(entry: Entry, root: Path) -> dict[str, Any]:
     shown = {
         "name": entry.name,
         "model": entry.model,
         "version": entry.version,
         "state": entry.state,
-        "reason": public(entry.reason),
+        "reason": reason_of(entry.reason, root),
         "weight_bytes": entry.weight_bytes,
     }
     if entry.worker is None or entry.fitted is None or entry.pack is None:

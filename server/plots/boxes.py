@@ -12,7 +12,7 @@ Kind = Literal["value", "strip", "weights"]
 
 
 @dataclass(frozen=True, slots=True)
-class Box:
+class MemoryBox:
     """Bytes [offset, offset + n_bytes) of the arena in the moments [start, end).
 
     A region is a moment for each of its operators, the same in all of its phases. Its strips hold rows;
@@ -27,7 +27,7 @@ class Box:
     n_bytes: int
 
 
-def arena_boxes(program: Program, plan: Plan) -> list[Box]:
+def arena_boxes(program: Program, plan: Plan) -> list[MemoryBox]:
     """Return all that lies in the arena of ``plan``; nothing where partitions have their own."""
     if not plan.values:
         return []
@@ -38,7 +38,7 @@ def arena_boxes(program: Program, plan: Plan) -> list[Box]:
         named += [(f"strip, pieces {first} to {end - 1}", "strip")] * len(region.plan.strips)
     named += [("weights of a region", "weights")] * len(plan.arena_weights)
     return [
-        Box(name, kind, life.start, life.end, offset, life.n_bytes)
+        MemoryBox(name, kind, life.start, life.end, offset, life.n_bytes)
         for (name, kind), life, offset in zip(
             named, lives, (*plan.values, *plan.arena_weights), strict=True
         )

@@ -15,7 +15,7 @@ Point = tuple[float, float]
 
 
 @dataclass(frozen=True)
-class Box:
+class LabelBox:
     """A rectangle; edges are not part of it."""
 
     left: float
@@ -23,19 +23,19 @@ class Box:
     right: float
     top: float
 
-    def overlaps(self, other: "Box") -> bool:
+    def overlaps(self, other: "LabelBox") -> bool:
         """Whether the two have a point in common."""
         across = self.left < other.right and other.left < self.right
         return across and self.bottom < other.top and other.bottom < self.top
 
-    def holds(self, other: "Box") -> bool:
+    def holds(self, other: "LabelBox") -> bool:
         """Whether ``other`` lies inside."""
         across = self.left <= other.left and other.right <= self.right
         return across and self.bottom <= other.bottom and other.top <= self.top
 
-    def grown(self, by: float) -> "Box":
+    def grown(self, by: float) -> "LabelBox":
         """Return the rectangle with each edge moved out."""
-        return Box(self.left - by, self.bottom - by, self.right + by, self.top + by)
+        return LabelBox(self.left - by, self.bottom - by, self.right + by, self.top + by)
 
     def nearest(self, point: Point) -> Point:
         """Return the place of the rectangle that is nearest to ``point``."""
@@ -44,14 +44,17 @@ class Box:
 
 
 def place(
-    anchors: Sequence[Point], sizes: Sequence[Point], obstacles: Sequence[Box], inside: Box
-) -> list[Box]:
+    anchors: Sequence[Point],
+    sizes: Sequence[Point],
+    obstacles: Sequence[LabelBox],
+    inside: LabelBox,
+) -> list[LabelBox]:
     """Return a place for each label of ``sizes`` (width, height) near its anchor.
 
     Those that come first get the better places. Labels stay ``inside``, apart from each other and off the
     ``obstacles`` where that can be had within some lines of text.
     """
-    placed: list[Box | None] = [None] * len(anchors)
+    placed: list[LabelBox | None] = [None] * len(anchors)
     for _ in range(_ROUNDS):
         for index, (anchor, size) in enumerate(zip(anchors, sizes, strict=True)):
             others = [box for at, box in enumerate(placed) if box is not None and at != index]
@@ -61,7 +64,7 @@ def place(
     return [box for box in placed if box is not None]
 
 
-def _around(anchor: Point, size: Point) -> Iterator[Box]:
+def _around(anchor: Point, size: Point) -> Iterator[LabelBox]:
     """Yield places beside ``anchor``, near ones first and of these those to the right."""
     x, y = anchor
     width, height = size
@@ -72,14 +75,18 @@ def _around(anchor: Point, size: Point) -> Iterator[Box]:
             across, up = math.cos(turn), math.sin(turn)
             middle_x = x + across * (distance + width / 2)
             middle_y = y + up * (distance + height / 2)
-            yield Box(
+            yield LabelBox(
                 *(middle_x - width / 2, middle_y - height / 2),
                 *(middle_x + width / 2, middle_y + height / 2),
             )
 
 
 def _cost(
-    box: Box, anchor: Point, others: Sequence[Box], obstacles: Sequence[Box], inside: Box
+    box: LabelBox,
+    anchor: Point,
+    others: Sequence[LabelBox],
+    obstacles: Sequence[LabelBox],
+    inside: LabelBox,
 ) -> float:
     cost = math.dist(box.nearest(anchor), anchor)
     if not inside.holds(box):

@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 from server.plots.figures import STRONG, style
-from server.plots.labels import Box, Point, place, spread
+from server.plots.labels import LabelBox, Point, place, spread
 
 _SIZE = 10.5
 # A leader is drawn to a name that stands further away than this.
@@ -24,12 +24,12 @@ def name_points(
     made.draw_without_rendering()
     boxes = [_extent(axes, name, color) for name, _, color in names]
     anchors = [_on_canvas(axes, at) for _, at, _ in names]
-    blocked = [Box(x, y, x, y).grown(6) for x, y in anchors]
+    blocked = [LabelBox(x, y, x, y).grown(6) for x, y in anchors]
     for line in obstacles:
         blocked += _boxes([_on_canvas(axes, at) for at in line])
     frame = axes.get_window_extent()
     places = place(
-        anchors, [(box.width, box.height) for box in boxes], blocked, Box(*frame.extents)
+        anchors, [(box.width, box.height) for box in boxes], blocked, LabelBox(*frame.extents)
     )
     for (name, at, color), anchor, box in zip(names, anchors, places, strict=True):
         near = box.nearest(anchor)
@@ -81,7 +81,7 @@ def _on_canvas(axes: Any, at: Point) -> Point:
     return float(x), float(y)
 
 
-def _boxes(line: Sequence[Point]) -> list[Box]:
+def _boxes(line: Sequence[Point]) -> list[LabelBox]:
     """Return small rectangles along a line on the canvas."""
     found = []
     for (x, y), (to_x, to_y) in pairwise(line):
@@ -89,5 +89,5 @@ def _boxes(line: Sequence[Point]) -> list[Box]:
         for step in range(steps + 1):
             part = step / steps
             middle = (x + part * (to_x - x), y + part * (to_y - y))
-            found.append(Box(*middle, *middle).grown(2))
+            found.append(LabelBox(*middle, *middle).grown(2))
     return found

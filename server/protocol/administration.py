@@ -7,19 +7,18 @@ machine still sends that name as Host.
 
 import ipaddress
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
-
-from starlette.datastructures import Headers
-from starlette.types import Scope
 
 from server.access.keys import Key
 from server.context import Context
 from server.errors import ForbiddenError
+from server.requests.exchange import headers_named
 
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^:\[\]/@\s]+)(?::(\d{1,5}))?")
 # Proxies add these: what they pass on is not of this machine, though they may be.
-FORWARDED = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-real-ip")
+_FORWARDED = (b"forwarded", b"via", b"x-forwarded-for", b"x-forwarded-host", b"x-real-ip")
 _OTHER_SITES = ("cross-site", "same-site")
 
 
@@ -40,19 +39,27 @@ class Caller:
     scheme: str = "http"
 
     @classmethod
-    def of(cls, scope: Scope) -> Self:
-        """Return what the request of ``scope`` says."""
-        headers, client, server = Headers(scope=scope), scope["client"], scope["server"]
-        hosts = headers.getlist("host")
-        # A client that has reset its connection has no address any more: that is no Unix socket.
-        is_unix = server is not None and server[1] is None
+    def of(
+        cls,
+        headers: Sequence[tuple[bytes, bytes]],
+        peer: str | None,
+        scheme: str,
+        host: str | None = None,
+    ) -> Self:
+        """Return what a request says in ``headers`` that comes from ``peer``.
+
+        ``host``: of a transport that does not tell it; None: the headers do.
+        """
+        hosts, origins, sites = (
+            headers_named(name, headers) for name in (b"host", b"origin", b"sec-fetch-site")
+        )
         return cls(
-            peer=client[0] if client else None if is_unix else "",
-            host=hosts[0] if len(hosts) == 1 else None,
-            origin=", ".join(headers.getlist("origin")) if "origin" in headers else None,
-            site=headers.get("sec-fetch-site"),
-            forwarded=any(name in headers for name in FORWARDED),
-            scheme=scope["scheme"],
+            peer=peer,
+            host=host or (hosts[0] if len(hosts) == 1 else None),
+            origin=", ".join(origins) if origins else None,
+            site=next(iter(sites), None),
+            forwarded=any(name in _FORWARDED for name, _ in headers),
+            scheme=scheme,
         )
 
 

@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from typing import Annotated, Any
 
 from pydantic import BaseModel, Field
-from starlette.responses import Response
 
-from models.detection.boxes import Boxes, Limits, boxes_among, boxes_bytes, seen
+from models.detection.boxes import Boxes, BoxLimits, boxes_among, boxes_bytes, seen
 from models.detection.decoding import Candidates
 from models.detection.recipe import Detection
 from models.images.preprocess import Preprocess
@@ -16,7 +15,7 @@ from models.packs.manifest import Manifest
 from pipeline.execution.given import Arrays
 from server.memory.request_needs import boxes_room
 from server.protocol.pictures import read_picture
-from server.protocol.pieces import PiecesResponse
+from server.protocol.pieces import Pieces
 from server.protocol.routing import Asked
 from server.protocol.serving import Inference, Kept
 
@@ -35,15 +34,13 @@ class DetectQuery(BaseModel):
     clip: bool = True
 
 
-async def detect(
-    asked: Asked, name: str, query: DetectQuery, version: str | None = None
-) -> Response:
+async def detect(asked: Asked, name: str, query: DetectQuery, version: str | None = None) -> Pieces:
     """Find the objects in the image (raw body, or the file of a multipart form), best score first.
 
     Boxes are x_min, y_min, x_max, y_max in pixels of the upright image.
     """
     exchange = asked.exchange
-    limits = Limits(query.score_threshold, query.iou_threshold, query.max_detections, query.clip)
+    limits = BoxLimits(query.score_threshold, query.iou_threshold, query.max_detections, query.clip)
     async with Inference(asked.context, exchange, name, version) as model:
         async with model.reading():
             picture = await read_picture(asked, model, _fault(name, model.manifest))
@@ -62,7 +59,7 @@ async def detect(
             "image": {"width": picture.size[0], "height": picture.size[1]},
         }
         tail = {"delay_ms": model.delay_ms}
-        return PiecesResponse(lambda: _pieces(head, boxes, tail))
+        return Pieces(lambda: _pieces(head, boxes, tail))
 
 
 def _fault(name: str, manifest: Manifest) -> str | None:

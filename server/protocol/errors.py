@@ -2,17 +2,14 @@
 
 import logging
 import math
-import re
-from collections.abc import Mapping
 from pathlib import Path
-
-from starlette.responses import JSONResponse
 
 from loader.errors import LoaderError
 from models.errors import ModelError
 from pipeline.devices.base import DeviceError
 from pipeline.execution.errors import CancelledError, DeadlineError, EngineError, InputError
 from pipeline.planning.plan import PlanError
+from server.access.guard import UnknownKeyError
 from server.errors import (
     BusyError,
     ConflictError,
@@ -31,13 +28,14 @@ from server.errors import (
     TooLargeError,
     UnsupportedError,
 )
+from server.failures import reason_of
 
 _log = logging.getLogger(__name__)
 
 CLIENT_CLOSED = 499
 
-# What errors quote is cut by ``shown``; this is for what libraries say.
-_LONGEST_MESSAGE = 600
+#: What errors quote is cut by ``shown``; this is for what libraries say.
+LONGEST_MESSAGE = 600
 # What is known of sweeps is a guess, and who waits for an hour does not come back.
 _LONGEST_WAIT_SECONDS = 3600
 
@@ -46,6 +44,7 @@ STATUSES: dict[type[Exception], int] = {
     InvalidRequestError: 400,
     InputError: 400,
     NotFiniteError: 400,
+    UnknownKeyError: 401,
     ForbiddenError: 403,
     NotFoundError: 404,
     RefusedError: 409,
@@ -83,10 +82,6 @@ _OUTCOMES = {
 }
 
 
-#: What a request may end with: each has a status and a message for the client.
-KNOWN = tuple(STATUSES)
-
-
 def status_of(exc: Exception) -> int:
     """Return the HTTP status of ``exc``; 500 for what is not listed."""
     return next((STATUSES[kind] for kind in type(exc).__mro__ if kind in STATUSES), 500)
@@ -99,41 +94,14 @@ def outcome_of(exc: Exception) -> str:
     return "busy" if isinstance(exc, BusyError) else _OUTCOMES.get(status_of(exc), "failed")
 
 
-def public(said: Exception | str, root: Path) -> str:
-    """Return ``said`` without the path of the repository at ``root``, which is no client's business.
-
-    What is in it keeps its path from there: model, version, file.
-    """
-    if isinstance(said, OSError):
-        return said.strerror or type(said).__name__
-    text = str(said)
-    if "/" not in text and str(root) not in text:
-        return text
-    for path in {str(root.absolute()), str(root)} - {"/", "."}:
-        text = re.sub(rf"(?<![\w./-]){re.escape(path)}/", "", text)
-        # A bare word such as "repository" is also one of sentences: a path is it only where one begins.
-        before, after = ("(^| )", r"(?![\w./-])") if "/" in path else ("(^|(?<=: ))", "(?=:)")
-        text = re.sub(rf"{before}{re.escape(path)}{after}", "", text)
-    return text
-
-
 def told(exc: Exception, root: Path) -> str:
-    """Return what a client is told of ``exc``, one of KNOWN; log what is a fault of the server."""
+    """Return what a client is told of ``exc``, one of FAILURES; log what is a fault of the server.
+
+    ``root``: as ``reason_of``.
+    """
     if status_of(exc) >= 500 and not isinstance(exc, _STATES):
         _log.warning("%s: %s", type(exc).__name__, exc)
-    return public(exc, root)[:_LONGEST_MESSAGE]
-
-
-def answer_error(exc: Exception, root: Path) -> JSONResponse:
-    """Return the answer to a request that ended with ``exc``, one of KNOWN; ``root`` as in ``public``."""
-    return error_answer(told(exc, root), status_of(exc), _headers(exc))
-
-
-def error_answer(
-    message: str, status: int, headers: Mapping[str, str] | None = None
-) -> JSONResponse:
-    """Return an answer that is an error."""
-    return JSONResponse({"error": message[:_LONGEST_MESSAGE]}, status, headers)
+    return reason_of(exc, root)[:LONGEST_MESSAGE]
 
 
 def retry_after(seconds: float) -> int:
@@ -141,7 +109,10 @@ def retry_after(seconds: float) -> int:
     return min(max(math.ceil(seconds), 1), _LONGEST_WAIT_SECONDS)
 
 
-def _headers(exc: Exception) -> dict[str, str]:
+def hints_of(exc: Exception) -> dict[str, str]:
+    """Return the headers of the answer to a request that ended with ``exc``."""
+    if isinstance(exc, UnknownKeyError):
+        return {"WWW-Authenticate": exc.challenge}
     if isinstance(exc, ServiceError) and exc.retry_seconds is not None:
         return {"Retry-After": str(retry_after(exc.retry_seconds))}
     # The rest of the body is not waited for.

@@ -1,12 +1,12 @@
 """Server metadata, health and metrics."""
 
 from prometheus_client import CONTENT_TYPE_LATEST
-from starlette.responses import JSONResponse, Response
 
 from server.context import Context
+from server.failures import reason_of
 from server.operation.process import installed_version
+from server.protocol.answers import Answer, answered, as_json
 from server.protocol.asking import Asking
-from server.protocol.errors import public
 
 #: In Triton's words, as far as it has them.
 EXTENSIONS = (
@@ -33,13 +33,13 @@ async def live(asked: Asking) -> dict[str, bool]:
     return {"live": True}
 
 
-async def ready(asked: Asking) -> JSONResponse:
+async def ready(asked: Asking) -> Answer:
     """200 when models have been loaded and serve, and the repository is there; else 503 with the reason."""
     reason = await absence(asked.context)
     if not reason:
-        return JSONResponse({"ready": True})
-    return JSONResponse(
-        {"ready": False, "reason": public(reason, asked.context.settings.repository)}, 503
+        return as_json({"ready": True})
+    return as_json(
+        {"ready": False, "reason": reason_of(reason, asked.context.settings.repository)}, 503
     )
 
 
@@ -50,6 +50,6 @@ async def absence(context: Context) -> str:
     return "" if await context.repository.presence.is_there() else "the repository is not there"
 
 
-async def metrics(asked: Asking) -> Response:
+async def metrics(asked: Asking) -> Answer:
     """Prometheus' text format."""
-    return Response(await asked.context.metrics.render(), media_type=CONTENT_TYPE_LATEST)
+    return answered(await asked.context.metrics.render(), CONTENT_TYPE_LATEST)

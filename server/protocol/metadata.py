@@ -23,7 +23,7 @@ async def model_metadata(asked: Asking, name: str, version: str | None = None) -
     plan = fitted.plan if fitted else None
     return {
         "name": name,
-        "versions": asked.context.repository.versions(name),
+        "versions": asked.context.repository.models.versions(name),
         "platform": PLATFORM,
         "inputs": [_tensor(port) for port in pack.manifest.inputs],
         "outputs": [_tensor(port) for port in pack.manifest.outputs],

@@ -2,8 +2,10 @@
 
 import asyncio
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeVar, TypeVarTuple
 
 from models.images.placement import Size
 from models.images.preprocess import Preprocess
@@ -12,13 +14,15 @@ from pipeline.execution.given import Tensor
 from server.codec.framing import check_not_encoded
 from server.context import Context
 from server.errors import InvalidRequestError
-from server.memory.body_share import BodyPart
 from server.memory.request_needs import photograph_bytes, picture_sweep_bytes
 from server.protocol.routing import Asked
 from server.protocol.serving import Inference
 from server.requests.pictures import OpenedPicture, Photograph, PictureLimits
-from server.requests.sent_picture import sent_picture
+from server.requests.sent_picture import SentPicture
 from server.requests.uninterrupted import to_its_end
+
+P = TypeVarTuple("P")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,8 @@ class Picture:
 async def read_picture(asked: Asked, model: Inference, fault: str | None) -> Picture:
     """Return what the image that is sent is to ``model``.
 
+    It holds what it will take, body, pixels and tensor, before more has come of it than anybody may send.
+
     ``fault`` says why the endpoint has no answer for this model; None: it has.
 
     Raises:
@@ -48,29 +54,55 @@ async def read_picture(asked: Asked, model: Inference, fault: str | None) -> Pic
         DisconnectedError: the client went away while sending.
     """
     context, exchange, manifest = asked.context, asked.exchange, model.manifest
-    check_not_encoded(asked.scope["headers"])
-    with exchange.in_line(BodyPart(context.exchanges.bodies, exchange.client)):
-        file = await sent_picture(exchange, asked.headers)
-        started = time.perf_counter()
-        recipe = manifest.preprocess
-        if fault is not None or recipe is None:
-            raise InvalidRequestError(fault or f"model {model.name!r} does not take images")
-        # The pixels of several photographs at once would make each other wait half done.
-        async with exchange.turn(context.decoding):
-            limits = PictureLimits(
-                *(context.settings.max_image_pixels, exchange.room_bytes),
-                partial(photograph_bytes, manifest, recipe, exchange.lease.held_bytes),
-            )
-            # To their ends, or what they take would be counted as free while they take it.
-            opened = await to_its_end(asyncio.to_thread(OpenedPicture, file, limits))
-            # All at once: who waits for more while it holds something may wait for its like.
-            await exchange.hold(opened.needed_bytes)
-            making = asyncio.to_thread(_made, context, recipe, opened)
-            tensor, size = await to_its_end(making)
-        seconds = time.perf_counter() - started
-        context.metrics.preprocess(model.name, seconds)
+    check_not_encoded(asked.headers)
+    recipe = manifest.preprocess
+    if fault is not None or recipe is None:
+        raise InvalidRequestError(fault or f"model {model.name!r} does not take images")
+    exchange.may_be_hastened = True
+    await exchange.patience.arm()  # threads are waited for
+    opened = await _received(asked, partial(photograph_bytes, manifest, recipe))
+    await exchange.hold(opened.needed_bytes)
+    started = time.perf_counter()
+    tensor, size = await _aside(_made, context, recipe, opened)
+    seconds = time.perf_counter() - started
+    context.metrics.preprocess(model.name, seconds)
     await exchange.hold(picture_sweep_bytes(manifest, tensor.n_bytes))
     return Picture({manifest.inputs[0].name: tensor}, size, decoding_seconds=seconds)
+
+
+async def _received(asked: Asked, needed: Callable[[int, Size, int], int]) -> OpenedPicture:
+    """Return the picture that has come; ``needed``: what one of so many bytes, this size and pixels takes.
+
+    What that is, its header says, mostly in its first bytes, and how long the body is, that of the request.
+    As long as either is unknown it holds all that one request may have, and gives back the rest then.
+    """
+    exchange = asked.exchange
+    most = exchange.lease.room_bytes
+    sent = SentPicture(asked.header("content-type") or "")
+    opened: OpenedPicture | None = None
+    seen = 0
+
+    def limits(n_bytes: int) -> PictureLimits:
+        pixels = asked.context.settings.max_image_pixels
+        return PictureLimits(pixels, most, partial(needed, n_bytes))
+
+    sent.add(await exchange.beginning())
+    while not exchange.is_read:
+        received, declared = exchange.received_bytes, exchange.declared_bytes
+        if opened is None and declared and received >= 2 * seen:
+            opened, seen = await _aside(OpenedPicture.begun, sent.file, limits(declared)), received
+        need = most if opened is None else opened.needed_bytes
+        await exchange.hold(max(need, received, declared))
+        sent.add(await exchange.part())
+    file = sent.finish()
+    if opened is None:
+        opened = await _aside(OpenedPicture, file, limits(exchange.received_bytes))
+    return opened
+
+
+async def _aside(work: Callable[[*P], T], *args: *P) -> T:
+    """Return what ``work`` does on a thread; to its end, or what it takes would count as free."""
+    return await to_its_end(asyncio.get_running_loop().run_in_executor(None, work, *args))
 
 
 def _made(

@@ -5,7 +5,6 @@ import re
 import time
 
 import orjson
-from starlette.types import Scope
 
 from server.context import Context
 from server.errors import BusyError, NotFoundError, NotServingError
@@ -16,6 +15,7 @@ from server.protocol.routing import Table
 from server.protocol.serving import usual_timeout
 from server.repository.entry import Entry
 from server.requests.exchange import FREE_BYTES
+from server.transport.http1 import Head
 from server.transport.intake import Arrived, Refused
 
 # Only where there is not time enough for all does it matter whose parameter this is.
@@ -36,7 +36,7 @@ class InferReception:
         Raises:
             BusyError: its model's line would refuse it.
         """
-        entry = self._asked(request.scope)
+        entry = self._asked(request.head)
         worker = None if entry is None else entry.worker
         if entry is None or worker is None:
             return None
@@ -56,7 +56,7 @@ class InferReception:
 
     def refusal(self, request: Arrived, why: BusyError) -> Refused:
         """Return the answer to ``request``, which is refused, and count it."""
-        entry = self._asked(request.scope)
+        entry = self._asked(request.head)
         if entry is not None and entry.version is not None:
             outcome, seconds = outcome_of(why), time.monotonic() - request.at
             self._context.metrics.outcome(entry.model, outcome, seconds)
@@ -68,18 +68,18 @@ class InferReception:
             (b"content-length", b"%d" % len(body)),
             (b"content-type", b"application/json"),
             (b"retry-after", b"%d" % retry_after(why.retry_seconds)),
-            (b"x-request-id", identity(request.scope["headers"]).encode()),
+            (b"x-request-id", identity(request.head.headers).encode()),
         ]
         return Refused(status_of(why), headers, body)
 
-    def _asked(self, scope: Scope) -> Entry | None:
+    def _asked(self, head: Head) -> Entry | None:
         """Return the entry of the model that an infer request asks; None: it is none, or none answers."""
-        found = self._table.find(scope["path"])
-        route = found and found.route(scope["method"])
+        found = self._table.find(head.path)
+        route = found and found.route(head.method)
         if found is None or route is None or route.answer is not infer:
             return None
         try:
-            return self._context.repository.find(**found.parts)
+            return self._context.repository.models.find(**found.parts)
         except NotFoundError:
             return None  # whoever reads it says why
 

@@ -1,6 +1,7 @@
 """The model repository extension: what there is, load and unload while serving."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Mapping
 from typing import Annotated, Any, Self
 
@@ -8,7 +9,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, PositiveInt, Valida
 
 from server.context import Context
 from server.errors import InvalidRequestError, shown
-from server.protocol.errors import public
+from server.failures import reason_of
 from server.protocol.extensions.config import check_override
 from server.protocol.extensions.parameters import flag, read_object, read_parameters
 from server.protocol.routing import Asked
@@ -23,14 +24,16 @@ async def index(asked: Asked) -> list[dict[str, Any]]:
 async def states(context: Context, only_ready: bool) -> list[dict[str, Any]]:
     """Return the state of all models on disk or loaded; ``only_ready``: of those that serve."""
     known = [(entry.model, entry) for entry in context.repository.entries()]
-    on_disk = await asyncio.to_thread(context.repository.names)
+    on_disk = await asyncio.to_thread(context.repository.models.on_disk)
     unknown = [(name, None) for name in {*on_disk}.difference(name for name, _ in known)]
     return [
         {
             "name": name,
             "version": entry.version if entry else None,
             "state": entry.state if entry else "UNAVAILABLE",
-            "reason": public(entry.reason, context.settings.repository) if entry else "not loaded",
+            "reason": reason_of(entry.reason, context.settings.repository)
+            if entry
+            else "not loaded",
         }
         for name, entry in sorted([*known, *unknown], key=_by_name_and_version)
         if not only_ready or (entry and entry.state == "READY")
@@ -75,7 +78,7 @@ def _whole(value: object) -> object:
 
 
 class Replan(BaseModel):
-    """``memory_bytes``: the most that the model may take; null: what the budget leaves it."""
+    """``memory_bytes``: the most that each loaded version may take; null: what the budget leaves it."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -99,9 +102,11 @@ class Replan(BaseModel):
 async def replan(asked: Asked, name: str) -> dict[str, Any]:
     """Serve a loaded model in less memory, or in more again; its requests wait in line meanwhile."""
     wanted = Replan.of(await read_object(asked))
-    entry = await asked.context.repository.replan(name, wanted.memory_bytes)
-    plan = entry.fitted.plan if entry.fitted else None
-    return {"name": name, "state": entry.state, "memory_bytes": plan.memory if plan else None}
+    entries = await asked.context.repository.replan(name, wanted.memory_bytes)
+    taken: Counter[str] = Counter()
+    for entry in entries:
+        taken.update(entry.fitted.plan.memory if entry.fitted else {})
+    return {"name": name, "state": entries[-1].state, "memory_bytes": dict(taken) or None}
 
 
 async def unload(asked: Asked, name: str) -> dict[str, Any]:

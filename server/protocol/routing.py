@@ -4,6 +4,7 @@ Handlers take what is asked and the parts of the path by name, and return an ans
 FastAPI's router sees no request: it takes as long as a small network.
 """
 
+import asyncio
 import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,20 +12,23 @@ from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 from urllib.parse import parse_qs
 
-import orjson
 from fastapi import FastAPI
 from pydantic import BaseModel, ValidationError
-from starlette.datastructures import URL, Headers
-from starlette.responses import RedirectResponse, Response
-from starlette.types import Message, Receive, Scope, Send
+from starlette.datastructures import URL
+from starlette.responses import RedirectResponse
 
-from server.access.guard import Admitted, refusal
+from server.access.guard import Admitted
+from server.access.keys import Key
 from server.codec.fields import first_error
 from server.context import Context
 from server.errors import InvalidRequestError, shown
+from server.operation.tracing import Trace, Tracing
 from server.protocol.administration import Caller, check_may_change
-from server.protocol.errors import KNOWN, answer_error, error_answer
-from server.requests.exchange import Exchange
+from server.protocol.answers import Answer, HttpClient, Page, answer_of, as_error, scope_of
+from server.protocol.attending import attend
+from server.protocol.errors import CLIENT_CLOSED, hints_of, status_of
+from server.requests.exchange import Exchange, headers_named
+from server.requests.exchanges import Kind
 
 Document = dict[str, Any]
 Who = Admitted | Literal["admin"]
@@ -33,6 +37,7 @@ Who = Admitted | Literal["admin"]
 _KNOWN_PATHS = 64
 _PART = re.compile(r"\{(\w+)\}")
 _OPTION = re.compile(r"\[(.*)\]")
+_PROBES = re.compile(r"/metrics|/v2/health/(live|ready)|/v2/models/[^/]+(/versions/[^/]+)?/ready")
 
 
 @dataclass(frozen=True)
@@ -54,7 +59,7 @@ class Route:
     ``path``: parts in braces are handed to ``answer`` by name, what is in brackets may be left out.
     ``who``: may ask. ``query``: handed to ``answer`` where it is not None. ``takes``: bodies, where
     ``may_be_empty`` none as well. ``gives``: bodies by status. ``errors``: statuses of others. ``headers``:
-    that are read. ``group``: where it is documented; empty: nowhere.
+    that are read. ``group``: where it is documented; empty: nowhere. ``body``: what it is to limits.
     """
 
     method: str
@@ -68,6 +73,7 @@ class Route:
     takes: tuple[Content, ...] = ()
     may_be_empty: bool = False
     headers: tuple[Document, ...] = ()
+    body: Kind = "body"
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -78,7 +84,7 @@ class Route:
         return tuple(self.path.replace(option[0], part) for part in (option[1], ""))
 
 
-class Found(NamedTuple):
+class FoundRoute(NamedTuple):
     """What answers a path, by method, and its parts by name; ``path``: with these in braces."""
 
     path: str
@@ -111,38 +117,40 @@ class Table:
         self._actions = sorted({path.rpartition("}:")[2] for path in ordered if "}:" in path})
         self.find = lru_cache(_KNOWN_PATHS)(self._find)
 
-    def _find(self, path: str) -> Found | None:
+    def _find(self, path: str) -> FoundRoute | None:
         """Return what answers ``path``; None: it is none of this server."""
         if path in self._plain:
-            return Found(path, self._plain[path], {})
+            return FoundRoute(path, self._plain[path], {})
         for pattern, template, routes in self._patterns:
             if found := pattern.fullmatch(path):
-                return Found(template, routes, found.groupdict())
+                return FoundRoute(template, routes, found.groupdict())
         return None
 
-    def refused(self, scope: Scope) -> Response:
+    def refused(self, client: HttpClient) -> Answer:
         """Return the answer to what no route answers: a redirection, a 404, or a 405 with all methods.
 
         A path that ends in NAME:ACTION would be that of a model called so: where no GET is asked of it the
         action is meant, and a 404 names those that there are.
         """
-        path, found = scope["path"], self.find(scope["path"])
+        method, path = client.head.method, client.head.path
+        found = self.find(path)
         if found is None:
             if path.endswith("/") and self.find(path.rstrip("/")):
-                return RedirectResponse(str(URL(scope={**scope, "path": path.rstrip("/")})))
-            return error_answer(f"Not Found: {shown(path)} is no path of this server", 404)
+                there = URL(scope={**scope_of(client), "path": path.rstrip("/")})
+                return Page(RedirectResponse(str(there)))
+            return as_error(f"Not Found: {shown(path)} is no path of this server", 404)
         place, _, action = path.rpartition(":")
         actions = list(self._actions_of(place))
-        if scope["method"] not in ("GET", "HEAD") and action not in actions and actions:
+        if method not in ("GET", "HEAD") and action not in actions and actions:
             there_are = ", ".join(f":{each}" for each in actions)
-            return error_answer(
+            return as_error(
                 f"Not Found: {shown(place)} has no action {shown(action)}; there are {there_are}",
                 404,
             )
         methods = {*found.routes} | ({"HEAD"} if "GET" in found.routes else set())
         taken = ", ".join(sorted(methods))
         said = f"Method Not Allowed: {shown(path)} takes {taken}"
-        return error_answer(said, 405, {"Allow": taken})
+        return as_error(said, 405, {"Allow": taken})
 
     def _actions_of(self, place: str) -> Iterator[str]:
         """Yield what may stand behind ``place`` and a colon; nothing where it is no path."""
@@ -159,17 +167,107 @@ def _pattern(path: str) -> re.Pattern[str]:
     return re.compile("".join(texts))
 
 
-class Asked(NamedTuple):
-    """A request as what answers it sees it."""
+class Asked:
+    """A request over HTTP to ``app``, as what answers it sees it; ``table`` says which function does."""
 
-    app: FastAPI
-    context: Context
+    kind = "request"
+    identity = ""
+    key: Key | None = None
+    #: Open while it is served.
     exchange: Exchange
-    scope: Scope
+
+    def __init__(self, app: FastAPI, context: Context, table: Table, client: HttpClient) -> None:
+        self.app, self.context, self.client = app, context, client
+        self._table = table
+        self._found = table.find(client.head.path)
+        # What nginx calls a client that closed the connection before an answer.
+        self._status = CLIENT_CLOSED
 
     @property
-    def headers(self) -> Headers:
-        return Headers(scope=self.scope)
+    def headers(self) -> Sequence[tuple[bytes, bytes]]:
+        return self.client.head.headers
+
+    def header(self, name: str) -> str | None:
+        """Return the first header called ``name``, in lower case."""
+        return next(iter(headers_named(name.encode(), self.headers)), None)
+
+    @property
+    def caller(self) -> Caller:
+        """Where the request comes from."""
+        peer, server = self.client.client, self.client.server
+        # A client that has reset its connection has no address any more: that is no Unix socket.
+        is_unix = server is not None and server[1] is None
+        address = peer[0] if peer else None if is_unix else ""
+        return Caller.of(self.headers, address, self.client.scheme)
+
+    # What ``attend`` asks
+
+    @property
+    def admitted(self) -> Admitted | None:
+        return self._found and self._found.admitted
+
+    @property
+    def is_probe(self) -> bool:
+        return _PROBES.fullmatch(self.client.head.path) is not None
+
+    async def serve(self) -> None:
+        """Answer it; raises FAILURES errors, as long as its answer has not begun."""
+        context, head, found = self.context, self.client.head, self._found
+        route = found and found.route(head.method)
+        kind = "body" if route is None else route.body
+        with context.exchanges.exchange(self.client, kind) as self.exchange:
+            try:
+                self.exchange.check_length()
+                if head.method == "POST":
+                    context.check_begun()  # as long as the start has not said what requests may hold
+                if found is None or route is None:
+                    answer = self._table.refused(self.client)
+                else:
+                    if route.who == "admin":
+                        check_may_change(context, self.key, self.caller)
+                    asked = {"query": read_query(route.query, head.query)} if route.query else {}
+                    answer = await route.answer(self, **found.parts, **asked)
+                await self._send(answer_of(answer))
+            except asyncio.CancelledError:
+                # The server ends, and has waited as long as it may.
+                if not self.is_begun:
+                    await self._send(as_error("the server is stopping", 503))
+                raise
+
+    async def _send(self, answer: Answer) -> None:
+        self._status = answer.status
+        await answer.send(self.exchange, self.client, self.identity)
+        self._status = answer.status  # of a page it is known by now
+
+    @property
+    def is_begun(self) -> bool:
+        return self.client.is_begun
+
+    async def refuse(self, why: Exception, said: str) -> None:
+        """Answer that it failed, and ``why``."""
+        with self.context.exchanges.exchange(self.client) as self.exchange:
+            await self._send(as_error(said, status_of(why), hints_of(why)))
+
+    def begin_trace(self, tracing: Tracing) -> Trace:
+        """Begin its trace."""
+        head = self.client.head
+        headers = {key.decode("latin-1"): value.decode("latin-1") for key, value in head.headers}
+        return tracing.begin(head.method, head.path, headers)
+
+    def end_trace(self, trace: Trace) -> None:
+        """End it."""
+        trace.end(self._status)
+
+    @property
+    def outcome(self) -> str:
+        if self._status < 400:
+            return "well"
+        return "busy" if self._status == 503 else "failed"
+
+    @property
+    def about(self) -> Mapping[str, Any]:
+        head = self.client.head
+        return {"method": head.method, "path": head.path[:200], "status": self._status}
 
 
 class Front:
@@ -180,41 +278,9 @@ class Front:
         self._context = context
         self._table = table
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, client: HttpClient) -> Awaitable[None]:
         """Serve one request."""
-        if scope["method"] == "HEAD":
-            send = head_of(send)
-        try:
-            response = await self._answer(scope)
-        except KNOWN as exc:
-            response = answer_error(exc, self._context.settings.repository)
-        await response(scope, receive, send)
-
-    async def _answer(self, scope: Scope) -> Response:
-        """Return the answer to one request; raises KNOWN errors."""
-        context, found = self._context, self._table.find(scope["path"])
-        if context.access.wants_keys and not context.access.admits(found and found.admitted):
-            given = Headers(scope=scope).getlist("authorization")
-            key = context.access.key(given)
-            if key is None:
-                return refusal(bool(given))
-            scope["key"] = key
-        if scope["method"] == "POST":
-            context.check_begun()  # as long as the start has not said what requests may hold
-        route = found and found.route(scope["method"])
-        if found is None or route is None:
-            return self._table.refused(scope)
-        if route.who == "admin":
-            check_may_change(context, scope.get("key"), Caller.of(scope))
-        asked = Asked(self._app, context, scope["exchange"], scope)
-        if route.query is None:
-            answer = await route.answer(asked, **found.parts)
-        else:
-            query = read_query(route.query, scope["query_string"])
-            answer = await route.answer(asked, **found.parts, query=query)
-        if isinstance(answer, Response):
-            return answer
-        return Response(orjson.dumps(answer), media_type="application/json")
+        return attend(self._context, Asked(self._app, self._context, self._table, client))
 
 
 def read_query(kind: type[BaseModel], text: bytes) -> BaseModel:
@@ -234,21 +300,3 @@ def read_query(kind: type[BaseModel], text: bytes) -> BaseModel:
         raise InvalidRequestError(
             first_error([{**first, "loc": ("query", *first["loc"])}])
         ) from None
-
-
-def head_of(send: Send) -> Send:
-    """Return what sends the head of an answer and keeps the body back: the answer ends where that begins.
-
-    An answer that has no end would keep its client waiting; whoever makes one finds its client gone.
-    """
-    is_over = False
-
-    async def send_head(message: Message) -> None:
-        nonlocal is_over
-        if is_over:
-            return
-        if message["type"] == "http.response.body":
-            is_over, message = True, {**message, "body": b"", "more_body": False}
-        await send(message)
-
-    return send_head

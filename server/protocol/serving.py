@@ -1,8 +1,7 @@
 """What infer, classify and detect share: a request to a model, from finding it to its answer."""
 
-import asyncio
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Any, Generic, NamedTuple, Protocol, Self, TypeVar
@@ -14,23 +13,19 @@ from models.packs.pack import Pack
 from pipeline.execution.errors import DeadlineError
 from pipeline.execution.given import Arrays, Tensors
 from server.context import Context
-from server.errors import DisconnectedError, LateError, NotServingError
+from server.errors import LateError, NotServingError
 from server.memory.request_needs import answer_bytes
 from server.memory.request_room import SMALL_BYTES
 from server.metrics.inference_statistics import Passage
 from server.protocol.errors import outcome_of
-from server.repository.served_engine import Answer
-from server.repository.uses import Use
+from server.repository.entry import Use
+from server.repository.served_engine import ComputedAnswer
 from server.repository.worker import Worker
-from server.requests.exchange import Exchange
+from server.requests.exchange import Exchange, until_left
 from server.scheduling.configured import deadline_of
 from server.scheduling.sweeps import level
 
-T = TypeVar("T")
 A = TypeVar("A")
-
-# Few clients leave so soon: a short request is not watched.
-_UNWATCHED_SECONDS = 0.01
 
 
 class Question(Protocol):
@@ -91,7 +86,7 @@ class Inference:
         self._use: Use | None = None
         self._worker: Worker | None = None
         self._decoding_seconds = 0.0
-        self._answer: Answer[Any] | None = None
+        self._answer: ComputedAnswer[Any] | None = None
         self._encodes_since = 0.0
 
     async def __aenter__(self) -> Self:
@@ -100,8 +95,8 @@ class Inference:
         if away is None:
             await self._load(self._limit)
         else:
-            self.pack = away.pack
-            self._usual = usual_timeout(self.context, self.name, away.default_timeout_seconds)
+            entry, self.pack = away
+            self._usual = usual_timeout(self.context, self.name, entry.timeout_seconds)
         return self
 
     async def __aexit__(
@@ -248,27 +243,3 @@ def usual_timeout(context: Context, model: str, configured: float | None) -> flo
     ``configured``: by the model's own configuration.
     """
     return deadline_of(context.settings, model) or configured
-
-
-async def until_left(exchange: Exchange, work: Coroutine[Any, Any, T]) -> T:
-    """Return what ``work`` does; it is cancelled when the client closes its connection.
-
-    Raises:
-        DisconnectedError: it did.
-    """
-    task = asyncio.create_task(work)
-    watcher: asyncio.Task[None] | None = None
-    try:
-        await asyncio.wait({task}, timeout=_UNWATCHED_SECONDS)
-        if not task.done():
-            watcher = asyncio.create_task(exchange.left())
-            await asyncio.wait({task, watcher}, return_when=asyncio.FIRST_COMPLETED)
-        if not task.done():
-            raise DisconnectedError("the client went away")
-        return task.result()
-    finally:
-        running = [each for each in (task, watcher) if each is not None and not each.done()]
-        for each in running:
-            each.cancel()
-        if running:
-            await asyncio.gather(*running, return_exceptions=True)

@@ -6,16 +6,16 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
-from starlette.responses import Response
 
 from server.codec.framing import check_not_encoded
 from server.errors import InvalidRequestError
-from server.protocol.errors import KNOWN, public, status_of
-from server.protocol.event_stream import MEDIA_TYPE, EventStream, event
+from server.failures import FAILURES, reason_of
+from server.protocol.answers import Answer
+from server.protocol.errors import status_of, told
+from server.protocol.event_stream import MEDIA_TYPE, event, event_stream
 from server.protocol.routing import Asked
-from server.protocol.serving import until_left
-from server.repository.uploads.uploads import Placed, Upload
-from server.requests.exchange import Exchange
+from server.repository.uploads import PlacedVersion, Upload
+from server.requests.exchange import Exchange, until_left
 from server.settings.sizes import parse_shapes
 
 _PART_BYTES = 1 << 16
@@ -27,23 +27,23 @@ class UploadQuery(BaseModel):
     shape: list[str] = []
 
 
-async def upload(asked: Asked, name: str, query: UploadQuery) -> Response | dict[str, Any]:
+async def upload(asked: Asked, name: str, query: UploadQuery) -> Answer | dict[str, Any]:
     """Take the ONNX file that the body is, compile it, and serve it as the next version of the model.
 
     ``shape``: NAME=1,3,224,224, of an input whose file leaves it open; for several inputs repeated.
     Who accepts ``text/event-stream`` is told of each step; others are answered at the end.
     """
-    context, exchange, headers = asked.context, asked.exchange, asked.headers
-    if headers.get("content-type", "").startswith("multipart/"):
+    context, exchange = asked.context, asked.exchange
+    if (asked.header("content-type") or "").startswith("multipart/"):
         raise InvalidRequestError("upload: the body is the ONNX file itself, not a form")
-    check_not_encoded(headers.raw)
+    check_not_encoded(asked.headers)
     shapes = _shapes(query.shape)
     async with AsyncExitStack() as stack:
         taken = await stack.enter_async_context(context.uploads.upload(name, shapes))
         async with exchange.within(context.settings.upload_timeout, "the file was not read"):
             await taken.receive(_parts(exchange))
-        if MEDIA_TYPE in headers.get("accept", ""):
-            return EventStream(_told(taken, context.settings.repository), stack.pop_all())
+        if MEDIA_TYPE in (asked.header("accept") or ""):
+            return event_stream(_events(taken, context.settings.repository), stack.pop_all())
         placed = await until_left(exchange, _placed(taken))
         return _public(placed, context.settings.repository)
 
@@ -62,31 +62,33 @@ def _shapes(texts: Iterable[str]) -> dict[str, tuple[int, ...]]:
 
 async def _parts(exchange: Exchange) -> AsyncIterator[bytes]:
     """Yield the body part by part; a part holds memory of requests, the file none."""
+    yield await exchange.beginning()
     while not exchange.is_read:
-        yield await exchange.part(_PART_BYTES, _PART_BYTES)
+        await exchange.hold(_PART_BYTES)
+        yield await exchange.part()
 
 
-async def _placed(taken: Upload) -> Placed:
+async def _placed(taken: Upload) -> PlacedVersion:
     """Return what became of ``taken``."""
     async with aclosing(taken.make()) as steps:
         async for said in steps:
-            if isinstance(said, Placed):
+            if isinstance(said, PlacedVersion):
                 return said
     raise AssertionError("an upload ends with what became of it")
 
 
-def _public(placed: Placed, root: Path) -> dict[str, Any]:
-    return {**placed.as_dict(), "reason": public(placed.reason, root)}
+def _public(placed: PlacedVersion, root: Path) -> dict[str, Any]:
+    return {**placed.as_dict(), "reason": reason_of(placed.reason, root)}
 
 
-async def _told(taken: Upload, root: Path) -> AsyncGenerator[bytes]:
+async def _events(taken: Upload, root: Path) -> AsyncGenerator[bytes]:
     """Yield the events of ``taken``: each ``step``, then ``placed``, or ``error`` with its status."""
     try:
         async with aclosing(taken.make()) as steps:
             async for said in steps:
-                if isinstance(said, Placed):
+                if isinstance(said, PlacedVersion):
                     yield event("placed", _public(said, root))
                 else:
                     yield event("step", {"step": said.step, "detail": said.detail})
-    except KNOWN as exc:
-        yield event("error", {"error": public(exc, root), "status": status_of(exc)})
+    except FAILURES as exc:
+        yield event("error", {"error": told(exc, root), "status": status_of(exc)})

@@ -1,12 +1,13 @@
 """One slot as the service knows it: in one of four states, and in each exactly what belongs to it.
 
 Which state follows which says ``_NEXT``. A model that serves may meet a fault that lasts (the file was
-changed, the disk is gone): its worker knows.
+changed, the disk is gone): its worker knows. It does not go before the requests end that use it.
 """
 
 import asyncio
 import contextlib
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, Self
 from urllib.parse import quote
@@ -14,13 +15,64 @@ from urllib.parse import quote
 from models.packs.pack import Pack
 from pipeline.fitting.wanted import Fitted
 from server.errors import LoadingError, NotLoadedError, NotServingError, RefusedError, ServiceError
-from server.failures import may_pass, said
+from server.failures import may_pass, reason_of
 from server.repository.fleet import Place
-from server.repository.layout.slots import Slot
-from server.repository.planning.planning_threads import Progress
-from server.repository.planning.preparing import Prepared
-from server.repository.uses import Use, Uses
+from server.repository.on_disk import Slot
+from server.repository.planning_threads import SearchProgress
+from server.repository.preparing import Prepared
 from server.repository.worker import Worker
+
+
+class Uses:
+    """Counts the requests that use one model as it is loaded now."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._count = 0
+        self._over: asyncio.Future[None] | None = None
+        #: When a request began or ended last; before the first, when the model came.
+        self.used_at = clock()
+
+    def __len__(self) -> int:
+        return self._count
+
+    def begin(self) -> None:
+        """Count one more."""
+        self._count += 1
+        self.used_at = self._clock()
+
+    def end(self) -> None:
+        """Count one less."""
+        self._count -= 1
+        self.used_at = self._clock()
+        if not self._count and self._over is not None and not self._over.done():
+            self._over.set_result(None)
+
+    async def over(self, limit_seconds: float) -> None:
+        """Wait until nobody uses it any more, but no longer than ``limit_seconds``."""
+        if not self._count or not limit_seconds:
+            return
+        self._over = asyncio.get_running_loop().create_future()
+        await asyncio.wait({self._over}, timeout=limit_seconds)
+
+
+@dataclass
+class Use:
+    """One request's use of a model: ``end`` it once.
+
+    ``default_timeout_seconds``: of requests that name none, by the model's configuration; None: the
+    server's.
+    """
+
+    worker: Worker
+    pack: Pack
+    uses: Uses
+    default_timeout_seconds: float | None = None
+
+    def end(self) -> None:
+        """Let the model go, if it was waited for."""
+        self.uses.end()
+
 
 State = Literal["READY", "LOADING", "UNAVAILABLE"]
 #: Why a model does not serve, in a word for metrics. "failed" is all that has no word of its own.
@@ -53,7 +105,7 @@ class Unloaded:
         cause: Absence = "refused" if isinstance(exc, RefusedError) else "failed"
         if was_evicted and (cause == "refused" or may_pass(exc)):
             cause = "evicted"  # the next request tries again
-        return cls(said(exc) or "loading was cancelled", cause, may_pass(exc))
+        return cls(reason_of(exc) or "loading was cancelled", cause, may_pass(exc))
 
 
 @dataclass
@@ -61,7 +113,7 @@ class Loading:
     """It is being planned, then read and opened (``step``); ``progress``: how far planning is."""
 
     step: str = "planning"
-    progress: Progress = field(default_factory=Progress)
+    progress: SearchProgress = field(default_factory=SearchProgress)
     cause: Absence = "loading"
 
     @property
@@ -116,9 +168,9 @@ def how_to_load(model: str) -> str:
 
 @dataclass
 class Entry:
-    """One slot by ``name`` (layout/slots.py); ``model``: whose it is, if it is not called as that.
+    """One slot by ``name`` (on_disk.py); ``model``: whose it is, if it is not called as that.
 
-    ``version`` and ``weight_bytes``: of what was loaded last; ``slot``: of that, or what was tried since.
+    ``weight_bytes``: of what was loaded last; ``slot``, ``version``: of that, or what was tried since.
     ``refusals``, ``evictions``, ``cold_starts``, and the seconds that these took: how often it was refused
     for want of budget, has gone for another, was loaded for a request.
     ``uses``: of what is loaded, and of what comes next while nothing is. ``coming``: what requests wait for
@@ -159,8 +211,12 @@ class Entry:
         if self.coming is not None:
             self.coming.set_result(None)
             self.coming = None
-        self.version, self.slot = prepared.pack.version, prepared.slot
+        self.take(prepared.slot)
         self.weight_bytes = prepared.pack.manifest.weight_bytes
+
+    def take(self, slot: Slot) -> None:
+        """Note that what is in ``slot`` is tried, or serves."""
+        self.slot, self.version = slot, slot.folder.name
 
     def read(self) -> None:
         """Note, where it loads, that it has been planned, and is read now."""

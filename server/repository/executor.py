@@ -14,12 +14,11 @@ from functools import partial
 from models.runtime.heap import trim_heap
 from server.errors import FilesChangedError
 from server.memory.budget import Budget
-from server.repository.entries import Entries
-from server.repository.entry import Absence, Entry, Lost, Unloaded
+from server.repository.entry import Absence, Entry, Lost, Unloaded, Uses
 from server.repository.fleet import Change, Place
+from server.repository.models import Models
 from server.repository.opening import Opener
-from server.repository.planning.preparing import Prepared
-from server.repository.uses import Uses
+from server.repository.preparing import Prepared
 from server.repository.worker import Worker
 from server.requests.uninterrupted import to_its_end, uninterrupted
 from server.settings.sizes import format_size
@@ -31,15 +30,15 @@ Undo = list[Callable[[], Awaitable[None]]]
 
 
 class Executor:
-    """Changes the engines of ``entries``, within ``budget``.
+    """Changes the engines of ``models``, within ``budget``.
 
     ``patience_seconds``: how long a request takes at most that has found a model and is still being read.
     """
 
     def __init__(
-        self, entries: Entries, budget: Budget, opener: Opener, patience_seconds: float
+        self, models: Models, budget: Budget, opener: Opener, patience_seconds: float
     ) -> None:
-        self._entries = entries
+        self._models = models
         self._budget = budget
         self._opener = opener
         self._patience = patience_seconds
@@ -66,7 +65,7 @@ class Executor:
     async def change(self, changes: Iterable[Change], undo: Undo) -> None:
         """Have loaded models served with other plans, one after the other."""
         for name, place in changes:
-            entry = self._entries[name]
+            entry = self._models[name]
             if entry.place is not None:
                 undo.append(partial(self._put_back, entry, entry.place))
             await self.reopen(entry, place)
@@ -94,7 +93,7 @@ class Executor:
         assert before is not None
         assert worker is not None
         if not await asyncio.to_thread(model.is_there):
-            raise FilesChangedError(f"model {entry.name!r}: its files are others by now")
+            raise FilesChangedError(entry.name)
         _log.info("model %s: planned again, %s", entry.name, _change(before, place))
         try:
             await worker.reopen(

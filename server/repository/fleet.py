@@ -13,7 +13,7 @@ from typing import NamedTuple, Self
 from pipeline.fitting.wanted import Fitted
 from pipeline.planning.partitions.plan import PipelinePlan
 from pipeline.planning.plan import Plan
-from server.errors import RefusedError
+from server.errors import FilesChangedError, RefusedError
 from server.memory.budget import Budget
 from server.memory.eviction import Resident, victims
 from server.memory.holdings import Holding
@@ -134,11 +134,18 @@ class Fleet:
         """Return what changes so that ``name`` keeps its limit, ``most_bytes``, itself last.
 
         Raises:
-            RefusedError: it needs more at least.
+            FilesChangedError: it stays. RefusedError: it needs more at least.
         """
+        if self.members[name].stays:
+            raise FilesChangedError(name)
         shares = self._shared([], [], at_once=True)
         planned, others = self._planned(shares), self.without(name)
-        check_within(name, planned[name], most_bytes)
+        n_bytes = planned[name].fitted.plan.total_bytes
+        if most_bytes is not None and n_bytes > most_bytes:
+            raise RefusedError(
+                f"model {name!r} needs {format_least(n_bytes)} ({n_bytes} bytes) at least, more than "
+                f"{most_bytes} bytes"
+            )
         changes = making_room(planned[name], others.places, planned, others.budget)
         if not planned[name].is_like(self.places[name]):
             changes.append(Change(name, planned[name]))
@@ -199,20 +206,6 @@ def making_room(newcomer: Place, loaded: Places, planned: Places, budget: Budget
             now[name] = target
             changes.append(Change(name, target))
     return changes
-
-
-def check_within(name: str, place: Place, most_bytes: int | None) -> None:
-    """Check that ``place`` keeps a limit.
-
-    Raises:
-        RefusedError: it is the least that there is, and more.
-    """
-    n_bytes = place.fitted.plan.total_bytes
-    if most_bytes is not None and n_bytes > most_bytes:
-        raise RefusedError(
-            f"model {name!r} needs {format_least(n_bytes)} ({n_bytes} bytes) at least, more than "
-            f"{most_bytes} bytes"
-        )
 
 
 def growing(loaded: Places, planned: Places, budget: Budget) -> list[Change]:

@@ -12,7 +12,7 @@ from loader.readers.replaceable import ReplaceableReader
 from models.runtime.heap import trim_heap
 from pipeline.devices.base import Device
 from pipeline.execution.errors import DrainError
-from pipeline.execution.leases import Lease, SharedArena
+from pipeline.execution.leases import ArenaLease, SharedArena
 from pipeline.execution.opened import open_engine, open_pipeline
 from pipeline.fitting.wanted import Fitted
 from pipeline.planning.partitions.plan import PipelinePlan
@@ -24,9 +24,8 @@ from pipeline.program.program import Program
 from server.memory.budget import Budget
 from server.memory.shared_space import shared_space
 from server.memory.sharing import Activations
-from server.repository.batching import batching_of
 from server.repository.fleet import Place
-from server.repository.planning.preparing import Prepared, naming
+from server.repository.preparing import Prepared, batching_of, naming
 from server.repository.served_engine import Running
 from server.repository.worker import Worker
 from server.requests.uninterrupted import to_its_end
@@ -166,7 +165,7 @@ class Opener:
         self._next_core += workers
         return Running(pipeline, readers[0])
 
-    def _lease(self, plan: Plan) -> Lease:
+    def _lease(self, plan: Plan) -> ArenaLease:
         assert self._arena is not None
         return self._arena.join(plan.arena_bytes)
 

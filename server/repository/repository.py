@@ -10,15 +10,17 @@ their least, as far as it needs; when one goes, the others grow again, in the ba
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
 from loader.pool.pool import ReadPool
 from models.packs.leftovers import clear_repository
 from models.packs.pack import Pack, read_pack
+from models.runtime.heap import give_back
 from pipeline.devices.base import Device
-from pipeline.program.stopping import Tell
+from pipeline.program.program import letting_go
+from pipeline.program.stopping import Tell, telling
 from server.errors import (
     ConflictError,
     NotFoundError,
@@ -27,19 +29,20 @@ from server.errors import (
 )
 from server.failures import FAILURES
 from server.memory.budget import Budget
-from server.memory.minima import Minima
-from server.repository.entries import Entries
-from server.repository.entry import Entry, Unloaded, how_to_load
+from server.repository.entry import Entry, Unloaded, Use, how_to_load
 from server.repository.executor import Executor
-from server.repository.expected import Expected
-from server.repository.layout.model_folders import is_model
-from server.repository.layout.presence import Presence
-from server.repository.layout.slots import Missing, Slot, missing_versions
-from server.repository.layout.wholeness import check_whole
+from server.repository.model_config import ModelConfig, ModelConfigError
+from server.repository.models import Models
+from server.repository.on_disk import (
+    Missing,
+    Presence,
+    Slot,
+    check_whole,
+    is_model,
+    missing_versions,
+)
 from server.repository.opening import Opener
-from server.repository.planning.preparing import Preparer
-from server.repository.remarks import IgnoredFields, warn_of_names
-from server.repository.uses import Away, Use
+from server.repository.preparing import Preparer
 from server.repository.waiting import Arrivals
 from server.repository.wishes import Wishes
 from server.repository.worker import Worker
@@ -56,22 +59,21 @@ class Repository:
 
     def __init__(self, settings: Settings, budget: Budget, device: Device, pool: ReadPool) -> None:
         self._settings = settings
-        preparer = Preparer(settings, budget, device)
+        self._preparer = Preparer(settings, budget, device)
         self._opener = Opener(settings, budget, device, pool)
-        self._entries = Entries()
-        self._expected = Expected(settings, budget, self._entries, Minima(preparer.least))
+        #: What is known of them, and what is on disk.
+        self.models = Models(settings, budget, self._preparer.least)
         self._evicts = settings.budget_policy == "evict-lru"
         # Reading a request and computing may each take the time limit.
         patience = 2 * settings.request_timeout
-        self._executor = Executor(self._entries, budget, self._opener, patience)
+        self._executor = Executor(self.models, budget, self._opener, patience)
         self._wishes = Wishes(
-            *(self._entries, budget, preparer, self._executor, self._expected),
+            *(self.models, budget, self._preparer, self._executor),
             activations=self._opener.activations,
             evictable=settings.evictable,
         )
-        self._arrivals = Arrivals(self._entries, self._fetch, settings.queue_limit)
+        self._arrivals = Arrivals(self.models, self._fetch, settings.queue_limit)
         self._reading: dict[Path, asyncio.Task[Pack]] = {}
-        self._ignored = IgnoredFields()
         self.presence = Presence(settings.repository)
 
     @property
@@ -80,8 +82,8 @@ class Repository:
         return self._settings.repository
 
     def entries(self) -> list[Entry]:
-        """Return what is known of each slot (layout/slots.py)."""
-        return list(self._entries.values())
+        """Return what is known of each slot (on_disk.py)."""
+        return list(self.models.values())
 
     def leaving(self) -> list[Worker]:
         """Return the workers of what was loaded that still have requests to answer."""
@@ -91,18 +93,6 @@ class Repository:
         """Return the workers of what was given up and has not ended."""
         return list(self._executor.left_behind)
 
-    def names(self) -> list[str]:
-        """Return the models on disk, by name.
-
-        Raises:
-            NotFoundError: the repository does not exist.
-        """
-        return self._expected.on_disk()
-
-    def served(self) -> list[str]:
-        """Return the models that the settings name, or all on disk; raises as ``names``."""
-        return self._expected.names()
-
     async def set_aside(self) -> None:
         """Take the memory of requests out of the budget, before models share the rest.
 
@@ -110,7 +100,7 @@ class Repository:
             RefusedError: there is not as much. NotServingError: the server ends.
         """
         activations = self._opener.activations
-        await self._wishes.planning.run(lambda: self._expected.set_aside(activations))
+        await self._wishes.planning.run(lambda: self.models.set_aside(activations))
 
     async def load_all(self, set_aside: Callable[[], Awaitable[None]]) -> None:
         """Load the models that the settings name; one that fails is noted and the others go on.
@@ -120,31 +110,33 @@ class Repository:
         """
         for folder in await asyncio.to_thread(clear_repository, self._settings.repository):
             _log.warning("%s: removed: left by a compilation that was killed", folder)
-        warn_of_names(self._settings, self.names())
+        self.models.say_unknown()
         async with self._wishes.alone():
-            for slot in await asyncio.to_thread(lambda: [*self._expected.slots()]):
-                self._entries.known(slot.name, slot.model).become(_COMING)
+            for slot in await asyncio.to_thread(lambda: [*self.models.slots()]):
+                self.models.known(slot.name, slot.model).become(_COMING)
             await set_aside()
             await self._load_served()
 
     async def _load_served(self) -> None:
-        for name in self.served():
+        for name in self.models.names():
             try:
                 await self._load(name, evicts=False)
             except NotFoundError:
                 raise
             except FAILURES:  # noted, and said below
                 pass
-            for entry in self._entries.of(name):
+            for entry in self.models.of(name):
                 slot = entry.slot if self._evicts and entry.absence == "refused" else None
-                if slot is not None and await asyncio.to_thread(self._expected.fits_alone, slot):
+                if slot is not None and await asyncio.to_thread(self.models.fits_alone, slot):
                     entry.become(Unloaded(entry.reason, "evicted"))
                     _log.info("model %s: no room now, a request to it makes some", entry.name)
                 elif not entry.serves:
                     _log.error("not served: %s", entry.message)
 
-    async def load(self, name: str) -> Entry:
+    async def load(self, name: str, *, is_whole: bool = True) -> Entry:
         """Load what the repository has of ``name`` now, within its share of the budget.
+
+        ``is_whole``: somebody says that it is; else it is read once before, and its state says what is not.
 
         Loaded models whose share it needs are closed and opened again with a smaller plan, one by one;
         requests to them wait in line. Models that are served and not loaded keep what they need at least,
@@ -157,21 +149,21 @@ class Repository:
             configuration is damaged. What was loaded before is as it was. Of several versions, the others
             are tried all the same.
         """
+        if not is_whole:
+            with self._noting(name):
+                await self._whole(name)
         async with self._wishes.alone():
             entry = await self._load(name, self._evicts)
-        for each in self._entries.of(name):
+        for each in self.models.of(name):
             if not each.serves:
                 _log.warning("not served: %s", each.message)
         return entry
 
     async def _load(self, name: str, evicts: bool) -> Entry:
         """Do as ``load``, alone in changing what is loaded."""
-        try:
-            found = await asyncio.to_thread(self._expected.slots_of, name)
-        except FAILURES as exc:
-            self._entries.note(name, exc)
-            raise
-        self._ignored.say(name, found[0].config)
+        with self._noting(name):
+            found = await asyncio.to_thread(self.models.slots_of, name)
+        self.models.say_ignored(name, found[0].config)
         missing = missing_versions(found)
         await self._remove(name, {*missing, *(slot.name for slot in found)})
         for each in missing.values():
@@ -184,26 +176,22 @@ class Repository:
                 failures.append(exc)
         if failures:
             raise failures[0]
-        return self._entries.find(name)
+        return self.models.find(name)
 
-    async def take(self, name: str) -> None:
-        """Load what the repository has of ``name``, which nobody says is whole; else its state says that.
-
-        Raises:
-            PackError: it is not. Otherwise as ``load``.
-        """
+    @contextlib.contextmanager
+    def _noting(self, name: str) -> Iterator[None]:
+        """Note why what is on disk of ``name`` cannot be loaded as it is."""
         try:
-            await self._whole(name)
+            yield
         except FAILURES as exc:
-            self._entries.note(name, exc)
+            self.models.note(name, exc)
             raise
-        await self.load(name)
 
-    async def _whole(self, name: str) -> list[Slot]:
+    async def _whole(self, name: str, config: ModelConfig | None = None) -> list[Slot]:
         """Return the slots of ``name``; what is not as it was tried last has been read as a whole then."""
-        found = await asyncio.to_thread(self._expected.slots_of, name)
+        found = await asyncio.to_thread(self.models.slots_of, name, config)
         for slot in found:
-            known = self._entries.get(slot.name)
+            known = self.models.get(slot.name)
             if known is None or known.slot is None or known.slot.seen != slot.seen:
                 await asyncio.to_thread(check_whole, slot.folder)
         return found
@@ -215,7 +203,7 @@ class Repository:
             NotFoundError: no such model is known.
         """
         async with self._wishes.alone():
-            known = self._entries.of(name)
+            known = self.models.of(name)
             if not known:
                 error = NotFoundError(f"model {shown(name)}: not in the repository")
                 raise await self._explained(name, error)
@@ -231,46 +219,38 @@ class Repository:
     async def _remove(self, name: str, kept: Collection[str]) -> None:
         """Close the slots of ``name`` but those ``kept``, and forget those whose memory is free."""
         gone = "its versions are others now" if kept else "not in the repository any more"
-        for entry in self._entries.of(name):
+        for entry in self.models.of(name):
             if entry.name in kept:
                 continue
             if entry.worker is not None:
                 _log.info("model %s: %s", entry.name, gone)
             await self._wishes.let_go(entry, gone, patiently=True)
             if not entry.is_lost:
-                del self._entries[entry.name]
+                del self.models[entry.name]
 
     async def _miss(self, missing: Missing) -> None:
         """Note a version that shall be served and is not on disk; one that was goes."""
-        entry = self._entries.known(missing.name, missing.model)
+        entry = self.models.known(missing.name, missing.model)
         await self._wishes.let_go(entry, missing.why, patiently=True)
         entry.version = missing.version
 
-    def get(self, name: str, version: str | None = None) -> tuple[Entry, Pack]:
-        """Return a model that has been loaded or tried, and its pack.
-
-        Raises:
-            NotFoundError: unknown name or version. RefusedError, NotServingError: it is not loaded.
-        """
-        return self._entries.serving(name, version)
-
-    def find(self, name: str, version: str | None = None) -> Entry:
-        """Return what is known of the slot that answers requests to ``version``, or to the latest.
-
-        Raises:
-            NotFoundError: unknown name or version.
-        """
-        return self._entries.find(name, version)
-
     async def described(self, name: str, version: str | None = None) -> tuple[Entry, Pack]:
-        """Return as ``get``; of a model that is away for a moment, what is on disk. Raises as ``use``."""
+        """Return as Models.serving; of a model that is away for a moment, what is on disk.
+
+        Raises:
+            As ``use``.
+        """
+        entry = await self._find(name, version)
+        if entry.serves or not entry.answers or entry.slot is None:
+            return self.models.serving(name, version)
+        return entry, await self._on_disk(entry.slot.folder)
+
+    async def _find(self, name: str, version: str | None) -> Entry:
+        """Return as Models.find; raises as ``use``."""
         try:
-            entry = self._entries.find(name, version)
+            return self.models.find(name, version)
         except NotFoundError as exc:
             raise await self._explained(name, exc) from None
-        if entry.serves or not entry.answers or entry.slot is None:
-            return self.get(name, version)
-        return entry, await self._on_disk(entry.slot.folder)
 
     async def _on_disk(self, folder: Path) -> Pack:
         """Return the pack in ``folder``; those who ask at once share one reading. Raises as read_pack."""
@@ -287,35 +267,27 @@ class Repository:
             reading.add_done_callback(ended)
         return await asyncio.shield(reading)
 
-    def versions(self, name: str) -> list[str]:
-        """Return the versions of ``name`` that answer, lowest first."""
-        return self._entries.versions(name)
-
     async def check_answers(self, name: str, version: str | None = None) -> None:
         """Check that a request would be answered, if need be after a load; raises as ``use``."""
-        try:
-            entry = self._entries.find(name, version)
-        except NotFoundError as exc:
-            raise await self._explained(name, exc) from None
-        if not entry.answers:
-            self.get(name, version)
+        if not (await self._find(name, version)).answers:
+            self.models.serving(name, version)
 
-    async def away(self, name: str, version: str | None) -> Away | None:
+    async def away(self, name: str, version: str | None) -> tuple[Entry, Pack] | None:
         """Return what a request would bring back, as it is on disk; None where there is nothing such.
 
         What is wrong with it is for ``use`` to tell.
         """
         with contextlib.suppress(*FAILURES):
-            entry = self._entries.find(name, version)
+            entry = self.models.find(name, version)
             if entry.evicted and entry.slot is not None:
-                return Away(await self._on_disk(entry.slot.folder), entry.timeout_seconds)
+                return entry, await self._on_disk(entry.slot.folder)
         return None
 
     async def use(self, name: str, version: str | None, limit_seconds: float) -> Use:
         """Return a ready model, which does not go before its use ends; waits for one that comes back.
 
         Raises:
-            As ``get``, and, of a model that was evicted, as ``load``. BusyError: too many wait for it.
+            As Models.serving; of a model that was evicted, as ``load``. BusyError: too many wait for it.
             DeadlineError: it has not come within ``limit_seconds``. NotLoadedError: nobody has asked for it
             since the start, and the repository has it.
         """
@@ -326,7 +298,7 @@ class Repository:
 
     async def _explained(self, name: str, error: NotFoundError) -> NotFoundError:
         """Return ``error``, or, of a model that lies in the repository unknown, that it is not loaded."""
-        if self._entries.of(name):
+        if self.models.of(name):
             return error
         if not await self.presence.has(lambda root: is_model(root, name)):
             return error
@@ -360,28 +332,38 @@ class Repository:
 
         Nobody has said that what is on disk by now is whole.
         """
-        found = await self._whole(entry.model)
+        try:
+            found = await self._whole(entry.model)
+        except ModelConfigError as exc:  # that changes nothing that is served, and this is
+            if entry.slot is None:
+                raise
+            _log.warning("model %s: served as it was configured before: %s", entry.name, exc)
+            found = await self._whole(entry.model, entry.slot.config)
         await self._remove(entry.model, {slot.name for slot in found})
         # Where its versions are laid out otherwise by now, all of them are what it was.
         for slot in [each for each in found if each.name == entry.name] or found:
             await self._wishes.bring(slot, self._evicts)
 
-    async def replan(self, name: str, most_bytes: int | None) -> Entry:
+    async def replan(self, name: str, most_bytes: int | None) -> list[Entry]:
         """Serve a loaded model in at most ``most_bytes`` (None: in what the budget leaves it) from now on.
 
-        Requests to it wait in line meanwhile, as those to models that shrink for it. A plan is there at
-        once, and the best one follows when it is found. The limit stays until the model is unloaded.
+        Of several versions that are loaded each keeps this limit; return them, lowest first. Requests wait
+        in line meanwhile, as those to models that shrink for it. A plan is there at once, and the best one
+        follows when it is found. The limit stays until the model is unloaded.
 
         Raises:
-            NotFoundError, NotServingError: it is not loaded. ConflictError: it was evicted. RefusedError:
-            it needs more at least; nothing has changed. Otherwise as ``load``.
+            NotFoundError, NotServingError: it is not loaded, or its files are others by now. ConflictError:
+            it was evicted. RefusedError: it needs more at least. Nothing has changed then. Otherwise as
+            ``load``.
         """
         async with self._wishes.alone():
-            if (entry := self._entries.find(name)).evicted:
-                raise ConflictError(entry.message)
-            entry.serving()
-            await self._wishes.replan(entry, most_bytes)
-            return entry
+            if (latest := self.models.find(name)).evicted:
+                raise ConflictError(latest.message)
+            latest.serving()
+            loaded = [entry for entry in self.models.of(name) if entry.serves]
+            loaded.sort(key=lambda entry: entry is latest)
+            await self._wishes.replan(loaded, most_bytes)
+            return loaded
 
     @property
     def search(self) -> str | None:
@@ -395,9 +377,18 @@ class Repository:
         ``heard``: told how far that is, on another thread. When this is cancelled, the search ends.
 
         Raises:
-            PlanError, ProfileError: it has none. NotServingError: the server ends. Otherwise as ``get``.
+            PlanError, ProfileError: it has none. NotServingError: the server ends, or it is not loaded.
         """
-        return await self._wishes.frontier(self.get(name)[0], heard)
+        model = self.models.find(name).serving().prepared
+
+        def planned() -> list[dict[str, Any]]:
+            try:
+                with telling(heard), letting_go(model.program):
+                    return self._preparer.frontier(model)
+            finally:
+                give_back()
+
+        return await self._wishes.planning.run(planned)
 
     async def close(self) -> None:
         """Drain and close every model; a load that is still planning ends with an error."""
@@ -407,16 +398,3 @@ class Repository:
             for entry in self.entries():
                 await self._executor.close(entry, "the server is stopping")
         await asyncio.to_thread(self._opener.close)
-
-    def is_unloaded(self, name: str) -> bool:
-        """Return whether somebody has unloaded ``name``."""
-        return any(entry.absence == "unloaded" for entry in self._entries.of(name))
-
-    def is_evicted(self, name: str) -> bool:
-        """Return whether all of ``name`` went for others: the next request takes what is on disk then."""
-        known = self._entries.of(name)
-        return bool(known) and all(entry.evicted for entry in known)
-
-    def refused(self) -> list[str]:
-        """Return the models that are not loaded for want of memory."""
-        return sorted({each.model for each in self.entries() if each.absence == "refused"})

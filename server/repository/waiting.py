@@ -7,9 +7,8 @@ from typing import Any
 
 from pipeline.execution.errors import DeadlineError
 from server.errors import BusyError, NotServingError
-from server.repository.entries import Entries
-from server.repository.entry import Entry
-from server.repository.uses import Use
+from server.repository.entry import Entry, Use
+from server.repository.models import Models
 
 
 class Arrivals:
@@ -20,12 +19,12 @@ class Arrivals:
 
     def __init__(
         self,
-        entries: Entries,
+        models: Models,
         fetch: Callable[[Entry], Coroutine[Any, Any, bool]],
         limit: int,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._entries = entries
+        self._models = models
         self._fetch = fetch
         self._limit = limit
         self._clock = clock
@@ -35,7 +34,7 @@ class Arrivals:
         """Return a use of what answers; as Repository.use."""
         until = self._clock() + limit_seconds
         while True:
-            entry = self._entries.find(model, version)
+            entry = self._models.find(model, version)
             uses = entry.uses
             uses.begin()
             try:
@@ -43,7 +42,7 @@ class Arrivals:
                     await self._wait(entry, until)
                 # Or it came, and went again for another; or another version answers by now.
                 has_come = uses is entry.uses and not entry.evicted
-                if has_come and entry is self._entries.find(model, version):
+                if has_come and entry is self._models.find(model, version):
                     return entry.use()
             except BaseException:
                 uses.end()

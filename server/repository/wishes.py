@@ -9,25 +9,23 @@ import asyncio
 import contextlib
 import logging
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from models.runtime.heap import give_back
-from pipeline.program.program import letting_go
-from pipeline.program.stopping import Tell, telling
+from pipeline.program.stopping import telling
 from server.errors import FilesChangedError, NotServingError, RefusedError
 from server.failures import FAILURES
 from server.memory.budget import Budget
 from server.memory.sharing import Activations, Sharer
-from server.repository.entries import Entries
 from server.repository.entry import Absence, Entry, Loading, Lost, Unloaded
-from server.repository.executor import Executor
-from server.repository.expected import Expected
+from server.repository.executor import Executor, Undo
 from server.repository.fleet import Change, Fleet, Member, Place
-from server.repository.layout.slots import Slot
-from server.repository.planning.planning_threads import PlanningThreads, Progress
-from server.repository.planning.preparing import Prepared, Preparer
+from server.repository.models import Models
+from server.repository.on_disk import Slot
+from server.repository.planning_threads import PlanningThreads, SearchProgress
+from server.repository.preparing import Prepared, Preparer
 from server.requests.uninterrupted import uninterrupted
 from server.settings.per_model import ALL
 
@@ -39,29 +37,27 @@ T = TypeVar("T")
 
 
 class Wishes:
-    """Has ``entries`` become what is wished. ``evictable``: models that may go for others."""
+    """Has ``models`` become what is wished. ``evictable``: models that may go for others."""
 
     def __init__(
         self,
-        entries: Entries,
+        models: Models,
         budget: Budget,
         preparer: Preparer,
         executor: Executor,
-        expected: Expected,
         *,
         activations: Activations,
         evictable: Collection[str],
     ) -> None:
-        self._entries = entries
+        self._models = models
         self._budget = budget
         self._preparer = preparer
         self._executor = executor
-        self._expected = expected
         self._activations = activations
         self._evictable = evictable
         self.planning = PlanningThreads()
         #: How far the search is for plans in place of those that models have; None: there is none.
-        self.search: Progress | None = None
+        self.search: SearchProgress | None = None
         self._alone = asyncio.Lock()
         self._growth: asyncio.Task[None] | None = None
         self._closed = False
@@ -103,7 +99,7 @@ class Wishes:
 
         ``evicts``: where it does not fit, those of the others go that may. Raises as Repository.load.
         """
-        entry = self._entries.known(slot.name, slot.model)
+        entry = self._models.known(slot.name, slot.model)
         if entry.has(slot):
             return
         if not entry.serves:
@@ -127,7 +123,7 @@ class Wishes:
             raise NotServingError(f"{entry.message}; restart the server")
         loading = Loading()
         entry.become(loading)
-        entry.slot = slot
+        entry.take(slot)
         try:
             with telling(loading.progress):
                 # Before it is prepared, which takes memory, too.
@@ -218,7 +214,7 @@ class Wishes:
     async def _make_room(self, slot: Slot) -> None:
         """Let those models go without which what is in ``slot`` fits."""
         for name in await self._going(await self._fleet(), slot) or []:
-            entry = self._entries[name]
+            entry = self._models[name]
             if entry.serves:
                 _log.info("model %s: evicted, %s comes", name, slot.name)
                 await self.let_go(entry, _EVICTED, "evicted", patiently=True)
@@ -226,22 +222,34 @@ class Wishes:
             else:
                 await self.let_go(entry, entry.reason)
 
-    async def replan(self, entry: Entry, most_bytes: int | None) -> None:
-        """Limit the memory of a loaded model at once; on an error it and all others stay as they are.
+    async def replan(self, entries: Sequence[Entry], most_bytes: int | None) -> None:
+        """Limit the memory of each of ``entries``, which are loaded; on an error all stay as they are.
 
         Raises:
             As Repository.replan.
         """
-        before, entry.most_bytes = entry.most_bytes, most_bytes
+        before = [entry.most_bytes for entry in entries]
         try:
-            fleet = await self._fleet()
-            changes = await self._searched(lambda: fleet.limited(entry.name, most_bytes))
+            for entry in entries:
+                entry.most_bytes = most_bytes
             async with self._executor.undoing() as undo:
-                await self._executor.change(changes, undo)
+                for entry in entries:
+                    await self._limit(entry, undo)
         except BaseException:
-            entry.most_bytes = before
+            for entry, most in zip(entries, before, strict=True):
+                entry.most_bytes = most
             raise
         self.grow_later()
+
+    async def _limit(self, entry: Entry, undo: Undo) -> None:
+        """Have ``entry`` keep its limit; as _come does, it is decided again where files have changed."""
+        while True:
+            entry.serving()
+            fleet = await self._fleet()
+            changes = await self._searched(partial(fleet.limited, entry.name, entry.most_bytes))
+            with contextlib.suppress(FilesChangedError):
+                await self._executor.change(changes, undo)
+                return
 
     async def _grown(self) -> None:
         async with self._alone:
@@ -255,36 +263,22 @@ class Wishes:
             _log.warning("models keep the plans they have: %s", exc)
             return
         for name, better in changes:
-            await self._executor.try_reopen(self._entries[name], better)
+            await self._executor.try_reopen(self._models[name], better)
         for name, place in planned.items():
-            entry = self._entries[name]
+            entry = self._models[name]
             if entry.place is not None and place.is_like(entry.place):
                 entry.move(place)  # the best there is was found by rules of thumb
 
-    async def frontier(self, entry: Entry, heard: Tell) -> list[dict[str, Any]]:
-        """Return the plans that the model of ``entry`` may have; raises as Repository.frontier."""
-        model = entry.prepared
-        assert model is not None
-
-        def planned() -> list[dict[str, Any]]:
-            try:
-                with telling(heard), letting_go(model.program):
-                    return self._preparer.frontier(model)
-            finally:
-                give_back()
-
-        return await self.planning.run(planned)
-
     async def _fleet(self) -> Fleet:
         """Return what is loaded now."""
-        models = {entry.name: entry.prepared for entry in self._entries.values() if entry.prepared}
+        models = {entry.name: entry.prepared for entry in self._models.values() if entry.prepared}
         there = await asyncio.to_thread(lambda: {name: models[name].is_there() for name in models})
         changed = [name for name, is_there in there.items() if not is_there]
         return Fleet(self._budget.without(()), dict(self._members(changed)), self._activations)
 
     def _members(self, changed: Collection[str]) -> Iterator[tuple[str, Member]]:
         """Yield what is loaded; the files of those ``changed`` are others by now."""
-        for entry in self._entries.values():
+        for entry in self._models.values():
             model, place = entry.prepared, entry.place
             if model is None or place is None:
                 continue
@@ -309,26 +303,26 @@ class Wishes:
 
     async def _coming(self, fleet: Fleet, key: str, model: Prepared) -> tuple[Place, list[Change]]:
         """Return as Fleet.coming."""
-        newcomer = model.sharer.limited(self._entries[model.slot.name].most_bytes)
+        newcomer = model.sharer.limited(self._models[model.slot.name].most_bytes)
         known = {*fleet.places, model.slot.name}
         return await self._decided(
-            lambda: fleet.coming(key, newcomer, self._expected.absent(known)), model
+            lambda: fleet.coming(key, newcomer, self._models.absent(known)), model
         )
 
     async def _going(self, fleet: Fleet, slot: Slot) -> list[str] | None:
         """Return who goes so that what is in ``slot`` fits, None where it does not."""
 
         def chosen() -> list[str] | None:
-            newcomer: Sharer | None = self._expected.least(slot)
+            newcomer: Sharer | None = self._models.least(slot)
             if newcomer is None:
                 return None
-            return fleet.going(newcomer, self._expected.absent({*fleet.members, slot.name}))
+            return fleet.going(newcomer, self._models.absent({*fleet.members, slot.name}))
 
         return await self.planning.run(chosen)
 
     async def _searched(self, decide: Callable[[], T]) -> T:
         """Return what ``decide`` does; meanwhile ``search`` says how far it is."""
-        self.search = search = Progress()
+        self.search = search = SearchProgress()
         try:
             with telling(search):
                 return await self._decided(decide)
@@ -337,7 +331,7 @@ class Wishes:
 
     async def _decided(self, decide: Callable[[], T], *newcomers: Prepared) -> T:
         """Return what ``decide``, which plans the loaded models and ``newcomers``, says."""
-        loaded = [entry.prepared for entry in self._entries.values() if entry.serves]
+        loaded = [entry.prepared for entry in self._models.values() if entry.serves]
         models = [model for model in (*loaded, *newcomers) if model is not None]
 
         def decided() -> T:

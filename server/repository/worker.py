@@ -16,14 +16,12 @@ from numpy.typing import NDArray
 
 from pipeline.execution.errors import DeadlineError
 from pipeline.execution.given import Take, Tensors, copies
-from pipeline.execution.interleaving.baton import Claim
+from pipeline.execution.interleaving.baton import ComputeClaim
 from pipeline.execution.partitions.answering import Answering
 from pipeline.schedule.trace import TraceEvent
 from server.errors import LateError
-from server.repository.gate import Gate
-from server.repository.served_engine import Answer, Running, ServedEngine
-from server.repository.working.jobs import Job, Reopening, jobs_of, refuse
-from server.repository.working.underway import Underway
+from server.repository.served_engine import ComputedAnswer, Running, ServedEngine
+from server.repository.working import Gate, Job, Reopening, Underway, jobs_of, refuse
 from server.requests.uninterrupted import to_its_end
 from server.scheduling.dispatcher import Dispatcher
 from server.scheduling.line import Line
@@ -135,7 +133,9 @@ class Worker:
         """Whether ``answer_at_once`` may be called: nobody waits, and an answer takes next to nothing."""
         return self.served.is_quick and self.idle
 
-    def answer_at_once(self, inputs: Tensors, limit_seconds: float, take: Take[T]) -> Answer[T]:
+    def answer_at_once(
+        self, inputs: Tensors, limit_seconds: float, take: Take[T]
+    ) -> ComputedAnswer[T]:
         """Compute on this thread, the event loop's, while the worker's own sleeps; as Engine.answer.
 
         Raises:
@@ -151,13 +151,15 @@ class Worker:
         finally:
             self._underway.end(request)
 
-    async def infer(self, inputs: Tensors, limit_seconds: float) -> Answer[dict[str, NDArray[Any]]]:
+    async def infer(
+        self, inputs: Tensors, limit_seconds: float
+    ) -> ComputedAnswer[dict[str, NDArray[Any]]]:
         """Queue a request and wait for copies of its outputs; as ``answer``."""
         return await self.answer(inputs, limit_seconds, copies)
 
     def answer(
         self, inputs: Tensors, limit_seconds: float, take: Take[T], priority: int = NORMAL
-    ) -> Coroutine[Any, Any, Answer[T]]:
+    ) -> Coroutine[Any, Any, ComputedAnswer[T]]:
         """Queue a request at once, and return its answer to wait for, which has to be done.
 
         Cancelling that cancels only its own work. ``take`` runs on the worker's thread; see Engine.answer.
@@ -173,7 +175,7 @@ class Worker:
         self._line.join(job)
         return self._answered(job, limit_seconds)
 
-    async def _answered(self, job: Job, limit_seconds: float) -> Answer[Any]:
+    async def _answered(self, job: Job, limit_seconds: float) -> ComputedAnswer[Any]:
         """Return the answer to ``job``, which waits in line."""
         try:
             async with asyncio.timeout(limit_seconds):
@@ -269,16 +271,16 @@ class Worker:
             self._underway.end(sweep)
             self._line.done(sweep, seconds)
 
-    def _answer(self, jobs: list[Job], began: float, claim: Claim) -> float | None:
+    def _answer(self, jobs: list[Job], began: float, claim: ComputeClaim) -> float | None:
         """Run one sweep for ``jobs``; return what it took, or None where that says nothing."""
         events: list[TraceEvent] = []
         record = events.append if self.served.watch is not None and len(jobs) == 1 else None
         waited = [began - job.arrived for job in jobs]
         answers = self.served.sweep([job.lane() for job in jobs], waited, record, claim)
-        answered = [answer for answer in answers if isinstance(answer, Answer)]
+        answered = [answer for answer in answers if isinstance(answer, ComputedAnswer)]
         took = time.monotonic() - began - claim.waited_seconds
         for job, answer in zip(jobs, answers, strict=True):
-            if isinstance(answer, Answer):
+            if isinstance(answer, ComputedAnswer):
                 job.future.set_result(answer)
             else:
                 job.future.set_exception(answer)

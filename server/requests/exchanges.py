@@ -1,18 +1,19 @@
 """All requests in flight: each has its exchange, and those that stall are ended here."""
 
-import re
-
-from starlette.types import Receive, Scope, Send
+from typing import Literal
 
 from server.errors import BusyError, StalledError
-from server.memory.body_share import BodyShare, slow_error
 from server.memory.request_memory import Lease, RequestMemory
-from server.requests.exchange import GRACE_SECONDS, BodyLimit, Exchange
+from server.requests.exchange import BodyLimit, Client, Exchange
 from server.transport.registry import owner
 
+#: Silence after which a request gives way to others that wait for what it holds.
+GRACE_SECONDS = 0.5
 # So late may a photograph be whose memory others want.
 _LATE_SECONDS = 1.0
-_UPLOAD = re.compile(r"/v2/repository/models/[^/]+/upload")
+
+#: What a body is: of a request, or a model, which has a limit of its own.
+Kind = Literal["body", "upload"]
 
 
 class Exchanges:
@@ -29,10 +30,9 @@ class Exchanges:
         max_upload: int | None = None,
     ) -> None:
         self.memory = memory
-        #: What bodies of photographs hold of it in line.
-        self.bodies = BodyShare(memory)
-        self._body = BodyLimit(max_body)
-        self._upload = self._body if max_upload is None else BodyLimit(max_upload, "max_upload")
+        body = BodyLimit(max_body)
+        upload = body if max_upload is None else BodyLimit(max_upload, "max_upload")
+        self._limits: dict[Kind, BodyLimit] = {"body": body, "upload": upload}
         self._stall_seconds = stall_seconds
         self._open: set[Exchange] = set()
         self._short_since: float | None = None
@@ -42,71 +42,42 @@ class Exchanges:
     def __len__(self) -> int:
         return len(self._open)
 
-    @property
-    def waiting(self) -> int:
-        """Requests that wait for memory."""
-        return self.memory.waiting + self.bodies.waiting
-
-    def exchange(self, scope: Scope, receive: Receive, send: Send) -> Exchange:
+    def exchange(self, client: Client, kind: Kind = "body") -> Exchange:
         """Return the exchange of one request, a context manager: at its end all that is held is free."""
-        client = scope.get("client")
-        lease = Lease(self.memory, owner(client[0]) if client else "")
-        exchange = Exchange(scope, receive, send, lease, self.limit_of(scope), self._open.discard)
+        address = client.address
+        lease = Lease(self.memory, owner(address) if address else "")
+        exchange = Exchange(client, lease, self._limits[kind], self._open.discard)
         self._open.add(exchange)
         return exchange
 
-    def limit_of(self, scope: Scope) -> BodyLimit:
-        """Return how long the body of a request may be."""
-        path = scope.get("path", "")
-        sends_model = path.endswith("/upload") and _UPLOAD.fullmatch(path) is not None
-        return self._upload if sends_model else self._body
-
     def sweep(self, now: float, hurry: bool) -> None:
         """End who has stalled too long; in a ``hurry``, or where memory is short, after half a second."""
-        hurry = hurry or self.waiting > 0
+        hurry = hurry or self.memory.waiting > 0
         limit = GRACE_SECONDS if hurry else self._stall_seconds
         for exchange in self._open:
-            if exchange.stalled_seconds(now) >= limit:
+            if exchange.patience.stalled_seconds(now) >= limit:
                 self.stalled += 1
-                exchange.end(StalledError(f"the client made no progress for {limit:g} s"))
+                exchange.patience.end(StalledError(f"the client made no progress for {limit:g} s"))
         self._hasten(now)
-        self._untie()
 
     def _hasten(self, now: float) -> None:
-        """Have slow photographs make way for those that wait, and be ended where that is not enough."""
-        if self.bodies.waiting:
-            for exchange in self._open:
-                exchange.step_aside(now)
-        if not self.waiting:
+        """End bodies that come a second late where others have waited for memory for a while.
+
+        The latest go first, until nothing is missing.
+        """
+        if not self.memory.waiting:
             self._short_since = None
             return
         since = self._short_since = now if self._short_since is None else self._short_since
-        if now - since >= GRACE_SECONDS:
-            for pool in (self.bodies.line, self.bodies.aside, self.memory):
-                self._end_late(now, pool)
-
-    def _end_late(self, now: float, pool: RequestMemory) -> None:
-        """End photographs that come a second late, the latest first, until ``pool`` lacks nothing."""
-        missing = pool.missing_bytes
+        if now - since < GRACE_SECONDS:
+            return
+        missing = self.memory.missing_bytes
         for exchange in sorted(self._open, key=lambda each: each.late_seconds(now), reverse=True):
-            held = exchange.held_of(pool)
+            held = exchange.lease.held_bytes
             if missing > 0 and held > 0 and exchange.late_seconds(now) >= _LATE_SECONDS:
                 missing -= held
-                exchange.end(slow_error())
-
-    def _untie(self) -> None:
-        """Where all wait who have what others wait for, some give way: none of them would ever go on.
-
-        Those of the client that holds most come first, the last of them before the others.
-        """
-        holders = [exchange for exchange in self._open if exchange.has_what_others_want]
-        if not all(exchange.lease.waiting for exchange in holders):
-            return
-        holders.sort(key=lambda each: (self.memory.held_by(each.client), each.opened_at))
-        missing = max(self.memory.missing_bytes, 1)
-        while len(holders) > 1 and missing > 0:
-            last = holders.pop()
-            missing -= last.lease.held_bytes
-            last.end(
-                BusyError("the memory of requests is taken by others (setting request_memory)")
-            )
+                exchange.patience.end(
+                    BusyError(
+                        "the photograph comes slowly, and there is no memory for others meanwhile"
+                    )
+                )

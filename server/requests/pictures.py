@@ -5,7 +5,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Self
 
 import numpy as np
 from PIL import (
@@ -79,7 +79,7 @@ def _bytes_a_pixel(image: ImageFile.ImageFile) -> int:
     as bytes, twice. The file itself is counted by whoever received it.
     """
     n_bytes = _MODE_BYTES.get(image.mode, 20 if image.mode.startswith("I") else 8)
-    if image.getexif().get(ExifTags.Base.Orientation, 1) != 1:
+    if _orientation(image) != 1:
         n_bytes += 4
     match image.format:
         case "JPEG" if not _has_one_scan(image):
@@ -91,6 +91,12 @@ def _bytes_a_pixel(image: ImageFile.ImageFile) -> int:
         case "PPM" if image.tile and image.tile[0].codec_name != "raw":
             n_bytes += 2 * len(image.getbands())
     return n_bytes
+
+
+def _orientation(image: ImageFile.ImageFile) -> int:
+    """Return how ``image`` is turned, by its header: a PNG's own method would decode it to look behind."""
+    found: int = Image.Image.getexif(image).get(ExifTags.Base.Orientation, 1)
+    return found
 
 
 def _fits(image: ImageFile.ImageFile, scale: int, limits: PictureLimits) -> bool:
@@ -140,18 +146,37 @@ def decode(source: Path | BinaryIO, limits: PictureLimits) -> Photograph:
         InvalidRequestError: it is not a picture, is damaged, or has more pixels than ``limits`` allow.
         TooLargeError: decoding it would take more memory than they do.
     """
-    return OpenedPicture(source.open("rb") if isinstance(source, Path) else source, limits).decode()
+    with source.open("rb") if isinstance(source, Path) else source as file:
+        return OpenedPicture(file, limits).decode()
 
 
 class OpenedPicture:
-    """A picture of which the header was read, in a ``file`` that is closed once it is decoded; blocks."""
+    """A picture of which the header was read, in a ``file`` that is closed once it is decoded; blocks.
+
+    What is behind the header may come later.
+    """
+
+    @classmethod
+    def begun(cls, file: BinaryIO, limits: PictureLimits) -> Self | None:
+        """Return what opens of a beginning; None: the header does not end there, or it is no picture.
+
+        Raises:
+            InvalidRequestError, TooLargeError: it is over ``limits``.
+        """
+        try:
+            return cls(file, limits)
+        except InvalidRequestError as exc:
+            if exc.__cause__ is None:
+                raise
+            return None  # of which its decoder has found something wrong: the end, perhaps
 
     def __init__(self, file: BinaryIO, limits: PictureLimits) -> None:
         """Read the header; raises as ``decode``."""
+        file.seek(0)
         self._file, self._limits = file, limits
         with self._reading():
             image = self._image = Image.open(file, formats=_FORMATS)
-            self._size = image.size
+            self._size, self._orientation = image.size, _orientation(image)
             _shrink(image, limits)
             #: What the picture takes in all.
             self.needed_bytes = _checked_bytes(image, self._size, limits)
@@ -162,16 +187,17 @@ class OpenedPicture:
             image, size = self._image, self._size
             del self._image  # whoever has this after it has no pixels
             is_whole = image.size == size
-            if image.getexif().get(ExifTags.Base.Orientation) in _LYING:
+            if self._orientation in _LYING:
                 size = size[1], size[0]
-            ImageOps.exif_transpose(image, in_place=True)
+            if self._orientation != 1:
+                ImageOps.exif_transpose(image, in_place=True)
             rgb = _rgb(image)
             self._file.close()  # the pixels may be kept, by what knows it
             return Photograph(rgb, rgb.size if is_whole else size)
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[None]:
-        """Turn what its decoder raises inside into the client's error; the file is of no use then."""
+        """Turn what its decoder raises inside into the client's error."""
         try:
             with warnings.catch_warnings():
                 # Pillow warns of sizes and of odd files, on standard error, where logs of one format are
@@ -179,7 +205,6 @@ class OpenedPicture:
                 warnings.simplefilter("ignore")
                 yield
         except Exception as exc:
-            self._file.close()
             if isinstance(exc, InvalidRequestError | TooLargeError):
                 raise
             raise _refusal(exc, self._limits) from exc

@@ -1,54 +1,72 @@
-"""The picture that a request sends: all of its body, or the one file of a form. It lies in memory.
+"""The picture that a request sends: all of its body, or the one file of a form. It lies in memory."""
 
-The exchange holds what has come of the body, which is no less.
-"""
-
-from collections.abc import AsyncIterator
-from io import BytesIO
+from io import SEEK_END, BytesIO
 
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
-from starlette.datastructures import Headers
 
-from server.errors import DisconnectedError, InvalidRequestError
-from server.requests.exchange import Exchange
+from server.errors import InvalidRequestError
 
 
-async def sent_picture(exchange: Exchange, headers: Headers) -> BytesIO:
-    """Return the picture that the client of ``exchange`` sends, from its first byte on.
+class SentPicture:
+    """The picture in a body of ``content_type``, as far as it has come.
 
     Raises:
-        InvalidRequestError: an empty body, or a form without a file. DisconnectedError: the client went
-            away while sending. Otherwise as Exchange.receive.
+        InvalidRequestError: the body is to be a form, and its header does not say how.
     """
-    if headers.get("content-type", "").lower().startswith("multipart/form-data"):
-        file = await _file_of_form(exchange, headers["content-type"])
-    else:
-        file = BytesIO()
-        async for part in _parts(exchange):
-            file.write(part)
-    if not file.tell():
-        raise InvalidRequestError("the body is empty; send an image")
-    file.seek(0)
-    return file
+
+    def __init__(self, content_type: str) -> None:
+        self._form = _Form() if content_type.lower().startswith("multipart/form-data") else None
+        self._parser = None if self._form is None else _parser(self._form, content_type)
+        self._file = BytesIO()
+
+    @property
+    def file(self) -> BytesIO:
+        """What has come of it, at any position; what is added goes to its end."""
+        begun = self._file if self._form is None else self._form.begun
+        return BytesIO() if begun is None else begun
+
+    def add(self, part: bytes) -> None:
+        """Take the next ``part`` of the body.
+
+        Raises:
+            InvalidRequestError: no form begins like this.
+        """
+        self.file.seek(0, SEEK_END)
+        if self._parser is None:
+            self._file.write(part)
+            return
+        try:
+            self._parser.write(part)
+        except FormParserError as exc:
+            raise _no_form("Invalid multipart data.") from exc
+
+    def finish(self) -> BytesIO:
+        """Return it: the body has ended.
+
+        Raises:
+            InvalidRequestError: it is empty, or a form without a file.
+        """
+        if self._parser is not None:
+            try:
+                self._parser.finalize()
+            except FormParserError as exc:
+                raise _no_form("Invalid multipart data.") from exc
+        if self._form is not None and not self._form.is_whole:
+            raise InvalidRequestError("the form has no file; send the image as one")
+        file = self.file
+        file.seek(0, SEEK_END)
+        if not file.tell():
+            raise InvalidRequestError("the body is empty; send an image")
+        return file
 
 
-async def _parts(exchange: Exchange) -> AsyncIterator[bytes]:
-    while not exchange.is_read:
-        message = await exchange.receive()
-        if message["type"] == "http.disconnect":
-            raise DisconnectedError("the client went away while sending")
-        yield message.get("body", b"")
-
-
-async def _file_of_form(exchange: Exchange, content_type: str) -> BytesIO:
-    """Return the file of a form; raises as ``sent_picture``."""
-    form = _Form()
+def _parser(form: "_Form", content_type: str) -> MultipartParser:
+    boundary = parse_options_header(content_type)[1].get(b"boundary")
+    if boundary is None:
+        raise _no_form("Missing boundary in multipart.")
     try:
-        boundary = parse_options_header(content_type)[1].get(b"boundary")
-        if boundary is None:
-            raise _no_form("Missing boundary in multipart.")
-        parser = MultipartParser(
+        return MultipartParser(
             boundary,
             {
                 "on_part_data": form.data,
@@ -59,14 +77,8 @@ async def _file_of_form(exchange: Exchange, content_type: str) -> BytesIO:
                 "on_headers_finished": form.begin,
             },
         )
-        async for part in _parts(exchange):
-            parser.write(part)
-        parser.finalize()
     except FormParserError as exc:
         raise _no_form("Invalid multipart data.") from exc
-    if form.file is None:
-        raise InvalidRequestError("the form has no file; send the image as one")
-    return form.file
 
 
 def _no_form(why: str) -> InvalidRequestError:
@@ -74,11 +86,11 @@ def _no_form(why: str) -> InvalidRequestError:
 
 
 class _Form:
-    """What the parts of a form are: ``file`` is there once it has ended. Fields are passed over."""
+    """What the parts of a form are: the file, once it has ``begun``. Fields are passed over."""
 
     def __init__(self) -> None:
-        self.file: BytesIO | None = None
-        self._file: BytesIO | None = None
+        self.begun: BytesIO | None = None
+        self.is_whole = False
         self._is_file = False
         self._name, self._value, self._disposition = b"", b"", b""
 
@@ -105,14 +117,13 @@ class _Form:
             raise _no_form('The Content-Disposition header field "name" must be provided.')
         self._is_file = b"filename" in options
         if self._is_file:
-            if self._file is not None:
+            if self.begun is not None:
                 raise _no_form("Too many files. Maximum number of files is 1.")
-            self._file = BytesIO()
+            self.begun = BytesIO()
 
     def data(self, data: bytes, start: int, end: int) -> None:
-        if self._is_file and self._file is not None:
-            self._file.write(data[start:end])
+        if self._is_file and self.begun is not None:
+            self.begun.write(data[start:end])
 
     def end(self) -> None:
-        if self._is_file:
-            self.file = self._file
+        self.is_whole = self.is_whole or self._is_file

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 
 from models.packs.manifest import Manifest
-from server.codec import BodyDecoder, Framing, Request, decode_at_once
+from server.codec import BodyDecoder, Framing, ModelRequest, decode_at_once
 from server.codec.compression import opener
 from server.memory.request_needs import (
     INFLATE_BYTES,
@@ -20,7 +20,7 @@ Check = Callable[[float | None], None]
 
 async def read_tensors(
     exchange: Exchange, framing: Framing, manifest: Manifest, check: Check
-) -> Request:
+) -> ModelRequest:
     """Return the infer request that the body of ``exchange`` is, to the model of ``manifest``.
 
     What it needs is held from the moment on in which more has come than anybody may send. ``check`` is
@@ -32,7 +32,9 @@ async def read_tensors(
     """
     ports, outputs = manifest.inputs, manifest.outputs
     need, short = _needs(framing, manifest)
-    part = await exchange.part(need, short)
+    part = await exchange.beginning()
+    # Where all of it is here and may not open to more, text and values take less on their way.
+    await exchange.hold(short if len(part) <= FREE_BYTES else need)
     if exchange.is_read:
         request = decode_at_once(part, framing, ports, outputs)
         if request is not None:
@@ -53,7 +55,7 @@ async def read_tensors(
         if decoder.begun is not None and not is_checked:
             check(decoder.begun.timeout_seconds)
             is_checked = True
-        part = await exchange.part(need, short)
+        part = await exchange.part()
     opened.finish()
     return decoder.finish()
 

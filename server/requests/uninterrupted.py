@@ -10,9 +10,9 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 
-async def to_its_end(work: Coroutine[Any, Any, T]) -> T:
+async def to_its_end(work: Awaitable[T]) -> T:
     """Return what ``work`` returns; a cancellation is raised when it has ended, not before."""
-    task = asyncio.create_task(work)
+    task = asyncio.ensure_future(work)
     cancelled = False
     while not task.done():
         try:

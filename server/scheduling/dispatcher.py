@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from pipeline.execution.interleaving.baton import FREE, Baton, Claim
+from pipeline.execution.interleaving.baton import FREE, Baton, ComputeClaim
 from server.scheduling.agenda import Agenda
 from server.scheduling.costs import Costs
 from server.scheduling.line import Desk, Line
@@ -46,7 +46,7 @@ class Dispatcher:
             self._lines[key] = Line(desk, name, key, limit, threads)
             return self._lines[key]
 
-    def claim(self, threads: int, stalls: float) -> Claim:
+    def claim(self, threads: int, stalls: float) -> ComputeClaim:
         """Return the claim to compute of a sweep that begins now, of a model with so many threads.
 
         ``stalls``: as Baton.claim.

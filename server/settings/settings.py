@@ -26,7 +26,7 @@ from server.settings.sources import PREFIX, Sources, read_file, unknown_variable
 _log = logging.getLogger(__name__)
 
 CONFIG_VARIABLE = f"{PREFIX}CONFIG"
-_SIZES = ("budget", "request_memory", "max_body", "max_upload", "compile_memory")
+_SIZES = ("memory", "budget", "request_memory", "max_body", "max_upload", "compile_memory")
 
 
 class SettingsError(Exception):

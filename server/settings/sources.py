@@ -109,7 +109,9 @@ class Sources:
         if error["type"] == "missing":
             unknown = unknown_variables(known)
             hint = f" ({unknown})" if unknown else ""
-            return f"{name}: not given; use {flag(name)} or {variable(name)}{hint}"
+            other = error.get("ctx", {}).get("instead")
+            instead = f", or {flag(other)} instead" if other else ""
+            return f"{name}: not given; use {flag(name)} or {variable(name)}{instead}{hint}"
         place = self._place(name)
         if error["type"] == "extra_forbidden":
             return f"{place}: no such setting{_meant(_short(name), known)}"

@@ -1,4 +1,4 @@
-"""One HTTP connection: what comes goes to the application, within bounds on what is held and how long.
+"""One HTTP connection: what comes goes to who answers it, within bounds on what is held and how long.
 
 It reads at most READ_BYTES at a time, and no further into a body than the application asked for. A request
 begins when the intake lets it, and may be refused instead. What ends before its request was read lingers,
@@ -12,18 +12,20 @@ import contextlib
 import logging
 import socket
 import time
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, cast
 
-from starlette.types import ASGIApp, Message, Scope
 from uvicorn.server import ServerState
 
+from server.errors import DisconnectedError
 from server.transport.giving_way import Peer, Worth
-from server.transport.http1 import Answer, Data, Event, Head, Refusal, Requests, refused
+from server.transport.http1 import Data, Event, Head, Refusal, Requests, WireAnswer, refused
 from server.transport.intake import Intake, Refused
 from server.transport.limits import (
     GRACE_SECONDS,
     LEFT_OVER_PACE,
     LINGER_SECONDS,
+    PARTING_SECONDS,
     PROGRESS_BYTES,
     READ_BYTES,
 )
@@ -31,6 +33,9 @@ from server.transport.registry import Registry
 from server.transport.sockets import came_at, has_unread
 
 _log = logging.getLogger(__name__)
+
+#: Host and port, or the path of a Unix socket; None: nobody knows any more.
+Address = tuple[str, int | None] | None
 
 # Between get_buffer and buffer_updated nothing else runs: all connections may share one.
 BUFFER = memoryview(bytearray(READ_BYTES))
@@ -47,14 +52,16 @@ _FAULT = "internal error; the log has the details"
 
 
 class Request:
-    """A request of ``connection`` from its head on: what its intake and the application see of it.
+    """A request of ``connection`` from its head on: what its intake and who answers it see of it.
 
-    ``at``: when its first byte came, on time.monotonic's clock.
+    ``client``: whose it is, as far as that is known. ``at``: when its first byte came, on time.monotonic's
+    clock.
     """
 
-    def __init__(self, connection: "Connection", head: Head, scope: Scope, at: float) -> None:
+    def __init__(self, connection: "Connection", head: Head, client: Address, at: float) -> None:
         self._connection = connection
-        self.scope = scope
+        self.head = head
+        self.client = client
         self.at = at
         #: What has come of the body and was not handed on; whether the rest of it has come, too.
         self.body = bytearray()
@@ -63,14 +70,11 @@ class Request:
         self.is_expecting = head.expects
         #: Nobody waits for the answer any more.
         self.is_gone = False
-        self.answer = Answer(head, connection.usual)
-        # Set while there is what ``receive`` has not told.
+        self.answer = WireAnswer(head, connection.usual)
+        # Set while there is what ``part`` or ``left`` has not told.
         self._news = asyncio.Event()
 
-    @property
-    def is_answered(self) -> bool:
-        """Whether the last of its answer was written."""
-        return self.answer.is_complete
+    # What the connection and the intake ask
 
     def begin(self) -> None:
         """Have it answered, if anybody still waits for that."""
@@ -100,10 +104,10 @@ class Request:
         self._news.set()
 
     async def _run(self) -> None:
-        """Call the application."""
+        """Have it answered."""
         connection, answer = self._connection, self.answer
         try:
-            await connection.app(self.scope, self._receive, self._send)
+            await connection.answer(self)
         except asyncio.CancelledError:
             pass  # the server ends, and has waited as long as it may
         except Exception:  # noqa: BLE001  whatever it is, the client is told
@@ -115,51 +119,128 @@ class Request:
         else:
             connection.end()  # the client sees that it breaks off
 
-    async def _receive(self) -> Message:
-        connection = self._connection
-        if self.is_expecting and not connection.is_closing():
-            connection.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-            self.is_expecting = False
-        if not (self.is_gone or self.is_answered):
-            connection.read_on()
-            await self._news.wait()
-            self._news.clear()
-        if self.is_gone or self.is_answered:
-            return {"type": "http.disconnect"}
-        body, self.body = self.body, bytearray()
-        return {"type": "http.request", "body": bytes(body), "more_body": not self.is_whole}
+    # What who answers it asks
 
-    async def _send(self, message: Message) -> None:
+    @property
+    def address(self) -> str:
+        """Of the client; empty where nobody knows it."""
+        return self.client[0] if self.client else ""
+
+    @property
+    def headers(self) -> Sequence[tuple[bytes, bytes]]:
+        return self.head.headers
+
+    @property
+    def scheme(self) -> str:
+        return self._connection.scheme
+
+    @property
+    def server(self) -> Address:
+        """The end of the connection on this machine."""
+        return self._connection.server
+
+    @property
+    def body_has_come(self) -> bool:
+        """Whether the body is here to its end, or no more of it comes."""
+        return self.is_whole or self.is_gone
+
+    @property
+    def is_read(self) -> bool:
+        """Whether all of the body was handed on."""
+        return self.is_whole and not self.body
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether its answer is."""
+        return self.answer.is_begun
+
+    async def part(self) -> bytes:
+        """Wait for more of the body, and hand on what has come.
+
+        Raises:
+            DisconnectedError: nothing more comes.
+        """
+        if self.is_expecting and not self._connection.is_closing():
+            self._connection.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            self.is_expecting = False
+        if not (self.is_whole or self._is_over):
+            if self.body:
+                self._connection.read_on()
+            else:
+                await self._hear()
+        if self._is_over:
+            raise DisconnectedError("the client went away while sending")
+        body, self.body = bytes(self.body), bytearray()
+        return body
+
+    async def left(self) -> None:
+        """Return when nobody waits for the answer any more."""
+        while not self._is_over:
+            await self._hear()
+
+    def start(self, status: int, headers: Sequence[tuple[bytes, bytes]]) -> None:
+        """Begin the answer; its head goes with what is sent first.
+
+        Raises:
+            RuntimeError: it has begun, or a header would end in another one.
+        """
+        if self.is_gone:
+            return
+        connection, answer = self._connection, self.answer
+        if answer.is_begun:
+            raise RuntimeError("the answer has begun")
+        self.is_expecting = False
+        if answer.keeps and connection.is_wanted_back():
+            answer.keeps = False
+        answer.begin(status, headers)
+
+    async def send(self, data: bytes | memoryview, more: bool = False) -> None:
+        """Send a part of the body of the answer, the last one where there is no ``more``.
+
+        Raises:
+            RuntimeError: the answer has not begun, or is not as long as it says.
+        """
         connection, answer = self._connection, self.answer
         if connection.writable is not None and not self.is_gone:
             await connection.writable.wait()
         if self.is_gone:
             return
-        if message["type"] == "http.response.start" and not answer.is_begun:
-            self.is_expecting = False
-            if answer.keeps and connection.is_wanted_back():
-                answer.keeps = False
-            answer.begin(message["status"], message.get("headers", ()))
-        elif message["type"] == "http.response.body" and answer.is_begun:
-            more = message.get("more_body", False)
-            connection.write(answer.body(message.get("body", b""), more))
-            if not more:
-                self._news.set()
-                connection.answered(self)
-        else:
-            raise RuntimeError(f"no time for the ASGI message {message['type']!r}")
+        if not answer.is_begun:
+            raise RuntimeError("the answer has not begun")
+        connection.write(answer.body(data, more))
+        if not more:
+            self._news.set()
+            connection.answered(self)
+
+    def is_closing(self) -> bool:
+        """Return whether nothing more can be sent."""
+        return self._connection.is_closing()
+
+    def abort(self) -> None:
+        """Cut the connection off."""
+        self._connection.abort()
+
+    @property
+    def _is_over(self) -> bool:
+        return self.is_gone or self.answer.is_complete
+
+    async def _hear(self) -> None:
+        """Wait for what comes next: of the body, or that the client leaves."""
+        self._news.clear()
+        self._connection.read_on()
+        await self._news.wait()
 
 
 class Connection(asyncio.BufferedProtocol):
-    """A connection to ``app`` that ``registry`` counts; without ``has_place`` its request is refused.
+    """A connection that ``registry`` counts, whose requests ``answer`` answers.
 
-    ``state``: what uvicorn waits for when it ends. ``intake``: None lets every request begin at once.
-    ``sock``: what the bytes come from.
+    Without ``has_place`` its request is refused. ``state``: what uvicorn waits for when it ends.
+    ``intake``: None lets every request begin at once. ``sock``: what the bytes come from.
     """
 
     def __init__(
         self,
-        app: ASGIApp,
+        answer: "Callable[[Request], Awaitable[None]]",
         state: ServerState,
         registry: Registry,
         intake: Intake | None = None,
@@ -167,7 +248,7 @@ class Connection(asyncio.BufferedProtocol):
         sock: socket.socket | None = None,
         has_place: bool = True,
     ) -> None:
-        self.app = app
+        self.answer = answer
         self.loop = asyncio.get_running_loop()
         self._state = state
         self._registry = registry
@@ -195,16 +276,8 @@ class Connection(asyncio.BufferedProtocol):
         self.transport = cast(asyncio.Transport, transport)
         self._state.connections.add(cast(Any, self))
         self._client = _address(self.transport, "peername")
-        self._scope: Scope = {
-            "type": "http",
-            "asgi": {"version": "3.0", "spec_version": "2.3"},
-            "http_version": "1.1",
-            "server": _address(self.transport, "sockname"),
-            "client": self._client,
-            "scheme": "https" if self.transport.get_extra_info("sslcontext") else "http",
-            "root_path": "",
-            "connection": self,
-        }
+        self.server = _address(self.transport, "sockname")
+        self.scheme = "https" if self.transport.get_extra_info("sslcontext") else "http"
         self.peer = self._registry.peer(self._client[0] if self._client else "")
         if self._has_place:
             self._registry.add(self)
@@ -261,7 +334,7 @@ class Connection(asyncio.BufferedProtocol):
         for event in events:
             match event:
                 case Head():
-                    new = self._request = Request(self, event, self._scope_of(event), self._at)
+                    new = self._request = Request(self, event, self._client_of(event), self._at)
                 case Data():
                     self._take_body(event.data)
                 case Refusal():
@@ -273,26 +346,15 @@ class Connection(asyncio.BufferedProtocol):
             new.begin() if self._intake is None else self._intake.take(new)
         self._steer()
 
-    def _scope_of(self, head: Head) -> Scope:
-        client = self._client
+    def _client_of(self, head: Head) -> Address:
         if self.peer.is_proxy and (named := self._registry.limits.proxies.client(head.headers)):
-            client = (named, 0)
-        return {
-            **self._scope,
-            "method": head.method,
-            "http_version": head.version,
-            "path": head.path,
-            "raw_path": head.raw_path,
-            "query_string": head.query,
-            "headers": head.headers,
-            "client": client,
-            "arrived_at": self._at,
-        }
+            return named, 0
+        return self._client
 
     def _take_body(self, data: bytes) -> None:
         request = self._request
         assert request is not None
-        if request.is_answered:
+        if request.answer.is_complete:
             self._left_over_bytes += len(data)
             return
         request.grows(data)
@@ -304,7 +366,7 @@ class Connection(asyncio.BufferedProtocol):
         request = self._request
         assert request is not None
         request.ends()
-        if request.is_answered:
+        if request.answer.is_complete:
             self._since = self.loop.time()
             self._take(self._requests.resume())
 
@@ -380,18 +442,19 @@ class Connection(asyncio.BufferedProtocol):
         if request is not None and request.is_whole and not has_unread(self.transport):
             self._close()
             return
+        self._end_behind_reading()
+
+    def _end_behind_reading(self) -> None:
+        """Say that nothing more is sent, and read on without looking."""
         self._end()
         self.transport.write_eof()
         self.read_on()
 
     def shutdown(self) -> None:
-        """Close behind the answer that runs: the server ends.
-
-        A client that was answered just now may have sent its next request: it is closed behind the answer
-        to that, or when it has been silent for a while (``overdue``).
-        """
+        """End soon: the server does. What is on its way now is answered, and that answer says so."""
+        self._since = self.loop.time()
         running = self._running
-        if running is not None:
+        if running is not None and not running.answer.is_begun:
             running.answer.keeps = False
 
     def _close(self) -> None:
@@ -421,30 +484,24 @@ class Connection(asyncio.BufferedProtocol):
         self._request = None
         self.end()
 
-    # What the application and the registry ask
+    # What requests and the registry ask
 
     @property
     def _running(self) -> Request | None:
         """The request that has not had its answer."""
         request = self._request
-        return None if request is None or request.is_answered else request
+        return None if request is None or request.answer.is_complete else request
 
     @property
     def _is_left_over(self) -> bool:
         """Whether the last answer is complete and the rest of the body that it refused still comes."""
         request = self._request
-        return request is not None and request.is_answered and not request.is_whole
+        return request is not None and request.answer.is_complete and not request.is_whole
 
     @property
     def discards(self) -> bool:
         """Whether what comes now belongs to a request that has had its answer."""
         return self._ended_at is not None or self._is_left_over
-
-    @property
-    def body_has_come(self) -> bool:
-        """Whether the body of the request that runs is here to its end, or no more of it comes."""
-        request = self._request  # None where it gave way before anybody asked for its body
-        return request is None or request.is_whole
 
     def is_closing(self) -> bool:
         """Return whether nothing more can be sent."""
@@ -477,14 +534,15 @@ class Connection(asyncio.BufferedProtocol):
             return now - self._ended_at >= (GRACE_SECONDS if hurry else LINGER_SECONDS)
         if self._blocked_since is not None:
             return now - self._blocked_since >= (GRACE_SECONDS if hurry else limits.stall_seconds)
-        if self._running:
-            return False
-        return now - self._since >= (GRACE_SECONDS if hurry else self._patience_seconds)
+        return not self._running and now - self._since >= self._patience_seconds
 
     @property
     def _patience_seconds(self) -> float:
         """How long it may be silent, or send what is left over of a body."""
         limits = self._registry.limits
+        if self._registry.draining:
+            is_between = self._requests.is_between and self._has_place and not self._is_left_over
+            return PARTING_SECONDS if is_between else GRACE_SECONDS
         if not self._has_place:
             return LINGER_SECONDS
         if self._requests.is_heading or not self.used:
@@ -518,13 +576,15 @@ class Connection(asyncio.BufferedProtocol):
             self.end()
         elif has_unread(self.transport):
             return False
+        elif self._registry.draining:
+            self._end_behind_reading()  # what the client has sent meanwhile shall be no reset
         else:
             self._close()
         return True
 
 
-def _address(transport: asyncio.Transport, end: str) -> tuple[str, int | None] | None:
-    """Return host and port of an ``end``, or the path of a Unix socket; None: nobody knows any more."""
+def _address(transport: asyncio.Transport, end: str) -> Address:
+    """Return the address of an ``end`` of a connection."""
     with contextlib.suppress(OSError):
         match transport.get_extra_info(end):
             case (host, port, *_):

@@ -14,9 +14,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
-from starlette.types import Scope
-
 from server.errors import BusyError, LateError
+from server.transport.http1 import Head
 
 # So long the loop works before it looks at the sockets again: a part of the time that is left to the first
 # of those that wait, within bounds. Looking costs as much as a few short answers.
@@ -47,7 +46,7 @@ class Arrived(Protocol):
     """A request whose header has come. Either ``begin`` or ``refuse`` is called once."""
 
     @property
-    def scope(self) -> Scope: ...
+    def head(self) -> Head: ...
 
     @property
     def body(self) -> bytes | bytearray:

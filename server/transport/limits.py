@@ -17,6 +17,8 @@ PROGRESS_BYTES = 4096
 GRACE_SECONDS = 1.0
 #: Silence after which a newcomer does, if it must: its first request comes with it, or a handshake does.
 FRESH_SECONDS = 0.25
+#: How long the end of the server waits, between two requests, for one that is on its way.
+PARTING_SECONDS = 0.5
 #: How long an ended connection is read on, so that the answer is not lost to a reset.
 LINGER_SECONDS = 5.0
 #: Bytes a second at which the rest of a body may come whose request has had its answer.

@@ -12,13 +12,11 @@ import socket
 import time
 from collections.abc import Awaitable, Callable
 from types import FrameType
-from typing import cast
 
 import uvicorn
-from starlette.types import ASGIApp
 
 from server.transport.certificate import Certificate
-from server.transport.connection import Connection
+from server.transport.connection import Connection, Request
 from server.transport.encryption import Encrypted
 from server.transport.intake import Intake, Reception
 from server.transport.listener import accept
@@ -31,8 +29,9 @@ _SAME_SIGNAL_SECONDS = 0.1
 
 
 class Server(uvicorn.Server):
-    """Serves on ``listener``, encrypted if there is a ``certificate``.
+    """Has requests on ``listener`` answered by ``answer``, encrypted if there is a ``certificate``.
 
+    Of the application in ``config`` it runs the lifespan alone.
     ``begin`` runs once requests are accepted; an error of it ends the server, and ``run_until_told``
     raises it. It is cancelled when the server ends before. ``stopping`` is called when no more requests
     are accepted, ``sweep`` every quarter of a second with the time of the loop, from the first moment to
@@ -47,6 +46,7 @@ class Server(uvicorn.Server):
         listener: socket.socket,
         registry: Registry,
         *,
+        answer: Callable[[Request], Awaitable[None]],
         begin: Callable[[], Awaitable[None]],
         stopping: Callable[[], None],
         sweep: Callable[[float], None],
@@ -56,7 +56,7 @@ class Server(uvicorn.Server):
     ) -> None:
         super().__init__(config)
         self._waits = waits
-        self._reception = reception
+        self._answer, self._reception = answer, reception
         self._listener = listener
         self._registry = registry
         self._certificate = certificate
@@ -122,9 +122,11 @@ class Server(uvicorn.Server):
             os.kill(os.getpid(), sig)
 
     def _connection(self, sock: socket.socket, *, has_place: bool) -> asyncio.BaseProtocol:
-        app, certificate = cast(ASGIApp, self.config.app), self._certificate
+        answer, certificate = self._answer, self._certificate
         connection = Connection(
-            *(app, self.server_state, self._registry, self._intake), sock=sock, has_place=has_place
+            *(answer, self.server_state, self._registry, self._intake),
+            sock=sock,
+            has_place=has_place,
         )
         return connection if certificate is None else Encrypted(connection, certificate.context)
 

@@ -8,7 +8,7 @@ import pytest
 from benchmarks.demo.picture import svg
 from benchmarks.demo.story import Shown, conclusion, error, faults, table
 from benchmarks.demo.terminal import BLOCKS, PLAIN, chart, columns, marks_for
-from benchmarks.machine.sampling import Sample
+from benchmarks.machine.sampling import MemorySample
 from benchmarks.servers.attempt import Attempt
 from benchmarks.servers.contenders import MAPPED, OURS, RESIDENT
 from pipeline.peers.cgroup import Usage
@@ -22,7 +22,9 @@ def made(
 ) -> Attempt:
     """Return an attempt whose memory rises evenly to ``anonymous`` and ``file`` MB."""
     tenths = [(step, step * anonymous * 10**5, step * file * 10**5) for step in range(11)]
-    samples = [Sample(step / 10, Usage(own + files, own, files)) for step, own, files in tenths]
+    samples = [
+        MemorySample(step / 10, Usage(own + files, own, files)) for step, own, files in tenths
+    ]
     peaks = {"cgroup": anonymous + file, "anonymous": anonymous, "file": file}
     figures = {f"{kind}_peak_bytes": size * 10**6 for kind, size in peaks.items()}
     moments = [(index + 1) / 5 for index in range(answers)]
@@ -93,7 +95,7 @@ def test_an_error_is_relative_to_the_answer() -> None:
 def test_a_column_shows_the_most_of_its_time() -> None:
     usages = [Usage(5, 1, 4), Usage(90, 2, 88), Usage(7, 6, 1), Usage(8, 3, 5)]
     samples = [
-        Sample(at, usage) for at, usage in zip([0.0, 0.001, 0.002, 0.9], usages, strict=True)
+        MemorySample(at, usage) for at, usage in zip([0.0, 0.001, 0.002, 0.9], usages, strict=True)
     ]
     found = columns(samples, 1.0)
     assert found[0] == (6, 90)

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.load.mixed import MixedLoad, Question
+from benchmarks.load.mixed import AskedModel, MixedLoad
 from benchmarks.many_models import verdict
 
 RIGHT = np.array([[1.0, -2.0]], np.float32)
-QUESTION = Question("m", b"{}", {"y": RIGHT}, {"y": 1e-3})
+QUESTION = AskedModel("m", b"{}", {"y": RIGHT}, {"y": 1e-3})
 HELD = {
     "budget_bytes": 100,
     "base_bytes": 60,
@@ -84,7 +84,7 @@ class _Server(BaseHTTPRequestHandler):
 
 
 def test_wrong_answers_are_told_by_model() -> None:
-    wrong = Question("other", b"{}", QUESTION.right, QUESTION.tolerances)
+    wrong = AskedModel("other", b"{}", QUESTION.right, QUESTION.tolerances)
     with ThreadingHTTPServer(("127.0.0.1", 0), _Server) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()

@@ -11,7 +11,7 @@ from benchmarks.mill.attacks import ATTACKS
 from benchmarks.mill.crowd import Crowd, Siege, spread
 from benchmarks.mill.deployed import beside_the_budget, memory_max
 from benchmarks.mill.good import Book
-from benchmarks.mill.play import CALM, Played, known, plan_phases
+from benchmarks.mill.play import CALM, MillResult, known, plan_phases
 from benchmarks.mill.verdict import at_most, memory_bound
 
 
@@ -54,9 +54,9 @@ def test_calm_comes_before_each_attack() -> None:
     assert sorted(phases[1::2]) == [["flood"], ["idle"]]
 
 
-def played(calm: list[float], attacked: list[float], memory: int = 150) -> Played:
+def played(calm: list[float], attacked: list[float], memory: int = 150) -> MillResult:
     """A run with the delays of ``ready`` in calm phases and in one with an attack, and peaks of memory."""
-    found = Played(Book())
+    found = MillResult(Book())
     for name, delays, peak in ((CALM, calm, 100), ("idle", attacked, memory)):
         found.book.pages[name]["ready"].delays += delays
         found.phases.append({"phase": name, "peak": {"total": peak, "anonymous": peak // 2}})

@@ -2,13 +2,13 @@
 
 import itertools
 
-from benchmarks.machine.sampling import Sample, Sampler, figures, growth, peaks
+from benchmarks.machine.sampling import MemorySample, Sampler, figures, growth, peaks
 from pipeline.peers.cgroup import Usage
 
 SAMPLES = [
-    Sample(0.0, Usage(total=10, anonymous=2, file=7)),
-    Sample(0.1, Usage(total=40, anonymous=30, file=9)),
-    Sample(0.2, Usage(total=35, anonymous=5, file=28)),
+    MemorySample(0.0, Usage(total=10, anonymous=2, file=7)),
+    MemorySample(0.1, Usage(total=40, anonymous=30, file=9)),
+    MemorySample(0.2, Usage(total=35, anonymous=5, file=28)),
 ]
 
 
@@ -44,7 +44,7 @@ def test_sampling_ends_when_the_process_is_gone() -> None:
 def test_growth_is_of_the_last_minute_over_the_second() -> None:
     """Requests come and go; ten bytes a minute stay."""
     samples = [
-        Sample(float(second), Usage(0, 1000 + second // 60 * 10 + 500 * (second % 4 == 0), 0))
+        MemorySample(float(second), Usage(0, 1000 + second // 60 * 10 + 500 * (second % 4 == 0), 0))
         for second in range(30, 640)
     ]
     assert growth(samples, began=0.0, ended=600.0) == 1090 / 1010 - 1

@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from benchmarks.served_memory import WHILE_CHANGING, Result, slope
+from benchmarks.served_memory import WHILE_CHANGING, CaseResult, slope
 
 MIB = 1 << 20
 
@@ -27,7 +27,7 @@ def test_slope() -> None:
 )
 def test_bounds(peak: int, step: int, status: str, holds: bool) -> None:
     left = [(changes, step * changes) for changes in range(25, 1001, 25)]
-    result = Result("a", 4 * MIB, 6 * MIB, peak, peak, Counter([status]), left, WHILE_CHANGING)
+    result = CaseResult("a", 4 * MIB, 6 * MIB, peak, peak, Counter([status]), left, WHILE_CHANGING)
     assert result.holds is holds
 
 
@@ -45,6 +45,6 @@ def test_bounds(peak: int, step: int, status: str, holds: bool) -> None:
 )
 def test_what_may_be_answered(status: str, while_changing: bool) -> None:
     answered = Counter(["infer 200", status])
-    assert Result("a", MIB, statuses=answered).failed == [status]
-    result = Result("a", MIB, statuses=answered, may=WHILE_CHANGING)
+    assert CaseResult("a", MIB, statuses=answered).failed == [status]
+    result = CaseResult("a", MIB, statuses=answered, may=WHILE_CHANGING)
     assert result.failed == ([] if while_changing else [status])

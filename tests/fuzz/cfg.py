@@ -19,7 +19,7 @@ import onnx
 
 from models.darknet.cfg.text import read_cfg
 from models.darknet.errors import DarknetError
-from models.darknet.layers.network import Network, build_network
+from models.darknet.layers.network import DarknetNetwork, build_network
 from models.darknet.nodes.skeleton import skeleton
 from models.graphs.writer import declared
 from tests.fuzz.pack import change_bytes, chosen_run, run_examples
@@ -98,13 +98,13 @@ def elements(shape: tuple[int, ...]) -> int:
     return size
 
 
-def is_small(network: Network) -> bool:
+def is_small(network: DarknetNetwork) -> bool:
     shapes: list[tuple[int, ...]] = [layer.shape for layer in network.layers]
     shapes += [array.shape for layer in network.layers for array in layer.arrays]
     return len(network.layers) < 100 and sum(map(elements, shapes)) < _SMALL
 
 
-def check_graph(network: Network) -> None:
+def check_graph(network: DarknetNetwork) -> None:
     """Check that the graph is sound, declares the network's weights, and has its outputs."""
     model = skeleton(network, "fuzz")
     arrays = {array.name: array.shape for layer in network.layers for array in layer.arrays}

@@ -25,6 +25,7 @@ from server.codec.framing import CODINGS
 from server.settings.settings import Settings
 from tests.fuzz.infer import encoded
 from tests.fuzz.pack import chosen_run, run_examples
+from tests.server.asgi import as_asgi
 from tests.server.clients.messages import plain
 from tests.server.codec.infer_cases import chunks
 from tests.server.codec.infer_oracle import Meaning, Refused, meaning
@@ -64,7 +65,7 @@ class HttpInferFuzzer:
     def __enter__(self) -> Self:
         context = self._app.state.context
         self._runner.run(context.start())
-        manifest = context.repository.get("copies")[1].manifest
+        manifest = context.repository.models.serving("copies")[1].manifest
         self._ports, self._outputs = manifest.inputs, manifest.outputs
         return self
 
@@ -144,7 +145,7 @@ class HttpInferFuzzer:
             "client": ("127.0.0.1", 1),
             "server": ("service", 80),
         }
-        await self._app(scope, receive, send)
+        await as_asgi(self._app.state.front)(scope, receive, send)
         length = dict(answer[0]["headers"]).get(b"inference-header-content-length")
         body = b"".join(message.get("body", b"") for message in answer[1:])
         return answer[0]["status"], body, length.decode() if length else None

@@ -2,18 +2,18 @@
 
 Each example damages a configuration, as text or token by token, and reads it. It is read or refused with
 TextFormatError, with a line that it has and a message of bounded length; what protobuf's own reader of
-numbers, texts and nesting takes for granted is not compared here (tests/server/repository/layout). Anything
-else ends the run with the example's number.
+numbers, texts and nesting takes for granted is not compared here (test_text_format.py). Anything else ends
+the run with the example's number.
 """
 
 import random
 import re
 import sys
 
-from server.repository.layout.model_config import model_config
-from server.repository.layout.text_format import TextFormatError
+from server.repository.model_config import model_config
+from server.repository.text_format import TextFormatError
 from tests.fuzz.pack import chosen_run, run_examples
-from tests.server.repository.layout.test_model_config import TRITON
+from tests.server.repository.test_model_config import TRITON
 
 _LONGEST_MESSAGE = 200
 _PARTS = re.compile(r"\s+|\w+|.", re.DOTALL)

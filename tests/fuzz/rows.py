@@ -5,9 +5,9 @@ Sketches refuse the same ones, and are right of the others.
 
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice
-from pipeline.program.cuts import Region, RegionError, Rows
+from pipeline.program.cuts import Region, RegionError, RowCut
 from pipeline.program.program import Program
-from pipeline.program.region_plan import Area, Call, Fill, Move
+from pipeline.program.region_plan import Area, AreaCopy, Fill, GraphCall
 from pipeline.program.steps import Phase, RegionSteps, row_network
 from pipeline.schedule.architectures import ARCHITECTURES
 from tests.pipeline.program.promises import check_sketches
@@ -26,7 +26,7 @@ def check_regions(program: Program) -> None:
         if operators is None:
             continue
         height = network.values[network.operators[operators[-1]].output].height
-        region = Region(first, end, Rows(-(-height // _MOST_PHASES)))
+        region = Region(first, end, RowCut(-(-height // _MOST_PHASES)))
         try:
             plan = make_plan(program, ARCHITECTURES["pre"], choice=Choice(regions=(region,)))
         except RegionError:
@@ -40,7 +40,7 @@ def _check_phase(program: Program, phase: Phase) -> None:
     for action in phase.region.plan.phases[phase.number]:
         areas: list[Area] = []
         match action:
-            case Move(source, target):
+            case AreaCopy(source, target):
                 sizes = [
                     area.planes * area.rows * program.row_values[area.row_value].row_bytes
                     for area in (source, target)
@@ -49,7 +49,7 @@ def _check_phase(program: Program, phase: Phase) -> None:
                 areas = [source, target]
             case Fill(target):
                 areas = [target]
-            case Call(inputs=inputs, output=output):
+            case GraphCall(inputs=inputs, output=output):
                 areas = [*inputs, output]
         for area in areas:
             _check_area(program, phase.region, area)

@@ -11,14 +11,14 @@ import sys
 import tempfile
 from pathlib import Path
 
-from models.geometry.cnn import Cnn, Edge, Layer, Shape
+from models.geometry.cnn import Cnn, CnnLayer, Edge, Shape
 from models.network.windows import Window
-from pipeline.dataflow.conversion import Overlap, convert
-from pipeline.dataflow.csdf import DataflowError
-from pipeline.dataflow.deadlock import firings
-from pipeline.dataflow.heuristic import small_buffers
-from pipeline.dataflow.schedules import moments, schedule
-from pipeline.dataflow.sdf3 import read_sdf3, sdf3_text
+from papers.dataflow.conversion import WindowOverlap, convert
+from papers.dataflow.csdf import DataflowError
+from papers.dataflow.deadlock import firings
+from papers.dataflow.heuristic import small_buffers
+from papers.dataflow.schedules import moments, schedule
+from papers.dataflow.sdf3 import read_sdf3, sdf3_text
 from tests.fuzz.pack import change_bytes, chosen_run, run_examples
 
 _MOST_FIRINGS = 3000
@@ -34,13 +34,15 @@ _VALUES = (
 def drawn_text(rng: random.Random) -> str:
     """Return the XML of a small CNN."""
     height = rng.randint(3, 9)
-    layers = [Layer("x0", "input", Shape(height, 2, 1))]
+    layers = [CnnLayer("x0", "input", Shape(height, 2, 1))]
     edges = []
     for number in range(1, rng.randint(2, 6)):
         window = Window(rng.randint(1, 3), 1, before=1, behind=1)
-        layers.append(Layer(f"x{number}", "conv", Shape(height, 2, rng.randint(1, 2)), window))
+        layers.append(CnnLayer(f"x{number}", "conv", Shape(height, 2, rng.randint(1, 2)), window))
         edges += [Edge(source, number) for source in {number - 1, rng.randrange(number)}]
-    return sdf3_text(convert(Cnn("g", tuple(layers), tuple(edges)), rng.choice(list(Overlap))))
+    return sdf3_text(
+        convert(Cnn("g", tuple(layers), tuple(edges)), rng.choice(list(WindowOverlap)))
+    )
 
 
 def damaged(text: str, rng: random.Random) -> str:

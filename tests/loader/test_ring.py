@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loader.errors import LoaderError
-from loader.ring import Group, group_spans, place
+from loader.ring import ReadGroup, group_spans, place
 
 LENGTHS = st.lists(st.integers(1, 40), max_size=30)
 
 
-def groups_of(lengths: list[int]) -> list[Group]:
-    return [Group(number, number + 1, length) for number, length in enumerate(lengths)]
+def groups_of(lengths: list[int]) -> list[ReadGroup]:
+    return [ReadGroup(number, number + 1, length) for number, length in enumerate(lengths)]
 
 
 @given(lengths=LENGTHS, spare=st.integers(0, 100))

@@ -8,7 +8,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 from PIL import Image
 
-from models.detection.recipe import Detection, Head
+from models.detection.recipe import Detection, DetectionHead
 from models.graphs.metadata import DETECTION, LABELS, PREPROCESS, SIZES, write_metadata
 from models.images.preprocess import Preprocess
 
@@ -16,7 +16,7 @@ WIDTH, HEIGHT = 96, 64
 NAMES = ("lamp", "[red] window", "moon")
 ANCHOR = (16.0, 8.0)
 RECIPE = Preprocess(size=(WIDTH, HEIGHT), resize="letterbox", filter="darknet", scale=1 / 255)
-HEAD = Head(output="found", kind="yolo", anchors=(ANCHOR,), classes=len(NAMES))
+HEAD = DetectionHead(output="found", kind="yolo", anchors=(ANCHOR,), classes=len(NAMES))
 DETECTION_RECIPE = Detection(heads=(HEAD,))
 SIZES_RECORD = {
     "tool": "darknet",

@@ -13,7 +13,7 @@ from onnx.parser import parse_model
 
 from models.initial import filled
 from models.runtime.sessions import open_session, session_options
-from models.zoo.builder import Builder, Tensor
+from models.zoo.builder import SkeletonBuilder, ZooTensor
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -32,14 +32,14 @@ def parsed(text: str, weights: Mapping[str, tuple[int, ...]] | None = None) -> o
     return model
 
 
-def _block(b: Builder, x: Tensor) -> Tensor:
+def _block(b: SkeletonBuilder, x: ZooTensor) -> ZooTensor:
     y = b.relu(b.norm(b.conv(x, 64, 3)))
     return b.relu(b.add(b.norm(b.conv(y, 64, 3)), x))
 
 
 def residual() -> onnx.ModelProto:
     """Two equal residual blocks of 64 channels, 10 classes; every 3x3 layer is cut in four."""
-    b = Builder("residual", 8)
+    b = SkeletonBuilder("residual", 8)
     x = b.relu(b.norm(b.conv(b.image, 64, 3)))
     x = _block(b, _block(b, x))
     return filled(b.model(b.linear(b.flatten(b.global_pool(x)), 10)), seed=3)

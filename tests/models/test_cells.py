@@ -10,7 +10,7 @@ from PIL import Image
 
 from benchmarks.training.folding import fold, shorten
 from models.cells import FOLDER
-from models.detection.boxes import Limits, find_boxes
+from models.detection.boxes import BoxLimits, find_boxes
 from models.initial import filled
 from models.zoo.patchnet import patchnet_ssdlite
 from tests.models.nets import answers, written
@@ -27,7 +27,9 @@ def test_the_shipped_detector_finds_cells(tmp_path: Path) -> None:
     assert pack.weights_path.stat().st_size < 1.1 * (FOLDER / "detector.onnx").stat().st_size
     picture = Image.open(FOLDER / "cells.jpg").convert("RGB")
     outputs = streamed(pack, {"image": manifest.preprocess.apply(picture)})
-    boxes = find_boxes(outputs, manifest.detection, manifest.preprocess, picture.size, Limits(0.4))
+    boxes = find_boxes(
+        outputs, manifest.detection, manifest.preprocess, picture.size, BoxLimits(0.4)
+    )
     found = Counter(box.label for box in boxes)
     assert found["WBC"] == 1
     assert found["RBC"] > 12

@@ -6,7 +6,7 @@ from itertools import cycle
 
 from hypothesis import strategies as st
 
-from models.packs.records.pieces import Alternative, Joined, Piece
+from models.packs.records.pieces import Alternative, JoinedPieces, Piece
 from pipeline.planning.plan import Plan
 from pipeline.program.program import Program
 from pipeline.timing.durations import Durations, reads_in_flight
@@ -83,7 +83,7 @@ def network(
         for joined in sorted({2, count}):
             if 1 < joined <= count:
                 parts = tuple(
-                    Joined(graph=0, n_chunks=min(joined, count - n))
+                    JoinedPieces(graph=0, n_chunks=min(joined, count - n))
                     for n in range(0, count, joined)
                 )
                 found.append(Alternative(first_piece=first, end_piece=first + count, joined=parts))

@@ -3,7 +3,7 @@
 import random
 from collections.abc import Sequence
 
-from pipeline.planning.offsets import Buffer, OffsetsError, Problem
+from pipeline.planning.offsets import LiveBuffer, OffsetsError, Problem
 
 
 def small_problem(seed: int) -> Problem:
@@ -12,12 +12,14 @@ def small_problem(seed: int) -> Problem:
     steps, largest = rng.choice([3, 6, 12]), rng.choice([4, 12, 100])
     alignments = rng.choice([(1,), (1,), (4,), (1, 2, 8), (64,)])
     pins = rng.random() < 0.3
-    buffers: list[Buffer] = []
+    buffers: list[LiveBuffer] = []
     for _ in range(rng.randint(0, 9)):
         start, end = sorted(rng.choices(range(steps + 1), k=2))
         alignment = rng.choice(alignments)
         pin = alignment * rng.randint(0, 12) if pins and rng.random() < 0.3 else None
-        wanted = Buffer(rng.randint(0, largest), start, end + (rng.random() < 0.9), alignment, pin)
+        wanted = LiveBuffer(
+            rng.randint(0, largest), start, end + (rng.random() < 0.9), alignment, pin
+        )
         buffers.append(wanted)
         try:
             Problem(tuple(buffers))
@@ -39,18 +41,18 @@ def least_bytes(problem: Problem) -> int:
     return best[0]
 
 
-def _peak(buffers: Sequence[Buffer]) -> int:
+def _peak(buffers: Sequence[LiveBuffer]) -> int:
     """Return the most bytes that live at once: a placement that takes no more is the best."""
     return max(sum(_padded(b) for b in buffers if b.start <= a.start < b.end) for a in buffers)
 
 
-def _padded(buffer: Buffer) -> int:
+def _padded(buffer: LiveBuffer) -> int:
     return -(-buffer.n_bytes // buffer.alignment) * buffer.alignment
 
 
 def _stack(
-    left: Sequence[Buffer],
-    placed: list[tuple[int, Buffer]],
+    left: Sequence[LiveBuffer],
+    placed: list[tuple[int, LiveBuffer]],
     last: int,
     height: int,
     best: list[int],
@@ -94,7 +96,9 @@ def crowded(n_buffers: int, seed: int) -> Problem:
         else:
             cut.append((low, high, start, end))
     rng.shuffle(cut)
-    return Problem(tuple(Buffer((high - low) * 1024, start, end) for low, high, start, end in cut))
+    return Problem(
+        tuple(LiveBuffer((high - low) * 1024, start, end) for low, high, start, end in cut)
+    )
 
 
 def mixed(n_buffers: int, seed: int) -> Problem:
@@ -111,5 +115,5 @@ def mixed(n_buffers: int, seed: int) -> Problem:
         size = int(64 * min(2.0**12, rng.paretovariate(rng.choice([0.8, 1.2, 2.0])))) * rng.randint(
             1, 16
         )
-        buffers.append(Buffer(size, start, start + length, 64))
+        buffers.append(LiveBuffer(size, start, start + length, 64))
     return Problem(tuple(buffers))

@@ -4,7 +4,7 @@ import numpy as np
 import onnx
 
 from models.initial import filled
-from models.zoo.builder import Builder, Tensor
+from models.zoo.builder import SkeletonBuilder, ZooTensor
 
 
 def shuffle_detector(resolution: int, channels: int = 116, blocks: int = 3) -> onnx.ModelProto:
@@ -12,7 +12,7 @@ def shuffle_detector(resolution: int, channels: int = 116, blocks: int = 3) -> o
 
     ``channels`` of the first stage; the others have twice and four times as many.
     """
-    b = Builder("shuffle", resolution)
+    b = SkeletonBuilder("shuffle", resolution)
     x = b.max_pool(b.relu(b.norm(b.conv(b.image, 24, 3, 2))), 3, 2, 1)
     maps = []
     for stage, count in enumerate((blocks, 2 * blocks + 1, blocks)):
@@ -30,7 +30,7 @@ def shuffle_detector(resolution: int, channels: int = 116, blocks: int = 3) -> o
 
 def segmentation(resolution: int, width: float = 1.0, repeats: int = 4) -> onnx.ModelProto:
     """Return a segmentation network on a MobileNetV2, dilated at the end, upsampled to all pixels."""
-    b = Builder("segmentation", resolution)
+    b = SkeletonBuilder("segmentation", resolution)
     x = b.relu6(b.norm(b.conv(b.image, _even(32 * width), 3, 2)))
     stages = (
         (1, 16, 1, 1),
@@ -54,11 +54,11 @@ def _even(channels: float) -> int:
     return max(8 * round(channels / 8), 8)
 
 
-def _depthwise(b: Builder, x: Tensor, stride: int = 1) -> Tensor:
+def _depthwise(b: SkeletonBuilder, x: ZooTensor, stride: int = 1) -> ZooTensor:
     return b.norm(b.conv(x, x.channels, 3, stride, groups=x.channels))
 
 
-def _shuffled_down(b: Builder, x: Tensor, channels: int) -> Tensor:
+def _shuffled_down(b: SkeletonBuilder, x: ZooTensor, channels: int) -> ZooTensor:
     half = channels // 2
     left = b.relu(b.norm(b.conv(_depthwise(b, x, 2), half, 1)))
     right = b.relu(b.norm(b.conv(x, half, 1)))
@@ -66,7 +66,7 @@ def _shuffled_down(b: Builder, x: Tensor, channels: int) -> Tensor:
     return _shuffle(b, b.concat(left, right))
 
 
-def _shuffled(b: Builder, x: Tensor) -> Tensor:
+def _shuffled(b: SkeletonBuilder, x: ZooTensor) -> ZooTensor:
     half = x.channels // 2
     left, right = b.split(x, [half, half])
     right = b.relu(b.norm(b.conv(right, half, 1)))
@@ -74,20 +74,22 @@ def _shuffled(b: Builder, x: Tensor) -> Tensor:
     return _shuffle(b, b.concat(left, right))
 
 
-def _shuffle(b: Builder, x: Tensor) -> Tensor:
+def _shuffle(b: SkeletonBuilder, x: ZooTensor) -> ZooTensor:
     _, channels, height, width = x.shape
     pairs = b.transpose(b.reshape(x, 1, 2, channels // 2, height, width), 0, 2, 1, 3, 4)
     return b.reshape(pairs, 1, channels, height, width)
 
 
-def _inverted(b: Builder, x: Tensor, channels: int, factor: int, stride: int) -> Tensor:
+def _inverted(
+    b: SkeletonBuilder, x: ZooTensor, channels: int, factor: int, stride: int
+) -> ZooTensor:
     y = x if factor == 1 else b.relu6(b.norm(b.conv(x, factor * x.channels, 1)))
     y = b.norm(b.conv(b.relu6(_depthwise(b, y, stride)), channels, 1))
     return b.add(y, x) if y.shape == x.shape else y
 
 
-def _resized(b: Builder, x: Tensor, height: int, width: int) -> Tensor:
-    no_region, no_scales = Tensor("", ()), Tensor("", ())
+def _resized(b: SkeletonBuilder, x: ZooTensor, height: int, width: int) -> ZooTensor:
+    no_region, no_scales = ZooTensor("", ()), ZooTensor("", ())
     shape = (*x.shape[:2], height, width)
     sizes = b.constant(f"{b.next_label('Resize')}.sizes", np.array(shape))
     return b.add_node("Resize", [x, no_region, no_scales, sizes], shape, mode="linear")

@@ -7,7 +7,7 @@ import onnx
 from models.compiler import CompileOptions, compile_onnx
 from models.initial import filled
 from models.packs.pack import open_pack
-from models.zoo.builder import Builder
+from models.zoo.builder import SkeletonBuilder
 from pipeline.program.prepare import Abilities, prepare
 from pipeline.program.program import Program
 
@@ -16,7 +16,7 @@ CHUNK_BYTES = 16 << 10
 
 def small_pack(folder: Path) -> Path:
     """Compile a network with a residual sum and a classifier; return the folder of its pack."""
-    b = Builder("small", 16)
+    b = SkeletonBuilder("small", 16)
     x = b.relu(b.norm(b.conv(b.image, 32, 3)))
     y = b.norm(b.conv(b.relu(b.norm(b.conv(x, 32, 3))), 32, 3))
     x = b.relu(b.add(y, x))
@@ -36,7 +36,7 @@ class TwoThreads:
 
 def maps_program(folder: Path) -> Program:
     """Return a network whose first maps take more than its largest weights, in any layout."""
-    net = Builder("maps", 96)
+    net = SkeletonBuilder("maps", 96)
     x = net.relu(net.norm(net.conv(net.image, 16, 3)))
     for channels, stride in ((32, 2), (32, 1), (64, 2), (64, 2)):
         x = net.relu(net.norm(net.conv(x, channels, 3, stride)))

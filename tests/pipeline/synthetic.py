@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from models.packs.manifest import Manifest
 from models.packs.pack import Pack
 from models.packs.records.pieces import GraphRange, Operand, Piece, Value
-from models.packs.records.ports import Source
+from models.packs.records.ports import SourceFile
 from models.packs.records.spans import Span, Stored, StoredPart
 from models.packs.target import host_target
 from pipeline.program.program import Program
@@ -49,7 +49,7 @@ def record(pages: Sequence[int], uses_span: Sequence[bool], resident_pages: int 
     return Manifest(
         name="synthetic",
         target=host_target(),
-        source=Source(file="none", n_bytes=0, sha256=""),
+        source=SourceFile(file="none", n_bytes=0, sha256=""),
         files={},
         spans=tuple(spans),
         graphs=(GraphRange(offset=0, length=1, session_bytes=0),),

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from loader.ring import Place
+from loader.ring import RingPlace
 from pipeline.planning.plan import Plan
 from pipeline.schedule.validator import Write
 
@@ -18,7 +18,7 @@ def writes(plan: Plan) -> list[tuple[str, list[Write]]]:
     return [("read", _writes(plan.read_places, steps)), ("copy", _writes(plan.places, plan.users))]
 
 
-def _writes(places: tuple[Place, ...], users: Sequence[range]) -> list[Write]:
+def _writes(places: tuple[RingPlace, ...], users: Sequence[range]) -> list[Write]:
     return [
         Write(place.offset, place.length, kernels)
         for place, kernels in zip(places, users, strict=True)

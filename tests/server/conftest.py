@@ -16,7 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from models.compiler import CompileOptions, compile_onnx
 from models.initial import filled
-from models.zoo.builder import Builder
+from models.zoo.builder import SkeletonBuilder
 from server.cli import main
 from server.scheduling.line import Line
 from server.scheduling.sweeps import Ticket
@@ -37,7 +37,7 @@ CHUNK_BYTES = 16 << 10
 
 
 def classifier(name: str, seed: int) -> onnx.ModelProto:
-    b = Builder(name, 16)
+    b = SkeletonBuilder(name, 16)
     x = b.relu(b.norm(b.conv(b.image, 32, 3, 2)))
     for _ in range(3):
         x = b.relu(b.norm(b.conv(x, 128, 3)))

@@ -36,6 +36,7 @@ from server.codec.datatypes import datatype
 from server.context import Context
 from server.repository.worker import Worker
 from server.settings.settings import Settings
+from tests.server.asgi import Asgi, as_asgi
 
 #: Nothing here takes this long; a test that waits for it has failed.
 LIMIT_SECONDS = 30.0
@@ -117,21 +118,24 @@ class Service:
     app: FastAPI
     client: httpx.AsyncClient
     context: Context
+    #: What answers requests, for clients that speak ASGI.
+    asgi: Asgi
 
     @classmethod
     def of(cls, app: FastAPI) -> Self:
         # Exceptions that reach the server become answers, as they do behind a real one.
-        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+        asgi = as_asgi(app.state.front)
+        transport = httpx.ASGITransport(asgi, raise_app_exceptions=False)
         client = httpx.AsyncClient(
             transport=transport, base_url="http://127.0.0.1:8080", timeout=None
         )
-        return cls(app, client, app.state.context)
+        return cls(app, client, app.state.context, asgi)
 
     async def infer(self, name: str, inputs: Tensors, **fields: Any) -> httpx.Response:
         return await self.client.post(f"/v2/models/{name}/infer", json=request(inputs, **fields))
 
     def worker(self, name: str) -> Worker:
-        return self.context.repository.get(name)[0].serving().worker
+        return self.context.repository.models.serving(name)[0].serving().worker
 
     async def metrics(self) -> Samples:
         return samples((await self.client.get("/metrics")).text)
@@ -363,7 +367,7 @@ class Connection:
     def go_away(self) -> None:
         self._gone.set()
 
-    async def call(self, app: FastAPI) -> None:
+    async def call(self, app: Asgi) -> None:
         await app(self._scope, self._receive, self._send)
 
     async def _receive(self) -> dict[str, Any]:

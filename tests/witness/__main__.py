@@ -32,22 +32,22 @@ import onnx
 from models.compiler import compile_onnx
 from models.geometry.of_pack import cnn_of_pack
 from models.packs.pack import Pack, open_pack
-from models.packs.records.pieces import Joined, Piece
+from models.packs.records.pieces import JoinedPieces, Piece
 from models.packs.target import host_target, largest_exact_weight
 from models.runtime.sessions import claim_process, use_threads
 from pipeline.devices.base import Device
 from pipeline.devices.cpu import CpuDevice
 from pipeline.devices.cuda import call
-from pipeline.devices.cuda.lowering import NotCoveredError, Settings, lower
+from pipeline.devices.cuda.lowering import ConvolutionSettings, NotCoveredError, lower
 from pipeline.execution.opened import opened
 from pipeline.export_c.errors import ExportError
-from pipeline.export_c.export import Options, export_c, write_export
+from pipeline.export_c.export import ExportOptions, export_c, write_export
 from pipeline.fitting.fit import fit
 from pipeline.fitting.wanted import LEAST, NOTHING, Wanted
 from pipeline.measuring.sample_inputs import drawn_inputs
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Plan, PlanError
-from pipeline.program.cuts import Boxes, Channels, Cut, Region, Rows
+from pipeline.program.cuts import ChannelCut, Cut, Region, RowCut, TileCut
 from pipeline.program.decided import ChainJoined, ChainPiece, NativePiece
 from pipeline.program.prepare import prepare
 from pipeline.program.program import Program
@@ -123,7 +123,7 @@ def of_decisions(program: Program) -> Facts:
         yield "resident because", "; ".join(reasons)
 
 
-def kind(program: Program, piece: Piece | Joined) -> str:
+def kind(program: Program, piece: Piece | JoinedPieces) -> str:
     if isinstance(piece, Piece) and piece.resident is not None:
         return "resident"
     if isinstance(piece, NativePiece):
@@ -179,17 +179,17 @@ def region(item: Region) -> str:
 
 def cut(item: Cut) -> str:
     match item:
-        case Rows(rows):
+        case RowCut(rows):
             return f"{rows}"
-        case Boxes(rows, columns, reuse):
+        case TileCut(rows, columns, reuse):
             return f"{rows}x{columns}{reuse}"
-        case Channels(channels, rows):
+        case ChannelCut(channels, rows):
             return f"{rows}c{channels}"
 
 
 def of_c(pack: Pack, inputs: Inputs, folder: Path, runs: bool) -> Facts:
     """Yield the files that export-c makes, or why it makes none."""
-    options = Options(weights="callback", prefix="net")
+    options = ExportOptions(weights="callback", prefix="net")
     try:
         exported = export_c(pack, options)
     except ExportError as exc:
@@ -212,9 +212,9 @@ def of_launches(pack: Pack) -> Facts:
     lowered = {}
     for number in sorted({piece.graph for piece in pack.manifest.pieces}):
         try:
-            lowered[number] = lower(pack.graphs[number], Settings())
+            lowered[number] = lower(pack.graphs[number], ConvolutionSettings())
         except NotCoveredError as exc:
-            lowered[number] = call.Program((), 0)
+            lowered[number] = call.LaunchProgram((), 0)
             yield f"graph {number} on the CPU", str(exc)
     programs = [lowered[piece.graph] for piece in pack.manifest.pieces]
     calls = [repr(astuple(call)) for program in programs for call in program.calls]

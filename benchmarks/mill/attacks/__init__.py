@@ -14,9 +14,9 @@ from benchmarks.mill.attacks import (
     pictures,
     stalls,
 )
-from benchmarks.mill.target import Target
+from benchmarks.mill.target import AttackedServer
 
-Attack = Callable[[Target], Awaitable[None]]
+Attack = Callable[[AttackedServer], Awaitable[None]]
 
 ATTACKS: dict[str, Attack] = {
     "sizes": bodies.sizes,

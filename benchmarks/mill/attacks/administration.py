@@ -1,7 +1,7 @@
 """Loading and unloading: a spare model by its owner, everybody's models by pages of other sites."""
 
 from benchmarks.load.messages import request_bytes
-from benchmarks.mill.target import Target
+from benchmarks.mill.target import AttackedServer
 
 _FOREIGN = {"Content-Type": "text/plain", "Origin": "http://elsewhere.example"}
 
@@ -10,7 +10,7 @@ def _post(path: str, headers: dict[str, str], host: str = "localhost") -> bytes:
     return request_bytes("POST", f"/v2/repository/{path}", b"{}", headers, host)
 
 
-async def administration(target: Target) -> None:
+async def administration(target: AttackedServer) -> None:
     """Unload and load ``spare``; try to unload others as a page of another site would.
 
     At the end the owner loads what that unloaded, so that other phases are not measured without it.

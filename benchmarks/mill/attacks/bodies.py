@@ -3,7 +3,7 @@
 import json
 
 from benchmarks.mill.attacks.requests import WIDE_VALUES, head, post, tiny_document
-from benchmarks.mill.target import Target
+from benchmarks.mill.target import AttackedServer
 
 _MODELS = ("tiny", "wide", "cifar10", "nobody")
 # What `wide` takes is 1 MiB and 64 bytes a number; the service takes 64 MiB of anything.
@@ -14,7 +14,7 @@ _ANNOUNCED = (10**12, 2**63, 2**64 + 1, -1, "1e3", "0x10", "", "5, 5", "5\r\nCon
 _PIECE = bytes(1 << 16)
 
 
-async def sizes(target: Target) -> None:
+async def sizes(target: AttackedServer) -> None:
     """Send bodies from nothing to over the limits, of zeros or blanks; and lengths that are none."""
 
     async def act(index: int) -> None:
@@ -31,7 +31,7 @@ async def sizes(target: Target) -> None:
     await target.crowd(6, act, pause=0.1)
 
 
-async def repeats(target: Target) -> None:
+async def repeats(target: AttackedServer) -> None:
     """Ask for an output, give an input or a parameter thousands of times; send lists without end."""
     wanted = [{"name": "mixed"}]
     wide = tiny_document(name="image", shape=[1, 3, 224, 224], data=[0.1] * WIDE_VALUES)

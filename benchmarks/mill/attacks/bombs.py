@@ -14,7 +14,7 @@ from PIL import Image
 
 from benchmarks.load.messages import Response
 from benchmarks.mill.attacks.requests import head, post, tiny_document
-from benchmarks.mill.target import Target
+from benchmarks.mill.target import AttackedServer
 
 CLASSIFY = "/v2/models/cifar10:classify"
 _INFER = ("/v2/models/wide/infer", "/v2/models/tiny/infer")
@@ -25,7 +25,7 @@ _OPENED = 64 << 20  # what a body may have
 _RAW_SIZES = (0, 1, 63, 65, -64, 2**31, 2**63, 2**64, 1e300, "64", None, [64], True)
 
 
-async def ten_gigabytes(target: Target) -> None:
+async def ten_gigabytes(target: AttackedServer) -> None:
     """Send 10 GB from 50 clients, half of them in chunks, until the server ends it."""
     chunk = b"%x\r\n%s\r\n" % (len(_PIECE), _PIECE)
 
@@ -39,32 +39,32 @@ async def ten_gigabytes(target: Target) -> None:
     await target.crowd(_CLIENTS, act, pause=1)
 
 
-async def compressed(target: Target) -> None:
+async def compressed(target: AttackedServer) -> None:
     """Send from 50 clients what opens to a thousand times its bytes, also compressed twice."""
     requests = await asyncio.to_thread(_compressed)
     await _any_of(target, requests, _CLIENTS)
 
 
-async def canvases(target: Target) -> None:
+async def canvases(target: AttackedServer) -> None:
     """Send from 50 clients pictures whose pixels are far more than their bytes, or not as they say."""
     requests = await asyncio.to_thread(_canvases)
     await _any_of(target, requests, _CLIENTS)
 
 
-async def lying_sizes(target: Target) -> None:
+async def lying_sizes(target: AttackedServer) -> None:
     """Send raw tensors that are not as long as they say, and headers that are wrong about the JSON."""
     requests = list(_lying_sizes())
     await _any_of(target, requests, 8)
 
 
-async def _any_of(target: Target, requests: list[bytes], clients: int) -> None:
+async def _any_of(target: AttackedServer, requests: list[bytes], clients: int) -> None:
     async def act(index: int) -> None:
         await target.ask(target.random.choice(requests))
 
     await target.crowd(clients, act, pause=0.5)
 
 
-async def _pour(target: Target, start: bytes, piece: bytes) -> None:
+async def _pour(target: AttackedServer, start: bytes, piece: bytes) -> None:
     """Send ``piece`` after ``piece`` until there is an answer."""
     async with await target.wire() as wire:
         reading = asyncio.ensure_future(wire.receive())

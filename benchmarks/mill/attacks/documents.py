@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from benchmarks.mill.attacks.requests import post, tiny_document
-from benchmarks.mill.target import Target
+from benchmarks.mill.target import AttackedServer
 
 _TENSORS: tuple[dict[str, Any], ...] = (
     {"shape": [16, 1]},
@@ -49,7 +49,7 @@ _RAW: tuple[bytes, ...] = (
 _NESTS: tuple[tuple[bytes, bytes], ...] = ((b"[", b"]"), (b'{"a":', b"}"), (b'[{"":', b"}]"))
 
 
-async def documents(target: Target) -> None:
+async def documents(target: AttackedServer) -> None:
     """Send each kind of bad document, in random order."""
     bad = [post(json.dumps(tiny_document(**changes)).encode()) for changes in _TENSORS]
     bad += [post(body) for body in _RAW]
@@ -60,7 +60,7 @@ async def documents(target: Target) -> None:
     await target.crowd(4, act, pause=0.05)
 
 
-async def nesting(target: Target) -> None:
+async def nesting(target: AttackedServer) -> None:
     """Open lists and objects deeper than any parser wants to go, closed or not."""
 
     async def act(index: int) -> None:

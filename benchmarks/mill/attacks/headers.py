@@ -2,23 +2,23 @@
 
 import asyncio
 
-from benchmarks.mill.target import Target
+from benchmarks.mill.target import AttackedServer
 
 _START = b"POST /v2/models/tiny/infer HTTP/1.1\r\nHost: localhost\r\n"
 _ENDLESS_BYTES = 4 << 20
 
 
-async def dribbled(target: Target) -> None:
+async def dribbled(target: AttackedServer) -> None:
     """Send a request's head one byte a second."""
     await _dribble(target, 60)
 
 
-async def dribbled_by_hundreds(target: Target) -> None:
+async def dribbled_by_hundreds(target: AttackedServer) -> None:
     """The same from 500 clients."""
     await _dribble(target, 500)
 
 
-async def _dribble(target: Target, count: int) -> None:
+async def _dribble(target: AttackedServer, count: int) -> None:
     async def act(index: int) -> None:
         async with await target.wire() as wire:
             reading = asyncio.ensure_future(wire.receive())
@@ -36,7 +36,7 @@ async def _dribble(target: Target, count: int) -> None:
     await target.crowd(count, act, pause=0.5)
 
 
-async def endless(target: Target) -> None:
+async def endless(target: AttackedServer) -> None:
     """Send header after header, 4 MiB of them, and no end."""
     lines = b"".join(b"X-%d: %s\r\n" % (index, b"v" * 50) for index in range(1000))
 
@@ -46,7 +46,7 @@ async def endless(target: Target) -> None:
     await target.crowd(8, act, pause=0.2)
 
 
-async def long_lines(target: Target) -> None:
+async def long_lines(target: AttackedServer) -> None:
     """Send one header, method, path or query of 100 KB and more."""
 
     async def act(index: int) -> None:

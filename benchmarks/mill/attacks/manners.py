@@ -3,12 +3,12 @@
 import asyncio
 
 from benchmarks.mill.attacks.requests import head, post, tiny_request, wide_body
-from benchmarks.mill.target import Target
+from benchmarks.mill.target import AttackedServer
 
 _GET = b"GET /v2/health/ready HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
-async def leavers(target: Target) -> None:
+async def leavers(target: AttackedServer) -> None:
     """Go away at a random moment: in the head, in the body, before, in or after the answer."""
     requests = (tiny_request(), post(wide_body(), "/v2/models/wide/infer"))
 
@@ -25,7 +25,7 @@ async def leavers(target: Target) -> None:
     await target.crowd(12, act, pause=0.05)
 
 
-async def pipelines(target: Target) -> None:
+async def pipelines(target: AttackedServer) -> None:
     """Send up to 200 requests at once on one connection, and read some of the answers."""
 
     async def act(index: int) -> None:
@@ -39,7 +39,7 @@ async def pipelines(target: Target) -> None:
     await target.crowd(4, act, pause=0.2)
 
 
-async def old_clients(target: Target) -> None:
+async def old_clients(target: AttackedServer) -> None:
     """HTTP/1.0 and 0.9, HEAD, Expect, TLS, upgrades, wrong methods, and bytes that mean nothing."""
     body = tiny_request().partition(b"\r\n\r\n")[2]
     path = "/v2/models/tiny/infer"
@@ -78,7 +78,7 @@ def _chunked(body: bytes, size: int, extension: bytes = b"") -> bytes:
     return b"".join(b"%x%s\r\n%s\r\n" % (len(part), extension, part) for part in parts)
 
 
-async def silly_chunks(target: Target) -> None:
+async def silly_chunks(target: AttackedServer) -> None:
     """Chunks of one byte, of sizes that are none, with extensions and trailers, without an end."""
     start = head(0).replace(b"Content-Length: 0", b"Transfer-Encoding: chunked")
     start = start.replace(b"/wide/", b"/tiny/")

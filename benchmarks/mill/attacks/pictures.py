@@ -8,7 +8,7 @@ import zlib
 from PIL import Image
 
 from benchmarks.mill.attacks.requests import post
-from benchmarks.mill.target import Target
+from benchmarks.mill.target import AttackedServer
 
 _PATH = "/v2/models/cifar10:classify"
 _BOUNDARY = "mill"
@@ -63,7 +63,7 @@ def _form(picture: bytes, file: bool = True) -> bytes:
     return start.encode() + picture + f"\r\n--{_BOUNDARY}--\r\n".encode()
 
 
-async def pictures(target: Target) -> None:
+async def pictures(target: AttackedServer) -> None:
     """Send pictures of all kinds, one in three in a form, some of which have no file or no end."""
     given = await asyncio.to_thread(_pictures)
 

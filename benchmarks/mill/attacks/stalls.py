@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Sequence
 
 from benchmarks.mill.attacks.requests import head, post, wide_body
-from benchmarks.mill.target import Target
+from benchmarks.mill.target import AttackedServer
 
 _CROWDS = (17, 40, 80)
 _TEN_MIB = 10 << 20
@@ -12,7 +12,7 @@ _INFER = ("/v2/models/wide/infer", "/v2/models/wide/infer", "/v2/models/tiny/inf
 _CLASSIFY = "/v2/models/cifar10:classify"
 
 
-async def _stall(target: Target, parts: Sequence[bytes]) -> None:
+async def _stall(target: AttackedServer, parts: Sequence[bytes]) -> None:
     """Send ``parts``, then wait for whatever ends it."""
     async with await target.wire() as wire:
         for part in parts:
@@ -20,7 +20,7 @@ async def _stall(target: Target, parts: Sequence[bytes]) -> None:
         target.count(await wire.receive())
 
 
-async def before_the_body(target: Target) -> None:
+async def before_the_body(target: AttackedServer) -> None:
     """Announce a body and send none of it: as many at each model as wait in its line, and one more."""
     paths = ("/v2/models/tiny/infer", "/v2/models/wide/infer", _CLASSIFY)
 
@@ -30,7 +30,7 @@ async def before_the_body(target: Target) -> None:
     await target.crowd(len(paths) * _CROWDS[0], act, pause=0.5)
 
 
-async def half_of_the_body(target: Target) -> None:
+async def half_of_the_body(target: AttackedServer) -> None:
     """Send half of a valid body."""
     body = wide_body()
 
@@ -40,7 +40,7 @@ async def half_of_the_body(target: Target) -> None:
     await target.crowd(target.random.choice(_CROWDS), act, pause=0.5)
 
 
-async def after_ten_mib(target: Target) -> None:
+async def after_ten_mib(target: AttackedServer) -> None:
     """Send 10 MiB of a body that is one byte longer, as JSON or as an image."""
     piece = b" " * (1 << 16)
 
@@ -51,17 +51,17 @@ async def after_ten_mib(target: Target) -> None:
     await target.crowd(target.random.choice(_CROWDS), act, pause=0.5)
 
 
-async def dribbled_bodies(target: Target) -> None:
+async def dribbled_bodies(target: AttackedServer) -> None:
     """Send a body one byte a second."""
     await _dribble(target, target.random.choice(_CROWDS))
 
 
-async def bodies_by_hundreds(target: Target) -> None:
+async def bodies_by_hundreds(target: AttackedServer) -> None:
     """The same from 500 clients."""
     await _dribble(target, 500)
 
 
-async def _dribble(target: Target, count: int) -> None:
+async def _dribble(target: AttackedServer, count: int) -> None:
     async def act(index: int) -> None:
         async with await target.wire() as wire:
             await wire.send(head(100_000, target.random.choice(_INFER)))
@@ -78,7 +78,7 @@ async def _dribble(target: Target, count: int) -> None:
     await target.crowd(count, act, pause=0.5)
 
 
-async def slow_readers(target: Target) -> None:
+async def slow_readers(target: AttackedServer) -> None:
     """Ask for megabytes of answer and read nothing of it."""
     request = post(wide_body(), "/v2/models/wide/infer")
 
@@ -91,17 +91,17 @@ async def slow_readers(target: Target) -> None:
     await target.crowd(target.random.choice((17, 40)), act, pause=0.5)
 
 
-async def idle(target: Target) -> None:
+async def idle(target: AttackedServer) -> None:
     """Keep 1,100 connections that ask nothing, or asked once."""
     await _stay(target, 1100)
 
 
-async def idle_by_thousands(target: Target) -> None:
+async def idle_by_thousands(target: AttackedServer) -> None:
     """Keep as many as 10,000."""
     await _stay(target, 10_000)
 
 
-async def _stay(target: Target, count: int) -> None:
+async def _stay(target: AttackedServer, count: int) -> None:
     async def act(index: int) -> None:
         async with await target.wire() as wire:
             if index % 10 == 0:

@@ -102,7 +102,7 @@ def written_over(graph: Graph, node: onnx.NodeProto) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Write:
+class InPlaceWrite:
     """That ``result`` may be written over one of ``operands``, the best one first.
 
     The nodes before ``end`` make it. ``reads``: all that may still be read when it is written.
@@ -114,7 +114,7 @@ class Write:
     end: int
 
 
-def _sums(graph: Graph, fused: Fused) -> Iterator[Write]:
+def _sums(graph: Graph, fused: Fused) -> Iterator[InPlaceWrite]:
     """Yield what convolutions write over what they add, and fused pieces."""
     for index, node in enumerate(graph.nodes):
         own = fused.get(index)
@@ -122,12 +122,12 @@ def _sums(graph: Graph, fused: Fused) -> Iterator[Write]:
             nodes = graph.nodes[own.first : own.end]
             times = Counter(name for inner in nodes for name in reads(inner))
             added = [own.residual] if times[own.residual] == 1 else []
-            yield Write(nodes[-1].output[0], added, times, own.end)
+            yield InPlaceWrite(nodes[-1].output[0], added, times, own.end)
         if node.op_type in CONVOLUTIONS and graph.region(index) is None:
-            yield Write(node.output[0], written_over(graph, node), node.input, index + 1)
+            yield InPlaceWrite(node.output[0], written_over(graph, node), node.input, index + 1)
 
 
-def lone_writes(graph: Graph, nodes: Iterable[int]) -> Iterator[Write]:
+def lone_writes(graph: Graph, nodes: Iterable[int]) -> Iterator[InPlaceWrite]:
     """Yield what ``nodes`` write, each by itself, where it is worth it."""
     for index in nodes:
         node = graph.nodes[index]
@@ -136,10 +136,10 @@ def lone_writes(graph: Graph, nodes: Iterable[int]) -> Iterator[Write]:
             operands = written_over(graph, node)
             # What was made last is what regions make and use up at once.
             operands.sort(key=lambda name: -graph.makers.get(name, -1))
-            yield Write(node.output[0], operands, reads(node), index + 1)
+            yield InPlaceWrite(node.output[0], operands, reads(node), index + 1)
 
 
-def over_operands(graph: Graph, aliases: Aliases, writes: Iterable[Write]) -> Aliases:
+def over_operands(graph: Graph, aliases: Aliases, writes: Iterable[InPlaceWrite]) -> Aliases:
     """Return ``aliases`` with what ``writes`` make over operands that die there."""
     parents = dict(aliases.parents)
     storage = Storage(graph, aliases)

@@ -14,7 +14,7 @@ from models.compiler.analysis.types import Loose
 from models.graphs.nodes import made, node_of, reads, stable_order, versions_of
 from models.graphs.parameters import quantised_weights
 from models.network.fields import Array
-from models.network.node import Known, Node, UnsuitedError
+from models.network.node import KnownTensors, Node, UnsuitedError
 from models.network.operators.reading import Operator, read_operator
 from models.packs.records.network import TurnedSoftmax, WindowProduct
 
@@ -34,7 +34,7 @@ def is_streamable(dtype: np.dtype[Any], n_bytes: int) -> bool:
 
 
 @dataclass(frozen=True)
-class Region:
+class OpaqueRegion:
     """Nodes [first, end) that run as one resident piece, and why (models/compiler/analysis/opaque.py)."""
 
     first: int
@@ -66,7 +66,7 @@ class Graph:
     opsets: tuple[onnx.OperatorSetIdProto, ...]
     loose: Mapping[str, Loose] = field(default_factory=dict)
     tensors: Mapping[str, TensorProto] = field(default_factory=dict)
-    regions: tuple[Region, ...] = ()
+    regions: tuple[OpaqueRegion, ...] = ()
     ir_version: int = 0
     streamed: frozenset[str] = frozenset()
     resident: frozenset[str] = frozenset()
@@ -75,12 +75,12 @@ class Graph:
     turned_softmaxes: tuple[TurnedSoftmax, ...] = ()
     used_channels: Mapping[str, int] = field(default_factory=dict)
 
-    def region(self, index: int) -> Region | None:
+    def region(self, index: int) -> OpaqueRegion | None:
         """Return the region of node ``index``."""
         return self._region_of.get(index)
 
     @functools.cached_property
-    def _region_of(self) -> dict[int, Region]:
+    def _region_of(self) -> dict[int, OpaqueRegion]:
         return {
             index: region for region in self.regions for index in range(region.first, region.end)
         }
@@ -140,9 +140,11 @@ class Graph:
         return versions_of(self.opsets)
 
     @functools.cached_property
-    def known(self) -> Known:
+    def known(self) -> KnownTensors:
         there = {*self.values, *self.constants}
-        return Known(lambda name: self.array(name) if name in there else None, self.constants.get)
+        return KnownTensors(
+            lambda name: self.array(name) if name in there else None, self.constants.get
+        )
 
     @functools.cached_property
     def readers(self) -> Mapping[str, list[int]]:

@@ -13,7 +13,7 @@ from dataclasses import replace
 import onnx
 from onnx import TensorProto
 
-from models.compiler.analysis.graph import Graph, Region, members_of
+from models.compiler.analysis.graph import Graph, OpaqueRegion, members_of
 from models.graphs.nodes import label, made, reads, subgraphs
 
 
@@ -31,7 +31,7 @@ def with_regions(graph: Graph, refused: Mapping[str, str]) -> Graph:
         return graph
     groups = _without_cycles(graph, _joined(graph))
     regions = (
-        Region(
+        OpaqueRegion(
             nodes[0],
             nodes[-1] + 1,
             tuple(f"{name(graph.nodes[i])}: {opaque[i]}" for i in nodes if opaque.get(i)),

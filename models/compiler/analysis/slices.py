@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from models.compiler.analysis.graph import Region
+from models.compiler.analysis.graph import OpaqueRegion
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class CutPiece:
     outputs: dict[str, Slice]
     weights: tuple[Slice, ...]
     shared_weights: tuple[Slice, ...] = ()
-    region: Region | None = None
+    region: OpaqueRegion | None = None
 
 
 @dataclass(frozen=True)

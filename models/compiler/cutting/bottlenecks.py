@@ -22,7 +22,7 @@ from models.compiler.analysis.graph import NCHWC_DOMAIN, Graph
 from models.compiler.cutting.pieces import port, serialise_nodes
 from models.compiler.cutting.rows import RowGraph, RowNode, padded
 from models.graphs.nodes import attributes, copied, made, reads, with_attributes
-from models.network.node import Value
+from models.network.node import NamedTensor
 from models.network.operators.elements import POINTWISE
 from models.network.operators.reading import Convolution
 from models.network.windows import SAME, Window
@@ -336,5 +336,5 @@ def _serialised(graph: Graph, item: GroupNodes, nodes: Sequence[onnx.NodeProto])
     return serialise_nodes(graph, nodes, _ports(graph, item), [result])
 
 
-def _ports(graph: Graph, item: GroupNodes) -> list[Value]:
+def _ports(graph: Graph, item: GroupNodes) -> list[NamedTensor]:
     return [port(graph, tensor.name) for tensor in item.inputs]

@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 
-from models.compiler.analysis.alias import Aliases, Write, over_operands, written_over
+from models.compiler.analysis.alias import Aliases, InPlaceWrite, over_operands, written_over
 from models.compiler.analysis.graph import PLAIN_DOMAINS, Graph
 from models.compiler.analysis.slices import CutPiece, Slice
 from models.graphs.nodes import made, reads
@@ -29,7 +29,7 @@ _OPERATORS = POINTWISE | {"DequantizeLinear", "QuantizeLinear"}
 
 
 @dataclass(frozen=True)
-class Chain:
+class NodeChain:
     """Nodes [first, end) on tensors of ``n_elements``; ``inner``: what they make and nothing else reads.
 
     ``step``: elements of a slice; the last one may have fewer.
@@ -42,10 +42,12 @@ class Chain:
     inner: frozenset[str]
 
 
-def find_chains(graph: Graph, aliases: Aliases, apart: Set[int] = frozenset()) -> dict[int, Chain]:
+def find_chains(
+    graph: Graph, aliases: Aliases, apart: Set[int] = frozenset()
+) -> dict[int, NodeChain]:
     """Return the chains of ``graph`` by their first node; those of ``apart`` are in none."""
     finder = _Finder(graph, aliases, apart)
-    chains: dict[int, Chain] = {}
+    chains: dict[int, NodeChain] = {}
     index = 0
     while index < len(graph.nodes):
         chain = finder.chain(index)
@@ -56,7 +58,7 @@ def find_chains(graph: Graph, aliases: Aliases, apart: Set[int] = frozenset()) -
 
 
 def place_chains(
-    graph: Graph, aliases: Aliases, chains: Mapping[int, Chain]
+    graph: Graph, aliases: Aliases, chains: Mapping[int, NodeChain]
 ) -> tuple[Graph, Aliases]:
     """Return ``graph`` with values inside chains as small as a slice, and ``aliases`` that share them."""
     values = dict(graph.values)
@@ -67,7 +69,7 @@ def place_chains(
     return replace(graph, values=values), over_operands(graph, aliases, writes)
 
 
-def slices(graph: Graph, chain: Chain) -> Iterator[CutPiece]:
+def slices(graph: Graph, chain: NodeChain) -> Iterator[CutPiece]:
     """Yield the pieces of ``chain``, one a slice."""
     nodes = graph.nodes[chain.first : chain.end]
     computed = [name for node in nodes for name in made(node)]
@@ -107,7 +109,7 @@ class _Finder:
         parents = {parent for parent, _ in aliases.parents.values()}
         self._pinned = {*graph.outputs, *aliases.parents, *parents}
 
-    def chain(self, first: int) -> Chain | None:
+    def chain(self, first: int) -> NodeChain | None:
         """Return the longest chain from node ``first`` on; None where there is none worth it."""
         computed: set[str] = set()
         end = first
@@ -126,7 +128,7 @@ class _Finder:
         items = {values[name].item_bytes for name in names if name in values}
         n_elements = math.prod(self._shape(first))
         step = _slice_elements(n_elements, items)
-        return Chain(first, end, n_elements, step, frozenset(inner))
+        return NodeChain(first, end, n_elements, step, frozenset(inner))
 
     def _shape(self, index: int) -> tuple[int, ...]:
         return self._graph.values[self._graph.nodes[index].output[0]].shape
@@ -165,7 +167,7 @@ class _Finder:
         return outside.isdisjoint(root(name) for name in computed)
 
 
-def _writes(graph: Graph, chain: Chain) -> Iterator[Write]:
+def _writes(graph: Graph, chain: NodeChain) -> Iterator[InPlaceWrite]:
     """Yield what the chain writes: inner values over inner ones, others over what comes from outside.
 
     ONNX Runtime orders nodes by what they read and nothing else: who else reads an operand must be among
@@ -193,4 +195,4 @@ def _writes(graph: Graph, chain: Chain) -> Iterator[Write]:
             if name not in later
             and (name in chain.inner if result in chain.inner else name not in maker)
         ]
-        yield Write(result, alike, {*own, *later}, chain.end)
+        yield InPlaceWrite(result, alike, {*own, *later}, chain.end)

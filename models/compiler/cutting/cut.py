@@ -12,7 +12,7 @@ from models.compiler.analysis.alias import Aliases
 from models.compiler.analysis.fused import Fused
 from models.compiler.analysis.graph import Graph
 from models.compiler.analysis.slices import CutPiece, Slice
-from models.compiler.cutting.chains import Chain, slices
+from models.compiler.cutting.chains import NodeChain, slices
 from models.compiler.cutting.chunks import chunks, rows_a_chunk
 from models.packs.target import Target
 
@@ -28,7 +28,7 @@ def cut(
     chunk_bytes: int,
     *,
     region_piece: Callable[[int], CutPiece | None] = lambda index: None,
-    chains: Mapping[int, Chain] = MappingProxyType({}),
+    chains: Mapping[int, NodeChain] = MappingProxyType({}),
     fused: Fused = MappingProxyType({}),
     alike: Callable[[CutPiece, CutPiece], bool] = lambda one, other: True,
     starts: Collection[int] = (),

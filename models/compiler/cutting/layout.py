@@ -54,7 +54,7 @@ class PlannedSpan:
 
 
 @dataclass(frozen=True)
-class Layout:
+class SpanLayout:
     """``spans`` of the file; ``span_of[i]`` is the span that piece ``i`` streams, or None."""
 
     spans: list[PlannedSpan]
@@ -90,7 +90,7 @@ class Layout:
         }
 
 
-def lay_out(graph: Graph, pieces: list[CutPiece]) -> Layout:
+def lay_out(graph: Graph, pieces: list[CutPiece]) -> SpanLayout:
     """Return the layout; the vectors that chunks share come first, in one resident span."""
     spans: list[PlannedSpan] = []
     shared = PlannedSpan(0, resident=True)
@@ -110,7 +110,7 @@ def lay_out(graph: Graph, pieces: list[CutPiece]) -> Layout:
             continue
         span_of.append(len(spans))
         spans.append(planned_span(graph, piece, spans[-1].end if spans else 0))
-    return Layout(spans, span_of)
+    return SpanLayout(spans, span_of)
 
 
 def planned_span(graph: Graph, piece: CutPiece, offset: int = 0) -> PlannedSpan:

@@ -35,7 +35,7 @@ Fault = Callable[[bytes], str | None]
 
 
 @dataclass
-class Partition:
+class CutGraph:
     """``graph`` in its final order, its ``pieces``, and ``alternatives`` to runs of them.
 
     ``graphs``: each distinct serialised piece with the first piece that uses it; ``graph_of[i]``: the
@@ -115,7 +115,7 @@ def partition(
     source: Path,
     load: Load = open_piece,
     measure: Measure = runs_on_cpu,
-) -> Partition:
+) -> CutGraph:
     """Cut ``graph``; a node whose piece ``load`` refuses becomes part of a resident piece.
 
     Nodes that ``measure`` does not know run on the CPU, and share no piece with others.
@@ -142,7 +142,7 @@ def partition(
         refused |= more
 
 
-def _cut(graph: Graph, target: Target, chunk_bytes: int, measure: Measure) -> Partition:
+def _cut(graph: Graph, target: Target, chunk_bytes: int, measure: Measure) -> CutGraph:
     on_cpu = target.capability is None
     graph, fused = (graph, quantised_groups(graph)) if on_cpu else with_fused(graph)
     aliases = find_aliases(graph, fused)
@@ -186,14 +186,14 @@ def _cut(graph: Graph, target: Target, chunk_bytes: int, measure: Measure) -> Pa
         else serialise_resident(graph, piece)
         for piece in pieces
     ]
-    parts = Partition(
+    parts = CutGraph(
         graph, aliases, pieces, {}, [], fused=fused, rows=rows, bottlenecks=bottlenecks
     )
     parts.graph_of.extend(parts.numbers(serialised, pieces))
     return parts
 
 
-def _add_alternatives(parts: Partition, target: Target, fault: Fault) -> None:
+def _add_alternatives(parts: CutGraph, target: Target, fault: Fault) -> None:
     """Add the alternatives without a ``fault`` that give the same bits.
 
     Kernels for GPUs (pipeline/devices/cuda/kernels) add up each output channel by itself: there all do.
@@ -218,7 +218,7 @@ def _add_alternatives(parts: Partition, target: Target, fault: Fault) -> None:
             parts.alternative_graphs.append(numbers)
 
 
-def _add_rows(parts: Partition, target: Target, fault: Fault, measure: Measure) -> None:
+def _add_rows(parts: CutGraph, target: Target, fault: Fault, measure: Measure) -> None:
     """Add the operators on rows without a ``fault``; on a GPU those that take no scratch there."""
     shapes, on_cpu = parts.rows.shapes, target.capability is None
     made = [
@@ -248,7 +248,7 @@ def _add_rows(parts: Partition, target: Target, fault: Fault, measure: Measure) 
         parts.row_graphs.append(None if data is None else parts.numbers([data], [piece])[0])
 
 
-def _add_bottlenecks(parts: Partition, fault: Fault) -> None:
+def _add_bottlenecks(parts: CutGraph, fault: Fault) -> None:
     """Keep the bottlenecks that are whole pieces and whose graphs have no ``fault``; add these graphs."""
     kept = []
     for found in parts.bottlenecks:
@@ -266,12 +266,12 @@ def _add_bottlenecks(parts: Partition, fault: Fault) -> None:
     parts.bottlenecks[:] = kept
 
 
-def _computed(parts: Partition, piece: CutPiece) -> set[int]:
+def _computed(parts: CutGraph, piece: CutPiece) -> set[int]:
     return set(range(piece.first_node, piece.end_node)) - parts.aliases.elided
 
 
 def _refused(
-    parts: Partition, data: bytes, piece: CutPiece, source: Path, fault: Fault
+    parts: CutGraph, data: bytes, piece: CutPiece, source: Path, fault: Fault
 ) -> list[tuple[str, str]]:
     """Return first output and reason of the nodes of a piece that an engine refuses."""
     error = fault(data)

@@ -14,7 +14,7 @@ from models.compiler.analysis.graph import Graph
 from models.compiler.analysis.slices import CutPiece, Slice
 from models.compiler.cutting.rows import RowNode
 from models.network.fields import STRINGS, UNKNOWN
-from models.network.node import Value
+from models.network.node import NamedTensor
 
 #: The lowest IR version that allows initializers outside the inputs and all dtypes in use.
 _IR_VERSION = 9
@@ -34,7 +34,7 @@ def serialise(graph: Graph, piece: CutPiece, elided: frozenset[int], sized: bool
         if index not in elided
     ]
 
-    def values(parts: Iterable[Slice]) -> list[Value]:
+    def values(parts: Iterable[Slice]) -> list[NamedTensor]:
         shapes = ((part, part.shape if sized else _UNSIZED * len(part.shape)) for part in parts)
         return [port(graph, part.name, shape) for part, shape in shapes]
 
@@ -84,18 +84,18 @@ def serialise_all_rows(graph: Graph, row: RowNode, shapes: Mapping[str, tuple[in
     )
 
 
-def port(graph: Graph, name: str, shape: tuple[int, ...] | None = None) -> Value:
+def port(graph: Graph, name: str, shape: tuple[int, ...] | None = None) -> NamedTensor:
     """Return ``name`` as a port of a ``shape``; None: only how many dimensions it has is said."""
     array = graph.array(name)
     shape = _UNSIZED * len(array.shape) if shape is None else shape
-    return Value(name=name, dtype=array.dtype, shape=shape)
+    return NamedTensor(name=name, dtype=array.dtype, shape=shape)
 
 
 def serialise_nodes(
     graph: Graph,
     nodes: Sequence[onnx.NodeProto],
-    inputs: Sequence[Value],
-    outputs: Sequence[Value],
+    inputs: Sequence[NamedTensor],
+    outputs: Sequence[NamedTensor],
 ) -> bytes:
     """Return ``nodes``, whose constants that are no inputs stay inside, as a model without names."""
     names = {value.name: f"x{i}" for i, value in enumerate(inputs)}
@@ -148,7 +148,7 @@ def _renamed(node: onnx.NodeProto, names: Mapping[str, str]) -> onnx.NodeProto:
     return own
 
 
-def described(value: Value) -> onnx.ValueInfoProto:
+def described(value: NamedTensor) -> onnx.ValueInfoProto:
     """Return ``value`` as a port of a graph."""
     strings = value.dtype == STRINGS
     kind = TensorProto.STRING if strings else helper.np_dtype_to_tensor_dtype(np.dtype(value.dtype))

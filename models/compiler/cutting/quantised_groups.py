@@ -10,7 +10,7 @@ from collections.abc import Collection
 
 from models.compiler.analysis.fused import Fused, FusedNodes
 from models.compiler.analysis.graph import Graph
-from models.compiler.cutting.quantised_nodes import Found, longest_task
+from models.compiler.cutting.quantised_nodes import FoundTask, longest_task
 from models.graphs.nodes import made
 from models.network.operators.quantised import QuantisedTask
 
@@ -31,9 +31,9 @@ def quantised_groups(graph: Graph, most_weights: float = math.inf) -> Fused:
     return {first: FusedNodes(first, item.end, _added(item)) for first, item in found.items()}
 
 
-def _tasks(graph: Graph, most_weights: float = math.inf) -> dict[int, Found]:
+def _tasks(graph: Graph, most_weights: float = math.inf) -> dict[int, FoundTask]:
     """Return the tasks of several nodes by first node."""
-    found: dict[int, Found] = {}
+    found: dict[int, FoundTask] = {}
     index = 0
     while index < len(graph.nodes):
         is_first = graph.nodes[index].op_type in _FIRST
@@ -46,7 +46,7 @@ def _tasks(graph: Graph, most_weights: float = math.inf) -> dict[int, Found]:
     return found
 
 
-def _added(found: Found) -> str | None:
+def _added(found: FoundTask) -> str | None:
     """Return what is added to the layer of a group that is no bottleneck; its sum may lie over it."""
     over = found.task.over
     return None if over is None else found.names[over]

@@ -21,8 +21,9 @@ from models.network.operators.movement import strides_of
 from models.network.operators.on_bytes import BYTE_TYPES, Numbers, Quantisation
 from models.network.operators.quantised import (
     BYTES,
+    ByteTable,
     Concatenation,
-    Part,
+    JoinedTensor,
     Quantised,
     QuantisedAverage,
     QuantisedLayer,
@@ -30,15 +31,14 @@ from models.network.operators.quantised import (
     Rectangle,
     Scaling,
     Sum,
-    Table,
 )
 from models.network.operators.reading import (
     Combine,
     Conversion,
     Convolution,
-    Move,
+    Movement,
     OnBytes,
-    Pool,
+    Pooling,
     Reduction,
 )
 
@@ -46,7 +46,7 @@ from models.network.operators.reading import (
 _IMAGE, _CHANNELS_LAST = 4, (0, 2, 3, 1)
 
 
-class Found(NamedTuple):
+class FoundTask(NamedTuple):
     """A task of the nodes up to ``end``; ``names``: of its tensors, by their numbers."""
 
     end: int
@@ -54,7 +54,7 @@ class Found(NamedTuple):
     names: tuple[str, ...]
 
 
-def longest_task(graph: Graph, first: int, most_weights: float = math.inf) -> Found | None:
+def longest_task(graph: Graph, first: int, most_weights: float = math.inf) -> FoundTask | None:
     """Return the longest task that begins with node ``first``; None: none does.
 
     ``most_weights``: bytes that a convolution has at most, since all of a task are there at once.
@@ -62,7 +62,7 @@ def longest_task(graph: Graph, first: int, most_weights: float = math.inf) -> Fo
     return _Reader(graph, len(graph.nodes), (), most_weights).found(first)
 
 
-def whole_task(graph: Graph, nodes: range, ports: Sequence[str]) -> Found | None:
+def whole_task(graph: Graph, nodes: range, ports: Sequence[str]) -> FoundTask | None:
     """Return the task that ``nodes`` are, whose first tensors are ``ports``; None: something else."""
     found = _Reader(graph, nodes.stop, ports, math.inf).found(nodes.start)
     return found if found is not None and found.end == nodes.stop else None
@@ -81,7 +81,7 @@ class _Reader:
         self._numbers = {name: number for number, name in enumerate(ports)}
         self._at = 0  # the next node
 
-    def found(self, first: int) -> Found | None:
+    def found(self, first: int) -> FoundTask | None:
         """Return the task that begins with node ``first``; None: none does."""
         self._at = first
         try:
@@ -89,7 +89,7 @@ class _Reader:
         except UnsuitedError:
             return None
 
-    def _checked(self, task: Quantised) -> Found:
+    def _checked(self, task: Quantised) -> FoundTask:
         """Return ``task``, whose tensors fit."""
         if fault := task.fault():
             raise UnsuitedError(fault)
@@ -102,7 +102,7 @@ class _Reader:
         result = self._graph.array(self._made)
         if result.dtype != task.result.dtype or result.n_bytes != task.result.n_bytes:
             raise UnsuitedError("the result does not fit")
-        return Found(self._at, task, names)
+        return FoundTask(self._at, task, names)
 
     def _number(self, name: str) -> int:
         return self._numbers.setdefault(name, len(self._numbers))
@@ -149,7 +149,7 @@ class _Reader:
             case Conversion(x=x):
                 source, rectangle = self._number(x.name), self._rectangle(first)
                 layer = self._further()
-            case OnBytes(operator=Move()):
+            case OnBytes(operator=Movement()):
                 joined = self._concatenation(first)
                 source, layer = joined.parts[0].source, self._further()
             case _:
@@ -164,7 +164,7 @@ class _Reader:
         made, row, column = self._scaling(first.scaling), 0, 0
         while True:
             move = self._graph.operator(self._follow())
-            if not isinstance(move, Move) or len(move.copies) != 1:
+            if not isinstance(move, Movement) or len(move.copies) != 1:
                 raise UnsuitedError("channels do not lie last")
             (copy,) = move.copies
             shape, strides = copy.x.shape, strides_of(copy.x.shape)
@@ -175,14 +175,14 @@ class _Reader:
                 raise UnsuitedError("no rectangle of it")
             row, column = row + begin[0], column + begin[1]
 
-    def _concatenation(self, of: OnBytes[Move]) -> Concatenation:
+    def _concatenation(self, of: OnBytes[Movement]) -> Concatenation:
         """Return tensors that are put one behind the other along channels."""
         parts, size = [], of.y.shape[:-1]
         for copy, given in zip(of.operator.copies, of.scales, strict=False):
             if len(size) != _IMAGE - 1 or copy.x.shape[:-1] != size:
                 raise UnsuitedError("images of several sizes")
             source, channels = self._number(copy.x.name), copy.x.shape[-1]
-            parts.append(Part(source=source, channels=channels, given=self._scaling(given)))
+            parts.append(JoinedTensor(source=source, channels=channels, given=self._scaling(given)))
         return Concatenation(parts=tuple(parts), made=self._scaling(of.scales[-1]))
 
     def _further(self) -> QuantisedLayer:
@@ -241,7 +241,7 @@ class _Reader:
 
     def _pool(self, task: QuantisedTask) -> QuantisedTask:
         """Take the maxima of windows."""
-        pool = self._next(Pool)
+        pool = self._next(Pooling)
         if pool.operator.kind != "largest" or not pool.last:
             raise UnsuitedError("channels come first, or means")
         return replace(task, pool=pool.operator.windows)
@@ -254,7 +254,7 @@ class _Reader:
         values = self._graph.constants.get(gather.input[0])
         if values is None or values.dtype.name not in BYTE_TYPES or values.shape != (BYTES,):
             raise UnsuitedError("no table of bytes")
-        table = Table(values=self._number(gather.input[0]), signed=values.dtype.name == "int8")
+        table = ByteTable(values=self._number(gather.input[0]), signed=values.dtype.name == "int8")
         return replace(task, table=table)
 
     def _sum(self, task: QuantisedTask) -> QuantisedTask:

@@ -2,18 +2,18 @@
 
 from collections.abc import Collection
 
-from models.compiler.analysis.graph import Graph, Region
+from models.compiler.analysis.graph import Graph, OpaqueRegion
 from models.compiler.analysis.slices import CutPiece, Slice
 from models.compiler.cutting.pieces import named_model
 from models.errors import CompileError
 from models.graphs.nodes import label, made, reads
-from models.packs.records.pieces import Resident
+from models.packs.records.pieces import ResidentPiece
 
 # A protobuf message cannot exceed 2 GiB.
 _MAX_BYTES = (1 << 31) - (1 << 20)
 
 
-def resident_piece(graph: Graph, region: Region, kept: Collection[str]) -> CutPiece:
+def resident_piece(graph: Graph, region: OpaqueRegion, kept: Collection[str]) -> CutPiece:
     """Return the piece of ``region``; it gives those of its values that are ``kept`` or read outside."""
     nodes = graph.nodes[region.first : region.end]
     computed = dict.fromkeys(name for node in nodes for name in made(node))
@@ -57,12 +57,12 @@ def serialise_resident(graph: Graph, piece: CutPiece) -> bytes:
     return bytes(model.SerializeToString(deterministic=True))
 
 
-def resident_record(graph: Graph, piece: CutPiece) -> Resident | None:
+def resident_record(graph: Graph, piece: CutPiece) -> ResidentPiece | None:
     """Return what ``inspect`` shows of a resident piece, None of another."""
     if piece.region is None:
         return None
     nodes = graph.nodes[piece.first_node : piece.end_node]
-    return Resident(
+    return ResidentPiece(
         nodes=tuple(label(node) for node in nodes),
         operators=tuple(node.op_type for node in nodes),
         weight_bytes=sum(_tensor_bytes(graph, name) for name in graph.constants_of(nodes)),

@@ -15,7 +15,7 @@ import onnx
 from models.compiler.analysis.graph import NCHWC_DOMAIN, Graph
 from models.graphs.nodes import made
 from models.network.operators.elements import POINTWISE
-from models.network.operators.movement import RESHAPES, Move, strides_of
+from models.network.operators.movement import RESHAPES, Movement, strides_of
 
 #: Planes of one value after the other: name, first plane, how many.
 Parts = tuple[tuple[str, int, int], ...]
@@ -87,7 +87,7 @@ def planes_of(graph: Graph, node: onnx.NodeProto) -> Mapping[str, Parts]:
     """
     move = graph.operator(node)
     found: dict[str, list[tuple[int, int, str]]] = {}
-    for copy in move.copies if isinstance(move, Move) else ():
+    for copy in move.copies if isinstance(move, Movement) else ():
         name = _image(graph, copy.x.name, "before")
         result = _image(graph, copy.y.name, "behind")
         plane = copy.sizes[-2:]
@@ -131,7 +131,7 @@ def _runs(planes: Sequence[tuple[int, int, str]]) -> Iterator[tuple[str, int, in
 def taken(graph: Graph, node: onnx.NodeProto) -> tuple[int, range] | None:
     """Return the axis of a Slice and what it takes there; None of several axes, or of every other."""
     move = graph.operator(node)
-    if not isinstance(move, Move):
+    if not isinstance(move, Movement):
         return None
     (copy,) = move.copies
     whole, strides = copy.x.shape, strides_of(copy.x.shape)

@@ -23,7 +23,7 @@ from models.graphs.nodes import attributes, made, with_attributes
 from models.network.fields import stretches
 from models.network.operators.convolution import ADDEND, CONVOLUTIONS
 from models.network.operators.elements import POINTWISE, UNEVEN
-from models.network.operators.reading import BatchNorm, Convolution, Pool, Resize
+from models.network.operators.reading import BatchNorm, Convolution, Pooling, Resize
 from models.network.windows import SAME, Window
 from models.packs.records.rows import Outside, UnrolledRows
 from models.packs.target import Target
@@ -44,7 +44,7 @@ _PLAIN = frozenset(
     )
 )
 _ROWS, _COLUMNS = 2, 3
-Windowed = Convolution | Pool
+Windowed = Convolution | Pooling
 
 
 @dataclass(frozen=True)
@@ -269,7 +269,7 @@ class _Finder:
         if is_gate or not all(map(self._layouts.has_rows, (node.input[0], node.output[0]))):
             return None
         operator = self._graph.operator(node)
-        if not isinstance(operator, Convolution | Pool) or loses_bits(node, operator):
+        if not isinstance(operator, Convolution | Pooling) or loses_bits(node, operator):
             return None
         window = window_of(operator, 0)
         if window is None:
@@ -347,7 +347,7 @@ def window_of(operator: Windowed, axis: int) -> Window | None:
     if max(window.before, window.behind) >= window.reach:
         return None  # the first or the last are made of padding alone
     reaches_out = max(window.before, window.behind) > 0
-    if isinstance(operator, Pool) and operator.kind == "mean" and reaches_out:
+    if isinstance(operator, Pooling) and operator.kind == "mean" and reaches_out:
         is_counted = operator.counts_padding and window.behind <= given.behind
         return window if is_counted else None  # means of fewer
     if fill_of(operator) == "lowest" and window.behind > 0:

@@ -16,7 +16,7 @@ from models.graphs.file import reference
 from models.graphs.nodes import copied, made, node_of, reads
 from models.graphs.rewriting import Rewriter
 from models.network.activations import Activation, activation_of
-from models.network.patterns import REWRITTEN, Made, Pattern, activations_in
+from models.network.patterns import REWRITTEN, FoundOperator, Pattern, activations_in
 
 # Inputs whose sign is that of the result.
 _SIGNED = {"Conv": (1, 2), "BatchNormalization": (1, 2)}
@@ -81,7 +81,7 @@ class RewriteActivations(Rewriter):
             return name
 
         def written(pattern: Pattern) -> str:
-            if isinstance(pattern, Made):
+            if isinstance(pattern, FoundOperator):
                 if pattern not in known:
                     inputs = [written(operand) for operand in pattern.operands]
                     known[pattern] = node(pattern.operator, *inputs, **dict(pattern.numbers))

@@ -38,7 +38,7 @@ Makers = Mapping[str, tuple[int, onnx.NodeProto]]
 
 
 @dataclass(frozen=True)
-class Region:
+class ByteRegion:
     """``nodes`` that make ``output`` of the bytes ``source`` alone, element by element."""
 
     nodes: Sequence[onnx.NodeProto]
@@ -52,7 +52,7 @@ def region_of(
     makers: Makers,
     constants: Constants,
     begins: Callable[[str, Sequence[onnx.NodeProto]], str | None],
-) -> Region | None:
+) -> ByteRegion | None:
     """Return what ends with ``last`` and reads one tensor of bytes, the latest there is; None: nothing.
 
     ``begins``: returns the element type of a tensor that some nodes read, if a region may begin with it.
@@ -65,7 +65,7 @@ def region_of(
             (source,) = read
             dtype = begins(source, inside)
             if dtype is not None:
-                return Region(inside[::-1], source, dtype, last.output[0])
+                return ByteRegion(inside[::-1], source, dtype, last.output[0])
         latest = max(read, key=lambda name: makers[name][0] if name in makers else -1, default="")
         if latest not in makers or not _is_on_elements(makers[latest][1], constants):
             return None
@@ -84,7 +84,7 @@ def _is_on_elements(node: onnx.NodeProto, constants: Constants) -> bool:
     return node.op_type in ON_ELEMENTS and single and len(node.output) == 1
 
 
-def table_of(region: Region, constants: Constants, versions: Mapping[str, int]) -> NDArray[Any]:
+def table_of(region: ByteRegion, constants: Constants, versions: Mapping[str, int]) -> NDArray[Any]:
     """Return what ``region`` makes of each byte, in the order of bytes as unsigned numbers.
 
     ``versions``: of the operators of each domain.
@@ -136,7 +136,7 @@ class _Finder:
             name: (index, node) for index, node in enumerate(graph.nodes) for name in made(node)
         }
 
-    def regions(self) -> Iterator[Region]:
+    def regions(self) -> Iterator[ByteRegion]:
         """Yield regions that nobody else reads into; no two share a node."""
         taken = set[str]()
         for node in reversed(self._graph.nodes):
@@ -174,7 +174,7 @@ class _Finder:
             return []
         return list(node.input if node.op_type == "Concat" else node.input[:1])
 
-    def _is_closed(self, region: Region) -> bool:
+    def _is_closed(self, region: ByteRegion) -> bool:
         """Return whether nobody else reads what it is made of, or what is inside."""
         inside = {self._makers[node.output[0]][0] for node in region.nodes}
         names = {region.source, *(node.output[0] for node in region.nodes)} - {region.output}
@@ -195,7 +195,7 @@ class _Rewriter:
         self._made_as: dict[str, str] = {}
         self._gone = set[str]()
 
-    def look_up(self, region: Region, sources: Iterable[str]) -> None:
+    def look_up(self, region: ByteRegion, sources: Iterable[str]) -> None:
         """Put what ``region`` makes behind the layers among ``sources``, which its bytes come of."""
         table = table_of(region, self._graph.constants, self._graph.versions)
         self._gone.update(name for node in region.nodes for name in made(node))

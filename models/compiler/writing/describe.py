@@ -18,8 +18,8 @@ from models.compiler.analysis.graph import Graph
 from models.compiler.analysis.slices import CutAlternative, CutPiece, Slice
 from models.compiler.cutting.bottlenecks import FoundBottleneck, GroupNodes, GroupTensor
 from models.compiler.cutting.cut import inner_bytes
-from models.compiler.cutting.layout import Layout
-from models.compiler.cutting.partition import Partition
+from models.compiler.cutting.layout import SpanLayout
+from models.compiler.cutting.partition import CutGraph
 from models.compiler.cutting.resident import resident_record
 from models.compiler.cutting.rows import RowNode
 from models.compiler.cutting.scratch import Sizes
@@ -31,23 +31,23 @@ from models.packs.records.bottlenecks import Bottleneck, GroupInput, GroupOperat
 from models.packs.records.pieces import (
     Alternative,
     GraphRange,
-    Joined,
+    JoinedPieces,
     Layer,
     Operand,
     Piece,
     Unrolled,
     Value,
 )
-from models.packs.records.ports import Port, Source
+from models.packs.records.ports import Port, SourceFile
 from models.packs.records.rows import RowInput, RowOperator, RowPart, RowValue
 from models.packs.records.spans import FileRecord
 
 
-def source_record(path: Path) -> Source:
+def source_record(path: Path) -> SourceFile:
     """Return what was compiled: name, size and SHA-256 of the file."""
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
-    return Source(file=path.name, n_bytes=path.stat().st_size, sha256=digest)
+    return SourceFile(file=path.name, n_bytes=path.stat().st_size, sha256=digest)
 
 
 def file_records(folder: Path) -> dict[str, FileRecord]:
@@ -61,7 +61,7 @@ def file_records(folder: Path) -> dict[str, FileRecord]:
     return records
 
 
-def graph_records(parts: Partition, sizes: Sizes) -> tuple[GraphRange, ...]:
+def graph_records(parts: CutGraph, sizes: Sizes) -> tuple[GraphRange, ...]:
     """Return the byte ranges of pieces.bin in the order of ``parts.graphs``, and what sessions take."""
     offsets = itertools.accumulate((len(data) for data in parts.graphs), initial=0)
     return tuple(
@@ -99,8 +99,8 @@ def value_records(graph: Graph, aliases: Aliases) -> tuple[Value, ...]:
 class PieceDescriber:
     """Describes the pieces of ``parts``, whose weights lie as ``layout`` says; ``index`` numbers values."""
 
-    parts: Partition
-    layout: Layout
+    parts: CutGraph
+    layout: SpanLayout
     index: Mapping[str, int]
     sizes: Sizes
     programs: ProgramDescriber
@@ -119,12 +119,12 @@ class PieceDescriber:
             for cut, graphs in numbered
         )
 
-    def _joined(self, cut: CutAlternative, graphs: list[int]) -> tuple[Joined, ...]:
+    def _joined(self, cut: CutAlternative, graphs: list[int]) -> tuple[JoinedPieces, ...]:
         starts = {self.parts.pieces[i].weights[0].offset: i for i in range(cut.first, cut.end)}
         firsts = [starts[piece.weights[0].offset] for piece in cut.pieces]
         runs = itertools.pairwise([*firsts, cut.end])
         return tuple(
-            Joined(
+            JoinedPieces(
                 graph=graph,
                 n_chunks=end - first,
                 scratch_bytes=self._more_scratch(piece, graph, range(first, end)),
@@ -177,8 +177,8 @@ class PieceDescriber:
 class RowDescriber:
     """Describes the operators on rows of ``parts``, and its bottlenecks; as ``PieceDescriber``."""
 
-    parts: Partition
-    layout: Layout
+    parts: CutGraph
+    layout: SpanLayout
     index: Mapping[str, int]
     programs: ProgramDescriber
 
@@ -307,7 +307,7 @@ class RowDescriber:
         return self._weight(name, next(spans, None))
 
 
-def layer_records(parts: Partition) -> tuple[Layer, ...]:
+def layer_records(parts: CutGraph) -> tuple[Layer, ...]:
     """Return one entry a node with a kernel, or several that are fused.
 
     Those merged into one piece share its range.

@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 
 from models.compiler.analysis.graph import Graph
 from models.compiler.analysis.slices import CutPiece, Slice
-from models.compiler.cutting.partition import Partition
+from models.compiler.cutting.partition import CutGraph
 from models.compiler.cutting.rows import RowNode
 from models.network.activations import COMMUTE, TAKEN_APART, Activation, Arithmetic
 from models.network.fields import Array, stretches
-from models.network.node import Known, Node, NodeReader, UnsuitedError
+from models.network.node import KnownTensors, Node, NodeReader, UnsuitedError
 from models.network.operators.elements import READERS, Combine
 from models.network.patterns import activations_in
-from models.packs.records.programs import LARGEST, ElementProgram, Elementwise, Step
+from models.packs.records.programs import LARGEST, ElementProgram, ElementStep, Elementwise
 
 
 @dataclass(frozen=True)
@@ -50,9 +50,9 @@ class _Found:
             numbers = tuple(number for number in numbers if not math.isinf(number))
         return all(abs(number) <= LARGEST for number in numbers)  # no NaN is
 
-    def step(self, places: Mapping[str, int]) -> Step:
+    def step(self, places: Mapping[str, int]) -> ElementStep:
         """Return the record, where values have these ``places``."""
-        return Step(
+        return ElementStep(
             kind=self.function.kind if isinstance(self.function, Activation) else self.function,
             reads=tuple(places[name] for name in self.operands),
             numbers=tuple(None if math.isinf(number) else number for number in self.numbers),
@@ -73,7 +73,7 @@ class ProgramDescriber:
     A GPU has none (``on_gpu``): its kernels compute such operators with what is around them.
     """
 
-    def __init__(self, parts: Partition, on_gpu: bool = False) -> None:
+    def __init__(self, parts: CutGraph, on_gpu: bool = False) -> None:
         self._parts = parts
         self._on_gpu = on_gpu
         numbered = zip(parts.rows.nodes, parts.row_graphs, strict=True)
@@ -210,7 +210,7 @@ class _Reader:
         made = (name for node in self._nodes for name in node.outputs if name in graph.values)
         whole = {name: Slice(name, graph.values[name].shape) for name in made}
         self._values = {**whole, **piece.inputs, **piece.outputs}
-        self._known = Known(self._array, self._constant)
+        self._known = KnownTensors(self._array, self._constant)
 
     def steps(self, kept: set[str]) -> list[_Found] | None:
         """Return all that is computed as steps; None: not all of it are operators on elements.

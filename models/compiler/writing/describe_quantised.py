@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field, replace
 
 from models.compiler.analysis.slices import CutPiece
-from models.compiler.cutting.partition import Partition
+from models.compiler.cutting.partition import CutGraph
 from models.compiler.cutting.pieces import constants_of, inline_constants
 from models.compiler.cutting.quantised_nodes import whole_task
 from models.network.operators.quantised import Quantised
@@ -14,7 +14,7 @@ from models.packs.target import Target
 class QuantisedDescriber:
     """Describes the pieces of ``parts`` for ``target``; ``numbers``: of the tasks that were described."""
 
-    parts: Partition
+    parts: CutGraph
     target: Target
     numbers: dict[Quantised, int] = field(default_factory=dict)
 

@@ -57,7 +57,7 @@ Floats = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
-class Channels:
+class ChannelAxis:
     """Where output channels are in a weight: the first index, in blocks of ``block``, or ``last``."""
 
     block: int = 1
@@ -70,9 +70,9 @@ class Channels:
         return part.shape[0], self.block
 
 
-def weight_channels(graph: Graph, target: Target) -> dict[str, Channels]:
+def weight_channels(graph: Graph, target: Target) -> dict[str, ChannelAxis]:
     """Return the weights of convolutions and fully connected layers, by name."""
-    found: dict[str, Channels] = {}
+    found: dict[str, ChannelAxis] = {}
     mixed: set[str] = set()
     for node in graph.nodes:
         for place, name in enumerate(node.input):
@@ -84,13 +84,13 @@ def weight_channels(graph: Graph, target: Target) -> dict[str, Channels]:
     return {name: channels for name, channels in found.items() if name not in mixed}
 
 
-def _channels(node: onnx.NodeProto, target: Target) -> Channels | None:
+def _channels(node: onnx.NodeProto, target: Target) -> ChannelAxis | None:
     """Return where ``node`` has the output channels of its second input; None: it is no weight."""
     if node.op_type in CONVOLUTIONS:
-        return Channels(target.block if node.domain == NCHWC_DOMAIN else 1)
+        return ChannelAxis(target.block if node.domain == NCHWC_DOMAIN else 1)
     if node.op_type in GEMMS:
-        return Channels(last=not attributes(node).get("transB"))
-    return Channels(last=True) if node.op_type == "MatMul" else None
+        return ChannelAxis(last=not attributes(node).get("transB"))
+    return ChannelAxis(last=True) if node.op_type == "MatMul" else None
 
 
 class Storing:
@@ -150,7 +150,7 @@ class Storing:
             yield made or (StoredPart(encoding="bytes", offset=offset, length=len(raw)), raw)
 
     def _part(
-        self, own: Slice, offset: int, raw: Bytes, channels: Channels
+        self, own: Slice, offset: int, raw: Bytes, channels: ChannelAxis
     ) -> tuple[StoredPart, Bytes] | None:
         """Return how the weight ``own`` is stored; None: as it is."""
         count, block = channels.of(own)
@@ -178,7 +178,7 @@ class Storing:
         return part, data
 
     def _given(
-        self, own: Slice, offset: int, numbers: NDArray[np.float32], channels: Channels
+        self, own: Slice, offset: int, numbers: NDArray[np.float32], channels: ChannelAxis
     ) -> tuple[StoredPart, Bytes] | None:
         """Return the weight ``own`` as the integers that it was in the source; None: it was none."""
         count, block = channels.of(own)

@@ -11,7 +11,7 @@ from typing import BinaryIO
 from onnx import TensorProto
 
 from models.compiler.analysis.graph import Graph
-from models.compiler.cutting.layout import Layout, PlannedSpan, span_bytes
+from models.compiler.cutting.layout import PlannedSpan, SpanLayout, span_bytes
 from models.compiler.cutting.pieces import named_model
 from models.compiler.writing.storing import Bytes, Storing
 from models.errors import CompileError
@@ -93,7 +93,7 @@ def put_in_place(folder: Path, destination: Path) -> None:
 
 
 def write_weights(
-    graph: Graph, layout: Layout, path: Path, storing: Storing | None = None
+    graph: Graph, layout: SpanLayout, path: Path, storing: Storing | None = None
 ) -> tuple[Span, ...]:
     """Write weights.bin and return its spans; ``storing``: how they are stored, None: as they are.
 
@@ -160,7 +160,7 @@ class _Writer:
 
 
 def write_model(
-    graph: Graph, title: str, layout: Layout, spans: Sequence[Span], path: Path
+    graph: Graph, title: str, layout: SpanLayout, spans: Sequence[Span], path: Path
 ) -> None:
     """Write model.onnx, nodes in the order of pieces.
 

@@ -17,7 +17,7 @@ _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 
 
 @dataclass(frozen=True)
-class Options:
+class SectionOptions:
     """``section`` is number ``index`` after [net], -1 is [net] itself; errors start with ``where``."""
 
     section: Section

@@ -2,14 +2,14 @@
 
 from typing import Literal
 
-from models.darknet.layers.layer import Layer
-from models.darknet.layers.parameters import Region, Yolo
-from models.darknet.layers.scope import Scope
+from models.darknet.layers.layer import DarknetLayer
+from models.darknet.layers.parameters import RegionParameters, YoloParameters
+from models.darknet.layers.scope import SectionScope
 
 _NMS = ("default", "greedynms", "diounms", "cornersnms")
 
 
-def yolo(scope: Scope) -> Layer:
+def yolo(scope: SectionScope) -> DarknetLayer:
     """Return a [yolo] layer."""
     options = scope.options
     anchors = _anchors(scope)
@@ -19,7 +19,7 @@ def yolo(scope: Scope) -> Layer:
             options.fail(f"mask: there is no anchor {number} among {len(anchors)}", "mask")
     diou = options.choice("nms_kind", "default", _NMS) == "diounms"
     nms: Literal["greedy", "diou"] = "diou" if diou else "greedy"
-    parameters = Yolo(
+    parameters = YoloParameters(
         tuple(anchors[number] for number in mask),
         _classes(scope, len(mask)),
         options.number("scale_x_y", 1.0),
@@ -30,14 +30,16 @@ def yolo(scope: Scope) -> Layer:
     return scope.layer(scope.input, parameters)
 
 
-def region(scope: Scope) -> Layer:
+def region(scope: SectionScope) -> DarknetLayer:
     """Return a [region] layer, whose boxes have four coordinates."""
     anchors = _anchors(scope)
     classes = _classes(scope, len(anchors))
-    return scope.layer(scope.input, Region(anchors, classes, scope.options.flag("softmax")))
+    return scope.layer(
+        scope.input, RegionParameters(anchors, classes, scope.options.flag("softmax"))
+    )
 
 
-def _anchors(scope: Scope) -> tuple[tuple[float, float], ...]:
+def _anchors(scope: SectionScope) -> tuple[tuple[float, float], ...]:
     options = scope.options
     numbers, num = options.numbers("anchors"), options.integer("num", 1)
     if len(numbers) != 2 * num:
@@ -47,7 +49,7 @@ def _anchors(scope: Scope) -> tuple[tuple[float, float], ...]:
     return tuple(zip(numbers[::2], numbers[1::2], strict=True))
 
 
-def _classes(scope: Scope, anchors: int) -> int:
+def _classes(scope: SectionScope, anchors: int) -> int:
     """Return the classes, which must be those of other heads and fit the channels of the input."""
     classes = scope.options.integer("classes", 20)
     needed, channels = anchors * (5 + classes), scope.input[0]
@@ -57,7 +59,10 @@ def _classes(scope: Scope, anchors: int) -> int:
             f" the previous layer has {channels}"
         )
     for layer in scope.before:
-        if isinstance(layer.parameters, Yolo | Region) and layer.parameters.classes != classes:
+        if (
+            isinstance(layer.parameters, YoloParameters | RegionParameters)
+            and layer.parameters.classes != classes
+        ):
             scope.options.fail(
                 f"classes={classes}, but layer {layer.index} has {layer.parameters.classes}",
                 "classes",

@@ -2,13 +2,13 @@
 
 from typing import Literal
 
-from models.darknet.layers.layer import Layer, Shape
-from models.darknet.layers.parameters import Product, Route, Shortcut
-from models.darknet.layers.scope import Scope
+from models.darknet.layers.layer import DarknetLayer, Shape
+from models.darknet.layers.parameters import ProductParameters, RouteParameters, ShortcutParameters
+from models.darknet.layers.scope import SectionScope
 from models.darknet.layers.spatial import activation, times
 
 
-def route(scope: Scope) -> Layer:
+def route(scope: SectionScope) -> DarknetLayer:
     """Return a [route]: the channels of its layers, one after the other."""
     options = scope.options
     inputs = tuple(scope.source("layers", number) for number in options.integers("layers"))
@@ -27,10 +27,10 @@ def route(scope: Scope) -> Layer:
         if channels % groups:
             options.fail(f"groups={groups} do not divide the {channels} channels", "groups")
         total += channels // groups
-    return scope.layer((total, height, width), Route(groups, group), inputs=inputs)
+    return scope.layer((total, height, width), RouteParameters(groups, group), inputs=inputs)
 
 
-def shortcut(scope: Scope) -> Layer:
+def shortcut(scope: SectionScope) -> DarknetLayer:
     """Return a [shortcut]; see `models.darknet.layers.layer.Shortcut` for what may differ in shape."""
     options = scope.options
     sources = tuple(scope.source("from", number) for number in options.integers("from"))
@@ -49,13 +49,13 @@ def shortcut(scope: Scope) -> Layer:
     }
     return scope.layer(
         scope.input,
-        Shortcut(strides, weights, normalization, activation(options)),
+        ShortcutParameters(strides, weights, normalization, activation(options)),
         shapes[weights],
         (scope.index - 1, *sources),
     )
 
 
-def _weights(scope: Scope) -> Literal["none", "per_feature", "per_channel"]:
+def _weights(scope: SectionScope) -> Literal["none", "per_feature", "per_channel"]:
     kinds = ("none", "per_feature", "per_layer", "per_channel")
     match scope.options.choice("weights_type", "none", kinds):
         case "none":
@@ -66,7 +66,7 @@ def _weights(scope: Scope) -> Literal["none", "per_feature", "per_channel"]:
             return "per_feature"
 
 
-def _normalization(scope: Scope, weights: str) -> Literal["none", "relu", "softmax"]:
+def _normalization(scope: SectionScope, weights: str) -> Literal["none", "relu", "softmax"]:
     kinds = ("none", "relu", "avg_relu", "softmax")
     match scope.options.choice("weights_normalization", "none", kinds):
         case "softmax" if weights != "none":
@@ -77,7 +77,7 @@ def _normalization(scope: Scope, weights: str) -> Literal["none", "relu", "softm
             return "none"
 
 
-def _stride(scope: Scope, index: int) -> int:
+def _stride(scope: SectionScope, index: int) -> int:
     """Return at which distance pixels of layer ``index`` are added (pjreddie's shortcut_cpu)."""
     _, height, width = scope.input
     _, source_height, source_width = scope.shape(index)
@@ -87,7 +87,7 @@ def _stride(scope: Scope, index: int) -> int:
     return stride
 
 
-def _refuse(scope: Scope, index: int) -> None:
+def _refuse(scope: SectionScope, index: int) -> None:
     scope.options.fail(
         f"layer {index} gives {times(scope.shape(index))}, the previous layer"
         f" {times(scope.input)}: they cannot be added",
@@ -95,7 +95,7 @@ def _refuse(scope: Scope, index: int) -> None:
     )
 
 
-def scale_channels(scope: Scope) -> Layer:
+def scale_channels(scope: SectionScope) -> DarknetLayer:
     """The previous layer scales layer ``from``: each channel, or with scale_wh each pixel."""
     options = scope.options
     source = scope.source("from", options.integer("from", least=-scope.index - 1))
@@ -108,10 +108,12 @@ def scale_channels(scope: Scope) -> Layer:
             "from",
         )
     inputs = (scope.index - 1, source)
-    return scope.layer((channels, height, width), Product(activation(options)), inputs=inputs)
+    return scope.layer(
+        (channels, height, width), ProductParameters(activation(options)), inputs=inputs
+    )
 
 
-def sam(scope: Scope) -> Layer:
+def sam(scope: SectionScope) -> DarknetLayer:
     """Return a [sam]: the product of the previous layer and another of its shape."""
     options = scope.options
     source = scope.source("from", options.integer("from", least=-scope.index - 1))
@@ -122,4 +124,4 @@ def sam(scope: Scope) -> Layer:
             "from",
         )
     inputs = (scope.index - 1, source)
-    return scope.layer(scope.input, Product(activation(options)), inputs=inputs)
+    return scope.layer(scope.input, ProductParameters(activation(options)), inputs=inputs)

@@ -27,7 +27,7 @@ class WeightArray:
 
 
 @dataclass(frozen=True)
-class Layer:
+class DarknetLayer:
     """``inputs``: all layers that it reads. ``arrays``: in the order of a .weights file."""
 
     index: int
@@ -44,14 +44,14 @@ class Layer:
 
 
 @dataclass(frozen=True)
-class Network:
+class DarknetNetwork:
     """``outputs``: all detection layers, or else the last layer that is not [cost]."""
 
     net: Section
     width: int
     height: int
     channels: int
-    layers: tuple[Layer, ...]
+    layers: tuple[DarknetLayer, ...]
     outputs: tuple[int, ...]
 
     @property

@@ -5,7 +5,7 @@ from typing import Literal
 
 
 @dataclass(frozen=True)
-class Convolution:
+class ConvolutionParameters:
     """``padding`` on all sides, times dilation; ``groups`` divide input and output channels."""
 
     filters: int
@@ -19,7 +19,7 @@ class Convolution:
 
 
 @dataclass(frozen=True)
-class MaxPool:
+class MaxPoolParameters:
     """``pads``: left, top, right, bottom; what is outside the input is never the maximum."""
 
     size: int
@@ -28,19 +28,19 @@ class MaxPool:
 
 
 @dataclass(frozen=True)
-class DepthMaxPool:
+class DepthMaxPoolParameters:
     """Output channel k is the maximum of the channels k, k + ``channels``, k + 2 ``channels``..."""
 
     channels: int
 
 
 @dataclass(frozen=True)
-class AvgPool:
+class AvgPoolParameters:
     """The mean of each channel."""
 
 
 @dataclass(frozen=True)
-class Upsample:
+class UpsampleParameters:
     """Each pixel becomes ``stride`` x ``stride`` equal ones, times ``scale``."""
 
     stride: int
@@ -48,14 +48,14 @@ class Upsample:
 
 
 @dataclass(frozen=True)
-class Reorg:
+class ReorgParameters:
     """Darknet's own order of space to depth (``reorg_cpu``); see `models.darknet.nodes.spatial`."""
 
     stride: int
 
 
 @dataclass(frozen=True)
-class Crop:
+class CropParameters:
     """The centre of the image; ``adjust``: values from 0..1 to -1..1."""
 
     left: int
@@ -64,7 +64,7 @@ class Crop:
 
 
 @dataclass(frozen=True)
-class Route:
+class RouteParameters:
     """Concatenates, of each input, part ``group`` of ``groups`` along the channels."""
 
     groups: int
@@ -72,7 +72,7 @@ class Route:
 
 
 @dataclass(frozen=True)
-class Shortcut:
+class ShortcutParameters:
     """Adds layers to the previous one; ``strides[i]`` samples input i + 1.
 
     ``weights``: one for each input (per_feature), or for each of its channels too (per_channel).
@@ -85,14 +85,14 @@ class Shortcut:
 
 
 @dataclass(frozen=True)
-class Product:
+class ProductParameters:
     """Elementwise product of two inputs, of which one may have one channel or one pixel."""
 
     activation: str
 
 
 @dataclass(frozen=True)
-class Connected:
+class ConnectedParameters:
     """A matrix times the flattened input."""
 
     outputs: int
@@ -101,7 +101,7 @@ class Connected:
 
 
 @dataclass(frozen=True)
-class Softmax:
+class SoftmaxParameters:
     """Over each of ``groups`` equal parts of the flattened input."""
 
     groups: int
@@ -109,12 +109,12 @@ class Softmax:
 
 
 @dataclass(frozen=True)
-class Identity:
+class IdentityParameters:
     """Dropout and cost, which only training knows."""
 
 
 @dataclass(frozen=True)
-class Yolo:
+class YoloParameters:
     """``anchors`` are those of the mask, (width, height) in pixels of the network's input."""
 
     anchors: tuple[tuple[float, float], ...]
@@ -126,7 +126,7 @@ class Yolo:
 
 
 @dataclass(frozen=True)
-class Region:
+class RegionParameters:
     """``anchors`` are (width, height) in cells."""
 
     anchors: tuple[tuple[float, float], ...]
@@ -135,19 +135,19 @@ class Region:
 
 
 Parameters = (
-    Convolution
-    | MaxPool
-    | DepthMaxPool
-    | AvgPool
-    | Upsample
-    | Reorg
-    | Crop
-    | Route
-    | Shortcut
-    | Product
-    | Connected
-    | Softmax
-    | Identity
-    | Yolo
-    | Region
+    ConvolutionParameters
+    | MaxPoolParameters
+    | DepthMaxPoolParameters
+    | AvgPoolParameters
+    | UpsampleParameters
+    | ReorgParameters
+    | CropParameters
+    | RouteParameters
+    | ShortcutParameters
+    | ProductParameters
+    | ConnectedParameters
+    | SoftmaxParameters
+    | IdentityParameters
+    | YoloParameters
+    | RegionParameters
 )

@@ -3,18 +3,18 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from models.darknet.cfg.options import Options
-from models.darknet.layers.layer import IMAGE, Layer, Shape, WeightArray
+from models.darknet.cfg.options import SectionOptions
+from models.darknet.layers.layer import IMAGE, DarknetLayer, Shape, WeightArray
 from models.darknet.layers.parameters import Parameters
 
 
 @dataclass(frozen=True)
-class Scope:
+class SectionScope:
     """A section and what comes before it: all that a layer is built from."""
 
-    options: Options
+    options: SectionOptions
     image: Shape
-    before: Sequence[Layer]
+    before: Sequence[DarknetLayer]
 
     @property
     def index(self) -> int:
@@ -45,9 +45,9 @@ class Scope:
         parameters: Parameters,
         arrays: dict[str, tuple[int, ...]] | None = None,
         inputs: tuple[int, ...] | None = None,
-    ) -> Layer:
+    ) -> DarknetLayer:
         """Return the layer of this section; it reads the previous one unless ``inputs`` are given."""
-        return Layer(
+        return DarknetLayer(
             self.index,
             self.options.section,
             self.options.kind,

@@ -3,14 +3,14 @@
 import math
 from dataclasses import dataclass
 
-from models.darknet.layers.layer import Layer, Network, Shape
-from models.darknet.layers.parameters import Convolution
+from models.darknet.layers.layer import DarknetLayer, DarknetNetwork, Shape
+from models.darknet.layers.parameters import ConvolutionParameters
 from models.packs.records.ports import SourceSizes
 
 _STATISTICS = (".mean", ".variance")
 
 
-def source_sizes(network: Network) -> SourceSizes:
+def source_sizes(network: DarknetNetwork) -> SourceSizes:
     """Return the counts: a layer is a section after [net]; arrays of batch normalisation are weights."""
     sizes = [layer.weight_bytes for layer in network.layers]
     return SourceSizes(
@@ -21,7 +21,7 @@ def source_sizes(network: Network) -> SourceSizes:
     )
 
 
-def parameter_count(network: Network) -> int:
+def parameter_count(network: DarknetNetwork) -> int:
     """Return how many numbers training changes: all but the statistics of batch normalisation."""
     return sum(
         array.size
@@ -54,7 +54,7 @@ class LayerSizes:
         return self.filter_bytes + self.input_bytes + self.output_bytes + self.scratch_bytes
 
 
-def layer_sizes(network: Network) -> list[LayerSizes]:
+def layer_sizes(network: DarknetNetwork) -> list[LayerSizes]:
     """Return the sizes of all layers, in bytes of float32.
 
     The rows are those of Table 2.1 in "Memory-Aware Fusing and Tiling of Neural Networks for Accelerated
@@ -77,8 +77,8 @@ def layer_sizes(network: Network) -> list[LayerSizes]:
     ]
 
 
-def _scratch_bytes(layer: Layer) -> int:
-    if not isinstance(layer.parameters, Convolution):
+def _scratch_bytes(layer: DarknetLayer) -> int:
+    if not isinstance(layer.parameters, ConvolutionParameters):
         return 0
     _, height, width = layer.shape
     _, channels, size, _ = layer.arrays[-1].shape

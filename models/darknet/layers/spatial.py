@@ -1,17 +1,17 @@
 """Layers that see an image as one: convolution, pooling, sampling."""
 
-from models.darknet.cfg.options import Options
-from models.darknet.layers.layer import Layer, Shape
+from models.darknet.cfg.options import SectionOptions
+from models.darknet.layers.layer import DarknetLayer, Shape
 from models.darknet.layers.parameters import (
-    AvgPool,
-    Convolution,
-    Crop,
-    DepthMaxPool,
-    MaxPool,
-    Reorg,
-    Upsample,
+    AvgPoolParameters,
+    ConvolutionParameters,
+    CropParameters,
+    DepthMaxPoolParameters,
+    MaxPoolParameters,
+    ReorgParameters,
+    UpsampleParameters,
 )
-from models.darknet.layers.scope import Scope
+from models.darknet.layers.scope import SectionScope
 
 ACTIVATIONS = (
     *("linear", "leaky", "relu", "logistic", "mish", "swish", "tanh", "elu", "selu", "gelu"),
@@ -33,7 +33,7 @@ ACTIVATIONS = (
 _LARGEST_STEP = 1 << 16
 
 
-def activation(options: Options, default: str = "linear") -> str:
+def activation(options: SectionOptions, default: str = "linear") -> str:
     """Return the name of the section's activation."""
     return options.choice("activation", default, ACTIVATIONS)
 
@@ -43,17 +43,17 @@ def norm_arrays(channels: int) -> dict[str, tuple[int, ...]]:
     return dict.fromkeys(("scales", "mean", "variance"), (channels,))
 
 
-def _strides(options: Options) -> tuple[int, int]:
+def _strides(options: SectionOptions) -> tuple[int, int]:
     stride = options.integer("stride", 1, most=_LARGEST_STEP)
     x = options.integer("stride_x", stride, most=_LARGEST_STEP)
     return x, options.integer("stride_y", stride, most=_LARGEST_STEP)
 
 
-def _padding(options: Options, default: int) -> int:
+def _padding(options: SectionOptions, default: int) -> int:
     return options.integer("padding", default, least=0, most=_LARGEST_STEP)
 
 
-def _check_shrunk(scope: Scope, what: str, shape: Shape) -> None:
+def _check_shrunk(scope: SectionScope, what: str, shape: Shape) -> None:
     if min(shape) < 1:
         scope.options.fail(f"its input of {times(scope.input)} is too small for {what}")
 
@@ -64,7 +64,7 @@ def times(shape: Shape) -> str:
     return f"{width}x{height}x{channels}"
 
 
-def convolutional(scope: Scope) -> Layer:
+def convolutional(scope: SectionScope) -> DarknetLayer:
     """Return a [convolutional]; `pad` means half a kernel on each side, `padding` how much."""
     options = scope.options
     channels, height, width = scope.input
@@ -90,7 +90,7 @@ def convolutional(scope: Scope) -> Layer:
     arrays = {"biases": (filters,), **(norm_arrays(filters) if normalize else {})}
     return scope.layer(
         shape,
-        Convolution(
+        ConvolutionParameters(
             filters,
             size,
             stride,
@@ -104,7 +104,7 @@ def convolutional(scope: Scope) -> Layer:
     )
 
 
-def maxpool(scope: Scope) -> Layer:
+def maxpool(scope: SectionScope) -> DarknetLayer:
     """Return a [maxpool], whose `padding` (size - 1 unless given) is that of both sides together."""
     options = scope.options
     if options.flag("maxpool_depth"):
@@ -119,7 +119,7 @@ def maxpool(scope: Scope) -> Layer:
     pads = (left, top, right, bottom)
     if max(pads) >= size:
         options.fail(f"padding={padding} makes windows of {size} that see no input", "padding")
-    return scope.layer((channels, out_y, out_x), MaxPool(size, stride, pads))
+    return scope.layer((channels, out_y, out_x), MaxPoolParameters(size, stride, pads))
 
 
 def _pooled(length: int, size: int, stride: int, padding: int) -> tuple[int, int, int]:
@@ -129,30 +129,30 @@ def _pooled(length: int, size: int, stride: int, padding: int) -> tuple[int, int
     return out, before, max((out - 1) * stride + size - length - before, 0)
 
 
-def _depth_maxpool(scope: Scope) -> Layer:
+def _depth_maxpool(scope: SectionScope) -> DarknetLayer:
     channels, height, width = scope.input
     out = scope.options.integer("out_channels", 1)
     if channels % out:
         scope.options.fail(
             f"out_channels={out} do not divide the {channels} channels of its input", "out_channels"
         )
-    return scope.layer((out, height, width), DepthMaxPool(out))
+    return scope.layer((out, height, width), DepthMaxPoolParameters(out))
 
 
-def avgpool(scope: Scope) -> Layer:
+def avgpool(scope: SectionScope) -> DarknetLayer:
     """Return an [avgpool], which leaves one pixel."""
-    return scope.layer((scope.input[0], 1, 1), AvgPool())
+    return scope.layer((scope.input[0], 1, 1), AvgPoolParameters())
 
 
-def upsample(scope: Scope) -> Layer:
+def upsample(scope: SectionScope) -> DarknetLayer:
     """Return an [upsample]."""
     channels, height, width = scope.input
     stride = scope.options.integer("stride", 2, most=_LARGEST_STEP)
     shape = (channels, height * stride, width * stride)
-    return scope.layer(shape, Upsample(stride, scope.options.number("scale", 1.0)))
+    return scope.layer(shape, UpsampleParameters(stride, scope.options.number("scale", 1.0)))
 
 
-def reorg(scope: Scope) -> Layer:
+def reorg(scope: SectionScope) -> DarknetLayer:
     """Return a [reorg], if its stride divides the input."""
     channels, height, width = scope.input
     stride = scope.options.integer("stride", 1, most=_LARGEST_STEP)
@@ -162,10 +162,12 @@ def reorg(scope: Scope) -> Layer:
             f" (the channels {stride**2} times)",
             "stride",
         )
-    return scope.layer((channels * stride**2, height // stride, width // stride), Reorg(stride))
+    return scope.layer(
+        (channels * stride**2, height // stride, width // stride), ReorgParameters(stride)
+    )
 
 
-def crop(scope: Scope) -> Layer:
+def crop(scope: SectionScope) -> DarknetLayer:
     """Return a [crop] as inference does it: the centre."""
     options = scope.options
     channels, height, width = scope.input
@@ -173,4 +175,6 @@ def crop(scope: Scope) -> Layer:
     if out_x > width or out_y > height:
         options.fail(f"{out_x}x{out_y} cannot be cut from its input of {times(scope.input)}")
     left, top = (width - out_x) // 2, (height - out_y) // 2
-    return scope.layer((channels, out_y, out_x), Crop(left, top, not options.flag("noadjust")))
+    return scope.layer(
+        (channels, out_y, out_x), CropParameters(left, top, not options.flag("noadjust"))
+    )

@@ -18,7 +18,7 @@ IR_VERSION = 9
 
 
 @dataclass(frozen=True)
-class Value:
+class DarknetValue:
     """A value of the graph: [1, channels, height, width], or [1, n] where ``flat``."""
 
     name: str
@@ -32,7 +32,7 @@ class Value:
 
 
 @dataclass
-class Graph:
+class DarknetGraph:
     """What was made so far."""
 
     nodes: list[onnx.NodeProto] = field(default_factory=list)
@@ -43,7 +43,7 @@ class Graph:
 class LayerGraph:
     """Adds the nodes of one layer."""
 
-    def __init__(self, graph: Graph, index: int) -> None:
+    def __init__(self, graph: DarknetGraph, index: int) -> None:
         self._graph = graph
         self._prefix = f"layer{index}."
 
@@ -84,20 +84,20 @@ class LayerGraph:
         self._graph.initializers.append(numpy_helper.from_array(value, name))
         return name
 
-    def flat(self, value: Value) -> Value:
+    def flat(self, value: DarknetValue) -> DarknetValue:
         """Return ``value`` as [1, n]."""
         if value.flat:
             return value
-        return Value(self.node("flatten", "Flatten", value.name), value.shape, flat=True)
+        return DarknetValue(self.node("flatten", "Flatten", value.name), value.shape, flat=True)
 
-    def spatial(self, value: Value, role: str = "image") -> Value:
+    def spatial(self, value: DarknetValue, role: str = "image") -> DarknetValue:
         """Return ``value`` as [1, channels, height, width]."""
         if not value.flat:
             return value
         dims = self.integers(f"{role}.shape", 1, *value.shape)
-        return Value(self.node(role, "Reshape", value.name, dims), value.shape)
+        return DarknetValue(self.node(role, "Reshape", value.name, dims), value.shape)
 
-    def finish(self, value: Value, output: str | None) -> Value:
+    def finish(self, value: DarknetValue, output: str | None) -> DarknetValue:
         """Record the shape of the layer's ``value``; as a graph's ``output`` it gets that name."""
         if output is None:
             if value.name.startswith(self._prefix):
@@ -109,14 +109,16 @@ class LayerGraph:
         else:
             self.node("output", "Identity", value.name)
             self._graph.nodes[-1].output[0] = output
-        return Value(output, value.shape, value.flat)
+        return DarknetValue(output, value.shape, value.flat)
 
 
-def _info(value: Value) -> onnx.ValueInfoProto:
+def _info(value: DarknetValue) -> onnx.ValueInfoProto:
     return helper.make_tensor_value_info(value.name, TensorProto.FLOAT, value.dims)
 
 
-def make_model(graph: Graph, name: str, image: Value, outputs: list[Value]) -> onnx.ModelProto:
+def make_model(
+    graph: DarknetGraph, name: str, image: DarknetValue, outputs: list[DarknetValue]
+) -> onnx.ModelProto:
     """Return the model from ``image`` to ``outputs``."""
     made = helper.make_graph(
         graph.nodes,

@@ -1,16 +1,16 @@
 """Layers that read several others as ONNX nodes."""
 
-from models.darknet.layers.layer import Layer, Shape
-from models.darknet.layers.parameters import Product, Route, Shortcut
+from models.darknet.layers.layer import DarknetLayer, Shape
+from models.darknet.layers.parameters import ProductParameters, RouteParameters, ShortcutParameters
 from models.darknet.nodes.activations import activate
-from models.darknet.nodes.graph import LayerGraph, Value
+from models.darknet.nodes.graph import DarknetValue, LayerGraph
 
 # Of AlexeyAB's normalised weights: the least that relu gives, and what is added to their sum.
 _LEAST_WEIGHT = 1e-3
 _SUM_EPSILON = 1e-4
 
 
-def route(graph: LayerGraph, p: Route, inputs: list[Value]) -> Value:
+def route(graph: LayerGraph, p: RouteParameters, inputs: list[DarknetValue]) -> DarknetValue:
     """Return the concatenation; one whole input is itself."""
     parts = [_group(graph, p, x, number) for number, x in enumerate(inputs)]
     _, height, width = parts[0].shape
@@ -18,17 +18,17 @@ def route(graph: LayerGraph, p: Route, inputs: list[Value]) -> Value:
         return parts[0]
     images = [graph.spatial(x, f"image{number}") for number, x in enumerate(parts)]
     joined = graph.node("route", "Concat", *(x.name for x in images), axis=1)
-    return Value(joined, (sum(x.shape[0] for x in parts), height, width))
+    return DarknetValue(joined, (sum(x.shape[0] for x in parts), height, width))
 
 
-def _group(graph: LayerGraph, p: Route, x: Value, number: int) -> Value:
+def _group(graph: LayerGraph, p: RouteParameters, x: DarknetValue, number: int) -> DarknetValue:
     if p.groups == 1:
         return x
     channels, height, width = x.shape
     size = channels // p.groups
     image = graph.spatial(x, f"group{number}.image")
     part = _channels(graph, image.name, f"group{number}", p.group * size, (p.group + 1) * size)
-    return Value(part, (size, height, width))
+    return DarknetValue(part, (size, height, width))
 
 
 def _channels(graph: LayerGraph, x: str, role: str, start: int, end: int) -> str:
@@ -43,7 +43,9 @@ def _channels(graph: LayerGraph, x: str, role: str, start: int, end: int) -> str
     )
 
 
-def shortcut(graph: LayerGraph, layer: Layer, p: Shortcut, inputs: list[Value]) -> str:
+def shortcut(
+    graph: LayerGraph, layer: DarknetLayer, p: ShortcutParameters, inputs: list[DarknetValue]
+) -> str:
     """The sum of all inputs, sampled, cut to their common channels or weighted where that is said."""
     images = [graph.spatial(x, f"image{number}") for number, x in enumerate(inputs)]
     names = [x.name for x in images]
@@ -63,7 +65,7 @@ def shortcut(graph: LayerGraph, layer: Layer, p: Shortcut, inputs: list[Value]) 
     return activate(graph, total, p.activation)
 
 
-def _fitted(graph: LayerGraph, x: Value, shape: Shape, stride: int, role: str) -> str:
+def _fitted(graph: LayerGraph, x: DarknetValue, shape: Shape, stride: int, role: str) -> str:
     """Return every ``stride``-th pixel of ``x`` with as many channels as ``shape``, 0 in missing ones."""
     name, (channels, height, width) = x.name, x.shape
     if stride > 1:
@@ -84,7 +86,9 @@ def _fitted(graph: LayerGraph, x: Value, shape: Shape, stride: int, role: str) -
     return name
 
 
-def _weights(graph: LayerGraph, layer: Layer, p: Shortcut, count: int) -> list[str]:
+def _weights(
+    graph: LayerGraph, layer: DarknetLayer, p: ShortcutParameters, count: int
+) -> list[str]:
     """Return the weight of each input, [1, channels or 1, 1, 1], after normalisation."""
     name = graph.weight(layer.arrays[0])
     if p.normalization != "none":
@@ -101,7 +105,7 @@ def _weights(graph: LayerGraph, layer: Layer, p: Shortcut, count: int) -> list[s
     return graph.nodes("weights.split", "Split", (shaped, sizes), outputs, axis=0)
 
 
-def _positive(graph: LayerGraph, p: Shortcut, weights: str, axis: str) -> str:
+def _positive(graph: LayerGraph, p: ShortcutParameters, weights: str, axis: str) -> str:
     if p.normalization == "relu":
         least = graph.scalar("weights.least", _LEAST_WEIGHT)
         return graph.node("weights.relu", "Max", weights, least)
@@ -109,7 +113,7 @@ def _positive(graph: LayerGraph, p: Shortcut, weights: str, axis: str) -> str:
     return graph.node("weights.exp", "Exp", graph.node("weights.less", "Sub", weights, largest))
 
 
-def product(graph: LayerGraph, p: Product, inputs: list[Value]) -> str:
+def product(graph: LayerGraph, p: ProductParameters, inputs: list[DarknetValue]) -> str:
     """Add the product, broadcast where one input has a single channel or pixel."""
     scales, x = (graph.spatial(value, f"image{number}") for number, value in enumerate(inputs))
     return activate(graph, graph.node("mul", "Mul", x.name, scales.name), p.activation)

@@ -9,48 +9,50 @@ from typing import Any
 import onnx
 
 from models.darknet.cfg.text import format_cfg
-from models.darknet.layers.layer import IMAGE, Layer, Network
+from models.darknet.layers.layer import IMAGE, DarknetLayer, DarknetNetwork
 from models.darknet.layers.parameters import (
-    AvgPool,
-    Connected,
-    Convolution,
-    Crop,
-    DepthMaxPool,
-    Identity,
-    MaxPool,
-    Product,
-    Region,
-    Reorg,
-    Route,
-    Shortcut,
-    Softmax,
-    Upsample,
-    Yolo,
+    AvgPoolParameters,
+    ConnectedParameters,
+    ConvolutionParameters,
+    CropParameters,
+    DepthMaxPoolParameters,
+    IdentityParameters,
+    MaxPoolParameters,
+    ProductParameters,
+    RegionParameters,
+    ReorgParameters,
+    RouteParameters,
+    ShortcutParameters,
+    SoftmaxParameters,
+    UpsampleParameters,
+    YoloParameters,
 )
 from models.darknet.layers.sizes import source_sizes
 from models.darknet.metadata import CFG
 from models.darknet.nodes import joins, spatial, vectors
-from models.darknet.nodes.graph import Graph, LayerGraph, Value, make_model
-from models.detection.recipe import Detection, Head
+from models.darknet.nodes.graph import DarknetGraph, DarknetValue, LayerGraph, make_model
+from models.detection.recipe import Detection, DetectionHead
 from models.graphs import metadata
 
 _COLORS = {1: "GRAY", 3: "RGB"}
 
 
-def skeleton(network: Network, name: str, labels: Sequence[str] = ()) -> onnx.ModelProto:
+def skeleton(network: DarknetNetwork, name: str, labels: Sequence[str] = ()) -> onnx.ModelProto:
     """Return the model of ``network`` with all weights declared (models/graphs/writer.py).
 
     Its input is "image" [1, channels, height, width]; its outputs are called "output", or
     "yolo_LAYER" and "region_LAYER" if there are several. ``labels``: one a class.
     """
-    image = Value("image", network.shape(IMAGE))
-    graph = Graph()
+    image = DarknetValue("image", network.shape(IMAGE))
+    graph = DarknetGraph()
     values = {IMAGE: image}
     names = _output_names(network)
     for layer in network.layers:
         part = LayerGraph(graph, layer.index)
         value = _emit(part, layer, [values[index] for index in layer.inputs])
-        if layer.index in names and not isinstance(layer.parameters, Yolo | Region):
+        if layer.index in names and not isinstance(
+            layer.parameters, YoloParameters | RegionParameters
+        ):
             value = part.flat(value) if value.shape[1:] == (1, 1) else value
         values[layer.index] = part.finish(value, names.get(layer.index))
     model = make_model(graph, name, image, [values[index] for index in network.outputs])
@@ -58,61 +60,65 @@ def skeleton(network: Network, name: str, labels: Sequence[str] = ()) -> onnx.Mo
     return model
 
 
-def _output_names(network: Network) -> dict[int, str]:
+def _output_names(network: DarknetNetwork) -> dict[int, str]:
     if len(network.outputs) == 1:
         return {network.outputs[0]: "output"}
     return {index: f"{network.layers[index].kind}_{index}" for index in network.outputs}
 
 
-def _emit(graph: LayerGraph, layer: Layer, inputs: list[Value]) -> Value:
+def _emit(graph: LayerGraph, layer: DarknetLayer, inputs: list[DarknetValue]) -> DarknetValue:
     """Add the nodes of ``layer``; return its value."""
     x = inputs[0]
     match layer.parameters:
-        case Identity():
+        case IdentityParameters():
             return x
-        case Route() as p:
+        case RouteParameters() as p:
             return joins.route(graph, p, inputs)
-        case Connected() as p:
+        case ConnectedParameters() as p:
             name = vectors.connected(graph, layer, p, x)
-        case Softmax() as p:
+        case SoftmaxParameters() as p:
             name = vectors.softmax(graph, p, x)
-        case Shortcut() as p:
+        case ShortcutParameters() as p:
             name = joins.shortcut(graph, layer, p, inputs)
-        case Product() as p:
+        case ProductParameters() as p:
             name = joins.product(graph, p, inputs)
         case _:
             name = _emit_spatial(graph, layer, graph.spatial(x))
-    return Value(name, layer.shape, isinstance(layer.parameters, Connected | Softmax))
+    return DarknetValue(
+        name, layer.shape, isinstance(layer.parameters, ConnectedParameters | SoftmaxParameters)
+    )
 
 
-def _emit_spatial(graph: LayerGraph, layer: Layer, x: Value) -> str:
+def _emit_spatial(graph: LayerGraph, layer: DarknetLayer, x: DarknetValue) -> str:
     match layer.parameters:
-        case Convolution() as p:
+        case ConvolutionParameters() as p:
             name = spatial.convolution(graph, layer, p, x)
-        case MaxPool() as p:
+        case MaxPoolParameters() as p:
             name = spatial.maxpool(graph, p, x)
-        case DepthMaxPool() as p:
+        case DepthMaxPoolParameters() as p:
             name = spatial.depth_maxpool(graph, p, x)
-        case AvgPool():
+        case AvgPoolParameters():
             name = spatial.avgpool(graph, x)
-        case Upsample() as p:
+        case UpsampleParameters() as p:
             name = spatial.upsample(graph, p, x)
-        case Reorg() as p:
+        case ReorgParameters() as p:
             name = spatial.reorg(graph, layer, p, x)
-        case Crop() as p:
+        case CropParameters() as p:
             name = spatial.crop(graph, layer, p, x)
-        case Yolo() as p:
+        case YoloParameters() as p:
             name = vectors.yolo(graph, p, x)
-        case Region() as p:
+        case RegionParameters() as p:
             name = vectors.region(graph, p, x)
         case _:
             raise AssertionError(f"no nodes for {layer.kind}")
     return name
 
 
-def _metadata(network: Network, labels: Sequence[str]) -> dict[str, Any]:
+def _metadata(network: DarknetNetwork, labels: Sequence[str]) -> dict[str, Any]:
     heads = [_head(network, index, name) for index, name in _output_names(network).items()]
-    detector = isinstance(network.layers[network.outputs[0]].parameters, Yolo | Region)
+    detector = isinstance(
+        network.layers[network.outputs[0]].parameters, YoloParameters | RegionParameters
+    )
     entries: dict[str, Any] = {
         metadata.SIZES: source_sizes(network).model_dump(),
         CFG: format_cfg(network.sections),
@@ -127,7 +133,7 @@ def _metadata(network: Network, labels: Sequence[str]) -> dict[str, Any]:
         }
     if detector:
         last = network.layers[network.outputs[-1]].parameters
-        nms = {"nms": last.nms, "beta": last.beta} if isinstance(last, Yolo) else {}
+        nms = {"nms": last.nms, "beta": last.beta} if isinstance(last, YoloParameters) else {}
         detection = Detection.model_validate(
             {"heads": [head for head in heads if head], "labels": tuple(labels), **nms}
         )
@@ -137,10 +143,10 @@ def _metadata(network: Network, labels: Sequence[str]) -> dict[str, Any]:
     return entries
 
 
-def _head(network: Network, index: int, output: str) -> Head | None:
+def _head(network: DarknetNetwork, index: int, output: str) -> DetectionHead | None:
     match network.layers[index].parameters:
-        case Yolo() as p:
-            return Head(
+        case YoloParameters() as p:
+            return DetectionHead(
                 output=output,
                 kind="yolo",
                 anchors=p.anchors,
@@ -148,8 +154,8 @@ def _head(network: Network, index: int, output: str) -> Head | None:
                 new_coords=p.new_coords,
                 scale_x_y=p.scale_x_y,
             )
-        case Region() as p:
-            return Head(
+        case RegionParameters() as p:
+            return DetectionHead(
                 output=output,
                 kind="region",
                 anchors=p.anchors,

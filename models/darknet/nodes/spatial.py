@@ -1,22 +1,24 @@
 """Convolutions, pooling and sampling as ONNX nodes."""
 
-from models.darknet.layers.layer import Layer
+from models.darknet.layers.layer import DarknetLayer
 from models.darknet.layers.parameters import (
-    Convolution,
-    Crop,
-    DepthMaxPool,
-    MaxPool,
-    Reorg,
-    Upsample,
+    ConvolutionParameters,
+    CropParameters,
+    DepthMaxPoolParameters,
+    MaxPoolParameters,
+    ReorgParameters,
+    UpsampleParameters,
 )
 from models.darknet.nodes.activations import activate
-from models.darknet.nodes.graph import LayerGraph, Value
+from models.darknet.nodes.graph import DarknetValue, LayerGraph
 
 # What AlexeyAB's normalize_cpu adds to the variance.
 EPSILON = 1e-5
 
 
-def convolution(graph: LayerGraph, layer: Layer, p: Convolution, x: Value) -> str:
+def convolution(
+    graph: LayerGraph, layer: DarknetLayer, p: ConvolutionParameters, x: DarknetValue
+) -> str:
     """Conv, BatchNormalization as a node of its own, activation."""
     arrays = [graph.weight(array) for array in layer.arrays]
     biases, weights = arrays[0], arrays[-1]
@@ -43,7 +45,7 @@ def normalize(graph: LayerGraph, x: str, biases: str, arrays: list[str]) -> str:
     return graph.node("norm", "BatchNormalization", *inputs, epsilon=EPSILON)
 
 
-def maxpool(graph: LayerGraph, p: MaxPool, x: Value) -> str:
+def maxpool(graph: LayerGraph, p: MaxPoolParameters, x: DarknetValue) -> str:
     """Add a pool whose pads differ from side to side."""
     left, top, right, bottom = p.pads
     return graph.node(
@@ -56,7 +58,7 @@ def maxpool(graph: LayerGraph, p: MaxPool, x: Value) -> str:
     )
 
 
-def depth_maxpool(graph: LayerGraph, p: DepthMaxPool, x: Value) -> str:
+def depth_maxpool(graph: LayerGraph, p: DepthMaxPoolParameters, x: DarknetValue) -> str:
     """Add the maximum over every `channels`-th channel."""
     channels, height, width = x.shape
     dims = (1, channels // p.channels, p.channels, height, width)
@@ -67,12 +69,12 @@ def depth_maxpool(graph: LayerGraph, p: DepthMaxPool, x: Value) -> str:
     return graph.node("maxpool", "ReduceMax", parts, axis, keepdims=0)
 
 
-def avgpool(graph: LayerGraph, x: Value) -> str:
+def avgpool(graph: LayerGraph, x: DarknetValue) -> str:
     """Add the mean of each channel."""
     return graph.node("avgpool", "GlobalAveragePool", graph.spatial(x).name)
 
 
-def upsample(graph: LayerGraph, p: Upsample, x: Value) -> str:
+def upsample(graph: LayerGraph, p: UpsampleParameters, x: DarknetValue) -> str:
     """Resize; its factors are a node, since as an initializer they would be counted as weights."""
     factors = [1.0, 1.0, p.stride, p.stride]
     large = graph.node(
@@ -90,7 +92,7 @@ def upsample(graph: LayerGraph, p: Upsample, x: Value) -> str:
     return graph.node("scaled", "Mul", large, graph.scalar("scale", p.scale))
 
 
-def reorg(graph: LayerGraph, layer: Layer, p: Reorg, x: Value) -> str:
+def reorg(graph: LayerGraph, layer: DarknetLayer, p: ReorgParameters, x: DarknetValue) -> str:
     """Darknet's reorg_cpu with forward=0, which reads its input as if it had another shape.
 
     X is the input seen as (c / s^2, h * s, w * s). The flat output, seen as (c, h, w), has
@@ -105,7 +107,7 @@ def reorg(graph: LayerGraph, layer: Layer, p: Reorg, x: Value) -> str:
     return graph.node("reorg", "Reshape", moved, graph.integers("reorg.shape", 1, *layer.shape))
 
 
-def crop(graph: LayerGraph, layer: Layer, p: Crop, x: Value) -> str:
+def crop(graph: LayerGraph, layer: DarknetLayer, p: CropParameters, x: DarknetValue) -> str:
     """Add a cut, and the crop layer's own scaling."""
     _, height, width = layer.shape
     part = graph.node(

@@ -2,14 +2,21 @@
 
 import math
 
-from models.darknet.layers.layer import Layer
-from models.darknet.layers.parameters import Connected, Region, Softmax, Yolo
+from models.darknet.layers.layer import DarknetLayer
+from models.darknet.layers.parameters import (
+    ConnectedParameters,
+    RegionParameters,
+    SoftmaxParameters,
+    YoloParameters,
+)
 from models.darknet.nodes.activations import activate
-from models.darknet.nodes.graph import LayerGraph, Value
+from models.darknet.nodes.graph import DarknetValue, LayerGraph
 from models.darknet.nodes.spatial import normalize
 
 
-def connected(graph: LayerGraph, layer: Layer, p: Connected, x: Value) -> str:
+def connected(
+    graph: LayerGraph, layer: DarknetLayer, p: ConnectedParameters, x: DarknetValue
+) -> str:
     """Gemm, BatchNormalization as a node of its own, activation."""
     biases, weights, *norm = [graph.weight(array) for array in layer.arrays]
     inputs = [graph.flat(x).name, weights, *([] if norm else [biases])]
@@ -18,7 +25,7 @@ def connected(graph: LayerGraph, layer: Layer, p: Connected, x: Value) -> str:
     return activate(graph, normed, p.activation)
 
 
-def softmax(graph: LayerGraph, p: Softmax, x: Value) -> str:
+def softmax(graph: LayerGraph, p: SoftmaxParameters, x: DarknetValue) -> str:
     """Add the softmax of each group of the flattened input."""
     name, count = graph.flat(x).name, math.prod(x.shape)
     if p.temperature != 1:
@@ -30,7 +37,7 @@ def softmax(graph: LayerGraph, p: Softmax, x: Value) -> str:
     return graph.node("softmax.flat", "Reshape", parts, graph.integers("softmax.shape", 1, count))
 
 
-def yolo(graph: LayerGraph, p: Yolo, x: Value) -> str:
+def yolo(graph: LayerGraph, p: YoloParameters, x: DarknetValue) -> str:
     """What forward_yolo_layer gives: logistic of all but width and height, then x and y scaled."""
     if p.new_coords:
         widths = {"xy": 2, "rest": 3 + p.classes}
@@ -60,7 +67,7 @@ def _scaled(graph: LayerGraph, scale: float, parts: list[str]) -> list[str]:
     return result
 
 
-def region(graph: LayerGraph, p: Region, x: Value) -> str:
+def region(graph: LayerGraph, p: RegionParameters, x: DarknetValue) -> str:
     """What forward_region_layer gives: logistic of x, y and objectness, softmax over the classes."""
     widths = {"xy": 2, "wh": 2, "object": 1, "classes": p.classes}
     parts = _split(graph, x, widths, len(p.anchors))
@@ -78,7 +85,7 @@ def region(graph: LayerGraph, p: Region, x: Value) -> str:
 
 
 def _split(
-    graph: LayerGraph, x: Value, widths: dict[str, int], anchors: int
+    graph: LayerGraph, x: DarknetValue, widths: dict[str, int], anchors: int
 ) -> dict[str, list[str]]:
     """Return, for each role, the channels of each anchor."""
     sizes = graph.integers("split.sizes", *list(widths.values()) * anchors)

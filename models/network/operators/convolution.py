@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from models.network.activations import Activation, activation_named
-from models.network.node import NodeReader, UnsuitedError, Value
+from models.network.node import NamedTensor, NodeReader, UnsuitedError
 from models.network.windows import Window, Windows
 
 #: Operators, also of blocked tensors, whose second input is weights, output channels first.
@@ -26,13 +26,13 @@ class Convolution:
     ``y``, [N, filters, ...].
     """
 
-    x: Value
-    weight: Value
-    y: Value
+    x: NamedTensor
+    weight: NamedTensor
+    y: NamedTensor
     windows: Windows
     groups: int = 1
-    bias: Value | None = None
-    addend: Value | None = None
+    bias: NamedTensor | None = None
+    addend: NamedTensor | None = None
     adds_last: bool = False
     activation: Activation | None = None
 
@@ -70,12 +70,12 @@ class TransposedConvolution:
     ``weight``: [C, filters / groups, *kernel]. ``windows``: those of the convolution from ``y`` to ``x``.
     """
 
-    x: Value
-    weight: Value
-    y: Value
+    x: NamedTensor
+    weight: NamedTensor
+    y: NamedTensor
     windows: Windows
     groups: int = 1
-    bias: Value | None = None
+    bias: NamedTensor | None = None
 
 
 def convolution(read: NodeReader) -> Convolution:

@@ -14,7 +14,7 @@ from models.network.activations import (
     activation_of,
     arithmetic_of,
 )
-from models.network.node import NodeReader, UnsuitedError, Value
+from models.network.node import NamedTensor, NodeReader, UnsuitedError
 
 # Before this operator set the shape of the second operand said nothing about where it belongs.
 _BROADCASTS = 7
@@ -26,8 +26,8 @@ class Map:
     """``function`` of each element of ``x``."""
 
     function: Activation
-    x: Value
-    y: Value
+    x: NamedTensor
+    y: NamedTensor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,8 +38,8 @@ class Combine:
     """
 
     kind: Arithmetic
-    operands: tuple[Value, ...]
-    y: Value
+    operands: tuple[NamedTensor, ...]
+    y: NamedTensor
     activation: Activation | None = None
 
 
@@ -67,7 +67,7 @@ def combined(read: NodeReader) -> Combine:
     return Combine(kind=kind, operands=operands, y=_whole(read, operands))
 
 
-def _whole(read: NodeReader, operands: Sequence[Value]) -> Value:
+def _whole(read: NodeReader, operands: Sequence[NamedTensor]) -> NamedTensor:
     """Return the output, of the shape of all ``operands`` together."""
     try:
         shape = np.broadcast_shapes(*(operand.shape for operand in operands))

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from models.network.activations import Activation
-from models.network.node import NodeReader, Shape, UnsuitedError, Value
+from models.network.node import NamedTensor, NodeReader, Shape, UnsuitedError
 from models.network.operators.convolution import fused_activation
 
 #: Operators whose second input is weights, output channels first or, without transB, last.
@@ -13,19 +13,19 @@ GEMMS = ("Gemm", "FusedGemm")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Product:
+class MatrixProduct:
     """activation(scale A B + addend_scale C), of the last two axes of ``a`` and ``b``.
 
     Axes before them are a batch; both have two or more. ``turned``: whether the last two of each are
     exchanged first. ``addend``: broadcast to ``y``.
     """
 
-    a: Value
-    b: Value
-    y: Value
+    a: NamedTensor
+    b: NamedTensor
+    y: NamedTensor
     turned: tuple[bool, bool] = (False, False)
     scale: float = 1.0
-    addend: Value | None = None
+    addend: NamedTensor | None = None
     addend_scale: float = 1.0
     activation: Activation | None = None
 
@@ -51,7 +51,7 @@ class Product:
         return sides[::-1] if self.turned[number] else sides
 
 
-def gemm(read: NodeReader) -> Product:
+def gemm(read: NodeReader) -> MatrixProduct:
     """Gemm, and FusedGemm."""
     a, b = read.floats(0), read.floats(1)
     turned = bool(read.attribute("transA", 0)), bool(read.attribute("transB", 0))
@@ -61,7 +61,7 @@ def gemm(read: NodeReader) -> Product:
     others, columns = b.shape[::-1] if turned[1] else b.shape
     if depth != others:
         raise UnsuitedError(f"matrices {list(a.shape)} and {list(b.shape)}")
-    return Product(
+    return MatrixProduct(
         a=a,
         b=b,
         y=read.made(a, (rows, columns)),
@@ -73,7 +73,7 @@ def gemm(read: NodeReader) -> Product:
     )
 
 
-def matmul(read: NodeReader) -> Product:
+def matmul(read: NodeReader) -> MatrixProduct:
     """MatMul, and FusedMatMul: a vector is a matrix of one row or column."""
     if read.attribute("transBatchA", 0) or read.attribute("transBatchB", 0):
         raise UnsuitedError("matrices whose rows lie apart: transBatchA or transBatchB")
@@ -90,7 +90,7 @@ def matmul(read: NodeReader) -> Product:
     if depth != others or min(batch, default=1) < 0:
         raise UnsuitedError(f"matrices {list(a.shape)} and {list(b.shape)}")
     made = (*batch, *(rows,) * (len(a.shape) > 1), *(columns,) * (len(b.shape) > 1))
-    return Product(
+    return MatrixProduct(
         a=a.shaped(left),
         b=b.shaped(right),
         y=read.made(a, made),

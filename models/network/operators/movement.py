@@ -9,15 +9,15 @@ from typing import Any, Literal, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from models.network.node import NodeReader, Shape, UnsuitedError, Value, axis_of
+from models.network.node import NamedTensor, NodeReader, Shape, UnsuitedError, axis_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reshape:
     """``y`` is ``x`` in another shape, or under another name."""
 
-    x: Value
-    y: Value
+    x: NamedTensor
+    y: NamedTensor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,8 +28,8 @@ class Copy:
     read may go backwards, or stay where it is.
     """
 
-    x: Value
-    y: Value
+    x: NamedTensor
+    y: NamedTensor
     sizes: Shape
     read: Shape
     written: Shape
@@ -38,19 +38,19 @@ class Copy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Move:
+class Movement:
     """``copies``, which do not depend on each other and make each element of the outputs ``ys`` once."""
 
     copies: tuple[Copy, ...]
-    ys: tuple[Value, ...]
+    ys: tuple[NamedTensor, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gather:
     """``y``: what lies at ``places`` along ``axis`` of ``x``, none of them negative."""
 
-    x: Value
-    y: Value
+    x: NamedTensor
+    y: NamedTensor
     axis: int
     places: tuple[int, ...]
 
@@ -80,8 +80,8 @@ class Pad:
     ("reflect") or at the other end ("wrap").
     """
 
-    x: Value
-    y: Value
+    x: NamedTensor
+    y: NamedTensor
     before: Shape
     behind: Shape
     mode: Literal["constant", "edge", "reflect", "wrap"] = "constant"
@@ -115,7 +115,7 @@ def broadcast_strides(shape: Sequence[int], target: Sequence[int]) -> Shape:
     return tuple(0 if n == 1 else stride for n, stride in zip(lengths, strides, strict=True))
 
 
-def moved(move: Move, arrays: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
+def moved(move: Movement, arrays: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
     """Return the outputs of ``move``; ``arrays``: what each of its copies reads."""
     made = {y.name: np.empty(y.shape, arrays[0].dtype) for y in move.ys}
     for copy, array in zip(move.copies, arrays, strict=True):
@@ -126,14 +126,16 @@ def moved(move: Move, arrays: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
     return list(made.values())
 
 
-def _viewed(x: Value, y: Value, sizes: Sequence[int], read: Sequence[int], start: int = 0) -> Move:
+def _viewed(
+    x: NamedTensor, y: NamedTensor, sizes: Sequence[int], read: Sequence[int], start: int = 0
+) -> Movement:
     """Return the move of a view of ``x`` to all of ``y``, which lies as axes of ``sizes``."""
     sizes = tuple(sizes)
     copy = Copy(x=x, y=y, sizes=sizes, read=tuple(read), written=strides_of(sizes), start=start)
-    return Move(copies=(copy,), ys=(y,))
+    return Movement(copies=(copy,), ys=(y,))
 
 
-def _turned(x: Value, y: Value, axes: Sequence[int], order: Sequence[int]) -> Move:
+def _turned(x: NamedTensor, y: NamedTensor, axes: Sequence[int], order: Sequence[int]) -> Movement:
     """Return the move of ``x``, seen with ``axes``, in another order of them."""
     strides = strides_of(axes)
     return _viewed(x, y, [axes[axis] for axis in order], [strides[axis] for axis in order])
@@ -194,7 +196,7 @@ def unsqueeze(read: NodeReader) -> Reshape:
     return _reshaped(read, shape)
 
 
-def concat(read: NodeReader) -> Move:
+def concat(read: NodeReader) -> Movement:
     """Concat along any axis."""
     parts = [read.value(position) for position in range(len(read.node.inputs))]
     if len({part.dtype for part in parts}) > 1:
@@ -215,10 +217,10 @@ def concat(read: NodeReader) -> Move:
         )
         for part, start in zip(parts, starts, strict=False)
     )
-    return Move(copies=copies, ys=(y,))
+    return Movement(copies=copies, ys=(y,))
 
 
-def split(read: NodeReader) -> Move:
+def split(read: NodeReader) -> Movement:
     """Split along any axis, into given parts or equal ones; outputs that nobody wants are not made."""
     x, names = read.value(0), read.node.outputs
     axis = axis_of(int(read.attribute("axis", 0)), len(x.shape))
@@ -235,10 +237,10 @@ def split(read: NodeReader) -> Move:
         if name:
             y = x.shaped(part, name)
             copies += _viewed(x, y, part, strides, start * strides[axis]).copies
-    return Move(copies=tuple(copies), ys=tuple(copy.y for copy in copies))
+    return Movement(copies=tuple(copies), ys=tuple(copy.y for copy in copies))
 
 
-def slice_(read: NodeReader) -> Move:
+def slice_(read: NodeReader) -> Movement:
     """Slice with constant bounds: beyond the input they are cut to it, negative ones count from its end."""
     x = read.value(0)
     starts, ends = read.listed(1, "starts"), read.listed(2, "ends")
@@ -258,14 +260,14 @@ def slice_(read: NodeReader) -> Move:
     return _viewed(x, read.made(x, sizes), sizes, stepped, start)
 
 
-def transpose(read: NodeReader) -> Move:
+def transpose(read: NodeReader) -> Movement:
     """Transpose."""
     x = read.value(0)
     order = list(read.attribute("perm") or reversed(range(len(x.shape))))
     return _turned(x, read.made(x, [x.shape[axis] for axis in order]), x.shape, order)
 
 
-def expand(read: NodeReader) -> Move:
+def expand(read: NodeReader) -> Movement:
     """Expand to a constant shape, or to one that the input has where that has ones."""
     x, wanted = read.value(0), read.listed(1, "shape")
     try:
@@ -275,7 +277,7 @@ def expand(read: NodeReader) -> Move:
     return _viewed(x, read.made(x, shape), shape, broadcast_strides(x.shape, shape))
 
 
-def tile(read: NodeReader) -> Move:
+def tile(read: NodeReader) -> Movement:
     """Tile: every axis becomes two, the copies and what is copied."""
     x, repeats = read.value(0), read.listed(1, "repeats")
     pairs = list(zip(repeats, x.shape, strict=True))
@@ -284,7 +286,7 @@ def tile(read: NodeReader) -> Move:
     return _viewed(x, read.made(x, [times * n for times, n in pairs]), sizes, strides)
 
 
-def space_to_depth(read: NodeReader) -> Move:
+def space_to_depth(read: NodeReader) -> Movement:
     """SpaceToDepth: blocks of pixels become channels, those of one place in a block together."""
     x, (batch, channels, height, width) = _image(read)
     size = int(read.attribute("blocksize", 1))
@@ -295,7 +297,7 @@ def space_to_depth(read: NodeReader) -> Move:
     return _turned(x, made, axes, (0, 3, 5, 1, 2, 4))
 
 
-def depth_to_space(read: NodeReader) -> Move:
+def depth_to_space(read: NodeReader) -> Movement:
     """DepthToSpace: channels become blocks of pixels, the channels of a block apart (DCR) or together."""
     read.require("mode", "DCR", "CRD")
     x, (batch, channels, height, width) = _image(read)
@@ -309,7 +311,7 @@ def depth_to_space(read: NodeReader) -> Move:
     return _turned(x, made, (batch, depth, size, size, height, width), (0, 1, 4, 2, 5, 3))
 
 
-def _image(read: NodeReader) -> tuple[Value, tuple[int, int, int, int]]:
+def _image(read: NodeReader) -> tuple[NamedTensor, tuple[int, int, int, int]]:
     x = read.value(0)
     if len(x.shape) != 4:
         raise UnsuitedError(f"an input of {len(x.shape)} dimensions, not 4")
@@ -374,7 +376,7 @@ RESHAPES: dict[str, Callable[[NodeReader], Reshape]] = {
     "Squeeze": squeeze,
     "Unsqueeze": unsqueeze,
 }
-READERS: dict[str, Callable[[NodeReader], Reshape | Move | Gather | Pad]] = {
+READERS: dict[str, Callable[[NodeReader], Reshape | Movement | Gather | Pad]] = {
     **RESHAPES,
     "Concat": concat,
     "DepthToSpace": depth_to_space,

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from models.network.activations import Activation
-from models.network.node import NodeReader, UnsuitedError, Value, axis_of
+from models.network.node import NamedTensor, NodeReader, UnsuitedError, axis_of
 
 # Before this operator set a softmax saw its input as a matrix, cut in two at its axis.
 _SOFTMAX_OF_ONE_AXIS = 13
@@ -17,12 +17,12 @@ _SCALE_OF_CHANNELS = 21
 class BatchNorm:
     """activation(scale (x - mean) / sqrt(variance + epsilon) + bias): vectors [C] on ``x`` [N, C, ...]."""
 
-    x: Value
-    scale: Value
-    bias: Value
-    mean: Value
-    variance: Value
-    y: Value
+    x: NamedTensor
+    scale: NamedTensor
+    bias: NamedTensor
+    mean: NamedTensor
+    variance: NamedTensor
+    y: NamedTensor
     epsilon: float
     activation: Activation | None = None
 
@@ -35,22 +35,22 @@ class GroupNorm:
     None: 1 and 0.
     """
 
-    x: Value
-    y: Value
+    x: NamedTensor
+    y: NamedTensor
     length: int
     channels: int
     inner: int
     epsilon: float
-    scale: Value | None = None
-    bias: Value | None = None
+    scale: NamedTensor | None = None
+    bias: NamedTensor | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResponseNorm:
     """x / (bias + alpha / size * squares) ** beta, of ``size`` channels around each of [N, C, ...]."""
 
-    x: Value
-    y: Value
+    x: NamedTensor
+    y: NamedTensor
     size: int
     alpha: float
     beta: float
@@ -61,8 +61,8 @@ class ResponseNorm:
 class Softmax:
     """Of ``length`` numbers that lie ``inner`` apart, or their ``logarithm``."""
 
-    x: Value
-    y: Value
+    x: NamedTensor
+    y: NamedTensor
     length: int
     inner: int
     logarithm: bool = False
@@ -86,7 +86,7 @@ def batch_norm(read: NodeReader) -> BatchNorm:
     )
 
 
-def _parameters(read: NodeReader, count: int) -> dict[str, Value | None]:
+def _parameters(read: NodeReader, count: int) -> dict[str, NamedTensor | None]:
     """Return scale and bias, ``count`` numbers each."""
     found = {"scale": read.optional(1), "bias": read.optional(2)}
     for value in found.values():

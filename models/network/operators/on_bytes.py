@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from models.network.node import Node, NodeReader, UnsuitedError, Value
+from models.network.node import NamedTensor, Node, NodeReader, UnsuitedError
 from models.network.operators import (
     convolution,
     elements,
@@ -20,10 +20,10 @@ from models.network.operators import (
 )
 from models.network.operators.convolution import Convolution
 from models.network.operators.elements import Combine, Map
-from models.network.operators.matrix import Product
-from models.network.operators.movement import Move
+from models.network.operators.matrix import MatrixProduct
+from models.network.operators.movement import Movement
 from models.network.operators.normalisation import Softmax
-from models.network.operators.pooling import Pool, Reduction
+from models.network.operators.pooling import Pooling, Reduction
 from models.network.windows import SAME, Windows
 
 BYTE_TYPES = ("int8", "uint8")
@@ -35,8 +35,8 @@ TABLE = "table of bytes"
 class Quantisation:
     """How bytes stand for numbers: ``scale`` times (byte - ``zero``); one for all, or for each filter."""
 
-    scale: Value
-    zero: Value
+    scale: NamedTensor
+    zero: NamedTensor
 
     @property
     def dtype(self) -> str:
@@ -48,8 +48,8 @@ class Quantisation:
 class Conversion:
     """``x`` as ``y``: floats as bytes, or bytes as the floats that they stand for."""
 
-    x: Value
-    y: Value
+    x: NamedTensor
+    y: NamedTensor
     scaling: Quantisation
 
 
@@ -57,13 +57,13 @@ class Conversion:
 class LookUp:
     """What each byte of ``x`` is in ``table``."""
 
-    x: Value
-    y: Value
-    table: Value
+    x: NamedTensor
+    y: NamedTensor
+    table: NamedTensor
 
 
 #: What there is on bytes.
-Numbers = TypeVar("Numbers", Combine, Convolution, Map, Move, Pool, Reduction, Softmax)
+Numbers = TypeVar("Numbers", Combine, Convolution, Map, Movement, Pooling, Reduction, Softmax)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +76,7 @@ class OnBytes(Generic[Numbers]):
     """
 
     operator: Numbers
-    y: Value
+    y: NamedTensor
     scales: tuple[Quantisation, ...]
     last: bool = False
     by_inputs: bool = False
@@ -134,7 +134,7 @@ class _AsNumbers(NodeReader):
         super().__init__(node, read.known)
         self._last = last
 
-    def floats(self, position: int) -> Value:
+    def floats(self, position: int) -> NamedTensor:
         """Return a required input of bytes, or a bias."""
         found = self.value(position)
         if found.dtype not in (*BYTE_TYPES, "int32"):
@@ -151,16 +151,16 @@ def on_bytes(read: NodeReader) -> OnBytes[Any]:
     last = bool(read.attribute("channels_last", read.node.operator in _LAST))
     found = _OF_NUMBERS[form.operator](_AsNumbers(read, form, last))
     scales = tuple(_quantisation(read, position) for position in form.scales)
-    made = found.ys[0] if isinstance(found, Move) else found.y
-    y = Value(
+    made = found.ys[0] if isinstance(found, Movement) else found.y
+    y = NamedTensor(
         name=made.name,
         dtype=scales[-1].dtype if scales else made.dtype,
         shape=(*made.shape[:1], *made.shape[2:], *made.shape[1:2]) if last else made.shape,
     )
-    if isinstance(found, Pool):
+    if isinstance(found, Pooling):
         _check_padding(read, found.windows)
-    by_inputs = isinstance(found, Product) and not found.turned[1]
-    operator = _of_pixels(found) if isinstance(found, Product) else found
+    by_inputs = isinstance(found, MatrixProduct) and not found.turned[1]
+    operator = _of_pixels(found) if isinstance(found, MatrixProduct) else found
     return OnBytes(operator=operator, y=y, scales=scales, last=last, by_inputs=by_inputs)
 
 
@@ -187,7 +187,7 @@ def _check_padding(read: NodeReader, windows: Windows) -> None:
         raise UnsuitedError(f"auto_pad with strides {strides} beyond a kernel of {kernel}")
 
 
-def _of_pixels(product: Product) -> Convolution:
+def _of_pixels(product: MatrixProduct) -> Convolution:
     """Return ``product`` as the convolution of a row of pixels."""
     if product.turned[0] or product.scale != 1:
         raise UnsuitedError("alpha or transA")
@@ -201,7 +201,7 @@ def _of_pixels(product: Product) -> Convolution:
     )
 
 
-def max_pool(read: NodeReader) -> Pool | OnBytes[Any]:
+def max_pool(read: NodeReader) -> Pooling | OnBytes[Any]:
     """MaxPool, of floats or of bytes."""
     of_bytes = read.value(0).dtype in BYTE_TYPES
     return on_bytes(read) if of_bytes else pooling.pool("largest")(read)
@@ -216,17 +216,21 @@ def convert(read: NodeReader) -> Conversion:
     if math.prod(scaling.scale.shape) > 1:
         raise UnsuitedError("a scale for each channel")
     dtype = scaling.dtype if quantises else "float32"
-    return Conversion(x=x, y=Value(name=read.output, dtype=dtype, shape=x.shape), scaling=scaling)
+    return Conversion(
+        x=x, y=NamedTensor(name=read.output, dtype=dtype, shape=x.shape), scaling=scaling
+    )
 
 
 def look_up(read: NodeReader) -> LookUp:
     """A table of bytes."""
     x, table = read.value(0), read.value(1)
-    return LookUp(x=x, y=Value(name=read.output, dtype=table.dtype, shape=x.shape), table=table)
+    return LookUp(
+        x=x, y=NamedTensor(name=read.output, dtype=table.dtype, shape=x.shape), table=table
+    )
 
 
 #: MaxPool is here for floats, too.
-READERS: dict[str, Callable[[NodeReader], Conversion | LookUp | OnBytes[Any] | Pool]] = {
+READERS: dict[str, Callable[[NodeReader], Conversion | LookUp | OnBytes[Any] | Pooling]] = {
     **{f"com.microsoft.{name}": on_bytes for name in (*_FORMS, "QLinearConcat")},
     "DequantizeLinear": convert,
     "MaxPool": max_pool,

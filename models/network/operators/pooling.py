@@ -5,21 +5,21 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from models.network.node import NodeReader, UnsuitedError, Value, axis_of
+from models.network.node import NamedTensor, NodeReader, UnsuitedError, axis_of
 from models.network.operators.movement import Reshape
 from models.network.windows import Windows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pool:
+class Pooling:
     """The largest or the mean of each window of the planes of ``x`` [N, C, ...].
 
     ``counts_padding``: a mean is over the padding, too, whose numbers are zeros.
     """
 
     kind: Literal["largest", "mean"]
-    x: Value
-    y: Value
+    x: NamedTensor
+    y: NamedTensor
     windows: Windows
     counts_padding: bool = False
 
@@ -38,22 +38,22 @@ class Reduction:
     """What ``axes`` of ``x`` come to, ascending: a mean, the largest number, the sum of ``squares``, ..."""
 
     kind: Reduced
-    x: Value
-    y: Value
+    x: NamedTensor
+    y: NamedTensor
     axes: tuple[int, ...]
 
 
-def pool(kind: Literal["largest", "mean"]) -> Callable[[NodeReader], Pool]:
+def pool(kind: Literal["largest", "mean"]) -> Callable[[NodeReader], Pooling]:
     """Return the reader of pools of a kind."""
 
-    def read_pool(read: NodeReader) -> Pool:
+    def read_pool(read: NodeReader) -> Pooling:
         """MaxPool, AveragePool."""
         read.require("storage_order", 0)
         x, kernel = read.floats(0), read.attribute("kernel_shape")
         if kernel is None or len(kernel) != len(x.shape) - 2:
             raise UnsuitedError(f"a kernel of {kernel} on {list(x.shape)}")
         windows = read.windows(kernel, x.shape[2:])
-        return Pool(
+        return Pooling(
             kind=kind,
             x=x,
             y=read.made(x, (*x.shape[:2], *windows.result)),
@@ -91,7 +91,7 @@ def _over_axes(kind: Reduced) -> Callable[[NodeReader], Reduction | Reshape]:
     return read_reduction
 
 
-READERS: dict[str, Callable[[NodeReader], Pool | Reduction | Reshape]] = {
+READERS: dict[str, Callable[[NodeReader], Pooling | Reduction | Reshape]] = {
     "AveragePool": pool("mean"),
     "GlobalAveragePool": _over_planes("mean"),
     "GlobalMaxPool": _over_planes("largest"),

@@ -26,7 +26,7 @@ BYTES = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Tensor:
+class TaskTensor:
     """That ``count`` numbers of ``dtype`` are read as tensor ``number``: ``what`` of a task.
 
     ``passes``: it is an input of the piece.
@@ -56,9 +56,9 @@ class Scaling(Record):
         """Of the bytes."""
         return "int8" if self.signed else "uint8"
 
-    def tensors(self, what: str, scales: int = 1, zeros: int = 1) -> Iterator[Tensor]:
-        yield Tensor(f"{what}.scale", self.scale, "float32", scales)
-        yield Tensor(f"{what}.zero", self.zero, self.dtype, zeros)
+    def tensors(self, what: str, scales: int = 1, zeros: int = 1) -> Iterator[TaskTensor]:
+        yield TaskTensor(f"{what}.scale", self.scale, "float32", scales)
+        yield TaskTensor(f"{what}.zero", self.zero, self.dtype, zeros)
 
 
 IsScaling = Annotated[Scaling, Shared]
@@ -93,13 +93,13 @@ class QuantisedLayer(Record):
         ones = {*self.windows.kernel, *self.windows.strides}
         return ones == {1} and self.windows.size == self.windows.result
 
-    def tensors(self, what: str) -> Iterator[Tensor]:
+    def tensors(self, what: str) -> Iterator[TaskTensor]:
         """Yield what it reads, but not the bytes that pass."""
         depth = 1 if self.depthwise else self.channels
         count = self.filters * depth * math.prod(self.windows.kernel)
-        yield Tensor(f"{what}.weights", self.weights, self.weight.dtype, count)
+        yield TaskTensor(f"{what}.weights", self.weights, self.weight.dtype, count)
         if self.bias is not None:
-            yield Tensor(f"{what}.bias", self.bias, "int32", self.filters)
+            yield TaskTensor(f"{what}.bias", self.bias, "int32", self.filters)
         yield from self.given.tensors(f"{what}.given")
         scales, zeros = (
             self.filters if apart else 1 for apart in (self.scales_apart, self.zeros_apart)
@@ -128,7 +128,7 @@ class Rectangle(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part(Record):
+class JoinedTensor(Record):
     """One of the tensors that lie one behind the other in the channels that the first layer reads."""
 
     source: Count
@@ -140,7 +140,7 @@ class Part(Record):
 class Concatenation(Record):
     """``parts`` one behind the other, all of them in the scale ``made``."""
 
-    parts: tuple[Annotated[Part, Shared], ...]
+    parts: tuple[Annotated[JoinedTensor, Shared], ...]
     made: IsScaling
 
 
@@ -165,7 +165,7 @@ class Sum(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Table(Record):
+class ByteTable(Record):
     """What each byte becomes: ``values``, ``signed`` ones."""
 
     values: Count
@@ -186,7 +186,7 @@ class QuantisedTask(Record):
     rectangle: Rectangle | None = None
     joined: Concatenation | None = None
     pool: IsWindows | None = None
-    table: Table | None = None
+    table: ByteTable | None = None
     addition: Sum | None = None
     constants: tuple[Count, ...] = ()
 
@@ -235,29 +235,31 @@ class QuantisedTask(Record):
             count = windows.axes[0].most_needed(count, windows.size[0])
         return count
 
-    def tensors(self) -> Iterator[Tensor]:
+    def tensors(self) -> Iterator[TaskTensor]:
         """Yield what it reads; planes of floats are not told of."""
         first = self.layers[0]
         pixels = math.prod(first.windows.size)
         if self.joined is not None:
             for at, part in enumerate(self.joined.parts):
                 what, count = f"joined.parts.{at}", pixels * part.channels
-                yield Tensor(f"{what}.source", part.source, part.given.dtype, count, passes=True)
+                yield TaskTensor(
+                    f"{what}.source", part.source, part.given.dtype, count, passes=True
+                )
                 yield from part.given.tensors(f"{what}.given")
             yield from self.joined.made.tensors("joined.made")
         elif self.rectangle is not None:
             yield from self.rectangle.made.tensors("rectangle.made")
         else:
             count = pixels * first.channels
-            yield Tensor("source", self.source, first.given.dtype, count, passes=True)
+            yield TaskTensor("source", self.source, first.given.dtype, count, passes=True)
         for at, layer in enumerate(self.layers):
             yield from layer.tensors(f"layers.{at}")
         if self.table is not None:
             dtype = "int8" if self.table.signed else "uint8"
-            yield Tensor("table.values", self.table.values, dtype, BYTES)
+            yield TaskTensor("table.values", self.table.values, dtype, BYTES)
         if self.addition is not None:
             of, count = self.addition, math.prod(self.result.shape)
-            yield Tensor("addition.other", of.other, of.others.dtype, count, passes=True)
+            yield TaskTensor("addition.other", of.other, of.others.dtype, count, passes=True)
             for name in ("first", "second", "made"):
                 yield from getattr(of, name).tensors(f"addition.{name}")
 
@@ -347,10 +349,10 @@ class QuantisedAverage(Record):
         """What the result may lie over: nothing."""
         return
 
-    def tensors(self) -> Iterator[Tensor]:
+    def tensors(self) -> Iterator[TaskTensor]:
         """Yield what it reads."""
         count = self.pixels * self.channels
-        yield Tensor("source", self.source, self.given.dtype, count, passes=True)
+        yield TaskTensor("source", self.source, self.given.dtype, count, passes=True)
         yield from self.given.tensors("given")
         yield from self.made.tensors("made")
 

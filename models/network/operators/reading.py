@@ -7,7 +7,7 @@ parameters. Attributes, defaults and versions of operator sets are read here and
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
-from models.network.node import Known, Node, NodeReader, UnsuitedError
+from models.network.node import KnownTensors, Node, NodeReader, UnsuitedError
 from models.network.operators import (
     convolution,
     elements,
@@ -20,11 +20,11 @@ from models.network.operators import (
 )
 from models.network.operators.convolution import Convolution, TransposedConvolution
 from models.network.operators.elements import Combine, Map
-from models.network.operators.matrix import Product
-from models.network.operators.movement import Gather, Move, Pad, Reshape
+from models.network.operators.matrix import MatrixProduct
+from models.network.operators.movement import Gather, Movement, Pad, Reshape
 from models.network.operators.normalisation import BatchNorm, GroupNorm, ResponseNorm, Softmax
 from models.network.operators.on_bytes import Conversion, LookUp, OnBytes
-from models.network.operators.pooling import Pool, Reduction
+from models.network.operators.pooling import Pooling, Reduction
 from models.network.operators.resizing import Resize
 
 __all__ = [
@@ -38,12 +38,12 @@ __all__ = [
     "GroupNorm",
     "LookUp",
     "Map",
-    "Move",
+    "MatrixProduct",
+    "Movement",
     "OnBytes",
     "Operator",
     "Pad",
-    "Pool",
-    "Product",
+    "Pooling",
     "Reduction",
     "Reshape",
     "Resize",
@@ -62,11 +62,11 @@ Operator: TypeAlias = (
     | GroupNorm
     | LookUp
     | Map
-    | Move
+    | Movement
     | OnBytes[Any]
     | Pad
-    | Pool
-    | Product
+    | Pooling
+    | MatrixProduct
     | Reduction
     | Reshape
     | Resize
@@ -91,7 +91,7 @@ READERS: Mapping[str, Callable[[NodeReader], Operator]] = {
 }
 
 
-def read_operator(node: Node, known: Known) -> Operator:
+def read_operator(node: Node, known: KnownTensors) -> Operator:
     """Return what ``node`` computes; ``known``: of its inputs.
 
     Raises:

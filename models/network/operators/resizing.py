@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models.network.node import NodeReader, UnsuitedError, Value, axis_of
+from models.network.node import NamedTensor, NodeReader, UnsuitedError, axis_of
 
 Floats = NDArray[np.float32]
 Indices = NDArray[np.int32]
@@ -49,8 +49,8 @@ class Resized:
 class Resize:
     """``y``, each of whose axes is made of the same axis of ``x``."""
 
-    x: Value
-    y: Value
+    x: NamedTensor
+    y: NamedTensor
     axes: tuple[Resized, ...]
 
     @property

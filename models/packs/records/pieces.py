@@ -45,7 +45,7 @@ Operands = Annotated[tuple[Annotated[Operand, Shared], ...], Shared]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Resident(Record):
+class ResidentPiece(Record):
     """What cannot be streamed: nodes that run as one piece with their weights inside, and why."""
 
     nodes: tuple[str, ...]
@@ -84,7 +84,7 @@ class Piece(Record):
     n_spans: PositiveInt = 1
     inputs: Operands
     outputs: Operands
-    resident: Resident | None = None
+    resident: ResidentPiece | None = None
     scratch_bytes: Count = 0
     unrolled: Annotated[Unrolled, Shared] | None = None
     elementwise: Annotated[Elementwise, Shared] | None = None
@@ -92,7 +92,7 @@ class Piece(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Joined(Record):
+class JoinedPieces(Record):
     """``n_chunks`` consecutive pieces as one kernel: graph ``graph`` on their operands joined.
 
     ``scratch_bytes``: of the kernel, where it allocates more than any of its chunks; else 0.
@@ -112,7 +112,7 @@ class Alternative(Record):
 
     first_piece: Count
     end_piece: Count
-    joined: Annotated[tuple[Annotated[Joined, Shared], ...], Shared]
+    joined: Annotated[tuple[Annotated[JoinedPieces, Shared], ...], Shared]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ Scores = Literal["probabilities", "logits"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source(Record):
+class SourceFile(Record):
     """The file that was compiled."""
 
     file: str

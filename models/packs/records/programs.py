@@ -23,7 +23,7 @@ Parameter = Annotated[float, Field(ge=-LARGEST, le=LARGEST, allow_inf_nan=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step(Record):
+class ElementStep(Record):
     """``kind`` of the values ``reads``: one, or two at the same place.
 
     Values are numbered: what the program reads, then what each step makes. ``numbers``: the parameters of
@@ -43,7 +43,7 @@ class ElementProgram(Record):
     """
 
     n_inputs: Count
-    steps: tuple[Step, ...] = ()
+    steps: tuple[ElementStep, ...] = ()
     results: tuple[Count, ...] = ()
 
 

@@ -13,7 +13,7 @@ import onnx
 from models.graphs.metadata import MEMORY, write_metadata
 from models.packs.designed import DesignedLayer, DesignedMemory
 from models.zoo.patchnet.classifier import classifier
-from models.zoo.patchnet.design import Design, Options, design
+from models.zoo.patchnet.design import Design, DesignOptions, design
 from models.zoo.patchnet.detector import ANCHORS, detector
 
 __all__ = ["OPTIONS", "patchnet", "patchnet_ssdlite"]
@@ -23,7 +23,7 @@ CLASSES = 1000
 BOX_CLASSES = 20
 
 #: What `patchnet` takes by name, and of which type.
-OPTIONS = frozenset({"classes", *(field.name for field in fields(Options))} - {"width"})
+OPTIONS = frozenset({"classes", *(field.name for field in fields(DesignOptions))} - {"width"})
 
 
 def patchnet(resolution: int, width: float = 1.0, **given: Any) -> onnx.ModelProto:
@@ -48,7 +48,7 @@ def _built(
     width: float,
     given: dict[str, Any],
 ) -> onnx.ModelProto:
-    options = Options(image=(resolution, resolution, 3), width=width)
+    options = DesignOptions(image=(resolution, resolution, 3), width=width)
     classes = given.pop("classes", classes)
     designed = design(replace(options, **given), stages)
     skeleton = make(designed, classes)

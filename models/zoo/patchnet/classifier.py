@@ -4,7 +4,7 @@ from functools import reduce
 
 import onnx
 
-from models.zoo.builder import SIGNED, Builder, Tensor
+from models.zoo.builder import SIGNED, SkeletonBuilder, ZooTensor
 from models.zoo.patchnet.design import Design
 from models.zoo.patchnet.network import tunnel
 
@@ -14,9 +14,9 @@ def classifier(design: Design, classes: int) -> onnx.ModelProto:
 
     What a tunnel leaves is the mean of each channel: the sum needs no more memory than that.
     """
-    net = Builder("patchnet", design.options.image[:2], SIGNED)
+    net = SkeletonBuilder("patchnet", design.options.image[:2], SIGNED)
 
-    def features(number: int) -> Tensor:
+    def features(number: int) -> ZooTensor:
         return net.global_pool(tunnel(net, design, number)[design.layers[-1].name])
 
     total = reduce(lambda x, n: net.add(x, features(n)), range(1, len(design.patches)), features(0))

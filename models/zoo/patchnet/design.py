@@ -25,7 +25,7 @@ _MOST_STEM = 64
 
 
 @dataclass(frozen=True)
-class Options:
+class DesignOptions:
     """What is asked for.
 
     ``budget``: numbers; ``image``: height, width, channels; ``expansion``: t; ``stem``: channels behind the
@@ -48,7 +48,7 @@ class Options:
 
 
 @dataclass(frozen=True)
-class Layer:
+class PatchLayer:
     """A convolution (``expansion`` 0) or an inverted bottleneck, which halves the image or does not.
 
     ``inputs``, ``outputs``: height, width, channels.
@@ -87,9 +87,9 @@ def held(inputs: Size, outputs: Size, bottleneck: bool) -> int:
 class Design:
     """Tunnels of the same ``layers``, one for each of ``patches``; their outputs are summed up."""
 
-    options: Options
+    options: DesignOptions
     patches: tuple[Patch, ...]
-    layers: tuple[Layer, ...]
+    layers: tuple[PatchLayer, ...]
 
     @property
     def peak(self) -> int:
@@ -102,7 +102,7 @@ class Design:
         return self.layers[-1].outputs
 
 
-def design(options: Options, stages: int = 1) -> Design:
+def design(options: DesignOptions, stages: int = 1) -> Design:
     """Return the network for ``options``, with so many ``stages`` or more.
 
     The stem has the smallest stride with which it fits; each stage as many channels as fit, up to its own
@@ -134,20 +134,20 @@ def design(options: Options, stages: int = 1) -> Design:
     return Design(options, patches, layers)
 
 
-def _patches(options: Options) -> tuple[Patch, ...]:
+def _patches(options: DesignOptions) -> tuple[Patch, ...]:
     if options.whole:
         check_count(options.patches)
         return (Patch(0, 0, *options.image[:2]),) * options.patches
     return segment(options.image, options.patches, options.margin, options.central)
 
 
-def _tunnel(patch: Size, options: Options, stages: int) -> tuple[Layer, ...] | None:
+def _tunnel(patch: Size, options: DesignOptions, stages: int) -> tuple[PatchLayer, ...] | None:
     stems = (_stem(patch, stride, options) for stride in _STEM_STRIDES)
     found = (_behind(stem, options, stages) for stem in stems if stem is not None)
     return next((layers for layers in found if layers is not None), None)
 
 
-def _behind(stem: Layer, options: Options, stages: int) -> tuple[Layer, ...] | None:
+def _behind(stem: PatchLayer, options: DesignOptions, stages: int) -> tuple[PatchLayer, ...] | None:
     """Return ``stem`` and the stages that follow it; None where one does not fit, or they are too few."""
     layers = [stem]
     for number, stage in enumerate(_STAGES, 1):
@@ -160,15 +160,15 @@ def _behind(stem: Layer, options: Options, stages: int) -> tuple[Layer, ...] | N
     return tuple(layers)
 
 
-def _stem(patch: Size, stride: int, options: Options) -> Layer | None:
+def _stem(patch: Size, stride: int, options: DesignOptions) -> PatchLayer | None:
     outputs = (_halved(patch[0], stride), _halved(patch[1], stride), options.stem)
-    stem = Layer("stem", patch, outputs, stride)
+    stem = PatchLayer("stem", patch, outputs, stride)
     return stem if stem.peak <= options.budget else None
 
 
 def _stage(
-    number: int, inputs: Size, wanted: tuple[int, int], options: Options
-) -> list[Layer] | None:
+    number: int, inputs: Size, wanted: tuple[int, int], options: DesignOptions
+) -> list[PatchLayer] | None:
     """Return a bottleneck that halves the image, and some that add to what they read."""
     rows, columns = _halved(inputs[0], 2), _halved(inputs[1], 2)
     most, blocks = max(1, int(wanted[0] * options.width)), wanted[1]
@@ -184,7 +184,7 @@ def _stage(
         return None  # less than what comes: the stages before took too much
     outputs = (rows, columns, _rounded(channels))
     return [
-        Layer(
+        PatchLayer(
             f"stage{number}.{block}",
             outputs if block > 1 else inputs,
             outputs,
@@ -195,7 +195,7 @@ def _stage(
     ]
 
 
-def _least(patch: Size, options: Options, stages: int) -> int:
+def _least(patch: Size, options: DesignOptions, stages: int) -> int:
     """Return the smallest budget in which a tunnel for ``patch`` fits."""
     low, high = _numbers(patch), _ENDLESS
     while high - low > 1:

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from models.detection.recipe import Detection, ListedHead
 from models.graphs.metadata import DETECTION
-from models.zoo.builder import SIGNED, Builder, Tensor
-from models.zoo.patchnet.design import Design, Layer
+from models.zoo.builder import SIGNED, SkeletonBuilder, ZooTensor
+from models.zoo.patchnet.design import Design, PatchLayer
 from models.zoo.patchnet.network import separable, tunnel, tunnel_label
 from models.zoo.patchnet.segmentation import Patch
 
@@ -33,7 +33,7 @@ def detector(
     design: Design, classes: int, anchors: Anchors = ANCHORS, labels: Sequence[str] = ()
 ) -> onnx.ModelProto:
     """Return the network; ``anchors``: of as many of the last stages."""
-    net = Builder("patchnet-ssdlite", design.options.image[:2], SIGNED)
+    net = SkeletonBuilder("patchnet-ssdlite", design.options.image[:2], SIGNED)
     levels = list(zip(_ends(design)[-len(anchors) :], anchors, strict=True))
     numbers = 4 + classes
     found = []
@@ -58,7 +58,7 @@ def detector(
     return net.skeleton({OUTPUT: decoded}, {**net.recipe("stretch"), **entry})
 
 
-def _ends(design: Design) -> list[Layer]:
+def _ends(design: Design) -> list[PatchLayer]:
     """Return the last layer of each stage."""
     return [
         layer
@@ -68,7 +68,7 @@ def _ends(design: Design) -> list[Layer]:
 
 
 def _cells(
-    patch: Patch, layer: Layer, boxes: Sequence[tuple[float, float]], design: Design
+    patch: Patch, layer: PatchLayer, boxes: Sequence[tuple[float, float]], design: Design
 ) -> NDArray[np.int64]:
     """Return centre x, y, width and height in whole pixels of each box that a level predicts from."""
     height, width, _ = design.options.image
@@ -85,7 +85,7 @@ def _cells(
     return np.array(found, np.int64).T
 
 
-def _decoded(net: Builder, seen: Tensor, cells: NDArray[np.int64]) -> Tensor:
+def _decoded(net: SkeletonBuilder, seen: ZooTensor, cells: NDArray[np.int64]) -> ZooTensor:
     """Return boxes in pixels and probabilities of what the predictors say beside their anchors."""
     places = net.whole_numbers("anchors.centres", cells[None, :2])
     sizes = net.whole_numbers("anchors.sizes", cells[None, 2:])

@@ -14,7 +14,7 @@ from models.detection.coco import COCO
 from models.detection.recipe import Detection, ListedHead
 from models.graphs.metadata import DETECTION, PREPROCESS
 from models.images.preprocess import Preprocess
-from models.zoo.builder import Tensor
+from models.zoo.builder import ZooTensor
 from models.zoo.yolo.blocks import Net
 
 CLASSES = 80
@@ -37,7 +37,7 @@ Whole = NDArray[np.int64]
 Biases = Mapping[str, NDArray[np.float32]]
 
 
-def without_anchors(net: Net, levels: Sequence[tuple[Tensor, Tensor]]) -> onnx.ModelProto:
+def without_anchors(net: Net, levels: Sequence[tuple[ZooTensor, ZooTensor]]) -> onnx.ModelProto:
     """Return the network with a head on ``levels``: numbers of distances to four edges, of classes."""
     flat = [net.reshape(net.concat(*level), 1, 4 * BINS + CLASSES, -1) for level in levels]
     sides = [level[0].shape[2] for level in levels]
@@ -52,7 +52,7 @@ def without_anchors(net: Net, levels: Sequence[tuple[Tensor, Tensor]]) -> onnx.M
     return _detector(net, net.concat(boxes, net.sigmoid(classes)), "yolov8")
 
 
-def _distances(net: Net, edges: Tensor) -> Tensor:
+def _distances(net: Net, edges: ZooTensor) -> ZooTensor:
     """Return the mean distance to each edge, in cells, of how likely each is."""
     count = edges.shape[2]
     likely = net.transpose(net.reshape(edges, 1, 4, BINS, count), 0, 2, 1, 3)
@@ -67,13 +67,13 @@ def class_biases() -> Biases:
     return {f"classes{level + 1}.bias": values for level in range(len(STRIDES))}
 
 
-def with_anchors(net: Net, levels: Sequence[Tensor]) -> onnx.ModelProto:
+def with_anchors(net: Net, levels: Sequence[ZooTensor]) -> onnx.ModelProto:
     """Return the network with YOLOv5's head on ``levels``: 5 + classes numbers of each anchor."""
     boxes = [_anchored(net, *level) for level in zip(levels, STRIDES, ANCHORS, strict=True)]
     return _detector(net, net.concat(*boxes), "yolov5")
 
 
-def _anchored(net: Net, x: Tensor, stride: int, anchors: Sequence[tuple[int, int]]) -> Tensor:
+def _anchored(net: Net, x: ZooTensor, stride: int, anchors: Sequence[tuple[int, int]]) -> ZooTensor:
     side, count = x.shape[2], 5 + CLASSES
     apart = net.transpose(net.reshape(x, 1, len(anchors), count, side, side), 0, 1, 3, 4, 2)
     centre, size, scores = net.split(net.sigmoid(apart), (2, 2, 1 + CLASSES), axis=4)
@@ -101,7 +101,7 @@ def _cells(side: int) -> Whole:
     return np.stack([columns, rows])
 
 
-def _detector(net: Net, output: Tensor, kind: str) -> onnx.ModelProto:
+def _detector(net: Net, output: ZooTensor, kind: str) -> onnx.ModelProto:
     side = net.image.shape[2]
     recipe = Preprocess(size=(side, side), resize="letterbox", scale=1 / 255, pad_value=_GREY)
     head = ListedHead.model_validate({"output": _OUTPUT, "kind": kind, "classes": CLASSES})

@@ -5,7 +5,7 @@ from functools import partial
 
 import onnx
 
-from models.zoo.builder import Tensor
+from models.zoo.builder import ZooTensor
 from models.zoo.yolo.blocks import Net
 from models.zoo.yolo.heads import BINS, CLASSES, without_anchors
 from models.zoo.yolo.yolov8 import box_channels
@@ -32,7 +32,9 @@ def yolo11n(resolution: int, width: float = 1.0) -> onnx.ModelProto:
     return without_anchors(net, [_level(net, x, n, fine) for n, x in enumerate(levels, 1)])
 
 
-def _stage(net: Net, x: Tensor, channels: int, hidden: float = 0.5, nested: bool = False) -> Tensor:
+def _stage(
+    net: Net, x: ZooTensor, channels: int, hidden: float = 0.5, nested: bool = False
+) -> ZooTensor:
     """C3k2: a C2f of bottlenecks, or (``nested``) of C3 with two bottlenecks each."""
     inner = int(net.wide(channels) * hidden)
     if nested:
@@ -42,7 +44,7 @@ def _stage(net: Net, x: Tensor, channels: int, hidden: float = 0.5, nested: bool
     return net.c2f(x, net.wide(channels), inner, [block] * net.deep(2))
 
 
-def _attending(net: Net, x: Tensor, repeats: int) -> Tensor:
+def _attending(net: Net, x: ZooTensor, repeats: int) -> ZooTensor:
     """C2PSA: half of the channels look at all others, the other half stays beside them."""
     half = x.channels // 2
     beside, y = net.split(net.unit(x, 2 * half), (half, half))
@@ -52,7 +54,7 @@ def _attending(net: Net, x: Tensor, repeats: int) -> Tensor:
     return net.unit(net.concat(beside, y), x.channels)
 
 
-def _attention(net: Net, x: Tensor) -> Tensor:
+def _attention(net: Net, x: ZooTensor) -> ZooTensor:
     """Let each cell sum up what all cells say; a depthwise convolution says where they are."""
     heads = max(x.channels // _HEAD, 1)
     size = x.channels // heads
@@ -68,7 +70,7 @@ def _attention(net: Net, x: Tensor) -> Tensor:
     return net.unit(net.add(seen, place), x.channels, active=False)
 
 
-def _level(net: Net, x: Tensor, number: int, fine: Tensor) -> tuple[Tensor, Tensor]:
+def _level(net: Net, x: ZooTensor, number: int, fine: ZooTensor) -> tuple[ZooTensor, ZooTensor]:
     """Return what a level says of boxes and of classes, these by depthwise convolutions."""
     boxes, classes = box_channels(fine), max(fine.channels, CLASSES)
     y = net.unit(net.unit(x, boxes, 3), boxes, 3)

@@ -4,7 +4,7 @@ from functools import partial
 
 import onnx
 
-from models.zoo.builder import Tensor
+from models.zoo.builder import ZooTensor
 from models.zoo.yolo.blocks import Net
 from models.zoo.yolo.heads import BINS, CLASSES, without_anchors
 
@@ -29,13 +29,13 @@ def yolov8n(resolution: int, width: float = 1.0) -> onnx.ModelProto:
     return without_anchors(net, [_level(net, x, n, fine) for n, x in enumerate(levels, 1)])
 
 
-def _stage(net: Net, x: Tensor, channels: int, repeats: int, add: bool = True) -> Tensor:
+def _stage(net: Net, x: ZooTensor, channels: int, repeats: int, add: bool = True) -> ZooTensor:
     half = net.wide(channels) // 2
     block = partial(net.bottleneck, channels=half, hidden=half, first=3, add=add)
     return net.c2f(x, 2 * half, half, [block] * net.deep(repeats))
 
 
-def _level(net: Net, x: Tensor, number: int, fine: Tensor) -> tuple[Tensor, Tensor]:
+def _level(net: Net, x: ZooTensor, number: int, fine: ZooTensor) -> tuple[ZooTensor, ZooTensor]:
     """Return what a level says of boxes and of classes."""
     boxes, classes = box_channels(fine), max(fine.channels, CLASSES)
     y = net.unit(net.unit(x, boxes, 3), boxes, 3)
@@ -46,6 +46,6 @@ def _level(net: Net, x: Tensor, number: int, fine: Tensor) -> tuple[Tensor, Tens
     )
 
 
-def box_channels(fine: Tensor) -> int:
+def box_channels(fine: ZooTensor) -> int:
     """Return how many channels the boxes of all levels come from, the finest being ``fine``."""
     return max(16, fine.channels // 4, 4 * BINS)

@@ -14,7 +14,7 @@ Space = Literal["input", "output", "inner", "constant"]
 
 
 @dataclass(frozen=True)
-class Pointer:
+class DevicePointer:
     """``offset`` bytes into input or output ``index`` of a piece, into constant ``index``, or into scratch.
 
     ``inner`` memory is scratch that lives while the piece runs; its index is 0.
@@ -24,17 +24,17 @@ class Pointer:
     index: int = 0
     offset: int = 0
 
-    def moved(self, n_bytes: int) -> "Pointer":
+    def moved(self, n_bytes: int) -> "DevicePointer":
         """Return the pointer to ``n_bytes`` behind this one."""
-        return Pointer(self.space, self.index, self.offset + n_bytes)
+        return DevicePointer(self.space, self.index, self.offset + n_bytes)
 
 
 #: A pointer (None: null), an int32, a float32, or a structure of int32.
-Argument = Pointer | None | int | float | tuple[int, ...]
+Argument = DevicePointer | None | int | float | tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Call:
+class KernelLaunch:
     """One launch of ``function`` of kernels/``module``.cu: blocks, threads of a block, arguments."""
 
     module: str
@@ -45,15 +45,15 @@ class Call:
 
 
 @dataclass(frozen=True)
-class Program:
+class LaunchProgram:
     """A piece as launches in order, with the scratch and the constants (C-contiguous) they need."""
 
-    calls: tuple[Call, ...]
+    calls: tuple[KernelLaunch, ...]
     inner_bytes: int
     constants: tuple[NDArray[Any], ...] = ()
 
 
-Resolve = Callable[[Pointer], int]
+Resolve = Callable[[DevicePointer], int]
 
 
 class Arguments:
@@ -79,7 +79,7 @@ class Arguments:
 def _value(argument: Argument, resolve: Resolve) -> Any:  # ctypes has no public base class
     if argument is None:
         return ctypes.c_uint64(0)
-    if isinstance(argument, Pointer):
+    if isinstance(argument, DevicePointer):
         return ctypes.c_uint64(resolve(argument))
     if isinstance(argument, tuple):
         return (ctypes.c_int32 * len(argument))(*argument)

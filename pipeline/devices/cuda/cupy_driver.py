@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pipeline.devices.base import DeviceError
-from pipeline.devices.cuda.call import Arguments, Call
+from pipeline.devices.cuda.call import Arguments, KernelLaunch
 from pipeline.devices.cuda.driver import Driver, Properties, Stretches, version
 from pipeline.devices.cuda.errors import CudaCallError, CudaMissingError, error_of
 from pipeline.devices.cuda.sources import OPTIONS, source
@@ -250,7 +250,7 @@ class CupyDriver(Driver):
             self._modules[module] = made
         return self._modules[module]
 
-    def launch(self, function: int, call: Call, arguments: Arguments, stream: int) -> None:
+    def launch(self, function: int, call: KernelLaunch, arguments: Arguments, stream: int) -> None:
         self._do(
             call.function,
             lambda: self._driver.launchKernel(
@@ -262,7 +262,7 @@ class CupyDriver(Driver):
     def has_cublas(self) -> bool:
         return self._cublas is not None
 
-    def multiply(self, call: Call, arguments: Arguments, stream: int) -> None:
+    def multiply(self, call: KernelLaunch, arguments: Arguments, stream: int) -> None:
         if self._cublas is None:
             raise DeviceError("cuBLAS is not installed")
         transa, transb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc = arguments.values

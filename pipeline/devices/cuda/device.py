@@ -30,7 +30,13 @@ from pipeline.devices.cuda.choices import Kind, Precision
 from pipeline.devices.cuda.driver import Driver, Stretches
 from pipeline.devices.cuda.errors import CudaMemoryError
 from pipeline.devices.cuda.kernel import CpuBetweenCopies, CudaKernel, CudaRows
-from pipeline.devices.cuda.lowering import NotCoveredError, Settings, Shapes, is_sized, lower
+from pipeline.devices.cuda.lowering import (
+    ConvolutionSettings,
+    NotCoveredError,
+    Shapes,
+    is_sized,
+    lower,
+)
 from pipeline.devices.cuda.memory_kinds import DeviceMemory, ManagedMemory, PinnedMemory, stretches
 from pipeline.devices.cuda.probe import probe_kinds
 from pipeline.devices.cuda.tuner import fastest_algorithms
@@ -62,7 +68,7 @@ class CudaDevice(CachingDevice):
         self.gpu = self.properties.description
         self._asked_kind = kind
         self.kind: Kind = kind or ("mapped" if self.properties.integrated else "copied")
-        self.settings = Settings(self.properties.multiprocessors, precision)
+        self.settings = ConvolutionSettings(self.properties.multiprocessors, precision)
         self._cpu = cpu
         self._copy_stream = driver.create_stream()
         self.kernel_stream = driver.create_stream()

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from pipeline.devices.cuda.call import Arguments, Call
+from pipeline.devices.cuda.call import Arguments, KernelLaunch
 
 
 @dataclass(frozen=True)
@@ -143,11 +143,11 @@ class Driver(ABC):
         """
 
     @abstractmethod
-    def launch(self, function: int, call: Call, arguments: Arguments, stream: int) -> None:
+    def launch(self, function: int, call: KernelLaunch, arguments: Arguments, stream: int) -> None:
         """Enqueue ``call`` of ``function``; ``arguments`` are read before this returns."""
 
     @abstractmethod
-    def multiply(self, call: Call, arguments: Arguments, stream: int) -> None:
+    def multiply(self, call: KernelLaunch, arguments: Arguments, stream: int) -> None:
         """Enqueue ``call`` of cuBLAS.
 
         Raises:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from pipeline.devices.base import DeviceError, Kernel, Launch
 from pipeline.devices.cells import Cell
-from pipeline.devices.cuda.call import Arguments, Call, Pointer, Program
+from pipeline.devices.cuda.call import Arguments, DevicePointer, KernelLaunch, LaunchProgram
 from pipeline.devices.cuda.driver import Driver
 from pipeline.devices.cuda.lowering import Shapes
 from pipeline.devices.cuda.memory_kinds import DeviceArray, DeviceMemory
@@ -22,7 +22,7 @@ CUBLAS = "cublas"
 class CudaKernel(Kernel):
     """A program whose functions are compiled and whose constants lie on the device."""
 
-    def __init__(self, driver: Driver, stream: int, program: Program) -> None:
+    def __init__(self, driver: Driver, stream: int, program: LaunchProgram) -> None:
         self._driver = driver
         self._stream = stream
         self._program = program
@@ -48,7 +48,7 @@ class CudaKernel(Kernel):
             "constant": self._constants.arrays,
         }
 
-        def resolve(pointer: Pointer) -> int:
+        def resolve(pointer: DevicePointer) -> int:
             return bases[pointer.space][pointer.index].address + pointer.offset
 
         bound = [
@@ -62,7 +62,7 @@ class CudaKernel(Kernel):
 
         return launch
 
-    def _launch(self, function: int, call: Call, arguments: Arguments) -> None:
+    def _launch(self, function: int, call: KernelLaunch, arguments: Arguments) -> None:
         if call.module == CUBLAS:
             self._driver.multiply(call, arguments, self._stream)
         else:

@@ -15,22 +15,29 @@ from models.graphs.fusion import Surroundings, fusions
 from models.graphs.nodes import domain_of, node_of
 from models.graphs.tidy import lift_constants
 from models.network.fields import DTYPES
-from models.network.node import Known, UnsuitedError, Value
+from models.network.node import KnownTensors, NamedTensor, UnsuitedError
 from models.network.operators.reading import (
     READERS,
     Convolution,
-    Move,
+    Movement,
     Operator,
     Reshape,
     read_operator,
 )
-from pipeline.devices.cuda.call import Call, Pointer, Program
+from pipeline.devices.cuda.call import DevicePointer, KernelLaunch, LaunchProgram
 from pipeline.devices.cuda.operators import launches
 from pipeline.devices.cuda.operators.convolutions.algorithms import geometry_key, worth_measuring
 from pipeline.devices.cuda.operators.movement import copy_bytes
-from pipeline.devices.cuda.scope import Scope, Settings
+from pipeline.devices.cuda.scope import ConvolutionSettings, Scope
 
-__all__ = ["NotCoveredError", "Settings", "convolutions", "describe", "geometries", "lower"]
+__all__ = [
+    "ConvolutionSettings",
+    "NotCoveredError",
+    "convolutions",
+    "describe",
+    "geometries",
+    "lower",
+]
 
 
 class NotCoveredError(Exception):
@@ -45,7 +52,9 @@ class NotCoveredError(Exception):
 Shapes = tuple[tuple[int, ...], ...]
 
 
-def lower(graph: bytes, settings: Settings, shapes: Shapes | None = None) -> Program:
+def lower(
+    graph: bytes, settings: ConvolutionSettings, shapes: Shapes | None = None
+) -> LaunchProgram:
     """Return the launches of a serialised piece; ``shapes``: of its inputs, where it does not say them.
 
     An output may lie in the memory of an input where the piece is one operator on elements and both have
@@ -62,16 +71,16 @@ def is_sized(graph: bytes) -> bool:
     return None not in map(_shape, onnx.load_model_from_string(graph).graph.input)
 
 
-def describe(graph: bytes, settings: Settings | None = None) -> list[str]:
+def describe(graph: bytes, settings: ConvolutionSettings | None = None) -> list[str]:
     """Return the names of the kernels that a piece runs, in order.
 
     Raises:
         NotCoveredError: no kernel does what some node asks for.
     """
-    return [call.function for call in lower(graph, settings or Settings()).calls]
+    return [call.function for call in lower(graph, settings or ConvolutionSettings()).calls]
 
 
-def geometries(graph: bytes, settings: Settings) -> dict[str, tuple[str, ...]]:
+def geometries(graph: bytes, settings: ConvolutionSettings) -> dict[str, tuple[str, ...]]:
     """Return what to choose of: the algorithms that a piece's convolutions may take, by geometry.
 
     Raises:
@@ -80,7 +89,7 @@ def geometries(graph: bytes, settings: Settings) -> dict[str, tuple[str, ...]]:
     return {geometry_key(it): worth_measuring(it, settings) for it in convolutions(graph, settings)}
 
 
-def convolutions(graph: bytes, settings: Settings) -> tuple[Convolution, ...]:
+def convolutions(graph: bytes, settings: ConvolutionSettings) -> tuple[Convolution, ...]:
     """Return the convolutions of a piece, in order.
 
     Raises:
@@ -114,7 +123,7 @@ class _Lowering:
             *map(_port, model.graph.input),
         )
         self._values = {value.name: value for value in given if value is not None}
-        self._known = Known(self._values.get, self._constants.get)
+        self._known = KnownTensors(self._values.get, self._constants.get)
         self._reasons: dict[int, str] = {}
         self.operators = self._fused(self._read())
 
@@ -152,16 +161,18 @@ class _Lowering:
                     del found[other]
         return found
 
-    def program(self, settings: Settings) -> Program:
+    def program(self, settings: ConvolutionSettings) -> LaunchProgram:
         """Return the launches.
 
         Raises:
             NotCoveredError: no kernel does what some node asks for.
         """
         homes = self._homes()
-        inputs = {port.name: Pointer("input", at) for at, port in enumerate(self._graph.input)}
+        inputs = {
+            port.name: DevicePointer("input", at) for at, port in enumerate(self._graph.input)
+        }
         scope = Scope(settings, inputs | homes, self._constants)
-        calls: list[Call] = []
+        calls: list[KernelLaunch] = []
         reasons = dict(self._reasons)
         for index, operator in self.operators.items():
             try:
@@ -176,11 +187,11 @@ class _Lowering:
         if missing:
             raise NotCoveredError(missing)
         placed, inner_bytes = scope.placed(calls)
-        return Program(placed, inner_bytes, tuple(scope.tables))
+        return LaunchProgram(placed, inner_bytes, tuple(scope.tables))
 
-    def _homes(self) -> dict[str, Pointer]:
+    def _homes(self) -> dict[str, DevicePointer]:
         """Return where the outputs lie, and the values that become outputs under another name."""
-        homes = {port.name: Pointer("output", i) for i, port in enumerate(self._graph.output)}
+        homes = {port.name: DevicePointer("output", i) for i, port in enumerate(self._graph.output)}
         given = {port.name for port in self._graph.input}.union(self._constants)
         for operator in reversed(self.operators.values()):
             if not isinstance(operator, Reshape) or operator.x.name in given:
@@ -201,11 +212,11 @@ class _Lowering:
                 yield "{}: {} is made, not {}".format(port.name, *arrays)
 
 
-def _made(operator: Operator) -> Sequence[Value]:
-    return operator.ys if isinstance(operator, Move) else (operator.y,)
+def _made(operator: Operator) -> Sequence[NamedTensor]:
+    return operator.ys if isinstance(operator, Movement) else (operator.y,)
 
 
-def _renamed(it: Reshape, homes: Mapping[str, Pointer], scope: Scope) -> list[Call]:
+def _renamed(it: Reshape, homes: Mapping[str, DevicePointer], scope: Scope) -> list[KernelLaunch]:
     """Return what another shape costs: nothing, or a copy where two outputs of the piece are one value."""
     home = homes.get(it.y.name)
     if home is None:
@@ -215,7 +226,7 @@ def _renamed(it: Reshape, homes: Mapping[str, Pointer], scope: Scope) -> list[Ca
     return []
 
 
-def _port(port: onnx.ValueInfoProto) -> Value | None:
+def _port(port: onnx.ValueInfoProto) -> NamedTensor | None:
     """Return what a port says; None: not all of it is known, or no kernel knows such elements."""
     tensor, shape = port.type.tensor_type, _shape(port)
     if shape is None or not tensor.elem_type:
@@ -236,6 +247,6 @@ def _shape(port: onnx.ValueInfoProto) -> list[int] | None:
     return [dim.dim_value for dim in tensor.shape.dim]
 
 
-def _value(name: str, dtype: np.dtype[Any], shape: Sequence[int]) -> Value | None:
+def _value(name: str, dtype: np.dtype[Any], shape: Sequence[int]) -> NamedTensor | None:
     known = dtype.name in DTYPES
-    return Value(name=name, dtype=dtype.name, shape=tuple(shape)) if known else None
+    return NamedTensor(name=name, dtype=dtype.name, shape=tuple(shape)) if known else None

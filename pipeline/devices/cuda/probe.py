@@ -16,7 +16,7 @@ from loader.errors import LoaderError
 from loader.readers.files import open_reader
 from loader.readers.reader import Reader
 from pipeline.devices.base import DeviceError, DeviceLostError
-from pipeline.devices.cuda.call import Pointer, Program
+from pipeline.devices.cuda.call import DevicePointer, LaunchProgram
 from pipeline.devices.cuda.choices import Kind
 from pipeline.devices.cuda.kernel import CudaKernel
 from pipeline.devices.cuda.operators.movement import copy_bytes
@@ -103,9 +103,9 @@ def _through(
         return result.read(0, "uint8", shape)
 
 
-def _copying(n_bytes: int) -> Program:
+def _copying(n_bytes: int) -> LaunchProgram:
     """Return the kernel that copies ``n_bytes`` from its input to its output."""
-    return Program((copy_bytes(Pointer("input"), Pointer("output"), n_bytes),), 0)
+    return LaunchProgram((copy_bytes(DevicePointer("input"), DevicePointer("output"), n_bytes),), 0)
 
 
 def _copy(device: TrialDevice, source: Memory, target: Memory) -> None:

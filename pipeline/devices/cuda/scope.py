@@ -7,15 +7,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models.network.node import Shape, Value
-from pipeline.devices.cuda.call import Argument, Call, Pointer
+from models.network.node import NamedTensor, Shape
+from pipeline.devices.cuda.call import Argument, DevicePointer, KernelLaunch
 from pipeline.devices.cuda.choices import Precision
 from pipeline.planning.arena import plan_arena
 from pipeline.program.lives import Lifetime
 
 
 @dataclass(frozen=True)
-class Settings:
+class ConvolutionSettings:
     """``algorithms``: by ``geometry_key`` of a convolution, the algorithm that was fastest for it.
 
     ``libraries``: whether cuBLAS may be measured, too; its bits may depend on the number of filters.
@@ -37,8 +37,8 @@ class Scope:
 
     def __init__(
         self,
-        settings: Settings,
-        places: Mapping[str, Pointer],
+        settings: ConvolutionSettings,
+        places: Mapping[str, DevicePointer],
         constants: Mapping[str, NDArray[Any]] | None = None,
     ) -> None:
         """``places``: where piece inputs and outputs, and values that become outputs, lie."""
@@ -48,39 +48,39 @@ class Scope:
         self._constants = constants or {}
         self._places = dict(places)
 
-    def read(self, value: Value) -> Pointer:
+    def read(self, value: NamedTensor) -> DevicePointer:
         """Return where a value lies; a constant becomes a table when it is first read."""
         name = value.name
         if name not in self._places and name in self._constants:
             self._places[name] = self.table(self._constants[name])
         return self.write(value)
 
-    def optional(self, value: Value | None) -> Pointer | None:
+    def optional(self, value: NamedTensor | None) -> DevicePointer | None:
         """Return where a value lies; None: there is none."""
         return None if value is None else self.read(value)
 
-    def write(self, value: Value) -> Pointer:
+    def write(self, value: NamedTensor) -> DevicePointer:
         """Return where to write a value: to an output of the piece, or to inner memory."""
         if value.name not in self._places:
             self._places[value.name] = self._inner(value.n_bytes)
         return self._places[value.name]
 
-    def alias(self, value: Value, source: Value) -> None:
+    def alias(self, value: NamedTensor, source: NamedTensor) -> None:
         """Let ``value`` lie where ``source`` does."""
         self._places[value.name] = self.read(source)
 
-    def temporary(self, shape: Shape) -> Value:
+    def temporary(self, shape: Shape) -> NamedTensor:
         """Return new inner memory of 32-bit floats, as a value that no node has."""
-        value = Value(name=f"\0{len(self._sizes)}", dtype="float32", shape=shape)
+        value = NamedTensor(name=f"\0{len(self._sizes)}", dtype="float32", shape=shape)
         self.write(value)
         return value
 
-    def table(self, array: NDArray[Any]) -> Pointer:
+    def table(self, array: NDArray[Any]) -> DevicePointer:
         """Return where ``array`` lies when the piece runs."""
         self.tables.append(np.ascontiguousarray(array))
-        return Pointer("constant", len(self.tables) - 1)
+        return DevicePointer("constant", len(self.tables) - 1)
 
-    def placed(self, calls: Sequence[Call]) -> tuple[tuple[Call, ...], int]:
+    def placed(self, calls: Sequence[KernelLaunch]) -> tuple[tuple[KernelLaunch, ...], int]:
         """Return ``calls`` with places in one block of inner memory, and how many bytes it has.
 
         Parts share bytes where no launch comes between the first and the last one of both.
@@ -89,7 +89,7 @@ class Scope:
         end = [0] * len(self._sizes)
         for step, call in enumerate(calls):
             for argument in call.arguments:
-                if isinstance(argument, Pointer) and argument.space == "inner":
+                if isinstance(argument, DevicePointer) and argument.space == "inner":
                     start[argument.index] = min(start[argument.index], step)
                     end[argument.index] = step + 1
         lives = tuple(
@@ -99,13 +99,13 @@ class Scope:
         plan = plan_arena(lives)
 
         def there(argument: Argument) -> Argument:
-            if isinstance(argument, Pointer) and argument.space == "inner":
-                return Pointer("inner", 0, plan.offsets[argument.index] + argument.offset)
+            if isinstance(argument, DevicePointer) and argument.space == "inner":
+                return DevicePointer("inner", 0, plan.offsets[argument.index] + argument.offset)
             return argument
 
         moved = (replace(call, arguments=tuple(map(there, call.arguments))) for call in calls)
         return tuple(moved), plan.n_bytes
 
-    def _inner(self, n_bytes: int) -> Pointer:
+    def _inner(self, n_bytes: int) -> DevicePointer:
         self._sizes.append(n_bytes)
-        return Pointer("inner", len(self._sizes) - 1)
+        return DevicePointer("inner", len(self._sizes) - 1)

@@ -5,7 +5,7 @@ from typing import Protocol
 from pipeline.devices.base import Done
 from pipeline.devices.cuda.choices import Kind
 from pipeline.devices.cuda.driver import Driver
-from pipeline.devices.cuda.lowering import Settings
+from pipeline.devices.cuda.lowering import ConvolutionSettings
 from pipeline.devices.memory import Memory, Use
 
 
@@ -14,7 +14,7 @@ class TrialDevice(Protocol):
 
     driver: Driver
     kernel_stream: int
-    settings: Settings
+    settings: ConvolutionSettings
 
     def allocate(self, use: Use, n_bytes: int, slots: int = 1) -> Memory: ...
 

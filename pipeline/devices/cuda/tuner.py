@@ -15,9 +15,9 @@ import onnx
 from numpy.typing import NDArray
 
 from pipeline.devices.base import Launch
-from pipeline.devices.cuda.call import Program
+from pipeline.devices.cuda.call import LaunchProgram
 from pipeline.devices.cuda.kernel import CudaKernel
-from pipeline.devices.cuda.lowering import NotCoveredError, Settings, geometries, lower
+from pipeline.devices.cuda.lowering import ConvolutionSettings, NotCoveredError, geometries, lower
 from pipeline.devices.cuda.memory_kinds import DeviceArray
 from pipeline.devices.cuda.operators.convolutions.algorithms import Algorithm
 from pipeline.devices.cuda.trial import TrialDevice
@@ -48,7 +48,7 @@ def fastest_algorithms(device: TrialDevice, graphs: Sequence[bytes]) -> dict[str
     }
 
 
-def _geometries(graph: bytes, settings: Settings) -> Mapping[str, tuple[str, ...]]:
+def _geometries(graph: bytes, settings: ConvolutionSettings) -> Mapping[str, tuple[str, ...]]:
     try:
         return geometries(graph, settings)
     except NotCoveredError:
@@ -56,7 +56,11 @@ def _geometries(graph: bytes, settings: Settings) -> Mapping[str, tuple[str, ...
 
 
 def _fastest(
-    device: TrialDevice, settings: Settings, key: str, graphs: Sequence[bytes], names: Sequence[str]
+    device: TrialDevice,
+    settings: ConvolutionSettings,
+    key: str,
+    graphs: Sequence[bytes],
+    names: Sequence[str],
 ) -> str:
     """Return the fastest of the algorithms ``names``, the first where none can be measured."""
     seconds: dict[str, float] = {}
@@ -114,7 +118,7 @@ class _Operands:
         allocate = self._device.allocate
         return [stack.enter_context(closing(allocate("own", size))) for size in sizes]
 
-    def same_bits(self, programs: Sequence[Program]) -> bool:
+    def same_bits(self, programs: Sequence[LaunchProgram]) -> bool:
         """Return whether each piece gives the first bytes of the largest one of its kind."""
         largest: dict[int, NDArray[np.uint8]] = {}
         for piece, program in zip(self._pieces, programs, strict=True):
@@ -126,7 +130,7 @@ class _Operands:
                 return False
         return True
 
-    def seconds(self, piece: _Piece, program: Program) -> float:
+    def seconds(self, piece: _Piece, program: LaunchProgram) -> float:
         """Return how long a program runs: the middle one of several times."""
         device = self._device
         with closing(device.allocate("scratch", program.inner_bytes)) as scratch:

@@ -46,7 +46,7 @@ class _Step(ctypes.Structure):
     )
 
 
-class Stretch(ctypes.Structure):
+class StretchStruct(ctypes.Structure):
     """As `struct stretch` in kernels/expansion.h."""
 
     _fields_ = (
@@ -158,7 +158,7 @@ class Library:
             chain.tensors[place] = _Tensor(*tensor)
         return Launcher(run or self._functions.elementwise_run, chain, steps)
 
-    def expand(self, stretches: "ctypes.Array[Stretch]", source: int, target: int) -> None:
+    def expand(self, stretches: "ctypes.Array[StretchStruct]", source: int, target: int) -> None:
         """Write what ``stretches`` of the memory at ``source`` stand for to that at ``target``."""
         self._functions.elementwise_expand(stretches, len(stretches), source, target)
 

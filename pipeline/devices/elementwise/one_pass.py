@@ -14,7 +14,7 @@ from pipeline.devices.elementwise.job_session import Bind, JobSession
 from pipeline.devices.elementwise.library import Library, Placed
 from pipeline.devices.elementwise.operator_node import Shape, strides_of
 from pipeline.devices.elementwise.programs import WORTH_SHARING, NativeProgram
-from pipeline.program.decided import Chain
+from pipeline.program.decided import NativeChain
 
 
 class OnePass:
@@ -60,7 +60,7 @@ class OnePass:
         run = partial(jobs.run, self._library.hand_over_chain)
         return self._library.bind(program, placed, size, 1, run)
 
-    def chain(self, program: ElementProgram, shapes: tuple[Shape, ...]) -> Chain | None:
+    def chain(self, program: ElementProgram, shapes: tuple[Shape, ...]) -> NativeChain | None:
         """Return what ``program`` takes on arrays of ``shapes``: what it reads, then what it makes.
 
         None: it is not run here.

@@ -7,8 +7,8 @@ from typing import NamedTuple, get_args
 
 from models.network.activations import Arithmetic
 from models.packs.manifest import Manifest
-from models.packs.records.pieces import Joined, Piece
-from models.packs.records.programs import ElementProgram, Step
+from models.packs.records.pieces import JoinedPieces, Piece
+from models.packs.records.programs import ElementProgram, ElementStep
 from models.packs.records.rows import RowOperator
 from pipeline.devices.elementwise.building import SOURCES
 
@@ -51,7 +51,9 @@ class NativeProgram(NamedTuple):
     steps: tuple[NativeStep, ...]
 
 
-def program_of(manifest: Manifest, item: Piece | Joined | RowOperator) -> NativeProgram | None:
+def program_of(
+    manifest: Manifest, item: Piece | JoinedPieces | RowOperator
+) -> NativeProgram | None:
     """Return what ``item`` computes in one pass; None: something else, or the library cannot."""
     if item.elementwise is None:
         return None
@@ -94,7 +96,7 @@ class _Work(NamedTuple):
     q: float = 0.0
 
 
-def _parameters(step: Step) -> tuple[float, float]:
+def _parameters(step: ElementStep) -> tuple[float, float]:
     if step.kind == "relu":
         return 0.0, math.inf
     numbers = (

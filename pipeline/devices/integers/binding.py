@@ -9,12 +9,12 @@ from numpy.typing import NDArray
 from models.images.rows import RowSource
 from models.network.operators.quantised import QuantisedAverage, QuantisedTask
 from pipeline.devices.elementwise.library import Library
-from pipeline.devices.integers.structures import Task
+from pipeline.devices.integers.structures import TaskStruct
 from pipeline.devices.integers.tasks import Places, place, placed_average, point
 from pipeline.devices.integers.workspace import strip_parts, strip_rows
 
 #: Runs a task, whose parts may run at once; raises KernelError.
-RunTask = Callable[[Task], None]
+RunTask = Callable[[TaskStruct], None]
 
 
 class RowsOfRequest(RowSource, Protocol):
@@ -28,7 +28,7 @@ class BoundTask:
 
     __slots__ = ("_held", "_run", "task")
 
-    def __init__(self, task: Task, run: RunTask, held: object) -> None:
+    def __init__(self, task: TaskStruct, run: RunTask, held: object) -> None:
         self.task = task
         self._run = run
         self._held = held
@@ -38,7 +38,7 @@ class BoundTask:
 
     def settle(self) -> None:
         """Let go of what ctypes keeps of all that was written into the task: six times its size."""
-        self.task = Task.from_buffer_copy(self.task)
+        self.task = TaskStruct.from_buffer_copy(self.task)
 
 
 def bind_average(

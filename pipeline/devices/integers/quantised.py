@@ -10,7 +10,7 @@ from pipeline.devices.elementwise.job_session import Bind, JobSession
 from pipeline.devices.elementwise.library import Library
 from pipeline.devices.integers.binding import BoundTask, bind_average, bind_task
 from pipeline.devices.integers.deciding import Decision
-from pipeline.devices.integers.structures import Task
+from pipeline.devices.integers.structures import TaskStruct
 from pipeline.devices.integers.tasks import constants_in
 from pipeline.devices.integers.workspace import fitted
 from pipeline.program.decided import Native
@@ -76,7 +76,7 @@ class NativePieces:
         source = inputs[found.source]
         return bind_task(found, source, places, made, bound, native.workspace_bytes)
 
-    def _run(self, task: Task) -> None:
+    def _run(self, task: TaskStruct) -> None:
         """Run ``task``, which is bound.
 
         Raises:

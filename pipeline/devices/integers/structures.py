@@ -5,7 +5,7 @@ import ctypes
 from models.network.operators.quantised import MOST_JOINED, MOST_LAYERS
 
 
-class Scaled(ctypes.Structure):
+class ScaledStruct(ctypes.Structure):
     """`struct scaled`: where a scale and a zero point lie."""
 
     _fields_ = (
@@ -16,15 +16,15 @@ class Scaled(ctypes.Structure):
     )
 
 
-class Layer(ctypes.Structure):
+class LayerStruct(ctypes.Structure):
     """`struct layer`."""
 
     _fields_ = (
         ("weights", ctypes.c_void_p),
         ("bias", ctypes.c_void_p),
-        ("given", Scaled),
-        ("weight", Scaled),
-        ("made", Scaled),
+        ("given", ScaledStruct),
+        ("weight", ScaledStruct),
+        ("made", ScaledStruct),
         ("scales_apart", ctypes.c_int32),
         ("zeros_apart", ctypes.c_int32),
         ("by_inputs", ctypes.c_int32),
@@ -46,20 +46,20 @@ class Layer(ctypes.Structure):
     )
 
 
-class Addition(ctypes.Structure):
+class AdditionStruct(ctypes.Structure):
     """`struct addition`."""
 
     _fields_ = (
-        ("first", Scaled),
-        ("second", Scaled),
-        ("made", Scaled),
+        ("first", ScaledStruct),
+        ("second", ScaledStruct),
+        ("made", ScaledStruct),
         ("other", ctypes.c_void_p),
         ("over", ctypes.c_int32),
         ("unused", ctypes.c_int32),
     )
 
 
-class Picture(ctypes.Structure):
+class PictureStruct(ctypes.Structure):
     """`struct picture`."""
 
     _fields_ = (
@@ -68,11 +68,11 @@ class Picture(ctypes.Structure):
         ("line", ctypes.c_size_t),
         ("first_line", ctypes.c_int32),
         ("first_column", ctypes.c_int32),
-        ("made", Scaled),
+        ("made", ScaledStruct),
     )
 
 
-class Joined(ctypes.Structure):
+class JoinedStruct(ctypes.Structure):
     """`struct joined`."""
 
     _fields_ = (
@@ -80,12 +80,12 @@ class Joined(ctypes.Structure):
         ("channels", ctypes.c_int32 * MOST_JOINED),
         ("unused", ctypes.c_int32),
         ("parts", ctypes.c_void_p * MOST_JOINED),
-        ("given", Scaled * MOST_JOINED),
-        ("made", Scaled),
+        ("given", ScaledStruct * MOST_JOINED),
+        ("made", ScaledStruct),
     )
 
 
-class Pool(ctypes.Structure):
+class PoolStruct(ctypes.Structure):
     """`struct pool`."""
 
     _fields_ = (
@@ -100,7 +100,7 @@ class Pool(ctypes.Structure):
     )
 
 
-class Task(ctypes.Structure):
+class TaskStruct(ctypes.Structure):
     """`struct task`."""
 
     _fields_ = (
@@ -122,22 +122,22 @@ class Task(ctypes.Structure):
         ("given", ctypes.c_void_p),
         ("made", ctypes.c_void_p),
         ("table", ctypes.c_void_p),
-        ("picture", Picture),
-        ("joined", Joined),
-        ("addition", Addition),
-        ("pool", Pool),
-        ("layers", Layer * MOST_LAYERS),
+        ("picture", PictureStruct),
+        ("joined", JoinedStruct),
+        ("addition", AdditionStruct),
+        ("pool", PoolStruct),
+        ("layers", LayerStruct * MOST_LAYERS),
     )
 
 
-class Average(ctypes.Structure):
+class AverageStruct(ctypes.Structure):
     """`struct average`."""
 
     _fields_ = (
         ("given", ctypes.c_void_p),
         ("made", ctypes.c_void_p),
-        ("source", Scaled),
-        ("target", Scaled),
+        ("source", ScaledStruct),
+        ("target", ScaledStruct),
         ("channels", ctypes.c_int32),
         ("pixels", ctypes.c_int32),
     )

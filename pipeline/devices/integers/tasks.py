@@ -18,14 +18,14 @@ from models.network.operators.quantised import (
 )
 from models.network.windows import Windows
 from pipeline.devices.integers.structures import (
-    Addition,
-    Average,
-    Joined,
-    Layer,
-    Picture,
-    Pool,
-    Scaled,
-    Task,
+    AdditionStruct,
+    AverageStruct,
+    JoinedStruct,
+    LayerStruct,
+    PictureStruct,
+    PoolStruct,
+    ScaledStruct,
+    TaskStruct,
 )
 
 _FLIP = 0x80
@@ -70,9 +70,9 @@ def _aligned(n_bytes: int) -> int:
     return -(-n_bytes // _ALIGNMENT) * _ALIGNMENT
 
 
-def unplaced(found: QuantisedTask, parts: int) -> Task:
+def unplaced(found: QuantisedTask, parts: int) -> TaskStruct:
     """Return ``found`` without addresses, in ``parts`` parts; groups and rows are yet to be chosen."""
-    task = Task(
+    task = TaskStruct(
         n_layers=len(found.layers),
         depthwise=found.depthwise,
         first_row=0,
@@ -86,15 +86,15 @@ def unplaced(found: QuantisedTask, parts: int) -> Task:
         task.pool = _pool(found.pool)
     # Only whether there are others counts before they are bound.
     if found.addition is not None:
-        task.addition = Addition(other=1)
+        task.addition = AdditionStruct(other=1)
     if found.joined is not None:
-        task.joined = Joined(count=len(found.joined.parts))
+        task.joined = JoinedStruct(count=len(found.joined.parts))
     if found.rectangle is not None:
-        task.picture = Picture(planes=1, made=_scaled(found.rectangle.made, ()))
+        task.picture = PictureStruct(planes=1, made=_scaled(found.rectangle.made, ()))
     return task
 
 
-def place(task: Task, found: QuantisedTask, places: Places, made: int) -> None:
+def place(task: TaskStruct, found: QuantisedTask, places: Places, made: int) -> None:
     """Write the addresses of all but the source into ``task``, whose result is to lie at ``made``."""
     task.made = made
     task.table = None if found.table is None else places[found.table.values]
@@ -114,7 +114,7 @@ def place(task: Task, found: QuantisedTask, places: Places, made: int) -> None:
 
 
 def point(
-    task: Task,
+    task: TaskStruct,
     found: QuantisedTask,
     source: NDArray[Any],
     first_row: int = 0,
@@ -131,9 +131,9 @@ def point(
     task.picture.first_column = found.rectangle.first_column - first_column
 
 
-def placed_average(found: QuantisedAverage, places: Places, made: int) -> Average:
+def placed_average(found: QuantisedAverage, places: Places, made: int) -> AverageStruct:
     """Return ``found`` on ``places``, whose result is to lie at ``made``."""
-    return Average(
+    return AverageStruct(
         given=places[found.source],
         made=made,
         source=_scaled(found.given, places),
@@ -143,16 +143,16 @@ def placed_average(found: QuantisedAverage, places: Places, made: int) -> Averag
     )
 
 
-def _addition(of: Sum, places: Places) -> Addition:
-    return Addition(
+def _addition(of: Sum, places: Places) -> AdditionStruct:
+    return AdditionStruct(
         *(_scaled(each, places) for each in (of.first, of.second, of.made)),
         places[of.other],
         of.over,
     )
 
 
-def _joined(of: Concatenation, places: Places) -> Joined:
-    joined = Joined(count=len(of.parts), made=_scaled(of.made, places))
+def _joined(of: Concatenation, places: Places) -> JoinedStruct:
+    joined = JoinedStruct(count=len(of.parts), made=_scaled(of.made, places))
     for at, part in enumerate(of.parts):
         joined.channels[at] = part.channels
         joined.parts[at] = places[part.source]
@@ -160,17 +160,17 @@ def _joined(of: Concatenation, places: Places) -> Joined:
     return joined
 
 
-def _scaled(of: Scaling, places: Places) -> Scaled:
+def _scaled(of: Scaling, places: Places) -> ScaledStruct:
     flip = _FLIP if of.signed else 0
     if not places:
-        return Scaled(flip=flip)
-    return Scaled(places[of.scale], places[of.zero], flip)
+        return ScaledStruct(flip=flip)
+    return ScaledStruct(places[of.scale], places[of.zero], flip)
 
 
-def _pool(of: Windows) -> Pool:
+def _pool(of: Windows) -> PoolStruct:
     rows, columns = of.axes
     made_height, made_width = of.result
-    return Pool(
+    return PoolStruct(
         kernel_y=rows.kernel,
         kernel_x=columns.kernel,
         stride_y=rows.stride,
@@ -182,10 +182,10 @@ def _pool(of: Windows) -> Pool:
     )
 
 
-def _layer(of: QuantisedLayer) -> Layer:
+def _layer(of: QuantisedLayer) -> LayerStruct:
     rows, columns = of.windows.axes
     (height, width), (made_height, made_width) = of.windows.size, of.windows.result
-    return Layer(
+    return LayerStruct(
         given=_scaled(of.given, ()),
         weight=_scaled(of.weight, ()),
         made=_scaled(of.made, ()),

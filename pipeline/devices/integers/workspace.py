@@ -5,7 +5,7 @@ from bisect import bisect_right
 
 from models.network.operators.quantised import QuantisedTask
 from pipeline.devices.elementwise.library import Library
-from pipeline.devices.integers.structures import Task
+from pipeline.devices.integers.structures import TaskStruct
 from pipeline.devices.integers.tasks import unplaced
 
 _FLOAT_BYTES = 4
@@ -29,7 +29,7 @@ def workspace_bytes(found: QuantisedTask) -> int:
     return max(_LEAST_BYTES, (read + made) // _PART_OF_TENSORS)
 
 
-def fitted(found: QuantisedTask, library: Library, threads: int, workspace: int) -> Task:
+def fitted(found: QuantisedTask, library: Library, threads: int, workspace: int) -> TaskStruct:
     """Return ``found`` without addresses, with parts, groups and rows for about ``workspace`` bytes.
 
     Parts of a bottleneck share their sums: there are places for all of them whether they are worth it, so
@@ -49,12 +49,12 @@ def fitted(found: QuantisedTask, library: Library, threads: int, workspace: int)
     return task
 
 
-def _nanoseconds(task: Task) -> float:
+def _nanoseconds(task: TaskStruct) -> float:
     """Return about what a task takes, ns."""
     return float(task.cost) / int(task.n_parts) + _SHARING * int(task.n_parts > 1)
 
 
-def taken_bytes(found: QuantisedTask, task: Task, workspace: int, by_rows: bool) -> int:
+def taken_bytes(found: QuantisedTask, task: TaskStruct, workspace: int, by_rows: bool) -> int:
     """Return what ``task``, as ``fitted``, allocates while it runs: of its own, and for a request's rows.
 
     Of a bottleneck at least ``workspace``, most of which it takes: so what it takes does not depend on how
@@ -67,7 +67,7 @@ def taken_bytes(found: QuantisedTask, task: Task, workspace: int, by_rows: bool)
     return max(own, workspace if len(found.layers) > 1 else 0)
 
 
-def strip_rows(found: QuantisedTask, task: Task, workspace: int) -> tuple[int, int]:
+def strip_rows(found: QuantisedTask, task: TaskStruct, workspace: int) -> tuple[int, int]:
     """Return how many rows of the result are made of rows of a request at a time, and of how many.
 
     These take half of the workspace, or of the least what ``task`` leaves; for a layer alone no more than

@@ -27,26 +27,28 @@ class Baton:
         self._places = places
         self._changed = threading.Condition()
         self._began = 0
-        self._held: set[Claim] = set()
-        self._waiting: list[Claim] = []
+        self._held: set[ComputeClaim] = set()
+        self._waiting: list[ComputeClaim] = []
         #: The rank of the foremost that waits, for those who hold it: read without the lock.
         self.foremost = _NOBODY
 
-    def claim(self, stalls: float = 0.0) -> "Claim":
+    def claim(self, stalls: float = 0.0) -> "ComputeClaim":
         """Return the claim of a sweep that begins now.
 
         ``stalls``: the part of its time in which sweeps of this model wait for weights, from 0 to 1.
         """
         with self._changed:
             self._began += 1
-            return Claim(self, (-round(stalls, 1), self._began))
+            return ComputeClaim(self, (-round(stalls, 1), self._began))
 
     def wake(self) -> None:
         """Have those who wait look whether they are cancelled."""
         with self._changed:
             self._changed.notify_all()
 
-    def take(self, claim: "Claim", deadline: float | None, cancelled: Callable[[], bool]) -> None:
+    def take(
+        self, claim: "ComputeClaim", deadline: float | None, cancelled: Callable[[], bool]
+    ) -> None:
         """Hand the baton on, if ``claim`` has it, and wait until it is its again. Raises as Claim.hold."""
         with self._changed:
             began: float | None = None
@@ -66,17 +68,17 @@ class Baton:
                 self._look()
                 self._changed.notify_all()
 
-    def give(self, claim: "Claim") -> None:
+    def give(self, claim: "ComputeClaim") -> None:
         """Let another one have it."""
         with self._changed:
             self._held.discard(claim)
             self._changed.notify_all()
 
-    def has(self, claim: "Claim") -> bool:
+    def has(self, claim: "ComputeClaim") -> bool:
         """Return whether ``claim`` holds it."""
         return claim in self._held
 
-    def _is_next(self, claim: "Claim") -> bool:
+    def _is_next(self, claim: "ComputeClaim") -> bool:
         if claim.over or len(self._held) >= self._places:
             return False
         return claim is min(self._waiting, key=lambda each: each.rank)
@@ -85,7 +87,7 @@ class Baton:
         self.foremost = min((claim.rank for claim in self._waiting), default=_NOBODY)
 
 
-class Claim:
+class ComputeClaim:
     """Of one sweep; lower ranks go first. ``waited_seconds``: while it had weights and others computed."""
 
     def __init__(self, baton: Baton | None, rank: Rank) -> None:
@@ -118,12 +120,12 @@ class Claim:
 
 
 #: For who has the machine to itself.
-FREE = Claim(None, (0.0, 0))
+FREE = ComputeClaim(None, (0.0, 0))
 
 
 def _wait(
     changed: threading.Condition,
-    claim: Claim,
+    claim: ComputeClaim,
     deadline: float | None,
     cancelled: Callable[[], bool],
 ) -> None:

@@ -7,7 +7,7 @@ from typing import Any, Protocol, TypeVar
 from numpy.typing import NDArray
 
 from pipeline.execution.given import Take, Tensors
-from pipeline.execution.interleaving.baton import FREE, Claim
+from pipeline.execution.interleaving.baton import FREE, ComputeClaim
 from pipeline.execution.lanes import Lane
 from pipeline.execution.statistics import EngineStatistics, SweepStatistics
 from pipeline.planning.plan import Plan
@@ -68,7 +68,7 @@ class Answering(Protocol):
         lanes: Sequence[Lane],
         record: Recorder | None = None,
         during: AbstractContextManager[object] | None = None,
-        claim: Claim = FREE,
+        claim: ComputeClaim = FREE,
         *,
         keeps_core: bool = True,
     ) -> list[tuple[Any, SweepStatistics] | Exception]: ...

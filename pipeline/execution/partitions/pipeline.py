@@ -21,7 +21,7 @@ from pipeline.devices.memory import HostMemory
 from pipeline.execution.engine import Engine
 from pipeline.execution.errors import EngineClosedError
 from pipeline.execution.given import Arrays, Take, Tensors, copies
-from pipeline.execution.interleaving.baton import FREE, Claim
+from pipeline.execution.interleaving.baton import FREE, ComputeClaim
 from pipeline.execution.lanes import Lane
 from pipeline.execution.partitions.frame import Frame
 from pipeline.execution.partitions.handover import Handover, Turn
@@ -54,7 +54,7 @@ class Pipeline:
         self._engines = tuple(engines)
         self._cores: list[tuple[int, ...]] = [(core,) for core in cores]
         self._cores += [()] * (len(self._engines) - len(cores))
-        self._edges = Edges([engine.program for engine in engines])
+        self._edges = EdgeBuffers([engine.program for engine in engines])
         self._handover = Handover(len(self._engines))
         self._changed = threading.Condition()
         self._frames: dict[int, Frame] = {}
@@ -116,7 +116,7 @@ class Pipeline:
         lanes: Sequence[Lane],
         record: Recorder | None = None,
         during: AbstractContextManager[object] | None = None,
-        claim: Claim = FREE,
+        claim: ComputeClaim = FREE,
         *,
         keeps_core: bool = True,
     ) -> list[tuple[Any, SweepStatistics] | Exception]:
@@ -302,7 +302,7 @@ class Pipeline:
         return write
 
 
-class Edges:
+class EdgeBuffers:
     """Buffers for what each of ``parts`` makes for the next one."""
 
     def __init__(self, parts: Sequence[Program]) -> None:

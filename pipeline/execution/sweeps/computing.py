@@ -5,13 +5,13 @@ from collections.abc import Callable, Sequence
 
 from pipeline.devices.base import Launch, nothing
 from pipeline.execution.errors import CancelledError, DeadlineError
-from pipeline.execution.interleaving.baton import Claim
+from pipeline.execution.interleaving.baton import ComputeClaim
 from pipeline.execution.statistics import SweepStatistics
 from pipeline.schedule.schedule import Schedule, Stage
 from pipeline.schedule.trace import Recorder, TraceEvent
 
 
-class Computing:
+class ComputingSweeper:
     """Runs ``kernels``, the last of ``stages``; all before have no operations."""
 
     def __init__(self, stages: Sequence[Stage], kernels: Sequence[Launch]) -> None:
@@ -23,7 +23,7 @@ class Computing:
         self,
         deadline: float | None,
         cancelled: Callable[[], bool],
-        claim: Claim,
+        claim: ComputeClaim,
         record: Recorder | None,
     ) -> SweepStatistics:
         """Run one sweep; arguments and what is raised are those of ``Sweeper.run``.
@@ -43,7 +43,7 @@ class Computing:
         kernels: Sequence[Launch],
         deadline: float | None,
         cancelled: Callable[[], bool],
-        claim: Claim,
+        claim: ComputeClaim,
         ended: Callable[[float], None] | None = None,
     ) -> SweepStatistics:
         """Run ``kernels``; ``ended`` gets the seconds at which each did, without those that others took."""

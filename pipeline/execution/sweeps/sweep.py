@@ -17,9 +17,9 @@ from collections.abc import Callable, Sequence
 
 from pipeline.devices.base import Done, Launch, nothing
 from pipeline.execution.errors import DeadlineError, DrainError
-from pipeline.execution.interleaving.baton import FREE, Claim
+from pipeline.execution.interleaving.baton import FREE, ComputeClaim
 from pipeline.execution.statistics import SweepStatistics
-from pipeline.execution.sweeps.computing import Computing, check_limits
+from pipeline.execution.sweeps.computing import ComputingSweeper, check_limits
 from pipeline.execution.sweeps.state import SweepState
 from pipeline.schedule.schedule import Action, Schedule, Stage, awaited
 from pipeline.schedule.trace import Recorder
@@ -50,7 +50,7 @@ class Sweeper:
         self._stages = tuple(stages)
         self._starts = starts
         self._kernels = kernels
-        self._computing = Computing(self._stages, kernels)
+        self._computing = ComputingSweeper(self._stages, kernels)
         self._following = _following(kernels)
         self._hurry = hurry
         self._finish = finish
@@ -73,7 +73,7 @@ class Sweeper:
         deadline: float | None = None,
         cancelled: Callable[[], bool] = lambda: False,
         record: Recorder | None = None,
-        claim: Claim = FREE,
+        claim: ComputeClaim = FREE,
     ) -> SweepStatistics:
         """Run one sweep to its end; if it fails, nothing is in flight afterwards.
 
@@ -209,7 +209,7 @@ class Sweeper:
         return action.index - self._needed[action.stage]
 
     def _wait_for_kernels(
-        self, state: SweepState, deadline: float | None, claim: Claim
+        self, state: SweepState, deadline: float | None, claim: ComputeClaim
     ) -> int | None:
         """Return up to which kernel all may run; None where only an error waits."""
         with contextlib.suppress(queue.Empty):
@@ -235,7 +235,7 @@ class Sweeper:
         end: int,
         deadline: float | None,
         cancelled: Callable[[], bool],
-        claim: Claim,
+        claim: ComputeClaim,
     ) -> None:
         """Run the kernels up to ``end``."""
         run = self._run_kernel if self._finish is None else self._launch_kernel
@@ -319,7 +319,7 @@ def _following(kernels: Sequence[Launch]) -> list[int]:
     return following[::-1]
 
 
-def _without(claim: Claim, statistics: SweepStatistics) -> SweepStatistics:
+def _without(claim: ComputeClaim, statistics: SweepStatistics) -> SweepStatistics:
     """Return what a sweep took without the time in which others computed."""
     waited = claim.waited_seconds
     if not waited:

@@ -8,15 +8,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.network.fields import Array
-from models.network.node import Known, UnsuitedError, Value
+from models.network.node import KnownTensors, NamedTensor, UnsuitedError
 from models.network.operators.movement import Copy
 from models.network.operators.on_bytes import Quantisation
-from pipeline.export_c.lowering.layers import Layer
-from pipeline.export_c.lowering.steps import After, Argument, Pointer, Same, Step, Weight
+from pipeline.export_c.lowering.layers import LoweredLayer
+from pipeline.export_c.lowering.steps import After, Argument, KernelStep, Same, ValuePointer, Weight
 from pipeline.export_c.network.scales import Scaled, scaled
 
 
-class Builder:
+class StepBuilder:
     """``values``: dtype and shape of all that was made; ``constants``: those given, and those computed.
 
     ``label``: of the node whose steps are added. What cannot become C raises UnsuitedError. A copy of all
@@ -28,9 +28,9 @@ class Builder:
     ) -> None:
         self.values: dict[str, Array] = {}
         self.constants = dict(constants)
-        self.steps: list[Step] = []
+        self.steps: list[KernelStep] = []
         self.label = ""
-        self.known = Known(self._array, self.constants.get)
+        self.known = KnownTensors(self._array, self.constants.get)
         self._outputs = outputs
         self._names: dict[str, str] = {}
 
@@ -40,12 +40,12 @@ class Builder:
             return self.values.get(name)
         return Array(dtype=constant.dtype.name, shape=constant.shape)
 
-    def held(self, value: Value | None) -> NDArray[Any] | None:
+    def held(self, value: NamedTensor | None) -> NDArray[Any] | None:
         """Return the numbers of ``value`` in its shape, if it is a constant."""
         found = None if value is None else self.constants.get(value.name)
         return None if value is None or found is None else found.reshape(value.shape)
 
-    def constant(self, value: Value) -> NDArray[Any]:
+    def constant(self, value: NamedTensor) -> NDArray[Any]:
         """Return the numbers of ``value``, which must be a constant."""
         found = self.held(value)
         if found is None:
@@ -56,42 +56,42 @@ class Builder:
         """Return how bytes stand for numbers, by constants."""
         return scaled(self.constant(how.scale), self.constant(how.zero))
 
-    def operand(self, value: Value) -> Pointer | Weight:
+    def operand(self, value: NamedTensor) -> ValuePointer | Weight:
         """Return a pointer to ``value``, of which all is read."""
         found = self.held(value)
-        return Pointer(value.name) if found is None else Weight(np.ascontiguousarray(found))
+        return ValuePointer(value.name) if found is None else Weight(np.ascontiguousarray(found))
 
-    def weight(self, value: Value | None) -> Weight | None:
+    def weight(self, value: NamedTensor | None) -> Weight | None:
         """Return a pointer to a constant of 32-bit floats, if there is one."""
         if value is None:
             return None
         return Weight(np.ascontiguousarray(self.constant(value), np.float32))
 
-    def make(self, value: Value) -> Pointer:
+    def make(self, value: NamedTensor) -> ValuePointer:
         """Say that ``value`` is made by the steps that follow; return a pointer to it."""
         self.values[value.name] = Array(dtype=value.dtype, shape=value.shape)
-        return Pointer(value.name)
+        return ValuePointer(value.name)
 
-    def fold(self, value: Value, numbers: NDArray[Any]) -> None:
+    def fold(self, value: NamedTensor, numbers: NDArray[Any]) -> None:
         """Say that ``value`` is a constant."""
         self.constants[value.name] = np.ascontiguousarray(numbers).reshape(value.shape)
 
     def step(
         self,
-        output: Value,
+        output: NamedTensor,
         kernel: str,
         *arguments: Argument,
         in_place: Sequence[str] = (),
         pointwise: bool = False,
         same: Same | None = None,
         after: After | None = None,
-        operator: Copy | Scaled | Layer | None = None,
+        operator: Copy | Scaled | LoweredLayer | None = None,
     ) -> None:
         """Add a step that makes ``output``, or a part of it."""
         for item in arguments:
-            if isinstance(item, Pointer) and item.name not in self.values:
+            if isinstance(item, ValuePointer) and item.name not in self.values:
                 raise UnsuitedError(f"{item.name!r} is constant")
-        step = Step(
+        step = KernelStep(
             self.label,
             kernel,
             tuple(map(self._renamed, arguments)),
@@ -118,4 +118,4 @@ class Builder:
         return self._names.get(name, name)
 
     def _renamed(self, item: Argument) -> Argument:
-        return replace(item, name=self._name(item.name)) if isinstance(item, Pointer) else item
+        return replace(item, name=self._name(item.name)) if isinstance(item, ValuePointer) else item

@@ -6,14 +6,14 @@ from dataclasses import replace
 import numpy as np
 from onnx import helper
 
-from models.compiler.optimising.tables import Region, table_of
-from models.network.node import Shape, UnsuitedError, Value
+from models.compiler.optimising.tables import ByteRegion, table_of
+from models.network.node import NamedTensor, Shape, UnsuitedError
 from models.network.operators.movement import broadcast_strides
 from models.network.operators.quantised import BYTES
-from models.network.operators.reading import Combine, Conversion, LookUp, Move, OnBytes, Softmax
-from pipeline.export_c.lowering.builder import Builder
+from models.network.operators.reading import Combine, Conversion, LookUp, Movement, OnBytes, Softmax
+from pipeline.export_c.lowering.builder import StepBuilder
 from pipeline.export_c.lowering.movement import join_dimensions, move
-from pipeline.export_c.lowering.steps import Function, Pointer, Record, Weight
+from pipeline.export_c.lowering.steps import Function, StructConstant, ValuePointer, Weight
 from pipeline.export_c.network.scales import FLIPS
 
 #: QLinearSoftmax keeps this many powers of e free for the sum.
@@ -21,7 +21,7 @@ _RESERVE = 5
 _MICROSOFT = "com.microsoft"
 
 
-def convert(to: Builder, operator: Conversion) -> None:
+def convert(to: StepBuilder, operator: Conversion) -> None:
     """Add the step from floats to bytes, or from bytes to floats."""
     x, y, how = operator.x, operator.y, to.scaled(operator.scaling)
     quantises = y.dtype in FLIPS
@@ -34,7 +34,7 @@ def convert(to: Builder, operator: Conversion) -> None:
     )
 
 
-def combine(to: Builder, of: OnBytes[Combine]) -> None:
+def combine(to: StepBuilder, of: OnBytes[Combine]) -> None:
     """Add a sum or a product of two, each broadcast to the shape of both."""
     operator, operands = of.operator, of.operator.operands
     one, other, made = map(to.scaled, of.scales)
@@ -72,20 +72,20 @@ def combine(to: Builder, of: OnBytes[Combine]) -> None:
         y,
         "combine_bytes",
         *(to.operand(operands[0]), to.operand(operands[1]), to.make(y)),
-        *(Record("byte_pairs", fields), Function(f"{operator.kind}_bytes", ())),
+        *(StructConstant("byte_pairs", fields), Function(f"{operator.kind}_bytes", ())),
         in_place=[name for name in whole if name not in to.constants],
         pointwise=True,
     )
 
 
-def _repeats_the_first(shape: Shape, operands: tuple[Value, ...]) -> bool:
+def _repeats_the_first(shape: Shape, operands: tuple[NamedTensor, ...]) -> bool:
     """Return whether along the last dimension that there is one number of the first meets several."""
     steps = [broadcast_strides(value.shape, shape) for value in operands]
     last = [pair for n, *pair in zip(shape, *steps, strict=True) if n > 1][-1:]
     return last == [[0, 1]]
 
 
-def softmax(to: Builder, of: OnBytes[Softmax]) -> None:
+def softmax(to: StepBuilder, of: OnBytes[Softmax]) -> None:
     """Add a softmax of unsigned bytes: quotients of powers of e, which are looked up."""
     x, y, length, inner = of.operator.x, of.y, of.operator.length, of.operator.inner
     given, made = map(to.scaled, of.scales)
@@ -97,7 +97,7 @@ def softmax(to: Builder, of: OnBytes[Softmax]) -> None:
     to.step(
         y,
         "softmax_of_bytes",
-        *(Pointer(x.name), to.make(y)),
+        *(ValuePointer(x.name), to.make(y)),
         *(math.prod(x.shape) // (length * inner), length, inner),
         *(float(np.floor(np.float32(1) / np.float32(made.one))), made.zero),
         Weight(np.exp(powers).astype(np.float32)),
@@ -106,34 +106,34 @@ def softmax(to: Builder, of: OnBytes[Softmax]) -> None:
     )
 
 
-def join(to: Builder, of: OnBytes[Move]) -> None:
+def join(to: StepBuilder, of: OnBytes[Movement]) -> None:
     """Add copies of parts one behind the other, each looked up first if its scale is another."""
     copies = tuple(
         replace(copy, x=_part(to, of, copy.x, number), y=of.y)
         for number, copy in enumerate(of.operator.copies)
     )
-    move(to, Move(copies=copies, ys=(of.y,)))
+    move(to, Movement(copies=copies, ys=(of.y,)))
 
 
-def _part(to: Builder, of: OnBytes[Move], x: Value, number: int) -> Value:
+def _part(to: StepBuilder, of: OnBytes[Movement], x: NamedTensor, number: int) -> NamedTensor:
     """Return ``x``, part ``number``, in the scale of the whole: as QLinearConcat of it alone makes it."""
     given, made = of.scales[number], of.scales[-1]
     scales = (made.scale, made.zero, given.scale, given.zero)
     inputs = [made.scale.name, made.zero.name, x.name, given.scale.name, given.zero.name]
     alone = helper.make_node("QLinearConcat", inputs, ["y"], domain=_MICROSOFT, axis=0)
     constants = {value.name: to.constant(value) for value in scales}
-    numbers = table_of(Region([alone], x.name, x.dtype, "y"), constants, {"": 1, _MICROSOFT: 1})
+    numbers = table_of(ByteRegion([alone], x.name, x.dtype, "y"), constants, {"": 1, _MICROSOFT: 1})
     if np.array_equal(numbers, np.arange(BYTES, dtype=np.uint8).view(x.dtype)):
         return x
     place = 2 + 3 * number  # among the inputs of the node: others are called by theirs
-    y = Value(name=f"{of.y.name}/{place}", dtype=numbers.dtype.name, shape=x.shape)
-    table = Value(name=f"{y.name}/table", dtype=y.dtype, shape=numbers.shape)
+    y = NamedTensor(name=f"{of.y.name}/{place}", dtype=numbers.dtype.name, shape=x.shape)
+    table = NamedTensor(name=f"{y.name}/table", dtype=y.dtype, shape=numbers.shape)
     to.fold(table, numbers)
     look_up(to, LookUp(x=x, y=y, table=table))
     return y
 
 
-def look_up(to: Builder, operator: LookUp) -> None:
+def look_up(to: StepBuilder, operator: LookUp) -> None:
     """Add a table of bytes; of a constant they are one."""
     x, y, table = operator.x, operator.y, to.constant(operator.table)
     held = to.held(x)
@@ -143,7 +143,7 @@ def look_up(to: Builder, operator: LookUp) -> None:
     to.step(
         y,
         "look_up",
-        *(Pointer(x.name), to.make(y), math.prod(x.shape), Weight(table.view(np.uint8))),
+        *(ValuePointer(x.name), to.make(y), math.prod(x.shape), Weight(table.view(np.uint8))),
         in_place=(x.name,),
         pointwise=True,
     )

@@ -5,15 +5,15 @@ import math
 import numpy as np
 
 from models.network.node import UnsuitedError
-from models.network.operators.reading import Convolution, OnBytes, Pool, Reduction
-from pipeline.export_c.lowering.builder import Builder
+from models.network.operators.reading import Convolution, OnBytes, Pooling, Reduction
+from pipeline.export_c.lowering.builder import StepBuilder
 from pipeline.export_c.lowering.convolution import add_layer, geometry
-from pipeline.export_c.lowering.layers import Layer, layout_of
-from pipeline.export_c.lowering.steps import Pointer, Record
+from pipeline.export_c.lowering.layers import LoweredLayer, layout_of
+from pipeline.export_c.lowering.steps import StructConstant, ValuePointer
 from pipeline.export_c.network.scales import FLIPS
 
 
-def convolution(to: Builder, of: OnBytes[Convolution]) -> None:
+def convolution(to: StepBuilder, of: OnBytes[Convolution]) -> None:
     """Add a convolution, with channels last or in front."""
     operator, filters, plane = of.operator, of.operator.filters, of.operator.windows.on_a_plane
     if of.by_inputs:
@@ -29,7 +29,7 @@ def convolution(to: Builder, of: OnBytes[Convolution]) -> None:
             bias = np.broadcast_to(bias, (1, filters)).reshape(-1)
         except ValueError:
             raise UnsuitedError(f"a bias {list(bias.shape)} of {filters} filters") from None
-    layer = Layer(
+    layer = LoweredLayer(
         operator=operator,
         weight=np.ascontiguousarray(rows),
         bias=bias,
@@ -40,7 +40,7 @@ def convolution(to: Builder, of: OnBytes[Convolution]) -> None:
     add_layer(to, layer, of.y)
 
 
-def pool(to: Builder, of: OnBytes[Pool]) -> None:
+def pool(to: StepBuilder, of: OnBytes[Pooling]) -> None:
     """Add the largest bytes of windows, or their means: sums and quotients of floats."""
     operator, y = of.operator, of.y
     x, made = operator.x, to.make(y)
@@ -51,8 +51,8 @@ def pool(to: Builder, of: OnBytes[Pool]) -> None:
     ]
     fields = geometry(images[0], images[1], operator.windows, images[0][1])
     if operator.kind == "largest":
-        record = Record("window", fields)
-        to.step(y, "largest_bytes", Pointer(x.name), made, record, FLIPS[x.dtype])
+        record = StructConstant("window", fields)
+        to.step(y, "largest_bytes", ValuePointer(x.name), made, record, FLIPS[x.dtype])
         return
     given, result = map(to.scaled, of.scales)
     scales = {
@@ -64,11 +64,11 @@ def pool(to: Builder, of: OnBytes[Pool]) -> None:
         "y_zero": result.plain_zero,
         "y_flip": result.flip,
     }
-    record = Record("window_averages", {**fields, **scales})
-    to.step(y, "average_windows_of_bytes", Pointer(x.name), made, record)
+    record = StructConstant("window_averages", {**fields, **scales})
+    to.step(y, "average_windows_of_bytes", ValuePointer(x.name), made, record)
 
 
-def average(to: Builder, of: OnBytes[Reduction]) -> None:
+def average(to: StepBuilder, of: OnBytes[Reduction]) -> None:
     """Add the means of channels."""
     given, result = map(to.scaled, of.scales)
     batch, channels, *pixels = of.operator.x.shape
@@ -86,5 +86,5 @@ def average(to: Builder, of: OnBytes[Reduction]) -> None:
         "y_zero": result.zero,
         "y_flip": result.flip,
     }
-    made, record = to.make(of.y), Record("averages", fields)
-    to.step(of.y, "average_bytes", Pointer(of.operator.x.name), made, record)
+    made, record = to.make(of.y), StructConstant("averages", fields)
+    to.step(of.y, "average_bytes", ValuePointer(of.operator.x.name), made, record)

@@ -4,18 +4,25 @@ from dataclasses import replace
 
 import numpy as np
 
-from models.network.node import Shape, UnsuitedError, Value
-from models.network.operators.reading import Combine, Convolution, Pool, TransposedConvolution
+from models.network.node import NamedTensor, Shape, UnsuitedError
+from models.network.operators.reading import Combine, Convolution, Pooling, TransposedConvolution
 from models.network.windows import Windows
-from pipeline.export_c.lowering.builder import Builder
+from pipeline.export_c.lowering.builder import StepBuilder
 from pipeline.export_c.lowering.elements import combine, function_of
-from pipeline.export_c.lowering.layers import Layer, Layout, layout_of
-from pipeline.export_c.lowering.steps import After, Band, Pointer, Record, Rows, Weight
+from pipeline.export_c.lowering.layers import ElementStrides, LoweredLayer, layout_of
+from pipeline.export_c.lowering.steps import (
+    After,
+    Band,
+    FilterRange,
+    StructConstant,
+    ValuePointer,
+    Weight,
+)
 
 _POOLS = {"largest": "largest_of_windows", "mean": "average_of_windows"}
 
 
-def convolution(to: Builder, operator: Convolution) -> None:
+def convolution(to: StepBuilder, operator: Convolution) -> None:
     """Add a convolution, and a sum of its own where the kernel cannot add it."""
     weight, addend = to.held(operator.weight), operator.addend
     activation = operator.activation
@@ -29,7 +36,7 @@ def convolution(to: Builder, operator: Convolution) -> None:
     else:
         _check_pads(operator.windows)
         plane, bias = operator.windows.on_a_plane, to.weight(operator.bias)
-        layer = Layer(
+        layer = LoweredLayer(
             operator=operator,
             weight=np.ascontiguousarray(weight),
             bias=None if bias is None else bias.array,
@@ -41,19 +48,21 @@ def convolution(to: Builder, operator: Convolution) -> None:
         add_layer(to, layer, operator.y, after)
 
 
-def add_layer(to: Builder, layer: Layer, y: Value, after: After | None = None) -> None:
+def add_layer(
+    to: StepBuilder, layer: LoweredLayer, y: NamedTensor, after: After | None = None
+) -> None:
     """Add the step of ``layer``; ``y``: what it makes, with its dimensions as they lie."""
     bias, factors = (None if it is None else Weight(it) for it in (layer.bias, layer.factors))
     to.step(
         y,
         layer.kernel,
-        Pointer(layer.operator.x.name),
+        ValuePointer(layer.operator.x.name),
         Weight(layer.weight, rows=True),
         bias,
         *([] if factors is None else [factors]),
         to.make(y),
         struct_of(layer),
-        Rows(len(layer.weight)),
+        FilterRange(len(layer.weight)),
         Band(layer.plane.result[0]),
         in_place=() if after is None or after.addend is None else (after.addend,),
         after=after,
@@ -61,7 +70,7 @@ def add_layer(to: Builder, layer: Layer, y: Value, after: After | None = None) -
     )
 
 
-def struct_of(layer: Layer) -> Record:
+def struct_of(layer: LoweredLayer) -> StructConstant:
     """Return ``struct window`` or ``struct bytes`` of ``layer``."""
     operator, x, y = layer.operator, layer.x, layer.y
     fields = geometry(operator.x.shape, operator.y.shape, operator.windows, operator.groups)
@@ -82,14 +91,14 @@ def struct_of(layer: Layer) -> Record:
         "y_zero": made.zero,
         "y_flip": made.flip,
     }
-    return Record("bytes", {**fields, "part": part, **places, **zeros})
+    return StructConstant("bytes", {**fields, "part": part, **places, **zeros})
 
 
-def _window(fields: dict[str, int], x: Layout, part: int) -> Record:
-    return Record("window", {**fields, "line": x.line, "plane": x.channel, "part": part})
+def _window(fields: dict[str, int], x: ElementStrides, part: int) -> StructConstant:
+    return StructConstant("window", {**fields, "line": x.line, "plane": x.channel, "part": part})
 
 
-def _gate(to: Builder, operator: Convolution) -> None:
+def _gate(to: StepBuilder, operator: Convolution) -> None:
     """Add a convolution whose weights were made: a factor for each channel of one image."""
     x, factors = operator.x, operator.weight
     is_product = factors.shape == (x.shape[1], *[1] * len(x.shape[1:])) and x.shape[0] == 1
@@ -103,7 +112,7 @@ def _gate(to: Builder, operator: Convolution) -> None:
     )
 
 
-def transposed_convolution(to: Builder, operator: TransposedConvolution) -> None:
+def transposed_convolution(to: StepBuilder, operator: TransposedConvolution) -> None:
     """Add a step that spreads each element over a window of the result."""
     weight, groups, x, y = to.constant(operator.weight), operator.groups, operator.x, operator.y
     # By filters, as a convolution has them.
@@ -114,17 +123,17 @@ def transposed_convolution(to: Builder, operator: TransposedConvolution) -> None
     to.step(
         y,
         "convolve_transposed",
-        Pointer(x.name),
+        ValuePointer(x.name),
         Weight(np.ascontiguousarray(by_filter), rows=True),
         to.weight(operator.bias),
         to.make(y),
         _window(fields, layout_of((fields["size_y"], fields["size_x"]), x.shape[1]), 0),
-        Rows(len(by_filter)),
+        FilterRange(len(by_filter)),
         after=After(adds=True),
     )
 
 
-def pool(to: Builder, operator: Pool) -> None:
+def pool(to: StepBuilder, operator: Pooling) -> None:
     """Add a pool: the largest of what lies inside the input, or a mean with or without the padding."""
     x, y = operator.x, operator.y
     _check_pads(operator.windows)
@@ -136,7 +145,14 @@ def pool(to: Builder, operator: Pool) -> None:
         fields |= {"end_y": ends[0], "end_x": ends[1], "counts_padding": int(counts)}
         record = "averaging"
     made = to.make(y)
-    to.step(y, _POOLS[operator.kind], Pointer(x.name), made, Record(record, fields), after=After())
+    to.step(
+        y,
+        _POOLS[operator.kind],
+        ValuePointer(x.name),
+        made,
+        StructConstant(record, fields),
+        after=After(),
+    )
 
 
 def _check_pads(windows: Windows) -> None:

@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 
 from models.network.activations import Activation, Arithmetic, Kind
-from models.network.node import UnsuitedError, Value
+from models.network.node import NamedTensor, UnsuitedError
 from models.network.operators.movement import broadcast_strides
 from models.network.operators.reading import Combine, Map, Reshape
-from pipeline.export_c.lowering.builder import Builder
+from pipeline.export_c.lowering.builder import StepBuilder
 from pipeline.export_c.lowering.movement import join_dimensions, reshape
-from pipeline.export_c.lowering.steps import After, Function, Record
+from pipeline.export_c.lowering.steps import After, Function, StructConstant
 
 _LARGEST = float(np.finfo(np.float32).max)
 
@@ -55,7 +55,7 @@ def function_of(activation: Activation | None) -> Function:
     return Function(name, numbers)
 
 
-def apply(to: Builder, operator: Map) -> None:
+def apply(to: StepBuilder, operator: Map) -> None:
     """Add a function of each element."""
     x, y = operator.x, operator.y
     to.step(
@@ -68,7 +68,7 @@ def apply(to: Builder, operator: Map) -> None:
     )
 
 
-def combine(to: Builder, operator: Combine) -> None:
+def combine(to: StepBuilder, operator: Combine) -> None:
     """Add an operator of one operand, of two, or of several, pair by pair."""
     first, *others = operator.operands
     if operator.kind not in _PAIRS:
@@ -86,7 +86,9 @@ def combine(to: Builder, operator: Combine) -> None:
             first = made
 
 
-def _pair(to: Builder, operator: Combine, one: Value, other: Value, y: Value) -> None:
+def _pair(
+    to: StepBuilder, operator: Combine, one: NamedTensor, other: NamedTensor, y: NamedTensor
+) -> None:
     """Add the step of two operands, each broadcast to the shape of ``y``."""
     strides = [broadcast_strides(value.shape, y.shape) for value in (one, other)]
     joined, (first, second) = join_dimensions(y.shape, strides)
@@ -95,7 +97,7 @@ def _pair(to: Builder, operator: Combine, one: Value, other: Value, y: Value) ->
         y,
         "combine",
         *(to.operand(one), to.operand(other), to.make(y)),
-        Record("pairs", {"size": joined, "first": first, "second": second}),
+        StructConstant("pairs", {"size": joined, "first": first, "second": second}),
         Function(_PAIRS[operator.kind], ()),
         in_place=[name for name in dict.fromkeys(whole) if name not in to.constants],
         pointwise=True,

@@ -15,7 +15,7 @@ from pipeline.export_c.network.scales import Scaled
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class ElementStrides:
     """How many elements it is from one row, one pixel and one channel to the next."""
 
     line: int
@@ -23,14 +23,18 @@ class Layout:
     channel: int
 
 
-def layout_of(size: tuple[int, ...], channels: int, *, last: bool = False) -> Layout:
+def layout_of(size: tuple[int, ...], channels: int, *, last: bool = False) -> ElementStrides:
     """Return how ``size`` rows and columns lie, with channels last or in front."""
     rows, columns = size
-    return Layout(columns * channels, channels, 1) if last else Layout(columns, 1, rows * columns)
+    return (
+        ElementStrides(columns * channels, channels, 1)
+        if last
+        else ElementStrides(columns, 1, rows * columns)
+    )
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Layer:
+class LoweredLayer:
     """``operator``, whose shapes have channels in front, and what its kernel is given.
 
     ``weight`` has a row for each filter. ``x``, ``y``: how that lies which it reads and makes.
@@ -41,8 +45,8 @@ class Layer:
     operator: Convolution
     weight: NDArray[Any]
     bias: NDArray[Any] | None
-    x: Layout
-    y: Layout
+    x: ElementStrides
+    y: ElementStrides
     in_part: bool = False
     scales: tuple[Scaled, Scaled, Scaled] | None = None
 

@@ -18,11 +18,11 @@ from models.network.operators.reading import (
     GroupNorm,
     LookUp,
     Map,
-    Move,
+    MatrixProduct,
+    Movement,
     OnBytes,
     Pad,
-    Pool,
-    Product,
+    Pooling,
     Reduction,
     Reshape,
     Resize,
@@ -30,7 +30,7 @@ from models.network.operators.reading import (
     TransposedConvolution,
     read_operator,
 )
-from models.network.patterns import Found, activations_in
+from models.network.patterns import FoundActivation, activations_in
 from pipeline.export_c.errors import ExportError
 from pipeline.export_c.lowering import (
     byte_elements,
@@ -42,14 +42,21 @@ from pipeline.export_c.lowering import (
     normalisation,
     resizing,
 )
-from pipeline.export_c.lowering.builder import Builder
-from pipeline.export_c.lowering.steps import ADD, After, Function, Pointer, Program, Step
+from pipeline.export_c.lowering.builder import StepBuilder
+from pipeline.export_c.lowering.steps import (
+    ADD,
+    After,
+    Function,
+    KernelStep,
+    StepProgram,
+    ValuePointer,
+)
 from pipeline.export_c.network.network import Network
 from pipeline.export_c.network.scales import FLIPS
 
 _DTYPES = ("float32", *FLIPS)
 #: What adds the steps of an operator.
-OPERATORS: Mapping[type, Callable[[Builder, Any], None]] = {
+OPERATORS: Mapping[type, Callable[[StepBuilder, Any], None]] = {
     BatchNorm: normalisation.batch_norm,
     Combine: elements.combine,
     Conversion: byte_elements.convert,
@@ -58,10 +65,10 @@ OPERATORS: Mapping[type, Callable[[Builder, Any], None]] = {
     GroupNorm: normalisation.group_norm,
     LookUp: byte_elements.look_up,
     Map: elements.apply,
-    Move: movement.move,
+    Movement: movement.move,
     Pad: movement.pad,
-    Pool: convolution.pool,
-    Product: matrix.product,
+    Pooling: convolution.pool,
+    MatrixProduct: matrix.product,
     Reduction: normalisation.reduction,
     Reshape: movement.reshape,
     Resize: resizing.resize,
@@ -69,11 +76,11 @@ OPERATORS: Mapping[type, Callable[[Builder, Any], None]] = {
     TransposedConvolution: convolution.transposed_convolution,
 }
 #: The same of those on bytes.
-ON_BYTES: Mapping[type, Callable[[Builder, Any], None]] = {
+ON_BYTES: Mapping[type, Callable[[StepBuilder, Any], None]] = {
     Combine: byte_elements.combine,
     Convolution: byte_windows.convolution,
-    Move: byte_elements.join,
-    Pool: byte_windows.pool,
+    Movement: byte_elements.join,
+    Pooling: byte_windows.pool,
     Reduction: byte_windows.average,
     Softmax: byte_elements.softmax,
 }
@@ -81,14 +88,14 @@ ON_BYTES: Mapping[type, Callable[[Builder, Any], None]] = {
 _AS_ONE: frozenset[Kind] = frozenset(("silu",))
 
 
-def lower(network: Network) -> Program:
+def lower(network: Network) -> StepProgram:
     """Return the steps of ``network``.
 
     Raises:
         ExportError: a node, an input or an output cannot become C; the message names it and says why.
     """
     outputs = frozenset(port.name for port in network.outputs)
-    to = Builder(network.constants, outputs)
+    to = StepBuilder(network.constants, outputs)
     for port in (*network.inputs, *network.outputs):
         if port.is_loose or port.dtype not in _DTYPES:
             raise ExportError(
@@ -104,12 +111,12 @@ def lower(network: Network) -> Program:
         if at not in inside:
             _add(to, network, node, found.get(at))
     _check_outputs(network, to)
-    return _fused(Program(tuple(to.steps), to.values), outputs)
+    return _fused(StepProgram(tuple(to.steps), to.values), outputs)
 
 
-def _activations(network: Network) -> dict[int, Found]:
+def _activations(network: Network) -> dict[int, FoundActivation]:
     """Return the activations of several nodes that are one step, by their last node."""
-    number = Builder(network.constants).known.number
+    number = StepBuilder(network.constants).known.number
     kept = [port.name for port in network.outputs]
     return {
         each.nodes[-1]: each
@@ -118,7 +125,7 @@ def _activations(network: Network) -> dict[int, Found]:
     }
 
 
-def _add(to: Builder, network: Network, node: Node, found: Found | None) -> None:
+def _add(to: StepBuilder, network: Network, node: Node, found: FoundActivation | None) -> None:
     """Add the steps of ``node``, or of the activation that it ends."""
     to.label = node.label
     try:
@@ -151,7 +158,7 @@ def _check_operators(network: Network) -> None:
     raise ExportError(f"{network.name}: these operators cannot be exported to C: {said}")
 
 
-def _check_outputs(network: Network, to: Builder) -> None:
+def _check_outputs(network: Network, to: StepBuilder) -> None:
     given = {port.name for port in network.inputs}
     for port in network.outputs:
         if port.name in given:
@@ -166,7 +173,7 @@ def _check_outputs(network: Network, to: Builder) -> None:
             )
 
 
-def _fused(program: Program, outputs: frozenset[str]) -> Program:
+def _fused(program: StepProgram, outputs: frozenset[str]) -> StepProgram:
     """Return ``program`` with sums and functions in the step that made what they read, if nobody else does.
 
     So nothing between them is kept, and a sum may lie where what it adds lay. ``outputs``: what the caller
@@ -174,7 +181,7 @@ def _fused(program: Program, outputs: frozenset[str]) -> Program:
     """
     readers = Counter(name for step in program.steps for name in step.reads)
     made = Counter(step.output for step in program.steps)
-    steps: dict[int, Step] = {}
+    steps: dict[int, KernelStep] = {}
     open_at: dict[str, int] = {}  # where the step is whose result only one other reads
     for index, step in enumerate(program.steps):
         steps[index] = step
@@ -191,7 +198,9 @@ def _fused(program: Program, outputs: frozenset[str]) -> Program:
     return replace(program, steps=tuple(steps[index] for index in sorted(steps)))
 
 
-def _joined(first: Step, then: Step, name: str, program: Program) -> Step | None:
+def _joined(
+    first: KernelStep, then: KernelStep, name: str, program: StepProgram
+) -> KernelStep | None:
     """Return ``first`` with ``then``, which reads its result ``name``, in it; None where it cannot be."""
     after = first.after
     if after is None or after.function.name or then.after is None:
@@ -205,18 +214,18 @@ def _joined(first: Step, then: Step, name: str, program: Program) -> Step | None
     return None
 
 
-def _with(first: Step, then: Step, after: After) -> Step:
+def _with(first: KernelStep, then: KernelStep, after: After) -> KernelStep:
     """Return ``first`` that makes what ``then`` made."""
     arguments = tuple(
         replace(item, name=then.output)
-        if isinstance(item, Pointer) and item.name == first.output
+        if isinstance(item, ValuePointer) and item.name == first.output
         else item
         for item in first.arguments
     )
     return replace(first, arguments=arguments, output=then.output, after=after)
 
 
-def _addend(then: Step, name: str, program: Program) -> str | None:
+def _addend(then: KernelStep, name: str, program: StepProgram) -> str | None:
     """Return what ``then`` adds to ``name``, element by element; None: it does something else."""
     others = [other for other in then.reads if other != name]
     if Function(ADD, ()) not in then.arguments or len(others) != 1 or then.weights:

@@ -6,16 +6,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models.network.node import UnsuitedError, Value
-from models.network.operators.reading import Combine, Product
-from pipeline.export_c.lowering.builder import Builder
+from models.network.node import NamedTensor, UnsuitedError
+from models.network.operators.reading import Combine, MatrixProduct
+from pipeline.export_c.lowering.builder import StepBuilder
 from pipeline.export_c.lowering.elements import combine, function_of
-from pipeline.export_c.lowering.steps import After, Pointer, Record, Rows, Weight
+from pipeline.export_c.lowering.steps import (
+    After,
+    FilterRange,
+    StructConstant,
+    ValuePointer,
+    Weight,
+)
 
 _RANK = 2
 
 
-def product(to: Builder, operator: Product) -> None:
+def product(to: StepBuilder, operator: MatrixProduct) -> None:
     """Add a product; by a constant matrix its outputs can be computed some at a time."""
     matrix, addend, outputs = to.held(operator.b), operator.addend, operator.columns
     bias = to.held(addend)
@@ -33,7 +39,7 @@ def product(to: Builder, operator: Product) -> None:
         combine(to, Combine(kind="add", operands=operands, y=operator.y, activation=activation))
 
 
-def _scaled(to: Builder, operator: Product, addend: Value) -> Value:
+def _scaled(to: StepBuilder, operator: MatrixProduct, addend: NamedTensor) -> NamedTensor:
     """Return ``addend`` times its factor."""
     factor, held = np.float32(operator.addend_scale), to.held(addend)
     if factor == 1:
@@ -42,13 +48,13 @@ def _scaled(to: Builder, operator: Product, addend: Value) -> Value:
     if held is not None:
         to.fold(made, factor * held)
         return made
-    number = Value(name=f"{operator.y.name}/factor", dtype="float32", shape=())
+    number = NamedTensor(name=f"{operator.y.name}/factor", dtype="float32", shape=())
     to.fold(number, np.array(factor))
     combine(to, Combine(kind="multiply", operands=(addend, number), y=made))
     return made
 
 
-def _of_tensors(to: Builder, operator: Product, y: Value, after: After) -> None:
+def _of_tensors(to: StepBuilder, operator: MatrixProduct, y: NamedTensor, after: After) -> None:
     """Add the product of matrices, the last dimensions; others are alike, or the second has none."""
     batch, other = operator.batches
     if other and batch != other:
@@ -72,12 +78,19 @@ def _of_tensors(to: Builder, operator: Product, y: Value, after: After) -> None:
     to.step(
         y,
         "multiply_tensors",
-        *(to.operand(operator.a), to.operand(operator.b), to.make(y), Record("matrices", fields)),
+        *(
+            to.operand(operator.a),
+            to.operand(operator.b),
+            to.make(y),
+            StructConstant("matrices", fields),
+        ),
         after=after,
     )
 
 
-def _dense(to: Builder, operator: Product, matrix: NDArray[Any], bias: NDArray[Any] | None) -> None:
+def _dense(
+    to: StepBuilder, operator: MatrixProduct, matrix: NDArray[Any], bias: NDArray[Any] | None
+) -> None:
     by_output = matrix if operator.turned[1] else matrix.T
     added = None
     if bias is not None:
@@ -91,11 +104,11 @@ def _dense(to: Builder, operator: Product, matrix: NDArray[Any], bias: NDArray[A
     to.step(
         operator.y,
         "multiply",
-        Pointer(operator.a.name),
+        ValuePointer(operator.a.name),
         Weight(np.ascontiguousarray(np.float32(operator.scale) * by_output, np.float32), rows=True),
         added,
         to.make(operator.y),
-        Record("matrix", sizes),
-        Rows(operator.columns),
+        StructConstant("matrix", sizes),
+        FilterRange(operator.columns),
         after=After(adds=True, function=function_of(operator.activation)),
     )

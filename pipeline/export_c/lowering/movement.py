@@ -7,18 +7,18 @@ What only changes the shape, a part of something, or a whole of parts may be the
 import math
 from collections.abc import Sequence
 
-from models.network.node import Shape, UnsuitedError, Value
+from models.network.node import NamedTensor, Shape, UnsuitedError
 from models.network.operators.movement import Copy, moved, strides_of
-from models.network.operators.reading import Gather, Move, Pad, Reshape
-from pipeline.export_c.lowering.builder import Builder
-from pipeline.export_c.lowering.steps import Pointer, Record, Same
+from models.network.operators.reading import Gather, Movement, Pad, Reshape
+from pipeline.export_c.lowering.builder import StepBuilder
+from pipeline.export_c.lowering.steps import Same, StructConstant, ValuePointer
 
 _FLOAT_BYTES = 4
 #: Dimensions that a copy has, or two operands, after those that lie together were joined.
 _DIMENSIONS = 6
 
 
-def copy(to: Builder, copied: Copy) -> None:
+def copy(to: StepBuilder, copied: Copy) -> None:
     """Add the step of a copy."""
     joined, steps = join_dimensions(copied.sizes, (copied.read, copied.written))
     item = copied.x.item_bytes
@@ -33,7 +33,7 @@ def copy(to: Builder, copied: Copy) -> None:
         "start": copied.start,
         "place": copied.place,
     }
-    made, record = Pointer(copied.y.name), Record("copying", fields)
+    made, record = ValuePointer(copied.y.name), StructConstant("copying", fields)
     read = to.operand(copied.x)
     to.step(copied.y, "copy", read, made, record, item, same=same, operator=copied)
 
@@ -65,7 +65,7 @@ def _is_one_range(joined: Shape, strides: Sequence[Shape]) -> bool:
     return all(n == 1 for n in joined[:-1]) and all(step[-1] == 1 for step in strides)
 
 
-def reshape(to: Builder, operator: Reshape) -> None:
+def reshape(to: StepBuilder, operator: Reshape) -> None:
     """Add the copy that another shape, or another name, of all of a value is; a constant stays one."""
     x, y = operator.x, operator.y
     held = to.held(x)
@@ -76,7 +76,7 @@ def reshape(to: Builder, operator: Reshape) -> None:
     copy(to, Copy(x=x, y=y, sizes=(math.prod(y.shape),), read=(1,), written=(1,)))
 
 
-def move(to: Builder, operator: Move) -> None:
+def move(to: StepBuilder, operator: Movement) -> None:
     """Add copies; of constants they are constants."""
     held = [to.held(copied.x) for copied in operator.copies]
     numbers = [array for array in held if array is not None]
@@ -90,12 +90,12 @@ def move(to: Builder, operator: Move) -> None:
         copy(to, copied)
 
 
-def gather(to: Builder, operator: Gather) -> None:
+def gather(to: StepBuilder, operator: Gather) -> None:
     """Add the copies of runs of places."""
-    move(to, Move(copies=tuple(operator.copies()), ys=(operator.y,)))
+    move(to, Movement(copies=tuple(operator.copies()), ys=(operator.y,)))
 
 
-def pad(to: Builder, operator: Pad) -> None:
+def pad(to: StepBuilder, operator: Pad) -> None:
     """Pad by a constant; what is negative is cut off."""
     if operator.mode != "constant":
         raise UnsuitedError(f"mode {operator.mode}; constant can be exported")
@@ -108,11 +108,11 @@ def pad(to: Builder, operator: Pad) -> None:
         filled = [(0, kept.place), (end, whole - end)]
     for start, count in filled:
         if count:
-            to.step(y, "fill", Pointer(made.name, start * _FLOAT_BYTES), count, operator.value)
+            to.step(y, "fill", ValuePointer(made.name, start * _FLOAT_BYTES), count, operator.value)
     copy(to, kept)
 
 
-def with_order(to: Builder, x: Value, order: Sequence[int], name: str) -> Value:
+def with_order(to: StepBuilder, x: NamedTensor, order: Sequence[int], name: str) -> NamedTensor:
     """Return ``x`` with its dimensions in ``order``: itself where they lie so, else a copy, ``name``."""
     shape, strides = tuple(x.shape[axis] for axis in order), strides_of(x.shape)
     read, written = tuple(strides[axis] for axis in order), strides_of(shape)

@@ -6,15 +6,15 @@ import numpy as np
 
 from models.network.node import UnsuitedError
 from models.network.operators.reading import BatchNorm, GroupNorm, Reduction, Softmax
-from pipeline.export_c.lowering.builder import Builder
+from pipeline.export_c.lowering.builder import StepBuilder
 from pipeline.export_c.lowering.elements import function_of
 from pipeline.export_c.lowering.movement import with_order
-from pipeline.export_c.lowering.steps import After, Pointer, Record, Weight
+from pipeline.export_c.lowering.steps import After, StructConstant, ValuePointer, Weight
 
 _REDUCED = {"largest": "largest_of_planes", "mean": "average_of_planes"}
 
 
-def softmax(to: Builder, operator: Softmax) -> None:
+def softmax(to: StepBuilder, operator: Softmax) -> None:
     """Add a softmax along numbers that lie ``inner`` apart."""
     if operator.logarithm:
         raise UnsuitedError("the logarithm has no function in C")
@@ -22,13 +22,13 @@ def softmax(to: Builder, operator: Softmax) -> None:
     to.step(
         y,
         "softmax",
-        *(Pointer(x.name), to.make(y), operator.outer, operator.length, operator.inner),
+        *(ValuePointer(x.name), to.make(y), operator.outer, operator.length, operator.inner),
         in_place=(x.name,),
         pointwise=True,
     )
 
 
-def group_norm(to: Builder, operator: GroupNorm) -> None:
+def group_norm(to: StepBuilder, operator: GroupNorm) -> None:
     """Add a LayerNormalization: each number of a group has a factor of its own."""
     if operator.scale is None or (operator.channels, operator.inner) != (operator.length, 1):
         raise UnsuitedError("groups of channels; layers can be exported")
@@ -36,7 +36,7 @@ def group_norm(to: Builder, operator: GroupNorm) -> None:
     to.step(
         y,
         "normalise_rows",
-        *(Pointer(x.name), to.weight(operator.scale), to.weight(operator.bias), to.make(y)),
+        *(ValuePointer(x.name), to.weight(operator.scale), to.weight(operator.bias), to.make(y)),
         *(math.prod(x.shape) // operator.length, operator.length, operator.epsilon),
         in_place=(x.name,),
         pointwise=True,
@@ -44,7 +44,7 @@ def group_norm(to: Builder, operator: GroupNorm) -> None:
     )
 
 
-def reduction(to: Builder, operator: Reduction) -> None:
+def reduction(to: StepBuilder, operator: Reduction) -> None:
     """Add a mean or a maximum of dimensions; a copy puts them last if others lie behind them."""
     kernel = _REDUCED.get(operator.kind)
     if kernel is None:
@@ -53,10 +53,10 @@ def reduction(to: Builder, operator: Reduction) -> None:
     kept = [axis for axis in range(len(x.shape)) if axis not in gone]
     source = with_order(to, x, (*kept, *gone), f"{y.name}/turned")
     size = math.prod(y.shape), math.prod(x.shape[axis] for axis in gone)
-    to.step(y, kernel, Pointer(source.name), to.make(y), *size, after=After())
+    to.step(y, kernel, ValuePointer(source.name), to.make(y), *size, after=After())
 
 
-def batch_norm(to: Builder, operator: BatchNorm) -> None:
+def batch_norm(to: StepBuilder, operator: BatchNorm) -> None:
     """Add a factor and a term for each channel.
 
     Each operation rounds to float, as ONNX Runtime does: in a quantised network its results become bytes.
@@ -72,8 +72,8 @@ def batch_norm(to: Builder, operator: BatchNorm) -> None:
     to.step(
         y,
         "scale_channels",
-        *(Pointer(x.name), Weight(factor)),
-        *(Weight(term), to.make(y), Record("planes", fields)),
+        *(ValuePointer(x.name), Weight(factor)),
+        *(Weight(term), to.make(y), StructConstant("planes", fields)),
         in_place=(x.name,),
         pointwise=True,
         after=After(function=function_of(operator.activation)),

@@ -8,15 +8,15 @@ from models.network.node import UnsuitedError
 from models.network.operators.movement import Copy, strides_of
 from models.network.operators.reading import Resize
 from models.network.operators.resizing import Resized
-from pipeline.export_c.lowering.builder import Builder
+from pipeline.export_c.lowering.builder import StepBuilder
 from pipeline.export_c.lowering.movement import copy
-from pipeline.export_c.lowering.steps import After, Record, Weight
+from pipeline.export_c.lowering.steps import After, StructConstant, Weight
 
 _SIDES = 2
 _TAPS = 2
 
 
-def resize(to: Builder, operator: Resize) -> None:
+def resize(to: StepBuilder, operator: Resize) -> None:
     """Add a copy where elements are repeated, each as often; else rows and columns are looked up."""
     x, y, factors = operator.x, operator.y, operator.factors
     if factors is not None:
@@ -36,11 +36,11 @@ def resize(to: Builder, operator: Resize) -> None:
         "result_y": y.shape[-2],
         "result_x": y.shape[-1],
     }
-    record, read = Record("resizing", fields), to.operand(x)
+    record, read = StructConstant("resizing", fields), to.operand(x)
     to.step(y, "resize", read, *sides, to.make(y), record, after=After())
 
 
-def _repeated(to: Builder, operator: Resize, factors: tuple[int, ...]) -> None:
+def _repeated(to: StepBuilder, operator: Resize, factors: tuple[int, ...]) -> None:
     # Each dimension as two: its elements, and how often each of them is repeated.
     x, y = operator.x, operator.y
     sizes = tuple(n for pair in zip(x.shape, factors, strict=True) for n in pair)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from models.network.fields import Array
 from models.network.operators.movement import Copy
 from models.network.windows import Window
-from pipeline.export_c.lowering.layers import Layer
+from pipeline.export_c.lowering.layers import LoweredLayer
 from pipeline.export_c.network.scales import Scaled
 
 #: The function of sums: what becomes part of a convolution.
@@ -21,7 +21,7 @@ _ALIGNED = 8  # strips, to bytes
 
 
 @dataclass(frozen=True, slots=True)
-class Pointer:
+class ValuePointer:
     """A pointer to a value that the step reads or makes, ``offset`` bytes behind its begin."""
 
     name: str
@@ -37,7 +37,7 @@ class Weight:
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class StructConstant:
     """A pointer to a constant struct ``kind`` with ``fields`` in their order; numbers or tuples of them."""
 
     kind: str
@@ -53,7 +53,7 @@ class Function:
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class FilterRange:
     """The first of the ``total`` filters that a call computes, and how many they are."""
 
     total: int
@@ -75,11 +75,22 @@ class Scratch:
 
 
 #: None is a pointer to nothing.
-Argument = Pointer | Weight | Record | Function | Rows | Band | Scratch | int | float | None
+Argument = (
+    ValuePointer
+    | Weight
+    | StructConstant
+    | Function
+    | FilterRange
+    | Band
+    | Scratch
+    | int
+    | float
+    | None
+)
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class InputRows:
     """A call that puts the rows of an input that a band needs where the step reads them.
 
     ``asks``: it asks the caller for them, who may fail.
@@ -91,7 +102,7 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
-class Strip:
+class RowStrip:
     """Memory of some rows of ``row_bytes``: those of ``size`` rows that ``window`` says.
 
     No window: as many as of the result; ``once``: one, however many are computed.
@@ -119,8 +130,8 @@ class Bands:
     """
 
     height: int
-    strips: tuple[Strip, ...] = ()
-    source: Source | None = None
+    strips: tuple[RowStrip, ...] = ()
+    source: InputRows | None = None
     rows: int = 1
 
     def offsets(self) -> list[int]:
@@ -152,7 +163,7 @@ class After:
         """What the kernel is given for it, last."""
         added: tuple[Argument, ...] = ()
         if self.adds:
-            added = (None if self.addend is None else Pointer(self.addend),)
+            added = (None if self.addend is None else ValuePointer(self.addend),)
         return (*added, self.function)
 
 
@@ -170,7 +181,7 @@ class Same:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class KernelStep:
     """A call of ``kernel`` that makes ``output``, or a part of it.
 
     ``in_place``: values whose memory the output may be: each of their elements is read before the element
@@ -189,7 +200,7 @@ class Step:
     same: Same | None = None
     after: After | None = None
     bands: Bands | None = None
-    operator: Copy | Scaled | Layer | None = None
+    operator: Copy | Scaled | LoweredLayer | None = None
 
     @property
     def all_arguments(self) -> tuple[Argument, ...]:
@@ -201,13 +212,13 @@ class Step:
         """The values that it reads."""
         source = self.bands.source if self.bands is not None else None
         given = (*self.all_arguments, *(source.arguments if source is not None else ()))
-        values = (item.name for item in given if isinstance(item, Pointer))
+        values = (item.name for item in given if isinstance(item, ValuePointer))
         return tuple(dict.fromkeys(name for name in values if name != self.output))
 
     @property
     def rows(self) -> int | None:
         """How many filters it computes, where it can do so in several calls."""
-        return next((item.total for item in self.arguments if isinstance(item, Rows)), None)
+        return next((item.total for item in self.arguments if isinstance(item, FilterRange)), None)
 
     @property
     def weights(self) -> tuple[Weight, ...]:
@@ -215,8 +226,8 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Program:
+class StepProgram:
     """The steps in their order, and the dtype and shape of every value."""
 
-    steps: Sequence[Step]
+    steps: Sequence[KernelStep]
     values: Mapping[str, Array]

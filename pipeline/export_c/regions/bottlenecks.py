@@ -17,18 +17,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.export_c.lowering.convolution import struct_of
-from pipeline.export_c.lowering.layers import Layer
+from pipeline.export_c.lowering.layers import LoweredLayer
 from pipeline.export_c.lowering.steps import (
     Argument,
     Band,
     Bands,
+    FilterRange,
     Function,
-    Pointer,
-    Program,
-    Rows,
+    KernelStep,
+    RowStrip,
     Scratch,
-    Step,
-    Strip,
+    StepProgram,
+    ValuePointer,
     Weight,
 )
 from pipeline.export_c.regions.views import View
@@ -42,10 +42,10 @@ _ITEM = 4
 class _Parts:
     """Three steps and the convolutions they are: many channels, each by itself, their sums."""
 
-    steps: Sequence[Step]
-    wide: Layer
-    thin: Layer
-    narrow: Layer
+    steps: Sequence[KernelStep]
+    wide: LoweredLayer
+    thin: LoweredLayer
+    narrow: LoweredLayer
 
     @property
     def of_bytes(self) -> bool:
@@ -58,8 +58,8 @@ class _Parts:
 
 
 def with_bottlenecks(
-    program: Program, outputs: frozenset[str], views: Mapping[str, View]
-) -> Program:
+    program: StepProgram, outputs: frozenset[str], views: Mapping[str, View]
+) -> StepProgram:
     """Return ``program`` with each bottleneck as one step, where that takes less memory.
 
     ``outputs``: values that the caller reads. ``views``: of his images that convolutions read by rows.
@@ -80,26 +80,29 @@ def with_bottlenecks(
 
 
 def _parts_of(
-    last: Step, makers: Mapping[str, Step], readers: Counter[str], outputs: frozenset[str]
+    last: KernelStep,
+    makers: Mapping[str, KernelStep],
+    readers: Counter[str],
+    outputs: frozenset[str],
 ) -> _Parts | None:
     """Return the bottleneck that ``last`` ends; ``readers``: how many steps read each value."""
     steps = [last]
     while len(steps) < 3:
         read = steps[0].arguments[0] if steps[0].arguments else None
-        maker = makers.get(read.name) if isinstance(read, Pointer) else None
+        maker = makers.get(read.name) if isinstance(read, ValuePointer) else None
         if maker is None or maker.kernel != last.kernel or maker.output in outputs:
             return None
         if readers[maker.output] != 1:
             return None
         steps.insert(0, maker)
-    layers = [step.operator for step in steps if isinstance(step.operator, Layer)]
+    layers = [step.operator for step in steps if isinstance(step.operator, LoweredLayer)]
     added = any(step.after is not None and step.after.addend is not None for step in steps[:2])
     if len(layers) < 3 or added or not _fit(*layers):
         return None
     return _Parts(steps, *layers)
 
 
-def _fit(wide: Layer, thin: Layer, narrow: Layer) -> bool:
+def _fit(wide: LoweredLayer, thin: LoweredLayer, narrow: LoweredLayer) -> bool:
     """Return whether channels inside are made for themselves, and lie as the kernels take them."""
     layers, inner = (wide, thin, narrow), wide.operator.filters
     return (
@@ -114,17 +117,17 @@ def _fit(wide: Layer, thin: Layer, narrow: Layer) -> bool:
     )
 
 
-def _pay(parts: _Parts, program: Program) -> bool:
+def _pay(parts: _Parts, program: StepProgram) -> bool:
     """Return whether they need less memory as one step: two tensors at once are less."""
     read = parts.steps[0].arguments[0]
-    names = [read.name] if isinstance(read, Pointer) else []
+    names = [read.name] if isinstance(read, ValuePointer) else []
     names += [step.output for step in parts.steps]
     sizes = [program.values[name].n_bytes for name in names]
     ends = sizes[-1] + (sizes[0] if len(sizes) > 3 else 0)
     return ends < max(map(sum, pairwise(sizes)))
 
 
-def _as_one(parts: _Parts, view: View | None) -> Step:
+def _as_one(parts: _Parts, view: View | None) -> KernelStep:
     """Return the step of all parts; ``view``: the rows that the first one reads, if they are brought."""
     wide, thin, last = parts.wide, parts.thin, parts.steps[2]
     height = thin.plane.result[0]
@@ -142,7 +145,7 @@ def _as_one(parts: _Parts, view: View | None) -> Step:
         *last.arguments[2:-3],  # what is added to its sums, what they become, and where
         *scratch,
         *map(struct_of, _inside(parts)),
-        Rows(parts.narrow.channels),
+        FilterRange(parts.narrow.channels),
         Band(height),
         *([] if parts.of_bytes else functions),
     ]
@@ -155,17 +158,17 @@ def _as_one(parts: _Parts, view: View | None) -> Step:
     )
 
 
-def _strips(parts: _Parts) -> list[tuple[str, Strip]]:
+def _strips(parts: _Parts) -> list[tuple[str, RowStrip]]:
     """Return the scratch, and of which type it is: of bytes sums; inner channels before and behind."""
     (height, width), (_, result) = parts.thin.plane.size, parts.thin.plane.result
     kind, item = ("uint8", parts.together) if parts.of_bytes else ("float32", _ITEM)
-    sums = ("int32", Strip(_ITEM * parts.narrow.operator.filters * result))
-    before = (kind, Strip(item * width, parts.thin.rows, height))
-    behind = (kind, Strip(item * result))
+    sums = ("int32", RowStrip(_ITEM * parts.narrow.operator.filters * result))
+    before = (kind, RowStrip(item * width, parts.thin.rows, height))
+    behind = (kind, RowStrip(item * result))
     return [sums, before, behind] if parts.of_bytes else [before, behind]
 
 
-def _by_channel(layer: Layer) -> list[NDArray[Any]]:
+def _by_channel(layer: LoweredLayer) -> list[NDArray[Any]]:
     """Return the bias, of bytes a factor, and the weights, with a row for each filter; of bytes as such."""
     filters = len(layer.weight)
     bias = np.zeros(filters) if layer.bias is None else layer.bias
@@ -176,7 +179,7 @@ def _by_channel(layer: Layer) -> list[NDArray[Any]]:
     return [*(word.reshape(filters, 1).view(np.int8) for word in words), own]
 
 
-def _inside(parts: _Parts) -> list[Layer]:
+def _inside(parts: _Parts) -> list[LoweredLayer]:
     """Return the convolutions with as many inner channels beside each other as are made together."""
     wide, thin, narrow = parts.wide, parts.thin, parts.narrow
     operator = thin.operator

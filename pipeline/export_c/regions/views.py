@@ -16,22 +16,22 @@ from numpy.typing import NDArray
 
 from models.network.fields import Array
 from models.network.operators.movement import Copy, moved
-from models.network.operators.reading import Move
+from models.network.operators.reading import Movement
 from models.network.windows import Window
 from pipeline.export_c.errors import ExportError
 from pipeline.export_c.lowering.convolution import struct_of
-from pipeline.export_c.lowering.layers import Layer, Layout, layout_of
+from pipeline.export_c.lowering.layers import ElementStrides, LoweredLayer, layout_of
 from pipeline.export_c.lowering.steps import (
     Argument,
     Band,
     Bands,
-    Pointer,
-    Program,
-    Record,
+    InputRows,
+    KernelStep,
+    RowStrip,
     Scratch,
-    Source,
-    Step,
-    Strip,
+    StepProgram,
+    StructConstant,
+    ValuePointer,
 )
 from pipeline.export_c.network.scales import Scaled
 
@@ -50,7 +50,7 @@ class View:
     image: str
     array: Array
     start: int
-    layout: Layout
+    layout: ElementStrides
     size: tuple[int, ...]
     channels: int
     quantised: Scaled | None
@@ -67,8 +67,8 @@ class View:
         return "uint8" if self.of_bytes else "float32"
 
     @property
-    def pointer(self) -> Pointer:
-        return Pointer(self.image, self.start * self.array.item_bytes)
+    def pointer(self) -> ValuePointer:
+        return ValuePointer(self.image, self.start * self.array.item_bytes)
 
     @property
     def has_whole_rows(self) -> bool:
@@ -87,23 +87,23 @@ class View:
         """Return how ``height`` rows that need ``rows`` of it are computed; the last strip has these."""
         items = math.prod((*self.size[1:], self.channels))
         width = items if self.of_bytes else items * _FLOAT_BYTES
-        strips: tuple[Strip, ...] = (Strip(width, rows, self.size[0]),)
+        strips: tuple[RowStrip, ...] = (RowStrip(width, rows, self.size[0]),)
         begin: tuple[Argument, ...] = ()
         if not self.asked:
             begin = (self.pointer,)
         elif self.of_bytes:  # a row as it comes
             begin = (Scratch(0, self.array.dtype),)
-            strips = (Strip(items * self.array.item_bytes, once=True), *strips)
+            strips = (RowStrip(items * self.array.item_bytes, once=True), *strips)
         verb = "quantize" if self.quantised else "place" if self.of_bytes else "copy"
         kernel = f"{verb}_{'pixels' if self.asked else 'rows'}"
         to = Scratch(len(strips) - 1, self.held)
-        source = Source(kernel, (*begin, to, self._struct(rows), Band(height)), self.asked)
+        source = InputRows(kernel, (*begin, to, self._struct(rows), Band(height)), self.asked)
         return Bands(height, strips, source)
 
-    def _struct(self, rows: Window) -> Record:
+    def _struct(self, rows: Window) -> StructConstant:
         row, column = divmod(self.start, self.array.shape[-1])
         how = self.quantised
-        return Record(
+        return StructConstant(
             "view",
             {
                 "size_y": self.size[0],
@@ -125,8 +125,8 @@ class View:
 
 
 def with_views(
-    program: Program, inputs: Sequence[str], outputs: frozenset[str], asks: bool
-) -> tuple[Program, dict[str, View]]:
+    program: StepProgram, inputs: Sequence[str], outputs: frozenset[str], asks: bool
+) -> tuple[StepProgram, dict[str, View]]:
     """Return ``program`` with convolutions that read ``inputs`` by rows, without what nobody reads then.
 
     Beside it, by what they make, the views of those whose rows are brought. ``asks``: by the caller.
@@ -136,14 +136,18 @@ def with_views(
     """
     images = _Images(program, inputs)
     views: dict[str, View] = {}
-    steps: list[Step] = []
+    steps: list[KernelStep] = []
     wanted = set(outputs)
     for step in reversed(program.steps):
         if step.output not in wanted:
             continue
         layer, seen = step.operator, step
-        view = images.view(step, layer, asks) if isinstance(layer, Layer) else None
-        if isinstance(layer, Layer) and view is not None and (view.has_whole_rows or not asks):
+        view = images.view(step, layer, asks) if isinstance(layer, LoweredLayer) else None
+        if (
+            isinstance(layer, LoweredLayer)
+            and view is not None
+            and (view.has_whole_rows or not asks)
+        ):
             seen = _viewing(step, layer, view)
             if seen.bands is not None:
                 views[seen.output] = view
@@ -159,23 +163,23 @@ def with_views(
     return replace(program, steps=tuple(steps[::-1])), views
 
 
-def _viewing(step: Step, layer: Layer, view: View) -> Step:
+def _viewing(step: KernelStep, layer: LoweredLayer, view: View) -> KernelStep:
     """Return ``step``, which is ``layer``, on the caller's memory, or on rows that are brought."""
     if not view.asked and not view.of_bytes:
         return _reading(step, view.pointer, replace(layer, x=view.layout))
     bands, (_, width) = view.bands(layer.rows, layer.plane.result[0]), view.size
     # Of bytes the channels of a pixel lie side by side, of floats those of a row behind each other.
-    x = Layout(width * view.channels, 1, width)
+    x = ElementStrides(width * view.channels, 1, width)
     if view.of_bytes:
         x = layout_of(view.size, view.channels, last=True)
     read = Scratch(len(bands.strips) - 1, view.held)
     return _reading(replace(step, bands=bands), read, replace(layer, x=x, in_part=True))
 
 
-def _reading(step: Step, read: Argument, layer: Layer) -> Step:
+def _reading(step: KernelStep, read: Argument, layer: LoweredLayer) -> KernelStep:
     """Return ``step`` on something else, of which it is the convolution ``layer``."""
     struct = struct_of(layer)
-    others = (struct if isinstance(item, Record) else item for item in step.arguments[1:])
+    others = (struct if isinstance(item, StructConstant) else item for item in step.arguments[1:])
     return replace(step, arguments=(read, *others), operator=layer)
 
 
@@ -185,14 +189,14 @@ class _Images:
     All copies are done on the numbers of elements.
     """
 
-    def __init__(self, program: Program, inputs: Sequence[str]) -> None:
+    def __init__(self, program: StepProgram, inputs: Sequence[str]) -> None:
         self._values = program.values
         self._inputs = inputs
-        self._makers: dict[str, Step | None] = {}  # None: several make it
+        self._makers: dict[str, KernelStep | None] = {}  # None: several make it
         for step in program.steps:
             self._makers[step.output] = None if step.output in self._makers else step
 
-    def view(self, step: Step, layer: Layer, asked: bool) -> View | None:
+    def view(self, step: KernelStep, layer: LoweredLayer, asked: bool) -> View | None:
         """Return what ``step`` reads, which is ``layer``, as a view of an input; None: it is none."""
         found = self._traced(step.arguments[0]) if layer.operator.x.shape[0] == 1 else None
         if found is None:
@@ -209,13 +213,13 @@ class _Images:
         if not np.array_equal(places, start + np.tensordot(steps, np.indices(places.shape), 1)):
             return None
         size, array = (rows, columns), self._values[image]
-        view = View(image, array, start, Layout(*steps), size, channels, quantised, asked)
+        view = View(image, array, start, ElementStrides(*steps), size, channels, quantised, asked)
         fits = view.of_bytes or steps[1] == 1  # floats of a row must lie together
         return view if fits and view.of_bytes == (layer.scales is not None) else None
 
     def _traced(self, read: Argument) -> _Traced | None:
         """Return what ``read`` is made of an input by copies and one quantisation; None: otherwise."""
-        if not isinstance(read, Pointer):
+        if not isinstance(read, ValuePointer):
             return None
         if read.name in self._inputs:
             return read.name, np.arange(math.prod(self._values[read.name].shape)), None
@@ -234,5 +238,5 @@ def _behind(
         return (image, numbers, operator) if quantised is None else None
     if math.prod(operator.sizes) != math.prod(operator.y.shape):
         return None
-    (made,) = moved(Move(copies=(operator,), ys=(operator.y,)), [numbers])
+    (made,) = moved(Movement(copies=(operator,), ys=(operator.y,)), [numbers])
     return image, made.reshape(-1), quantised

@@ -8,7 +8,7 @@ from models.packs.records.ports import Port
 from pipeline.export_c.network.network import Network
 from pipeline.export_c.writing.kernels import blocks
 from pipeline.export_c.writing.names import C_TYPES, comment, identifier, number
-from pipeline.export_c.writing.weights import HEADER_BYTES, VERSION, Stored
+from pipeline.export_c.writing.weights import HEADER_BYTES, VERSION, StoredWeights
 
 Weights = Literal["const", "callback"]
 Ports = Literal["caller", "arena"]
@@ -97,7 +97,9 @@ def api_of(
     return Api(prefix, network, weights, ports, inputs, names)
 
 
-def header(api: Api, made_by: str, arena_bytes: int, buffer_bytes: int, stored: Stored) -> str:
+def header(
+    api: Api, made_by: str, arena_bytes: int, buffer_bytes: int, stored: StoredWeights
+) -> str:
     """Return the text of the header.
 
     Args:

@@ -33,7 +33,7 @@ _COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
 
 
 @dataclass(frozen=True)
-class Block:
+class Definition:
     """``text`` defines ``name``; ``words`` are the names in it, not those of its comments."""
 
     name: str
@@ -42,7 +42,7 @@ class Block:
 
 
 @cache
-def blocks() -> dict[str, Block]:
+def blocks() -> dict[str, Definition]:
     """Return all blocks by name, in an order in which C takes them."""
     found = {}
     for file in _FILES:
@@ -50,13 +50,13 @@ def blocks() -> dict[str, Block]:
             match = _NAME.search(text)
             assert match is not None, text
             name = match[1] or match[2] or match[3]
-            found[name] = Block(
+            found[name] = Definition(
                 name, text.strip(), frozenset(_WORD.findall(_COMMENT.sub(" ", text)))
             )
     return found
 
 
-def needed(names: Iterable[str]) -> list[Block]:
+def needed(names: Iterable[str]) -> list[Definition]:
     """Return the blocks ``names`` and all that they need, in order."""
     known = blocks()
     wanted, open_names = set(), list(names)

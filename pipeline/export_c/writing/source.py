@@ -8,34 +8,41 @@ from pipeline.export_c.errors import ExportError
 from pipeline.export_c.lowering.steps import (
     Argument,
     Band,
+    FilterRange,
     Function,
-    Pointer,
-    Program,
-    Record,
-    Rows,
+    KernelStep,
     Scratch,
-    Step,
+    StepProgram,
+    StructConstant,
+    ValuePointer,
     Weight,
 )
-from pipeline.export_c.memory import Memory, scratch_of
+from pipeline.export_c.memory import PlacedMemory, scratch_of
 from pipeline.export_c.writing.api import Api
-from pipeline.export_c.writing.kernels import Block, needed
+from pipeline.export_c.writing.kernels import Definition, needed
 from pipeline.export_c.writing.names import C_TYPES, INCLUDES, comment, lines, number
-from pipeline.export_c.writing.weights import HEADER_BYTES, MAGIC, VERSION, Load, Loads, Stored
+from pipeline.export_c.writing.weights import (
+    HEADER_BYTES,
+    MAGIC,
+    VERSION,
+    Loads,
+    StoredWeights,
+    WeightRead,
+)
 
 _FLOAT_BYTES = 4
 _LARGEST = 2**31 - 1
 
 
-class Source:
+class SourceWriter:
     """Writes the source of one network; ``loads``: what each step reads, None: weights are constants."""
 
     def __init__(
         self,
         api: Api,
-        program: Program,
-        memory: Memory,
-        stored: Stored,
+        program: StepProgram,
+        memory: PlacedMemory,
+        stored: StoredWeights,
         loads: Sequence[Loads] | None,
     ) -> None:
         self._api = api
@@ -74,7 +81,7 @@ class Source:
         yield from self._accessors()
         yield from run
 
-    def _includes(self, blocks: Sequence[Block], run: Sequence[str]) -> Iterator[str]:
+    def _includes(self, blocks: Sequence[Definition], run: Sequence[str]) -> Iterator[str]:
         words = {word for block in blocks for word in block.words}
         words |= {"memcpy"} if self._api.reads else set()
         finite = all(np.isfinite(array).all() for array in self._stored.arrays)
@@ -124,7 +131,7 @@ class Source:
         yield f"    return {upper}_OK;"
         yield "}"
 
-    def _step(self, step: Step, loads: Loads | None) -> Iterator[str]:
+    def _step(self, step: KernelStep, loads: Loads | None) -> Iterator[str]:
         shape = list(self._values[step.output].shape)
         yield f"    /* {comment(f'{step.label} {shape}')} */"
         for load in () if loads is None else loads.whole:
@@ -136,7 +143,7 @@ class Source:
             body = _loop("row", "rows", step.bands.height, step.bands.rows, body)
         yield from body
 
-    def _rows_of_input(self, step: Step) -> Iterator[str]:
+    def _rows_of_input(self, step: KernelStep) -> Iterator[str]:
         """Yield what brings the rows of an input."""
         source = step.bands.source if step.bands is not None else None
         if source is None:
@@ -150,7 +157,7 @@ class Source:
         yield f"    if ({call})"
         yield f"        return {self._api.prefix.upper()}_INPUT_FAILED;"
 
-    def _calls(self, step: Step, loads: Loads | None) -> list[str]:
+    def _calls(self, step: KernelStep, loads: Loads | None) -> list[str]:
         texts = [self._text(step, item, loads) for item in step.all_arguments]
         body = [f"    {step.kernel}({', '.join(texts)});"]
         if loads is None or loads.by_rows is None or step.rows is None:
@@ -165,19 +172,19 @@ class Source:
         yield f"    if (read(context, {start}, {place}, {length}))"
         yield f"        return {self._api.prefix.upper()}_READ_FAILED;"
 
-    def _text(self, step: Step, item: Argument, loads: Loads | None) -> str:
+    def _text(self, step: KernelStep, item: Argument, loads: Loads | None) -> str:
         match item:
-            case Pointer(name, offset):
+            case ValuePointer(name, offset):
                 text = self._pointer(name, offset)
             case Scratch():
                 text = self._scratch(step, item)
             case Weight():
                 text = self._weight(item, loads)
-            case Record():
+            case StructConstant():
                 text = f"&{self._record(step, item)}"
             case Function(name, given):
                 text = ", ".join((name or "NULL", *map(number, given)))
-            case Rows(total):
+            case FilterRange(total):
                 by_rows = loads is not None and loads.by_rows is not None
                 text = "first, count" if by_rows else f"0, {total}"
             case Band(total):
@@ -195,7 +202,7 @@ class Source:
         held = "float32" if place.port is None else self._values[place.port].dtype
         return _at(base, held, self._values[name].dtype, place.offset + offset)
 
-    def _scratch(self, step: Step, item: Scratch) -> str:
+    def _scratch(self, step: KernelStep, item: Scratch) -> str:
         assert step.bands is not None
         start = self._memory.places[scratch_of(step)].offset
         return _at("arena", "float32", item.dtype, start + step.bands.offsets()[item.strip])
@@ -207,30 +214,30 @@ class Source:
         at = _load(weight, index, loads).at
         return _at("buffer", "float32", weight.array.dtype.name, at)
 
-    def _record(self, step: Step, record: Record) -> str:
+    def _record(self, step: KernelStep, record: StructConstant) -> str:
         fields = ", ".join(
             f".{name} = {self._field(step, value)}" for name, value in record.fields.items()
         )
         text = f"static const struct {record.kind} NAME = {{{fields}}};"
         return self._structs.setdefault(text, f"g{len(self._structs)}")
 
-    def _field(self, step: Step, value: int | float | tuple[int, ...]) -> str:
+    def _field(self, step: KernelStep, value: int | float | tuple[int, ...]) -> str:
         if isinstance(value, tuple):
             return "{" + ", ".join(self._whole(step, each) for each in value) + "}"
         return number(value) if isinstance(value, float) else self._whole(step, value)
 
-    def _whole(self, step: Step, value: int) -> str:
+    def _whole(self, step: KernelStep, value: int) -> str:
         if abs(value) > _LARGEST:
             raise ExportError(f"node {step.label!r}: {value} elements are more than an int counts")
         return str(int(value))
 
 
-def _in_bands(step: Step) -> bool:
+def _in_bands(step: KernelStep) -> bool:
     """Return whether ``step`` computes some rows at a time."""
     return step.bands is not None and step.bands.rows < step.bands.height
 
 
-def _load(weight: Weight, index: int, loads: Loads) -> Load:
+def _load(weight: Weight, index: int, loads: Loads) -> WeightRead:
     if weight.rows:
         assert loads.by_rows is not None
         return loads.by_rows
@@ -255,7 +262,7 @@ def _loop(index: str, count: str, total: int, most: int, body: Sequence[str]) ->
     ]
 
 
-def _functions(steps: Sequence[Step]) -> set[str]:
+def _functions(steps: Sequence[KernelStep]) -> set[str]:
     """Return the names of the C functions and structs that ``steps`` name."""
     named = {
         item.name

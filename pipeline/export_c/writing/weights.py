@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from models.compiler.cutting.chunks import default_chunk_bytes
 from models.packs.records.pieces import TENSOR_ALIGNMENT
 from pipeline.export_c.errors import ExportError
-from pipeline.export_c.lowering.steps import Step, Weight
+from pipeline.export_c.lowering.steps import KernelStep, Weight
 
 MAGIC = 0x4357534C  # "LSWC"
 VERSION = 1
@@ -27,7 +27,7 @@ _PIECE = 16  # weights of one step are aligned to this in the buffer
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredWeights:
     """All weights: ``arrays`` by number, each at its offset in a file of ``n_bytes``."""
 
     arrays: tuple[NDArray[Any], ...]
@@ -45,7 +45,7 @@ class Stored:
         return self._numbers[_digest(weight.array)]
 
 
-def store(steps: Iterable[Step]) -> Stored:
+def store(steps: Iterable[KernelStep]) -> StoredWeights:
     """Give all weights of ``steps`` numbers and offsets."""
     arrays: list[NDArray[Any]] = []
     offsets: list[int] = []
@@ -61,7 +61,7 @@ def store(steps: Iterable[Step]) -> Stored:
             arrays.append(weight.array)
             offsets.append(start)
             end = start + weight.array.nbytes
-    return Stored(tuple(arrays), tuple(offsets), end, numbers)
+    return StoredWeights(tuple(arrays), tuple(offsets), end, numbers)
 
 
 def _digest(array: NDArray[Any]) -> bytes:
@@ -70,7 +70,7 @@ def _digest(array: NDArray[Any]) -> bytes:
     return known.digest()
 
 
-def weights_file(stored: Stored) -> bytes:
+def weights_file(stored: StoredWeights) -> bytes:
     """Return the file that a callback reads."""
     content = bytearray(stored.n_bytes - HEADER_BYTES)
     for array, offset in zip(stored.arrays, stored.offsets, strict=True):
@@ -81,7 +81,7 @@ def weights_file(stored: Stored) -> bytes:
 
 
 @dataclass(frozen=True)
-class Load:
+class WeightRead:
     """A read into the buffer: array ``number`` to byte ``at``, all of it, or by rows of ``row_bytes``."""
 
     number: int
@@ -94,8 +94,8 @@ class Load:
 class Loads:
     """What a step reads: first the arrays that all filters need, then ``rows`` filters at a time."""
 
-    whole: tuple[Load, ...]
-    by_rows: Load | None
+    whole: tuple[WeightRead, ...]
+    by_rows: WeightRead | None
     rows: int
 
     @property
@@ -108,7 +108,7 @@ class Loads:
 
 
 def plan_loads(
-    steps: Sequence[Step], stored: Stored, arena_bytes: int, limit: int | None
+    steps: Sequence[KernelStep], stored: StoredWeights, arena_bytes: int, limit: int | None
 ) -> list[Loads]:
     """Return what each step reads into a buffer of ``limit`` bytes.
 
@@ -131,11 +131,11 @@ def plan_loads(
     return loads
 
 
-def _loads(step: Step, stored: Stored, limit: int) -> Loads:
+def _loads(step: KernelStep, stored: StoredWeights, limit: int) -> Loads:
     end, whole = 0, []
     for weight in step.weights:
         if not weight.rows:
-            whole.append(Load(stored.number(weight), end, weight.array.nbytes))
+            whole.append(WeightRead(stored.number(weight), end, weight.array.nbytes))
             end = -(-(end + weight.array.nbytes) // _PIECE) * _PIECE
     rows = next((weight for weight in step.weights if weight.rows), None)
     if rows is None:
@@ -145,5 +145,5 @@ def _loads(step: Step, stored: Stored, limit: int) -> Loads:
     # As equal as they can be, so that none is a small rest.
     calls = -(-len(rows.array) // most)
     at_once = -(-len(rows.array) // calls)
-    by_rows = Load(stored.number(rows), end, rows.array.nbytes, row_bytes)
+    by_rows = WeightRead(stored.number(rows), end, rows.array.nbytes, row_bytes)
     return Loads(tuple(whole), by_rows, at_once)

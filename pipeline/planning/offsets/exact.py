@@ -14,7 +14,7 @@ from typing import TypeAlias
 import numpy as np
 
 from pipeline.planning.offsets.heuristic import Floats, keys, ranks
-from pipeline.planning.offsets.inference import State, beginning, tighten
+from pipeline.planning.offsets.inference import SearchState, beginning, tighten
 from pipeline.planning.offsets.limit import Limit
 from pipeline.planning.offsets.sections import FAR, Bools, Ints, Sections
 
@@ -27,17 +27,17 @@ BLAME = 3.0  # the logarithm by which the worst section alone would move a buffe
 
 
 @dataclass(frozen=True)
-class Answer:
+class ExactOffsets:
     """``offsets`` in units for the buffers of a part; None: there are none if ``proven``, else unknown."""
 
     offsets: Ints | None
     proven: bool
 
 
-def search(part: Sections, capacity: int, limit: Limit) -> Answer:
+def search(part: Sections, capacity: int, limit: Limit) -> ExactOffsets:
     """Return a placement of ``part`` in ``capacity`` units, or whether there is none."""
     if (part.load > capacity).any():
-        return Answer(None, proven=True)
+        return ExactOffsets(None, proven=True)
     random = np.random.default_rng(0)
     arms = [
         _Arm(choose, key) for key in keys(part) for choose in (_lowest_section, _tightest_section)
@@ -56,10 +56,10 @@ def search(part: Sections, capacity: int, limit: Limit) -> Answer:
                 arm.blame += BLAME * dive.blame()
         failures *= max(GROWTH, 1 + SMALL / part.n_buffers)
         learned = not learned
-    return Answer(None, proven=False)
+    return ExactOffsets(None, proven=False)
 
 
-Chooser: TypeAlias = Callable[["Dive", State, Ints, Bools], int]
+Chooser: TypeAlias = Callable[["Dive", SearchState, Ints, Bools], int]
 
 
 @dataclass
@@ -89,21 +89,21 @@ class Dive:
     def __post_init__(self) -> None:
         self.weights = np.ones(len(self.part.begin), np.int64)
 
-    def run(self, limit: Limit) -> Answer:
+    def run(self, limit: Limit) -> ExactOffsets:
         state = beginning(self.part, self.capacity)
         offsets = np.zeros(self.part.n_buffers, np.int64)
-        path: list[tuple[State, int]] = []
+        path: list[tuple[SearchState, int]] = []
         while True:
             floor, failed = tighten(self.part, state)
             if len(failed):
                 self.failures += 1
                 self.weights[failed] += 1
                 if not path:
-                    return Answer(None, proven=True)
+                    return ExactOffsets(None, proven=True)
                 state, buffer = path.pop()
                 state.refuse(self.part, buffer)
             elif (state.lowest == FAR).all():
-                return Answer(offsets, proven=True)
+                return ExactOffsets(offsets, proven=True)
             else:
                 limit.nodes -= 1
                 buffer = self._next(state, floor)
@@ -111,7 +111,7 @@ class Dive:
                 path.append((state, buffer))
                 state = state.place(self.part, buffer, self.capacity)
             if self.failures >= self.max_failures or limit.reached:
-                return Answer(None, proven=False)
+                return ExactOffsets(None, proven=False)
 
     def blame(self) -> Floats:
         """Return for each buffer the share of failures that the worst of its sections had."""
@@ -119,7 +119,7 @@ class Dive:
         found: Floats = np.maximum.reduceat(shares, self.part.ranges)[::2]
         return found
 
-    def _next(self, state: State, floor: Ints) -> int:
+    def _next(self, state: SearchState, floor: Ints) -> int:
         """Return the first buffer in order that can lie flat on the floor of the section chosen."""
         least = np.minimum.reduceat(floor, self.part.ranges)[::2]
         flat = (least == state.lowest) & (state.lowest < FAR)  # nothing to come can go under it
@@ -127,13 +127,13 @@ class Dive:
         here = here[flat[here]]
         return int(here[self.rank[here].argmin()])
 
-    def fitting(self, state: State) -> Ints:
+    def fitting(self, state: SearchState) -> Ints:
         """Return for each section how many buffers could be the next one in it."""
         fits = state.lowest[self.part.members] <= state.latest[self.part.section_of]
         return np.add.reduceat(fits, self.part.begin, dtype=np.int64)
 
 
-def _tightest_section(dive: Dive, state: State, _: Ints, flat: Bools) -> int:
+def _tightest_section(dive: Dive, state: SearchState, _: Ints, flat: Bools) -> int:
     """Choose, where something can lie flat, the section in which fewest fit; then in which most failed."""
     part = dive.part
     some = np.maximum.reduceat(flat[part.members], part.begin)
@@ -141,7 +141,7 @@ def _tightest_section(dive: Dive, state: State, _: Ints, flat: Bools) -> int:
     return int(np.where(some, dive.fitting(state) - share, np.inf).argmin())
 
 
-def _lowest_section(dive: Dive, state: State, floor: Ints, _: Bools) -> int:
+def _lowest_section(dive: Dive, state: SearchState, floor: Ints, _: Bools) -> int:
     """Choose, of the lowest sections, that where fewest fit for its failures; something lies flat there."""
     score = dive.fitting(state) / dive.weights
     return int(np.where(floor == floor.min(), score, np.inf).argmin())

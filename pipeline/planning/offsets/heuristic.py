@@ -13,7 +13,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.planning.offsets.problem import Buffer, arena_bytes
+from pipeline.planning.offsets.problem import LiveBuffer, arena_bytes
 from pipeline.planning.offsets.sections import FAR, Ints, Sections
 
 SKYLINES = 80  # after those without noise; fewer where there are many buffers
@@ -24,7 +24,7 @@ FORWARD = 0.3  # added to it where a buffer came too late
 Floats: TypeAlias = NDArray[np.float64]
 
 
-def greedy(buffers: Sequence[Buffer], part: Sections, enough: int) -> list[int]:
+def greedy(buffers: Sequence[LiveBuffer], part: Sections, enough: int) -> list[int]:
     """Return offsets in bytes, the best of several or the first that need no more than ``enough`` bytes.
 
     ``part``: the sections of ``buffers``, which all take room and whose pins do not contradict each other.
@@ -113,7 +113,7 @@ def _skyline(part: Sections, rank: Ints) -> Ints:
 
 
 def _in_gaps(
-    buffers: Sequence[Buffer], order: Sequence[int], meets: Sequence[Sequence[int]]
+    buffers: Sequence[LiveBuffer], order: Sequence[int], meets: Sequence[Sequence[int]]
 ) -> list[int]:
     taken: list[list[tuple[int, int]]] = [[] for _ in buffers]
     offsets = [-1] * len(buffers)
@@ -128,7 +128,7 @@ def _in_gaps(
     return offsets
 
 
-def _lowest_gap(taken: Sequence[tuple[int, int]], buffer: Buffer) -> int:
+def _lowest_gap(taken: Sequence[tuple[int, int]], buffer: LiveBuffer) -> int:
     """Return the lowest aligned offset of a gap between ``taken``, which is sorted."""
     size, alignment, at = buffer.padded_bytes, buffer.alignment, 0
     for start, end in taken:

@@ -19,14 +19,14 @@ from pipeline.planning.offsets.sections import FAR, Bools, Ints, Sections
 
 
 @dataclass
-class State:
+class SearchState:
     """A node of the search. ``latest[s]``: the highest floor that section s can have; FAR: it is done."""
 
     lowest: Ints
     lifted: Bools
     latest: Ints
 
-    def place(self, part: Sections, buffer: int, capacity: int) -> "State":
+    def place(self, part: Sections, buffer: int, capacity: int) -> "SearchState":
         """Return the state after ``buffer`` was placed at its lowest offset."""
         size = part.size[buffer]
         rest = part.round_up(np.full(part.n_buffers, self.lowest[buffer] + size))
@@ -39,7 +39,7 @@ class State:
         span = latest[part.first[buffer] : part.end[buffer]]
         span += size
         span[span == capacity] = FAR
-        return State(lowest, lifted, latest)
+        return SearchState(lowest, lifted, latest)
 
     def refuse(self, part: Sections, buffer: int) -> None:
         """Exclude that ``buffer``, or one like it, lies at its lowest offset."""
@@ -49,13 +49,13 @@ class State:
         self.lifted[alike] = True
 
 
-def beginning(part: Sections, capacity: int) -> State:
+def beginning(part: Sections, capacity: int) -> SearchState:
     """Return the state in which nothing is placed."""
     lowest = np.maximum(part.pin, 0)
-    return State(lowest, np.zeros(part.n_buffers, bool), capacity - part.load)
+    return SearchState(lowest, np.zeros(part.n_buffers, bool), capacity - part.load)
 
 
-def tighten(part: Sections, state: State) -> tuple[Ints, Ints]:
+def tighten(part: Sections, state: SearchState) -> tuple[Ints, Ints]:
     """Raise ``state.lowest`` to what follows from it; return floors and sections without a solution.
 
     The floors end with a 0 that stands for no section. If a section has no solution, nothing else counts.
@@ -79,7 +79,7 @@ def tighten(part: Sections, state: State) -> tuple[Ints, Ints]:
         state.lowest = lowest
 
 
-def _lift(part: Sections, state: State, lowest: Ints) -> None:
+def _lift(part: Sections, state: SearchState, lowest: Ints) -> None:
     """Put what was refused its place on top of something that is not placed yet."""
     waiting = state.lifted.nonzero()[0]
     if len(waiting):

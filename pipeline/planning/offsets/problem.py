@@ -12,7 +12,7 @@ class OffsetsError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Buffer:
+class LiveBuffer:
     """``n_bytes`` that are kept during steps [start, end), at a multiple of ``alignment``.
 
     ``pin``: the offset that it must have. A buffer without bytes or without steps takes no room.
@@ -44,7 +44,7 @@ class Buffer:
         """The room that it takes: its bytes, rounded up to its alignment."""
         return -(-self.n_bytes // self.alignment) * self.alignment
 
-    def meets(self, other: "Buffer") -> bool:
+    def meets(self, other: "LiveBuffer") -> bool:
         """Return whether both live in some step."""
         return max(self.start, other.start) < min(self.end, other.end)
 
@@ -57,7 +57,7 @@ class Problem:
         OffsetsError: two pins overlap while both buffers live.
     """
 
-    buffers: tuple[Buffer, ...]
+    buffers: tuple[LiveBuffer, ...]
     capacity: int | None = None
 
     def __post_init__(self) -> None:
@@ -85,18 +85,18 @@ class Placement:
         return self.n_bytes == self.lower_bound_bytes
 
 
-def overlaps(one: Buffer, at: int, other: Buffer, other_at: int) -> bool:
+def overlaps(one: LiveBuffer, at: int, other: LiveBuffer, other_at: int) -> bool:
     """Return whether two places share a byte."""
     return max(at, other_at) < min(at + one.padded_bytes, other_at + other.padded_bytes)
 
 
-def arena_bytes(buffers: Sequence[Buffer], offsets: Sequence[int]) -> int:
+def arena_bytes(buffers: Sequence[LiveBuffer], offsets: Sequence[int]) -> int:
     """Return where the last buffer ends."""
     ends = (o + b.padded_bytes for b, o in zip(buffers, offsets, strict=True) if b.takes_room)
     return max(ends, default=0)
 
 
-def components(buffers: Sequence[Buffer]) -> list[list[int]]:
+def components(buffers: Sequence[LiveBuffer]) -> list[list[int]]:
     """Return the indices of buffers that take room, in parts between which nothing lives on."""
     order = sorted(
         (i for i, b in enumerate(buffers) if b.takes_room), key=lambda i: buffers[i].start

@@ -14,7 +14,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.planning.offsets.problem import Buffer
+from pipeline.planning.offsets.problem import LiveBuffer
 
 Ints: TypeAlias = NDArray[np.int64]
 Bools: TypeAlias = NDArray[np.bool_]
@@ -90,7 +90,7 @@ class Sections:
         return slice(self.begin[section], None if last else self.begin[section + 1])
 
 
-def unit_bytes(buffers: Sequence[Buffer]) -> int:
+def unit_bytes(buffers: Sequence[LiveBuffer]) -> int:
     """Return the largest unit of which all sizes, pins and alignments that matter are multiples.
 
     Every buffer of a placement can be pushed down until it rests on another one, a pin or the ground, so
@@ -102,7 +102,7 @@ def unit_bytes(buffers: Sequence[Buffer]) -> int:
     return gcd(sizes, *(b.alignment for b in buffers))
 
 
-def divide(buffers: Sequence[Buffer]) -> Sections:
+def divide(buffers: Sequence[LiveBuffer]) -> Sections:
     """Return the sections of buffers that all take room."""
     unit = unit_bytes(buffers)
     order = sorted(range(len(buffers)), key=lambda i: (buffers[i].start, buffers[i].end, i))
@@ -136,7 +136,7 @@ def divide(buffers: Sequence[Buffer]) -> Sections:
     )
 
 
-def _peaks(buffers: Sequence[Buffer]) -> list[int]:
+def _peaks(buffers: Sequence[LiveBuffer]) -> list[int]:
     """Return the steps after which something ends before anything else starts."""
     events = sorted({(b.start, 1) for b in buffers} | {(b.end, 0) for b in buffers})
     return [

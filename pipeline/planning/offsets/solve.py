@@ -8,7 +8,7 @@ from pipeline.planning.offsets.exact import search
 from pipeline.planning.offsets.heuristic import greedy
 from pipeline.planning.offsets.limit import Limit
 from pipeline.planning.offsets.problem import (
-    Buffer,
+    LiveBuffer,
     Placement,
     Problem,
     arena_bytes,
@@ -58,7 +58,11 @@ class _Part:
     """Buffers that no step separates: the least bytes known to be needed, and the best placement yet."""
 
     def __init__(
-        self, indices: Sequence[int], buffers: Sequence[Buffer], bound: int, capacity: int | None
+        self,
+        indices: Sequence[int],
+        buffers: Sequence[LiveBuffer],
+        bound: int,
+        capacity: int | None,
     ) -> None:
         self.indices = indices
         self.bound = bound

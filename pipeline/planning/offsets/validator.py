@@ -1,6 +1,6 @@
 """Judges placements by brute force; shares no code with what makes them. For tests and benchmarks."""
 
-from pipeline.planning.offsets.problem import Buffer, Placement, Problem
+from pipeline.planning.offsets.problem import LiveBuffer, Placement, Problem
 
 
 def violations(problem: Problem, placement: Placement) -> list[str]:
@@ -24,9 +24,9 @@ def violations(problem: Problem, placement: Placement) -> list[str]:
     return found
 
 
-def _lives(buffer: Buffer) -> bool:
+def _lives(buffer: LiveBuffer) -> bool:
     return buffer.n_bytes > 0 and buffer.end > buffer.start
 
 
-def _room(buffer: Buffer) -> int:
+def _room(buffer: LiveBuffer) -> int:
     return buffer.n_bytes + -buffer.n_bytes % buffer.alignment

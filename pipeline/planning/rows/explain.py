@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pipeline.planning.plan import Plan
 from pipeline.planning.words import brief
 from pipeline.program.channels import bottleneck_of
-from pipeline.program.cuts import Boxes, Channels, Region, Rows
+from pipeline.program.cuts import ChannelCut, Region, RowCut, TileCut
 from pipeline.program.program import Program
 from pipeline.program.steps import Phase, RegionSteps, Step, regions_of
 
@@ -44,11 +44,11 @@ def region_words(program: Program, region: Region) -> str:
     layers, rows = _layers(program, region.pieces), region.cut.rows
     size = f"{rows} {_plural('row', rows)}"
     match region.cut:
-        case Rows():
+        case RowCut():
             return f"rows, {layers}: {size}"
-        case Boxes(columns=columns):
+        case TileCut(columns=columns):
             return f"tiles, {layers}: {size} of {columns} {_plural('column', columns)}"
-        case Channels(channels=channels):
+        case ChannelCut(channels=channels):
             item = bottleneck_of(program, region.pieces)
             few = f", {size}" if rows < item.operators[-1].height else ""
             return f"groups of channels, {layers}: {channels} of {item.channels}{few}"
@@ -56,7 +56,7 @@ def region_words(program: Program, region: Region) -> str:
 
 def _inner_bytes(program: Program, region: RegionSteps) -> int:
     """Return the bytes of the values that exist as rows, or as groups of channels, only."""
-    if isinstance(region.plan.region.cut, Channels):
+    if isinstance(region.plan.region.cut, ChannelCut):
         operators = bottleneck_of(program, region.plan.region.pieces).operators
         return sum(4 * math.prod(item.shape) for item in operators if item.kind == "each")
     made = {region.network.operators[number].output for number in region.plan.operators}

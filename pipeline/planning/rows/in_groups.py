@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from models.packs.records.bottlenecks import Bottleneck
 from pipeline.program.choice import BINDING_BYTES
-from pipeline.program.cuts import Channels, Region, RegionError
+from pipeline.program.cuts import ChannelCut, Region, RegionError
 from pipeline.program.program import Program
 from pipeline.program.region_plan import Compute, RegionPlan
 from pipeline.program.regions import plan_region
@@ -60,7 +60,7 @@ def group_regions(program: Program) -> Iterator[Region]:
     for item in program.bottlenecks:
         for channels in item.sizes:
             for rows in _rows(item):
-                yield Region(item.first_piece, item.end_piece, Channels(channels, rows))
+                yield Region(item.first_piece, item.end_piece, ChannelCut(channels, rows))
 
 
 def _rows(item: Bottleneck) -> list[int]:

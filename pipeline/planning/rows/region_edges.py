@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 from pipeline.planning.rows.in_groups import RegionInGroups
 from pipeline.planning.rows.live_values import LiveValues
-from pipeline.planning.rows.ways import NO_ARENA, Edges, Numbers, Ways, most_from
+from pipeline.planning.rows.ways import NO_ARENA, Numbers, RegionEnds, Ways, most_from
 from pipeline.planning.rows.whole_pieces import WholePieces
-from pipeline.program.cuts import Cut, Rows
+from pipeline.program.cuts import Cut, RowCut
 from pipeline.program.row_network import RowNetwork
 from pipeline.program.sketching.sketches import Sketch
 from pipeline.program.steps import STEP_BYTES
@@ -40,7 +40,7 @@ class RegionEdges:
         *,
         into_arena: bool = True,
     ) -> None:
-        self.edges: dict[int, Edges] = {}
+        self.edges: dict[int, RegionEnds] = {}
         self._network = network
         self._live = live
         self._places = places
@@ -144,7 +144,7 @@ class RegionEdges:
         last = self._network.operators[self._network.operators_before(end) - 1]
         return self._network.values[last.output].height
 
-    def _on_rows(self, end: int, found: Iterable[Sketch]) -> Edges | None:
+    def _on_rows(self, end: int, found: Iterable[Sketch]) -> RegionEnds | None:
         """Return what of the sketches that end at ``end`` is worth a thought; None: nothing."""
         sketches = [sketch for sketch in found if not self._has(self._apart, sketch.touched)]
         if not sketches:
@@ -163,17 +163,17 @@ class RegionEdges:
         start = np.searchsorted(self._at, firsts)
         weights = self._weights[self._numbers[end]] - self._weights[start]
         each = np.ones_like(arena)
-        return Edges(
+        return RegionEnds(
             (start[:, None] * each)[which],
             arena[which],
             np.array([sketch.scratch_bytes for sketch in sketches])[which],
             (weights[:, None] * each)[which],
             bound[which],
             np.array([sketch.seconds for sketch in sketches])[which],
-            np.broadcast_to(_objects(map(Rows, rows)), arena.shape)[which],
+            np.broadcast_to(_objects(map(RowCut, rows)), arena.shape)[which],
         )
 
-    def _in_groups(self, item: RegionInGroups) -> Edges | None:
+    def _in_groups(self, item: RegionInGroups) -> RegionEnds | None:
         """Return the edge that is ``item``; None: it is none of those that are asked for."""
         first, end = item.region.first_piece, item.region.end_piece
         if first not in self._numbers or end not in self._numbers:
@@ -193,7 +193,7 @@ class RegionEdges:
             )
         )
         seconds = np.array([item.seconds])
-        return Edges(start, arena, scratch, ring, bound, seconds, _objects([item.region.cut]))
+        return RegionEnds(start, arena, scratch, ring, bound, seconds, _objects([item.region.cut]))
 
     def _has(self, missing: frozenset[int], touched: frozenset[int]) -> bool:
         """Return whether one of these row values would have to be there whole, and is ``missing``."""
@@ -214,7 +214,7 @@ def _reaches(numbers: Sequence[int]) -> list[int]:
     return found
 
 
-def _put(found: dict[int, Edges], place: int, edges: Edges) -> None:
+def _put(found: dict[int, RegionEnds], place: int, edges: RegionEnds) -> None:
     """Put ``edges`` behind those that end at ``place``."""
     found[place] = found[place].followed_by(edges) if place in found else edges
 

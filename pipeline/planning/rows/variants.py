@@ -19,9 +19,9 @@ from pipeline.planning.rows.joins_apart import inputs_in_parts, worth_apart
 from pipeline.planning.rows.live_values import LiveValues
 from pipeline.planning.rows.region_edges import RegionEdges
 from pipeline.planning.rows.walk import THOROUGH, Effort, Walk
-from pipeline.planning.rows.ways import NO_ARENA, Limits, Numbers, Way, Ways
+from pipeline.planning.rows.ways import NO_ARENA, MemoryLimits, Numbers, Way, Ways
 from pipeline.planning.rows.whole_pieces import WholePieces
-from pipeline.program.cuts import Channels, Region
+from pipeline.program.cuts import ChannelCut, Region
 from pipeline.program.program import Program
 from pipeline.program.row_network import RowNetwork
 from pipeline.program.row_times import KnownTimes, RowTimes
@@ -192,7 +192,7 @@ class _Search:
         self.regions = RegionEdges(
             network, live, self._places, self._whole, apart, given, into_arena=into_arena
         )
-        self._graphs_of: dict[tuple[int, int, Channels | None], Numbers] = {}
+        self._graphs_of: dict[tuple[int, int, ChannelCut | None], Numbers] = {}
         self._session_bytes = np.array([graph.session_bytes for graph in program.graphs], np.int64)
         self._most_arena = NO_ARENA if most_arena is None else most_arena
 
@@ -231,7 +231,7 @@ class _Search:
         found = (self._within(ways, *item) for item in islice(possible, 1 + _MOST_SCRATCH_SIZES))
         return list(dict.fromkeys(chain.from_iterable(found)))
 
-    def _within(self, ways: Ways, limits: Limits, lows: Numbers) -> list[Way]:
+    def _within(self, ways: Ways, limits: MemoryLimits, lows: Numbers) -> list[Way]:
         """Return the best ways within ``limits``, whose least arenas are ``lows``, and many arenas."""
         each = [
             (number, arena, price)
@@ -245,7 +245,7 @@ class _Search:
         numbers, arenas, prices = (np.array(column) for column in zip(*each, strict=True))
         return ways.best(limits.those(numbers), arenas, prices)
 
-    def _most_beside(self, limits: Limits, number: int) -> int:
+    def _most_beside(self, limits: MemoryLimits, number: int) -> int:
         """Return the largest arena beside the scratch of a limit."""
         whole = int(self._whole.cost.scratch[limits.levels[number]].max(initial=0))
         scratch = min(int(limits.scratch[number]), whole)
@@ -285,10 +285,10 @@ def _exact_rings(found: Iterable[tuple[Variant, Way]]) -> Numbers:
     return np.array(sorted(smallest), np.int64)
 
 
-def _kernels_key(region: Region) -> tuple[int, int, Channels | None]:
+def _kernels_key(region: Region) -> tuple[int, int, ChannelCut | None]:
     """Return what the graphs of a region's operators depend on."""
     cut = region.cut
-    return region.first_piece, region.end_piece, cut if isinstance(cut, Channels) else None
+    return region.first_piece, region.end_piece, cut if isinstance(cut, ChannelCut) else None
 
 
 def _places(program: Program, network: RowNetwork) -> list[int]:

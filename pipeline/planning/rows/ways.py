@@ -29,7 +29,7 @@ _EXACT = 1e-11
 
 
 @dataclass(frozen=True)
-class Edges:
+class RegionEnds:
     """Regions that end at one place, an item of each array for each.
 
     ``start``: numbers of the places where they begin. ``arena``, ``scratch`` and ``ring``: bytes that they
@@ -44,15 +44,15 @@ class Edges:
     seconds: Times
     cuts: NDArray[np.object_]
 
-    def followed_by(self, others: "Edges") -> "Edges":
+    def followed_by(self, others: "RegionEnds") -> "RegionEnds":
         """Return these and ``others``, which end at the same place."""
-        return Edges(*map(np.concatenate, zip(self._columns, others._columns, strict=True)))
+        return RegionEnds(*map(np.concatenate, zip(self._columns, others._columns, strict=True)))
 
-    def those(self, which: NDArray[np.bool_]) -> "Edges":
+    def those(self, which: NDArray[np.bool_]) -> "RegionEnds":
         """Return some of these."""
-        return Edges(*(column[which] for column in self._columns))
+        return RegionEnds(*(column[which] for column in self._columns))
 
-    def beginning(self, places: Numbers) -> "Edges":
+    def beginning(self, places: Numbers) -> "RegionEnds":
         """Return these with ``start`` as the position in ``places``, ascending numbers."""
         return replace(self, start=np.searchsorted(places, self.start))
 
@@ -76,7 +76,7 @@ class Whole:
 
 
 @dataclass(frozen=True)
-class Limits:
+class MemoryLimits:
     """At most so many bytes of ring and scratch, an item of each array for each of several limits.
 
     ``levels``: the number of the ring whose chunks the pieces that run whole have.
@@ -86,9 +86,9 @@ class Limits:
     levels: Numbers
     scratch: Numbers
 
-    def those(self, which: Any) -> "Limits":
+    def those(self, which: Any) -> "MemoryLimits":
         """Return some of these, or each several times."""
-        return Limits(self.rings[which], self.levels[which], self.scratch[which])
+        return MemoryLimits(self.rings[which], self.levels[which], self.scratch[which])
 
     def __len__(self) -> int:
         return len(self.rings)
@@ -124,7 +124,7 @@ class Ways:
     """
 
     def __init__(
-        self, places: Sequence[int], whole: Whole, edges: dict[int, Edges], into_arena: bool
+        self, places: Sequence[int], whole: Whole, edges: dict[int, RegionEnds], into_arena: bool
     ) -> None:
         self._places = places
         self._whole = whole
@@ -180,7 +180,7 @@ class Ways:
             self._into_arena,
         )
 
-    def least_arena(self, limits: Limits) -> Numbers:
+    def least_arena(self, limits: MemoryLimits) -> Numbers:
         """Return the least arena of any way within each of ``limits``; ``NO_ARENA``: there is none."""
         best = np.full((len(limits), len(self._places)), NO_ARENA)
         best[:, 0] = 0
@@ -195,18 +195,18 @@ class Ways:
         least: Numbers = best[:, -1]
         return least
 
-    def _whole_arena(self, place: int, limits: Limits) -> Numbers:
+    def _whole_arena(self, place: int, limits: MemoryLimits) -> Numbers:
         """Return what pieces behind ``place`` need of the arena whole, within each of ``limits``."""
         is_too_much = self._whole.scratch[limits.levels, place] > limits.scratch
         return np.where(is_too_much, NO_ARENA, self._whole.arena[place])
 
-    def _arena_within(self, edges: Edges, limits: Limits) -> Numbers:
+    def _arena_within(self, edges: RegionEnds, limits: MemoryLimits) -> Numbers:
         """Return what each of ``edges`` needs of the arena within each of ``limits``, [limits, edges]."""
         weights = edges.ring + PAGE_BYTES if self._into_arena else np.array(NO_ARENA)
         found = edges.arena + np.where(edges.ring > limits.rings[:, None], weights, 0)
         return np.where(edges.scratch > limits.scratch[:, None], NO_ARENA, found)
 
-    def best(self, limits: Limits, arenas: Numbers, seconds_a_byte: Times) -> list[Way]:
+    def best(self, limits: MemoryLimits, arenas: Numbers, seconds_a_byte: Times) -> list[Way]:
         """Return the way of the least seconds within each of ``limits`` and arenas, if there is any.
 
         A bound byte counts as so many seconds.
@@ -221,7 +221,7 @@ class Ways:
             for way in self._best(limits.those(part), arenas[part], seconds_a_byte[part])
         ]
 
-    def _best(self, limits: Limits, arenas: Numbers, seconds_a_byte: Times) -> list[Way]:
+    def _best(self, limits: MemoryLimits, arenas: Numbers, seconds_a_byte: Times) -> list[Way]:
         count = len(limits)
         pairs = np.stack([limits.rings, limits.scratch])
         _, firsts, which = np.unique(pairs, axis=1, return_index=True, return_inverse=True)
@@ -252,7 +252,7 @@ class Ways:
         possible = np.flatnonzero(np.isfinite(cost[:, -1]))
         return self._taken(taken[possible], limits.those(possible))
 
-    def _taken(self, taken: NDArray[np.int32], limits: Limits) -> list[Way]:
+    def _taken(self, taken: NDArray[np.int32], limits: MemoryLimits) -> list[Way]:
         """Return the ways that were ``taken`` to each place, from the last one back, within ``limits``."""
         regions: list[list[Region]] = [[] for _ in taken]
         levels, rings = limits.levels, limits.rings

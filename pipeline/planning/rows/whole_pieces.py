@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.planning.rows.live_values import LiveValues
-from pipeline.planning.rows.ways import NO_ARENA, Limits, Numbers, Whole
+from pipeline.planning.rows.ways import NO_ARENA, MemoryLimits, Numbers, Whole
 from pipeline.planning.spaced_sizes import spaced
 from pipeline.program.choice import (
     BINDING_BYTES,
@@ -112,7 +112,7 @@ class WholePieces:
         kept = [size for size in spaced(sizes, _SCRATCH_RATIO) if size < most]
         return [NO_ARENA, *kept]
 
-    def limits(self, rings: Numbers, scratch: int) -> Limits:
+    def limits(self, rings: Numbers, scratch: int) -> MemoryLimits:
         """Return ``rings`` with that size of scratch, and the chunks of pieces that run whole.
 
         These are as coarse as the ring holds them, and also as coarse as needs no more scratch.
@@ -123,7 +123,7 @@ class WholePieces:
         for ring, level in zip(rings.tolist(), own.tolist(), strict=True):
             finer = fine[fine <= level]
             found += [(ring, each, scratch) for each in sorted({level, *finer[-1:].tolist()})]
-        return Limits(*np.array(found, np.int64).reshape(-1, 3).T)
+        return MemoryLimits(*np.array(found, np.int64).reshape(-1, 3).T)
 
     def graphs(self, regions: Iterable[range], level: int) -> NDArray[np.bool_]:
         """Return which graphs pieces have that run whole, outside of ``regions``, in chunks of a level."""

@@ -29,7 +29,7 @@ class Interval:
         return Interval(max(self.first, 0), min(self.end, length))
 
 
-class Box(NamedTuple):
+class RowBox(NamedTuple):
     """Columns ``columns`` of rows ``rows``."""
 
     rows: Interval
@@ -40,12 +40,12 @@ class Box(NamedTuple):
         rows, columns = self.rows.end - self.rows.first, self.columns.end - self.columns.first
         return rows * columns if rows > 0 and columns > 0 else 0
 
-    def through(self, down: Window, across: Window) -> "Box":
+    def through(self, down: Window, across: Window) -> "RowBox":
         """Return the box of an input that this is made of; it may reach outside of the input."""
-        return Box(self.rows.through(down), self.columns.through(across))
+        return RowBox(self.rows.through(down), self.columns.through(across))
 
 
-def common(one: Box, other: Box) -> Box | None:
+def common(one: RowBox, other: RowBox) -> RowBox | None:
     """Return what lies in both boxes, None where nothing does."""
     top, bottom = max(one.rows.first, other.rows.first), min(one.rows.end, other.rows.end)
     if top >= bottom:
@@ -53,7 +53,7 @@ def common(one: Box, other: Box) -> Box | None:
     columns = one.columns
     if columns is not other.columns:
         columns = columns.common(other.columns)
-    return Box(Interval(top, bottom), columns) if columns else None
+    return RowBox(Interval(top, bottom), columns) if columns else None
 
 
 def around(intervals: Iterable[Interval]) -> Interval:
@@ -64,15 +64,15 @@ def around(intervals: Iterable[Interval]) -> Interval:
     return Interval(min(each.first for each in held), max(each.end for each in held))
 
 
-def hull(boxes: Iterable[Box]) -> Box | None:
+def hull(boxes: Iterable[RowBox]) -> RowBox | None:
     """Return the smallest box around those of ``boxes`` that are not empty; None: all are."""
     held = [box for box in boxes if box.pixels]
     if not held:
         return None
-    return Box(around(box.rows for box in held), around(box.columns for box in held))
+    return RowBox(around(box.rows for box in held), around(box.columns for box in held))
 
 
-def without(box: Box, others: Sequence[Box]) -> list[Box]:
+def without(box: RowBox, others: Sequence[RowBox]) -> list[RowBox]:
     """Return what of ``box`` lies in none of ``others``: boxes apart from each other, few of them."""
     left = [box]
     for other in others:
@@ -81,15 +81,15 @@ def without(box: Box, others: Sequence[Box]) -> list[Box]:
     return left
 
 
-def _without(box: Box, other: Box) -> list[Box]:
+def _without(box: RowBox, other: RowBox) -> list[RowBox]:
     """Return what of ``box`` is not in ``other``: above, below, to the left and to the right of it."""
     both = common(box, other)
     if both is None:
         return [box]
     parts = [
-        Box(Interval(box.rows.first, both.rows.first), box.columns),
-        Box(Interval(both.rows.end, box.rows.end), box.columns),
-        Box(both.rows, Interval(box.columns.first, both.columns.first)),
-        Box(both.rows, Interval(both.columns.end, box.columns.end)),
+        RowBox(Interval(box.rows.first, both.rows.first), box.columns),
+        RowBox(Interval(both.rows.end, box.rows.end), box.columns),
+        RowBox(both.rows, Interval(box.columns.first, both.columns.first)),
+        RowBox(both.rows, Interval(both.columns.end, box.columns.end)),
     ]
     return [part for part in parts if part.pixels]

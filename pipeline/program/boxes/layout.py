@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from models.packs.records.rows import RowOperator
-from pipeline.program.boxes.box import Box
+from pipeline.program.boxes.box import RowBox
 from pipeline.program.boxes.stretch import Stretch
 from pipeline.program.region_plan import Area, Strips
 
@@ -18,10 +18,10 @@ class Lying(NamedTuple):
 
     row_value: int
     strip: int | None
-    box: Box
+    box: RowBox
     offset: int = 0
 
-    def area(self, box: Box, first_plane: int, planes: int) -> Area:
+    def area(self, box: RowBox, first_plane: int, planes: int) -> Area:
         """Return ``box``, some of what lies there, of some planes."""
         rows, columns = self.box.rows, self.box.columns
         return Area(
@@ -61,7 +61,7 @@ class Keeping:
         return self._put.get((phase, position), ())
 
 
-class Layout:
+class StripLayout:
     """The ``strips`` of a region. An operator that makes several boxes in a phase has a slot for each.
 
     ``made``: by row value and slot. ``own``: of inputs that are put together, by position of the operator,
@@ -82,12 +82,12 @@ class Layout:
                 for part in stretch.parts[taken.row_value]:
                     self._read(part.row_value, position)
 
-    def place(self, value: int, strip: int, box: Box, offset: int = 0) -> Lying:
+    def place(self, value: int, strip: int, box: RowBox, offset: int = 0) -> Lying:
         """Return ``box`` as it lies in ``strip``, which holds nothing else then."""
         self.strips.hold(strip, offset + self.n_bytes(value, box))
         return Lying(value, strip, box, offset)
 
-    def n_bytes(self, value: int, box: Box) -> int:
+    def n_bytes(self, value: int, box: RowBox) -> int:
         """Return what ``box`` of all planes takes."""
         return self._pixel_bytes[value] * box.pixels
 

@@ -3,17 +3,17 @@
 from collections.abc import Iterator
 
 from models.packs.records.rows import RowInput
-from pipeline.program.boxes.box import Box, Interval, common, without
-from pipeline.program.boxes.layout import Keeping, Layout, Lying
+from pipeline.program.boxes.box import Interval, RowBox, common, without
+from pipeline.program.boxes.layout import Keeping, Lying, StripLayout
 from pipeline.program.boxes.stretch import Stretch
-from pipeline.program.region_plan import Action, Call, Fill, Move
-from pipeline.program.row_network import Part
+from pipeline.program.region_plan import Action, AreaCopy, Fill, GraphCall
+from pipeline.program.row_network import PlaneRange
 
 
 class Phases:
     """Tells the actions of a region. Strips grow, meanwhile, to what they have to hold."""
 
-    def __init__(self, stretch: Stretch, layout: Layout, keeping: Keeping) -> None:
+    def __init__(self, stretch: Stretch, layout: StripLayout, keeping: Keeping) -> None:
         self._stretch = stretch
         self._layout = layout
         self._keeping = keeping
@@ -34,9 +34,9 @@ class Phases:
         planes = self._stretch.network.values[value].planes
         for slot, box in enumerate(self._stretch.inside[value].boxes[self._now]):
             place = self._layout.place(value, self._layout.made[value, slot], box)
-            yield Move(self._whole(value).area(box, 0, planes), place.area(box, 0, planes))
+            yield AreaCopy(self._whole(value).area(box, 0, planes), place.area(box, 0, planes))
 
-    def _run(self, position: int, slot: int, box: Box) -> Iterator[Action]:
+    def _run(self, position: int, slot: int, box: RowBox) -> Iterator[Action]:
         item, values = self._stretch.items[position], self._stretch.network.values
         areas = []
         for number, taken in enumerate(item.inputs):
@@ -50,11 +50,11 @@ class Phases:
         place = self._layout.place(item.output, self._layout.made[item.output, slot], box)
         output = place.area(box, 0, values[item.output].planes)
         graph = self._stretch.graph(position)
-        yield Call(self._stretch.operators[position], graph, tuple(areas), output)
+        yield GraphCall(self._stretch.operators[position], graph, tuple(areas), output)
         inside = self._stretch.inside[item.output]
         for copy in [*[self._itself(item.output)] * inside.whole, *inside.copies]:
             target = self._whole(copy.row_value)
-            yield Move(
+            yield AreaCopy(
                 place.area(box, copy.source_plane, copy.planes),
                 target.area(box, copy.first_plane, copy.planes),
             )
@@ -72,17 +72,17 @@ class Phases:
         for part in self._stretch.parts[taken.row_value]:
             yield from self._put(part, inside, target)
         for line, again in _edges(box, inside) if margins and taken.fill == "edge" else ():
-            yield Move(target.area(line, 0, planes), target.area(again, 0, planes))
+            yield AreaCopy(target.area(line, 0, planes), target.area(again, 0, planes))
 
-    def _put(self, part: Part, wanted: Box, target: Lying) -> Iterator[Action]:
+    def _put(self, part: PlaneRange, wanted: RowBox, target: Lying) -> Iterator[Action]:
         """Put the box ``wanted`` of a part, which one operator makes, to ``target``."""
         for source, box in self._sources(part.row_value, wanted):
-            yield Move(
+            yield AreaCopy(
                 source.area(box, part.source_plane, part.planes),
                 target.area(box, part.first_plane, part.planes),
             )
 
-    def _sources(self, value: int, wanted: Box) -> Iterator[tuple[Lying, Box]]:
+    def _sources(self, value: int, wanted: RowBox) -> Iterator[tuple[Lying, RowBox]]:
         """Yield where the box ``wanted`` of a value of one maker lies now."""
         inside = self._stretch.inside.get(value)
         if inside is None or inside.whole:
@@ -99,19 +99,19 @@ class Phases:
     def _whole(self, value: int) -> Lying:
         return Lying(value, None, self._stretch.all_of(value))
 
-    def _itself(self, value: int) -> Part:
-        return Part(value, 0, 0, self._stretch.network.values[value].planes)
+    def _itself(self, value: int) -> PlaneRange:
+        return PlaneRange(value, 0, 0, self._stretch.network.values[value].planes)
 
 
-def _edges(box: Box, inside: Box) -> Iterator[tuple[Box, Box]]:
+def _edges(box: RowBox, inside: RowBox) -> Iterator[tuple[RowBox, RowBox]]:
     """Yield what is at the border of a value, and what of ``box`` around it holds the same again.
 
     Columns first: rows are then as wide as the box.
     """
     for edge, column in _beyond(box.columns, inside.columns):
-        yield Box(inside.rows, edge), Box(inside.rows, column)
+        yield RowBox(inside.rows, edge), RowBox(inside.rows, column)
     for edge, row in _beyond(box.rows, inside.rows):
-        yield Box(edge, box.columns), Box(row, box.columns)
+        yield RowBox(edge, box.columns), RowBox(row, box.columns)
 
 
 def _beyond(around: Interval, inside: Interval) -> Iterator[tuple[Interval, Interval]]:

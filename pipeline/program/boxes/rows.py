@@ -5,12 +5,19 @@ from functools import cached_property
 
 import numpy as np
 
-from pipeline.program.boxes.box import Box, Interval
-from pipeline.program.boxes.layout import Keeping, Layout, Lying
+from pipeline.program.boxes.box import Interval, RowBox
+from pipeline.program.boxes.layout import Keeping, Lying, StripLayout
 from pipeline.program.boxes.stretch import Inside, Stretch
 from pipeline.program.cuts import Region
 from pipeline.program.loading import Written, needed_loadings, saving_loadings
-from pipeline.program.many_rows import Made, Progress, Wanted, kept_rows, made_of, wanted
+from pipeline.program.many_rows import (
+    MadeRows,
+    RowsProgress,
+    WantedRows,
+    kept_rows,
+    made_of,
+    wanted,
+)
 from pipeline.program.row_network import RowNetwork, readers_of
 
 
@@ -32,13 +39,13 @@ class RowStretch(Stretch):
             columns = self.all_of(value).columns
             firsts, ends = made.first[0].tolist(), made.ends[0].tolist()
             self.inside[value].boxes = [
-                [Box(Interval(first, end), columns)] if first < end else []
+                [RowBox(Interval(first, end), columns)] if first < end else []
                 for first, end in zip(firsts, ends, strict=True)
             ]
 
-    def _made(self, rows: int) -> dict[int, Made]:
+    def _made(self, rows: int) -> dict[int, MadeRows]:
         """Return the rows of each value that operators make; phases before any are none."""
-        progress = Progress(self.network, self.region.pieces, self.operators[-1], (rows,))
+        progress = RowsProgress(self.network, self.region.pieces, self.operators[-1], (rows,))
         ends = {
             item.output: progress.ends(number, self.inside[item.output].lies_whole)
             for number, item in zip(reversed(self.operators), reversed(self.items), strict=True)
@@ -48,7 +55,7 @@ class RowStretch(Stretch):
 
     def _load(self, saving: bool) -> Iterator[tuple[int, int]]:
         """Find what is loaded; yield what is written over what, to save memory."""
-        reads: dict[int, list[Wanted]] = {
+        reads: dict[int, list[WantedRows]] = {
             value: [self._wanted[reader] for reader in readers]
             for value, readers in readers_of(self.items, self.parts, self.outside).items()
         }
@@ -79,9 +86,9 @@ class RowStretch(Stretch):
     def slots(self, position: int) -> int:
         return 1
 
-    def needed(self, position: int, number: int, box: Box) -> Box:
+    def needed(self, position: int, number: int, box: RowBox) -> RowBox:
         taken = self.items[position].inputs[number]
-        return Box(box.rows.through(taken.window), self.all_of(taken.row_value).columns)
+        return RowBox(box.rows.through(taken.window), self.all_of(taken.row_value).columns)
 
     def graph(self, position: int) -> int:
         return self.items[position].graph
@@ -96,7 +103,7 @@ class RowStretch(Stretch):
         return [Interval(*pair) for pair in pairs], bool((start < made.first).any())
 
 
-def kept_between_phases(stretch: RowStretch, layout: Layout) -> Keeping:
+def kept_between_phases(stretch: RowStretch, layout: StripLayout) -> Keeping:
     """Return what phases keep for later ones: of each value in strips of its own.
 
     These are two where rows move from one to the other, one where they are kept for one phase at most.
@@ -113,11 +120,11 @@ def kept_between_phases(stretch: RowStretch, layout: Layout) -> Keeping:
         update = max([inside.maker, *(position for position, _ in readers)])
         layout.strips.prolong(layout.made[value, 0], update + 1)
         columns = stretch.all_of(value).columns
-        turn, now = 0, Lying(value, strips[0], Box(Interval(0, 0), columns))
+        turn, now = 0, Lying(value, strips[0], RowBox(Interval(0, 0), columns))
         for phase, (rows, new) in enumerate(zip(left, inside.boxes, strict=True)):
             keeping.add_held(phase, now)
             if new or rows != now.box.rows:
                 turn = (turn + 1) % len(strips)
-                now = layout.place(value, strips[turn], Box(rows, columns))
+                now = layout.place(value, strips[turn], RowBox(rows, columns))
                 keeping.add_put(phase, update, now)
     return keeping

@@ -6,24 +6,24 @@ They lie in one strip through the whole region; two may lie in the same place if
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from pipeline.program.boxes.box import Box, common, hull
-from pipeline.program.boxes.layout import Keeping, Layout
+from pipeline.program.boxes.box import RowBox, common, hull
+from pipeline.program.boxes.layout import Keeping, StripLayout
 from pipeline.program.boxes.tiles import TileStretch
 
 _ALIGNMENT = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class KeptTile:
     """``box`` of a value: tile ``maker`` makes it, tile ``reader`` takes it."""
 
     row_value: int
-    box: Box
+    box: RowBox
     maker: int
     reader: int
 
 
-def kept_between_tiles(stretch: TileStretch, layout: Layout) -> Keeping:
+def kept_between_tiles(stretch: TileStretch, layout: StripLayout) -> Keeping:
     """Return what tiles keep for later ones; what lies whole somewhere is read from there."""
     keeping = Keeping()
     kept = [*_kept(stretch)] if stretch.cut.reuse != "none" else []
@@ -40,7 +40,7 @@ def kept_between_tiles(stretch: TileStretch, layout: Layout) -> Keeping:
     return keeping
 
 
-def _kept(stretch: TileStretch) -> Iterator[Kept]:
+def _kept(stretch: TileStretch) -> Iterator[KeptTile]:
     for value, inside in stretch.inside.items():
         if not inside.whole:
             wanted = [_wanted(stretch, value, tile) for tile in range(stretch.phases)]
@@ -48,18 +48,18 @@ def _kept(stretch: TileStretch) -> Iterator[Kept]:
 
 
 def kept_between(
-    row_value: int, made: Sequence[Sequence[Box]], wanted: Sequence[Sequence[Box]]
-) -> Iterator[Kept]:
+    row_value: int, made: Sequence[Sequence[RowBox]], wanted: Sequence[Sequence[RowBox]]
+) -> Iterator[KeptTile]:
     """Yield what later tiles read of a value, by who ``made`` it: boxes of each tile, as ``wanted`` are."""
     for reader, wants in enumerate(wanted):
         for tile, boxes in enumerate(made[:reader]) if wants else ():
             for box in boxes:
                 shared = hull(both for want in wants if (both := common(want, box)) is not None)
                 if shared is not None:
-                    yield Kept(row_value, shared, tile, reader)
+                    yield KeptTile(row_value, shared, tile, reader)
 
 
-def _wanted(stretch: TileStretch, value: int, tile: int) -> list[Box]:
+def _wanted(stretch: TileStretch, value: int, tile: int) -> list[RowBox]:
     """Return the boxes of ``value`` that operators read for ``tile``."""
     needs = (
         stretch.read(position, number, box)
@@ -69,7 +69,7 @@ def _wanted(stretch: TileStretch, value: int, tile: int) -> list[Box]:
     return [box for box in needs if box is not None]
 
 
-def placed_boxes(kept: Sequence[Kept], sizes: Sequence[int]) -> tuple[list[int], int]:
+def placed_boxes(kept: Sequence[KeptTile], sizes: Sequence[int]) -> tuple[list[int], int]:
     """Return where each of ``kept`` lies, and the bytes of all: large ones first, as low as they fit."""
     offsets = [0] * len(kept)
     placed: list[int] = []

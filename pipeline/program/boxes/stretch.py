@@ -10,9 +10,9 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from models.packs.records.rows import RowOperator
-from pipeline.program.boxes.box import Box, Interval
+from pipeline.program.boxes.box import Interval, RowBox
 from pipeline.program.cuts import Region, RegionError
-from pipeline.program.row_network import Part, RowNetwork, readers_of
+from pipeline.program.row_network import PlaneRange, RowNetwork, readers_of
 
 
 @dataclass(slots=True)
@@ -26,9 +26,9 @@ class Inside:
 
     maker: int
     whole: bool = False
-    boxes: list[list[Box]] = field(default_factory=list)
+    boxes: list[list[RowBox]] = field(default_factory=list)
     loaded: bool = False
-    copies: list[Part] = field(default_factory=list)
+    copies: list[PlaneRange] = field(default_factory=list)
 
     @property
     def lies_whole(self) -> bool:
@@ -97,7 +97,7 @@ class Stretch(ABC):
         """Return how many boxes an operator makes at most in a phase."""
 
     @abstractmethod
-    def needed(self, position: int, number: int, box: Box) -> Box:
+    def needed(self, position: int, number: int, box: RowBox) -> RowBox:
         """Return the box of input ``number`` that ``box`` is made of; it may reach outside of it."""
 
     @abstractmethod
@@ -126,15 +126,15 @@ class Stretch(ABC):
         """Return those of its readers for whom boxes are put together."""
         return [reader for reader in self.readers[value] if reader not in self.direct]
 
-    def all_of(self, value: int) -> Box:
+    def all_of(self, value: int) -> RowBox:
         """Return the box that is all of ``value``."""
         return self._all[value]
 
     @cached_property
-    def _all(self) -> dict[int, Box]:
+    def _all(self) -> dict[int, RowBox]:
         values = {*self.inside, *self.written, *self.parts, *self.outside}
         return {
-            value: Box(Interval(0, height), Interval(0, width))
+            value: RowBox(Interval(0, height), Interval(0, width))
             for value in values
             for _, _, height, width in [self.network.values[value].shape]
         }

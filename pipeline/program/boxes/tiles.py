@@ -10,9 +10,9 @@ from functools import cached_property
 
 from models.network.windows import Window
 from models.packs.records.rows import RowOperator
-from pipeline.program.boxes.box import Box, Interval, common, hull, without
+from pipeline.program.boxes.box import Interval, RowBox, common, hull, without
 from pipeline.program.boxes.stretch import Stretch
-from pipeline.program.cuts import Boxes, Region, RegionError
+from pipeline.program.cuts import Region, RegionError, TileCut
 from pipeline.program.row_network import RowNetwork
 
 
@@ -20,7 +20,7 @@ from pipeline.program.row_network import RowNetwork
 class TiledOperator(RowOperator):
     """A row operator that makes any columns of its rows by ``tile_graph``, which pads neither side.
 
-    No pack has them: pipeline/tiles/tiled_pack.py makes them. ``across``: to columns of each input what
+    No pack has them: papers/tiles/tiled_pack.py makes them. ``across``: to columns of each input what
     its window is to rows.
     """
 
@@ -33,7 +33,7 @@ class TiledOperator(RowOperator):
         return self.unit, max(window.factor for window in self.across)
 
 
-def tiles_of(height: int, width: int, cut: Boxes) -> list[Box]:
+def tiles_of(height: int, width: int, cut: TileCut) -> list[RowBox]:
     """Return the tiles of a plane in the order in which they run, the last ones perhaps smaller.
 
     Line by line; in a checkerboard those of one colour first, which have no edge in common.
@@ -42,7 +42,7 @@ def tiles_of(height: int, width: int, cut: Boxes) -> list[Box]:
     places = [(i, j) for i in range(down) for j in range(across)]
     if cut.reuse == "checkerboard":
         places.sort(key=lambda place: sum(place) % 2)
-    return [Box(_slice(i, cut.rows, height), _slice(j, cut.columns, width)) for i, j in places]
+    return [RowBox(_slice(i, cut.rows, height), _slice(j, cut.columns, width)) for i, j in places]
 
 
 def _slice(number: int, size: int, extent: int) -> Interval:
@@ -56,7 +56,7 @@ class TileStretch(Stretch):
         RegionError: an operator makes no tiles, or what the region reads would be overwritten.
     """
 
-    def __init__(self, network: RowNetwork, region: Region, operators: range, cut: Boxes) -> None:
+    def __init__(self, network: RowNetwork, region: Region, operators: range, cut: TileCut) -> None:
         super().__init__(network, region, operators)
         self.cut = cut
         self._tiled = list(map(self._of_tiles, operators))
@@ -76,9 +76,9 @@ class TileStretch(Stretch):
             raise RegionError(f"{self.name(item.output)} is not made by tiles, only by whole rows")
         return item
 
-    def _make(self, tile: Box, height: int, width: int) -> None:
+    def _make(self, tile: RowBox, height: int, width: int) -> None:
         """Find what each operator makes for ``tile`` of the last one's output."""
-        wanted: dict[int, list[Box]] = {}
+        wanted: dict[int, list[RowBox]] = {}
         for position in reversed(range(len(self.items))):
             item = self._tiled[position]
             inside = self.inside[item.output]
@@ -98,15 +98,15 @@ class TileStretch(Stretch):
                         for part in self.parts[taken.row_value]:
                             wanted.setdefault(part.row_value, []).append(needs)
 
-    def read(self, position: int, number: int, box: Box) -> Box | None:
+    def read(self, position: int, number: int, box: RowBox) -> RowBox | None:
         """Return what of ``needed`` is no padding; None: all is."""
         taken = self.items[position].inputs[number]
         return common(self.needed(position, number, box), self.all_of(taken.row_value))
 
-    def _share(self, value: int, tile: Box, height: int, width: int) -> Box:
+    def _share(self, value: int, tile: RowBox, height: int, width: int) -> RowBox:
         """Return the part of ``value`` that belongs to ``tile`` of so many rows and columns."""
         whole = self.all_of(value)
-        return Box(
+        return RowBox(
             _scaled(tile.rows, whole.rows.end, height),
             _scaled(tile.columns, whole.columns.end, width),
         )
@@ -131,7 +131,7 @@ class TileStretch(Stretch):
     def slots(self, position: int) -> int:
         return max(map(len, self.inside[self.items[position].output].boxes))
 
-    def needed(self, position: int, number: int, box: Box) -> Box:
+    def needed(self, position: int, number: int, box: RowBox) -> RowBox:
         item = self._tiled[position]
         return box.through(item.inputs[number].window, item.across[number])
 
@@ -143,10 +143,10 @@ def _scaled(lines: Interval, extent: int, last: int) -> Interval:
     return Interval(lines.first * extent // last, lines.end * extent // last)
 
 
-def _aligned(box: Box, item: TiledOperator) -> Box:
+def _aligned(box: RowBox, item: TiledOperator) -> RowBox:
     """Return ``box`` made larger, to where upsampling begins and ends."""
     down, across = item.units
-    return Box(_multiples(box.rows, down), _multiples(box.columns, across))
+    return RowBox(_multiples(box.rows, down), _multiples(box.columns, across))
 
 
 def _multiples(lines: Interval, unit: int) -> Interval:

@@ -9,17 +9,17 @@ from itertools import groupby
 
 from models.network.fields import Array
 from models.packs.joining import joined_pieces
-from models.packs.records.pieces import Alternative, Joined, Operand, Piece
+from models.packs.records.pieces import Alternative, JoinedPieces, Operand, Piece
 from models.packs.records.programs import ElementProgram, Elementwise
 from models.packs.records.rows import RowOperator
-from pipeline.program.decided import Chain, ChainJoined, ChainPiece, NativePiece
+from pipeline.program.decided import ChainJoined, ChainPiece, NativeChain, NativePiece
 from pipeline.program.program import Program
 from pipeline.program.values.shared_memory import roots
 
 Shape = tuple[int, ...]
 #: Tells what a device decides of a program on arrays of these shapes: what it reads, then what it makes.
 #: None: it does not run it in one pass.
-ChainAbility = Callable[[ElementProgram, tuple[Shape, ...]], Chain | None]
+ChainAbility = Callable[[ElementProgram, tuple[Shape, ...]], NativeChain | None]
 
 
 def with_chains(program: Program, able: ChainAbility) -> Program:
@@ -36,7 +36,7 @@ class _Decision:
         self._whole = whole
         self._able = able
         self._roots = roots(whole)
-        self._known: dict[tuple[int, tuple[Shape, ...]], Chain | None] = {}
+        self._known: dict[tuple[int, tuple[Shape, ...]], NativeChain | None] = {}
 
     def program(self) -> Program:
         """Return it with what was decided of each piece, finest or joined, and row operator."""
@@ -62,18 +62,18 @@ class _Decision:
             },
         )
 
-    def _alternative(self, given: Alternative, finest: Sequence[Chain | None]) -> Alternative:
+    def _alternative(self, given: Alternative, finest: Sequence[NativeChain | None]) -> Alternative:
         """Return ``given`` with what was decided of its pieces: nothing where the ``finest`` have none."""
         if not all(finest[given.first_piece : given.end_piece]):
             return given
         whole = joined_pieces(self._whole.pieces, given)
         return replace(given, joined=tuple(map(self._joined, given.joined, whole)))
 
-    def _joined(self, item: Joined, piece: Piece) -> Joined:
+    def _joined(self, item: JoinedPieces, piece: Piece) -> JoinedPieces:
         chain = self._of_piece(piece)
         return item if chain is None else ChainJoined.of(item, chain)
 
-    def _of_piece(self, piece: Piece) -> Chain | None:
+    def _of_piece(self, piece: Piece) -> NativeChain | None:
         item = piece.elementwise
         if item is None or isinstance(piece, NativePiece):
             return None
@@ -82,7 +82,7 @@ class _Decision:
             return None
         return self._chain(item, (*read, *made))
 
-    def _of_operator(self, operator: RowOperator) -> Chain | None:
+    def _of_operator(self, operator: RowOperator) -> NativeChain | None:
         item, values = operator.elementwise, self._whole.row_values
         if item is None:
             return None
@@ -90,7 +90,7 @@ class _Decision:
         read, made = item.ports([*inputs, *operator.weights], [values[operator.output]])
         return self._chain(item, (*read, *made))
 
-    def _chain(self, item: Elementwise, arrays: Sequence[Array]) -> Chain | None:
+    def _chain(self, item: Elementwise, arrays: Sequence[Array]) -> NativeChain | None:
         """Return what is decided of a program on ``arrays``: what it reads, then what it makes."""
         key = item.program, tuple(array.shape for array in arrays)
         if key not in self._known:

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from pipeline.program.choice import BINDING_BYTES
-from pipeline.program.loading import Loading
+from pipeline.program.loading import LoadedRows
 from pipeline.program.many_rows import (
-    Made,
+    MadeRows,
     Numbers,
     Times,
-    Wanted,
+    WantedRows,
     Which,
     kept_rows,
     kept_sizes,
@@ -23,13 +23,13 @@ from pipeline.program.steps import MOVE_BYTES
 
 
 @dataclass(frozen=True)
-class Reader:
+class SketchedInput:
     """An input, ``rows`` of it, as if it were put together in a strip of its own.
 
     ``in_place``: the output may lie in the same strip. ``alone``: it is one value, not planes of several.
     """
 
-    rows: Wanted
+    rows: WantedRows
     in_place: bool
     alone: bool
     strip_bytes: Numbers
@@ -40,7 +40,7 @@ class Reader:
     def operator(self) -> int:
         return self.rows.operator
 
-    def is_direct(self, made: Made) -> Which:
+    def is_direct(self, made: MadeRows) -> Which:
         """Return which regions need, in every phase, just what is made in it: nothing is put together."""
         if not self.alone:
             return np.zeros(len(made.ends), bool)
@@ -79,7 +79,7 @@ class Sums:
         most: Numbers = np.maximum.reduce(self.live[first - self._first :]) + self.kept
         return most
 
-    def add_kernels(self, operator: int, made: Made, height: int) -> None:
+    def add_kernels(self, operator: int, made: MadeRows, height: int) -> None:
         """Add the calls of ``operator``: as many bindings as there are numbers of rows."""
         self.bindings += made.kinds * BINDING_BYTES
         call = self._times.call
@@ -88,7 +88,7 @@ class Sums:
         ]
         self.seconds += self._times.first(operator)
 
-    def add_copies(self, made: Made, unit: int) -> None:
+    def add_copies(self, made: MadeRows, unit: int) -> None:
         """Add copies of ``made``, rows of ``unit`` bytes, between a strip and where these lie whole."""
         self.bindings += made.calls * MOVE_BYTES
         self.seconds += self.moves(made.calls, made.total * unit)
@@ -99,7 +99,7 @@ class Sums:
         each = zip(calls.tolist(), n_bytes.tolist(), strict=True)
         return np.array([n * move(size // n) if n else 0.0 for n, size in each])
 
-    def add_reader(self, reader: Reader) -> None:
+    def add_reader(self, reader: SketchedInput) -> None:
         """Add the strip of an input."""
         if not reader.in_place:
             self.live[reader.operator - self._first] += reader.strip_bytes
@@ -109,9 +109,9 @@ class Sums:
     def add_value(
         self,
         operator: int,
-        made: Made,
+        made: MadeRows,
         unit: int,
-        readers: Sequence[Reader],
+        readers: Sequence[SketchedInput],
         whole: bool,
         kept: bool,
     ) -> None:
@@ -133,8 +133,8 @@ class Sums:
     def add_loadings(
         self,
         network: RowNetwork,
-        loadings: Iterable[Loading],
-        readers: Mapping[int, Sequence[Reader]],
+        loadings: Iterable[LoadedRows],
+        readers: Mapping[int, Sequence[SketchedInput]],
     ) -> Numbers:
         """Add what is loaded, with who reads it; return the bytes of these values, for each region."""
         n_bytes = np.zeros(len(self.kept), np.int64)
@@ -154,7 +154,7 @@ class Sums:
         self,
         operator: int,
         strip: Numbers,
-        readers: Sequence[Reader],
+        readers: Sequence[SketchedInput],
         direct: Sequence[Which],
         whole: bool,
     ) -> None:
@@ -174,7 +174,7 @@ class Sums:
                 # The output lies in this strip: it is there once. Else it has a strip of its own.
                 live -= just * strip
 
-    def _add_kept(self, made: Made, start: Numbers, unit: int) -> None:
+    def _add_kept(self, made: MadeRows, start: Numbers, unit: int) -> None:
         """Add the strips of the rows that later phases need, and copies to them."""
         left = made.ends - start
         calls = total(left > 0)

@@ -13,10 +13,19 @@ import numpy as np
 from models.packs.records.rows import RowOperator
 from models.packs.unrolling import unrolled_by_rows
 from pipeline.program.loading import Written, needed_loadings, saving_loadings
-from pipeline.program.many_rows import Made, Numbers, Progress, Times, Wanted, most, total, wanted
+from pipeline.program.many_rows import (
+    MadeRows,
+    Numbers,
+    RowsProgress,
+    Times,
+    WantedRows,
+    most,
+    total,
+    wanted,
+)
 from pipeline.program.row_network import RowNetwork
 from pipeline.program.row_times import RowTimes
-from pipeline.program.sketching.sketch_sums import Reader, Sums
+from pipeline.program.sketching.sketch_sums import SketchedInput, Sums
 from pipeline.program.steps import MOVE_BYTES
 from pipeline.program.stopping import go_on
 
@@ -85,11 +94,11 @@ class _Backwards:
         self._rows = rows
         self._after = network.readers.after(end)
         self._run = range(end)
-        self._progress = Progress(network, self._run, operators[-1], rows)
+        self._progress = RowsProgress(network, self._run, operators[-1], rows)
         self._scratch: Numbers = np.zeros(len(rows), np.int64)
         self._sums = Sums(len(rows), operators[0], operators[-1], times)
-        self._readers: dict[int, list[Reader]] = {}  # of what operators before make
-        self._outside: list[tuple[int, Reader]] = []  # with the row value that it reads
+        self._readers: dict[int, list[SketchedInput]] = {}  # of what operators before make
+        self._outside: list[tuple[int, SketchedInput]] = []  # with the row value that it reads
         self._written: dict[int, Written] = {}  # what operators make and others read outside
         # What pieces put together of several values, and others read later.
         self._copies: dict[int, list[int]] = {}
@@ -140,9 +149,9 @@ class _Backwards:
             shared,
         )
 
-    def _reads(self, pieces: range, first: int) -> dict[int, list[Reader]]:
+    def _reads(self, pieces: range, first: int) -> dict[int, list[SketchedInput]]:
         """Return who reads each value that is made before operator ``first``."""
-        found: dict[int, list[Reader]] = {}
+        found: dict[int, list[SketchedInput]] = {}
         left = []
         for value, reader in self._outside:
             outside = self._network.made_before(value, pieces, first)
@@ -174,7 +183,7 @@ class _Backwards:
         self,
         pieces: range,
         first: int,
-        reads: Mapping[int, Sequence[Reader]],
+        reads: Mapping[int, Sequence[SketchedInput]],
         writes: Sequence[Written],
     ) -> tuple[Sums, Numbers]:
         """Return the sums with what is loaded, and how many bytes are written over others."""
@@ -218,7 +227,7 @@ class _Backwards:
         for position in range(len(item.inputs)):
             self._read(number, position, made)
 
-    def _read(self, number: int, position: int, made: Made) -> None:
+    def _read(self, number: int, position: int, made: MadeRows) -> None:
         """Add an input of operator ``number``, which makes ``made``."""
         item = self._network.operators[number]
         taken = item.inputs[position]
@@ -226,7 +235,7 @@ class _Backwards:
         parts = self._network.parts(taken.row_value, self._run)
         rows = wanted(number, taken.window, made)
         largest, together = (made.most, made.total) if rows.same is made else _sizes(rows)
-        reader = Reader(
+        reader = SketchedInput(
             rows,
             item.in_place == position,
             len(parts) == 1 and parts[0].row_value == taken.row_value,
@@ -241,7 +250,7 @@ class _Backwards:
             self._readers.setdefault(part.row_value, []).append(reader)
 
 
-def _sizes(rows: Wanted) -> tuple[Numbers, Numbers]:
+def _sizes(rows: WantedRows) -> tuple[Numbers, Numbers]:
     """Return the most rows in any phase of each region, and all of them."""
     count = np.maximum(rows.count, 0)
     return most(count), total(count)

@@ -7,12 +7,12 @@ from pathlib import Path
 from models.geometry.cnn import Cnn
 from models.geometry.of_pack import PackCnn
 from models.packs.pack import open_pack
-from pipeline.applications.application import Application
-from pipeline.applications.evaluate import Evaluator
-from pipeline.applications.files.reading import read_application, runs_at_once
-from pipeline.applications.from_pack import AllTimes, PackTimes, cnn_with_parameters
-from pipeline.applications.ours.cuts import Cut, cuts_of, layers_at
-from pipeline.applications.ours.members import Member
+from papers.applications.application import Application
+from papers.applications.evaluate import Evaluator
+from papers.applications.files.reading import read_application, runs_at_once
+from papers.applications.from_pack import AllTimes, PackTimes, cnn_with_parameters
+from papers.applications.ours.cuts import Cut, cuts_of, layers_at
+from papers.applications.ours.members import ApplicationMember
 from pipeline.devices.base import Device
 from pipeline.fitting.partitioned import balanced_cuts
 from pipeline.profiles.profile import Profile, ProfileError
@@ -61,11 +61,11 @@ class OpenedApplication:
         ]
         return Evaluator(self.application, AllTimes(self.application, times))
 
-    def members(self, device: Device) -> list[Member] | None:
+    def members(self, device: Device) -> list[ApplicationMember] | None:
         """Return its models as our planner knows them; None: some are no packs."""
         auto = device.adapt(ARCHITECTURES["auto"])
         found = [
-            Member(item.program, item.profile, auto, tuple(cut.piece for cut in cuts))
+            ApplicationMember(item.program, item.profile, auto, tuple(cut.piece for cut in cuts))
             for item, cuts in zip(self.packs, self.cuts, strict=True)
             if item is not None
         ]

@@ -4,14 +4,14 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from pipeline.applications.application import Application, Buffer, naive
-from pipeline.applications.evaluate import Chromosome, Evaluator
-from pipeline.applications.greedy_by_size import greedy_memory
-from pipeline.applications.ours.members import Together
-from pipeline.applications.parts import Parts
-from pipeline.applications.reuse import reuse
-from pipeline.applications.rows import phases
-from pipeline.applications.schedule import Firing, Repeat, compressed
+from papers.applications.application import Application, CnnBuffer, naive
+from papers.applications.evaluate import Chromosome, Evaluator
+from papers.applications.greedy_by_size import greedy_memory
+from papers.applications.ours.members import Together
+from papers.applications.parts import PartitionParts
+from papers.applications.reuse import reuse
+from papers.applications.rows import phases
+from papers.applications.schedule import Firing, Repeat, compressed
 from pipeline.planning.partitions.plan import PipelinePlan
 from pipeline.planning.plan import Plan
 
@@ -21,7 +21,7 @@ def papers_rows(evaluator: Evaluator) -> list[dict[str, Any]]:
     application = evaluator.application
     whole = evaluator.throughputs(evaluator.all_whole())
     by_row = evaluator.all_by(1)
-    parts = [Buffer(size, (held,)) for held, size in evaluator.sizes(by_row).items()]
+    parts = [CnnBuffer(size, (held,)) for held, size in evaluator.sizes(by_row).items()]
     pisarchyk = {"buffers": None, **_speed(application, _in_sequence(evaluator))}
     return [
         {"way": "naive", **_memory(application, naive(application)), **_speed(application, whole)},
@@ -85,7 +85,7 @@ def _plan(plan: Plan) -> dict[str, Any]:
     return document
 
 
-def _memory(application: Application, buffers: Sequence[Buffer]) -> dict[str, Any]:
+def _memory(application: Application, buffers: Sequence[CnnBuffer]) -> dict[str, Any]:
     return {
         "memory_bytes": application.memory(buffers),
         "parameter_bytes": application.parameter_memory,
@@ -122,7 +122,7 @@ def _schedules(evaluator: Evaluator, genes: Chromosome) -> list[dict[str, Any]]:
     for partition in application.partitions:
         cnn = application.cnns[partition.cnn]
         own = genes[evaluator.gene_range(partition.cnn).start :][: len(cnn.layers)]
-        parts = Parts(cnn, partition.layers)
+        parts = PartitionParts(cnn, partition.layers)
         steps: list[Repeat] = []
         for run in parts.runs([own[layer] for layer in partition.layers]):
             layers = partition.layers[run.start : run.end]

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from loader.readers.disk import REAL_DISK, Disk
 from models.packs.manifest import Manifest
 from models.packs.pack import Pack
-from pipeline.benchmark import Configuration
+from pipeline.benchmark import BenchConfiguration
 from pipeline.devices.base import Device
 from pipeline.measuring.profiling import Progress, profile_pack
 from pipeline.profiles.machine import this_machine
@@ -20,7 +20,7 @@ _SHORT_ITERATIONS = 3
 
 def configurations(
     texts: str, weights: str | None, manifest: Manifest, total_bytes: int | None = None
-) -> list[Configuration]:
+) -> list[BenchConfiguration]:
     """Return the configurations that ``texts`` names, each once; ``weights`` limits a plain ``auto``.
 
     With ``total_bytes`` that does instead, of all memory, and ``auto`` is always among them.
@@ -34,15 +34,17 @@ def configurations(
         chosen = architecture(name, "--architectures")
         default = weights if chosen.tuned == "auto" else None
         option = "--architectures" if limit else "--weights"
-        found[text] = Configuration(text, chosen, weight_bytes(limit or default, manifest, option))
+        found[text] = BenchConfiguration(
+            text, chosen, weight_bytes(limit or default, manifest, option)
+        )
     if total_bytes is not None:
-        found["auto"] = Configuration("auto", ARCHITECTURES["auto"], total_bytes=total_bytes)
+        found["auto"] = BenchConfiguration("auto", ARCHITECTURES["auto"], total_bytes=total_bytes)
     return list(found.values())
 
 
 def profile_for(
     pack: Pack,
-    chosen: Sequence[Configuration],
+    chosen: Sequence[BenchConfiguration],
     device: Device,
     say: Callable[[str], None],
     progress: Progress = lambda done, total: None,

@@ -3,6 +3,7 @@
 Apart from the others: a command that has none of them does not wait until the settings are there.
 """
 
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
@@ -17,7 +18,14 @@ def _of(name: str) -> Any:
     return typer.Option(item.flag, help=item.help, metavar=item.value or None, show_default=False)
 
 
+Memory = Annotated[str | None, _of("memory")]
 Budget = Annotated[str | None, _of("budget")]
+Host = Annotated[str, _of("host")]
+Port = Annotated[int, _of("port")]
+MaxConnections = Annotated[int, _of("max_connections")]
+Keys = Annotated[Path | None, _of("keys")]
+TlsCertificate = Annotated[Path | None, _of("tls_certificate")]
+TlsKey = Annotated[Path | None, _of("tls_key")]
 RequestMemory = Annotated[str | None, _of("request_memory")]
 ActivationsOption = Annotated[Literal["auto", "own", "shared"], _of("activations")]
 Names = Annotated[list[str] | None, _of("models")]

@@ -6,9 +6,9 @@ from typing import Annotated, Any
 
 import typer
 
-from pipeline.benchmark import Configuration
+from pipeline.benchmark import BenchConfiguration
 from pipeline.benchmark.comparison import WAYS, Comparison, compare
-from pipeline.benchmark.ours import Way
+from pipeline.benchmark.ours import StreamedArchitecture
 from pipeline.benchmark.run import machine
 from pipeline.devices.base import Device
 from pipeline.energy.meter import find_meter
@@ -47,7 +47,10 @@ def peers(
 
     Rows of each network are said on stderr when it ends, and all in one table in the end.
     """
-    ways = [Way("pre"), *(Way("auto", percent) for percent in _percents(weights))]
+    ways = [
+        StreamedArchitecture("pre"),
+        *(StreamedArchitecture("auto", percent) for percent in _percents(weights)),
+    ]
     device = open_named(context, "cpu", threads)
     given = [named(name, resolution) for name in names]
     networks = []
@@ -73,7 +76,7 @@ def _silent(line: str) -> None:
 def _measured(
     wanted: Comparison, device: Device, say_profile: Callable[[str], None]
 ) -> dict[str, Any]:
-    auto = Configuration("auto", ARCHITECTURES["auto"])
+    auto = BenchConfiguration("auto", ARCHITECTURES["auto"])
     with bar(f"profiling {wanted.pack.name}") as shown:
         profile_for(wanted.pack, [auto], device, say_profile, shown.step)
     with bar(f"measuring {wanted.pack.name}") as shown:

@@ -11,15 +11,15 @@ import typer
 
 from models.geometry.of_pack import cnn_of_pack
 from models.packs.pack import read_pack
-from pipeline.dataflow.buffers import Buffers
-from pipeline.dataflow.conversion import Overlap, convert
-from pipeline.dataflow.csdf import Capacities, DataflowError, Graph
-from pipeline.dataflow.deadlock import firings
-from pipeline.dataflow.heuristic import small_buffers
-from pipeline.dataflow.schedules import schedule
-from pipeline.dataflow.sdf3 import read_sdf3, sdf3_text
-from pipeline.dataflow.throughput import full_throughput
-from pipeline.planning.offsets.of_dataflow import dataflow_arena
+from papers.dataflow.arena import dataflow_arena
+from papers.dataflow.buffers import Buffers
+from papers.dataflow.conversion import WindowOverlap, convert
+from papers.dataflow.csdf import Capacities, DataflowError, DataflowGraph
+from papers.dataflow.deadlock import firings
+from papers.dataflow.heuristic import small_buffers
+from papers.dataflow.schedules import schedule
+from papers.dataflow.sdf3 import read_sdf3, sdf3_text
+from papers.dataflow.throughput import full_throughput
 from server.cli.arguments.options import Json
 from server.cli.printing.output import print_facts, print_json, print_table, say, write_text
 from server.cli.printing.sentences import counted
@@ -60,7 +60,7 @@ def csdf(
     """Turn a pack into a CSDF graph for SDF3, or read one, and find its smallest buffers."""
     if output == _STDOUT and as_json:
         raise typer.BadParameter("give --json or --output -: both go to standard output")
-    graph, counts, element_bytes = _graph(source, Overlap(overlap), rows)
+    graph, counts, element_bytes = _graph(source, WindowOverlap(overlap), rows)
     if output == _STDOUT:
         sys.stdout.write(sdf3_text(graph))
         return
@@ -91,14 +91,16 @@ def csdf(
         say(", ".join(name if count == 1 else f"{count} x {name}" for name, count in runs))
 
 
-def _fastest(source: Path, graph: Graph, counts: tuple[int, ...]) -> Buffers:
+def _fastest(source: Path, graph: DataflowGraph, counts: tuple[int, ...]) -> Buffers:
     try:
         return full_throughput(graph, counts)
     except DataflowError as exc:
         raise DataflowError(f"{source}: {exc}") from exc
 
 
-def _graph(source: Path, overlap: Overlap, rows: int) -> tuple[Graph, tuple[int, ...], int | None]:
+def _graph(
+    source: Path, overlap: WindowOverlap, rows: int
+) -> tuple[DataflowGraph, tuple[int, ...], int | None]:
     """Return the graph in a file of SDF3, or of a pack, and how often its actors fire.
 
     Last, of a pack: the bytes of its largest elements.
@@ -118,7 +120,7 @@ def _graph(source: Path, overlap: Overlap, rows: int) -> tuple[Graph, tuple[int,
         raise DataflowError(f"{source}: {exc}") from exc
 
 
-def _summary(graph: Graph, buffers: Buffers, fired: list[int]) -> dict[str, Any]:
+def _summary(graph: DataflowGraph, buffers: Buffers, fired: list[int]) -> dict[str, Any]:
     """Return what is known of ``graph``; sizes are tokens by their size: elements, of a pack."""
     arena = dataflow_arena(graph, buffers.capacities, fired)
     return {
@@ -134,7 +136,7 @@ def _summary(graph: Graph, buffers: Buffers, fired: list[int]) -> dict[str, Any]
     }
 
 
-def _table(graph: Graph, capacities: Capacities) -> list[dict[str, Any]]:
+def _table(graph: DataflowGraph, capacities: Capacities) -> list[dict[str, Any]]:
     return [
         {
             "name": channel.name,

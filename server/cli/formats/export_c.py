@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from models.packs.pack import read_pack
-from pipeline.export_c.export import Exported, Options, export_c, write_export
+from pipeline.export_c.export import Exported, ExportOptions, export_c, write_export
 from pipeline.export_c.writing.names import is_header, is_identifier
 from server.cli.arguments.options import Json, PackPath, size
 from server.cli.printing.output import print_facts, print_json, say, suggest, warn
@@ -81,7 +81,7 @@ def export(
         raise typer.BadParameter(message, param_hint="--name")
     opened = read_pack(pack)
     sizes_ = size(buffer, "--buffer"), size(arena, "--arena")
-    options = Options(weights, io, name, sizes_[0], input_, sizes_[1], io_bytes)
+    options = ExportOptions(weights, io, name, sizes_[0], input_, sizes_[1], io_bytes)
     with working(f"exporting {opened.name}"):
         exported = export_c(opened, options, f"layerstream {own_version()}")
         sizes = write_export(exported, output, force)

@@ -14,6 +14,7 @@ from server.cli.printing.figures import MIB, number, unit_of_rows
 from server.cli.printing.output import print_table, say
 from server.cli.printing.sentences import shares
 from server.memory.candidates import Candidate
+from server.settings.sizes import format_least
 
 #: What PARTS are called where people read.
 _PART_HEADS = ("weights", "activations", "scratch", "sessions", "objects", "tensors")
@@ -118,6 +119,9 @@ def print_plans(document: dict[str, Any], explain: bool) -> None:
     )
     if document["budget_bytes"] is not None:
         say(shares(document["budget_bytes"], document["total_bytes"], document["request_bytes"]))
+    if document["memory_bytes"] is not None:
+        whole = format_least(document["memory_bytes"])
+        say(f"A process that serves them in it takes up to {whole} (serve --memory).")
     if document["in_turns"]:
         saved = MIB.show(document["saved_bytes"])
         say(f"They compute in turns, in the activations of the largest: {saved} MiB less.")

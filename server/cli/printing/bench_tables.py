@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from server.cli.printing.figures import Unit, number, percent, unit_of_rows
+from server.cli.printing.figures import SizeUnit, number, percent, unit_of_rows
 from server.cli.printing.output import print_table, say
 from server.settings.sizes import format_size
 
@@ -99,7 +99,7 @@ def _beside(model: str, row: dict[str, Any]) -> Sequence[str]:
     )
 
 
-def _delays(row: dict[str, Any], unit: Unit) -> Sequence[str]:
+def _delays(row: dict[str, Any], unit: SizeUnit) -> Sequence[str]:
     delay = row["delay_ms"]
     return (
         row["architecture"],
@@ -111,7 +111,7 @@ def _delays(row: dict[str, Any], unit: Unit) -> Sequence[str]:
     )
 
 
-def _memory(row: dict[str, Any], unit: Unit) -> Sequence[str]:
+def _memory(row: dict[str, Any], unit: SizeUnit) -> Sequence[str]:
     sizes = ("equation_bytes", "equation_layer_bytes", "arena_bytes", "read_bytes")
     return (row["architecture"], *(unit.show(row[key]) for key in sizes))
 

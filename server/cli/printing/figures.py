@@ -7,7 +7,7 @@ _NONE = "-"
 _SMALL = 0.095
 
 
-class Unit(NamedTuple):
+class SizeUnit(NamedTuple):
     """The unit of all sizes of a table, or of a column."""
 
     name: str
@@ -25,16 +25,16 @@ class Unit(NamedTuple):
         return _NONE if size is None else f"{-(-size * 100 // self.n_bytes) / 100:.2f}"
 
 
-KIB, MIB = Unit("KiB", 1 << 10), Unit("MiB", 1 << 20)
+KIB, MIB = SizeUnit("KiB", 1 << 10), SizeUnit("MiB", 1 << 20)
 
 
-def unit_of(sizes: Iterable[int | None]) -> Unit:
+def unit_of(sizes: Iterable[int | None]) -> SizeUnit:
     """Return MiB, and KiB where none of ``sizes`` (bytes) has one."""
     largest = max((size for size in sizes if size is not None), default=0)
     return MIB if largest >= MIB.n_bytes else KIB
 
 
-def unit_of_rows(rows: Iterable[Mapping[str, Any]], *keys: str) -> Unit:
+def unit_of_rows(rows: Iterable[Mapping[str, Any]], *keys: str) -> SizeUnit:
     """Return the unit for the sizes at ``keys`` of ``rows``."""
     return unit_of(row[key] for row in rows for key in keys)
 

@@ -10,7 +10,7 @@ from models.network.fields import Array
 from models.packs.designed import DesignedLayer, DesignedMemory
 from models.packs.manifest import Manifest
 from models.packs.pack import Pack
-from models.packs.records.pieces import Resident
+from models.packs.records.pieces import ResidentPiece
 from models.packs.records.ports import Port, SourceSizes
 from models.packs.records.spans import Store
 from models.packs.target import Target
@@ -213,7 +213,7 @@ def designed_layer(layer: DesignedLayer) -> tuple[str, ...]:
     return (layer.name, f"{layer.numbers:,}", *sizes, layer.equation)
 
 
-def resident(piece: Resident) -> str:
+def resident(piece: ResidentPiece) -> str:
     """Return what is not streamed and why, in one line."""
     operators = few(list(dict.fromkeys(piece.operators)))
     why = few(piece.reasons, "; ")
@@ -227,6 +227,12 @@ def less_for_pictures(summary: Mapping[str, Any]) -> str:
     if pictures >= summary["smallest_budget_bytes"]:
         return ""
     return f"; from {typed(pictures)} for photographs, not for tensors"
+
+
+def in_all(summary: Mapping[str, Any]) -> str:
+    """Return from how much memory for all of a process on; of a GPU's pack nobody knows."""
+    n_bytes = summary["smallest_memory_bytes"]
+    return "" if n_bytes is None else f"; with the process itself from {typed(n_bytes)} (--memory)"
 
 
 def takes(costs: Sequence[Mapping[str, Any]]) -> str:

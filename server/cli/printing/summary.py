@@ -17,6 +17,7 @@ from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Plan
 from pipeline.profiles.found_plans_file import plans_of
 from pipeline.profiles.profile import ProfileError
+from pipeline.profiles.profile_file import find_profile
 from pipeline.program.choice import choose_pieces, largest_unit_bytes, scratch_bytes
 from pipeline.program.prepare import prepare
 from pipeline.program.program import Program
@@ -24,7 +25,7 @@ from pipeline.program.same_spans import shared_bytes
 from pipeline.program.sessions import session_bytes
 from pipeline.schedule.architectures import ARCHITECTURES
 from server.memory.request_needs import Need, smallest_budgets
-from server.repository.planning.pack_profiles import find_profile
+from server.memory.whole_process import process_bytes
 
 # Of the smallest budget, what is worth a line of its own: a quarter.
 _LARGE = 4
@@ -64,6 +65,9 @@ def summary_of(pack: Pack, cpu: Device) -> dict[str, Any]:
         "sessions": len(manifest.graphs),
         "smallest_budget_bytes": budgets.full_bytes,
         "pictures_budget_bytes": budgets.bare_bytes,
+        "smallest_memory_bytes": (
+            None if manifest.target.capability else budgets.full_bytes + process_bytes(1)
+        ),
         "costs": [] if manifest.target.capability else _costs(program, least, cpu, needs),
         "arena_bytes": make_plan(program, ARCHITECTURES["2s"]).arena_bytes,
         "scratch_bytes": scratch_bytes(program.pieces),

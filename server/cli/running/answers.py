@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from numpy.typing import NDArray
 from PIL import Image
 
-from models.classification import Prediction, top_classes
-from models.detection.boxes import Box, Limits, find_boxes
+from models.classification import ClassScore, top_classes
+from models.detection.boxes import Box, BoxLimits, find_boxes
 from models.images.placement import Size
 from models.packs.pack import Pack
 from models.whole_files import users_file
@@ -52,7 +52,7 @@ class Found:
     """
 
     forms: Mapping[str, tuple[str, tuple[int, ...]]]
-    best: Sequence[Prediction]
+    best: Sequence[ClassScore]
     boxes: Sequence[Box] | None
     tensors: dict[str, NDArray[Any]]
 
@@ -62,7 +62,7 @@ class Wish:
     """What is asked of the outputs: so many labels, boxes within ``limits``, the tensors or not."""
 
     labels: int
-    limits: Limits
+    limits: BoxLimits
     tensors: bool
 
 
@@ -93,7 +93,7 @@ def found_in(pack: Pack, image: Size | None, wish: Wish, outputs: Arrays) -> Fou
     )
 
 
-def _best_of(pack: Pack, outputs: Arrays, count: int) -> list[Prediction]:
+def _best_of(pack: Pack, outputs: Arrays, count: int) -> list[ClassScore]:
     """Return the best labels, none where the model does not classify."""
     classification = pack.manifest.classification
     if classification is None:
@@ -101,7 +101,9 @@ def _best_of(pack: Pack, outputs: Arrays, count: int) -> list[Prediction]:
     return top_classes(classification, outputs[classification.output], count)
 
 
-def _boxes_of(pack: Pack, outputs: Arrays, image: Size | None, limits: Limits) -> list[Box] | None:
+def _boxes_of(
+    pack: Pack, outputs: Arrays, image: Size | None, limits: BoxLimits
+) -> list[Box] | None:
     """Return what a detector saw; None where the model is none.
 
     Without an image, boxes are in pixels of the network's input.
@@ -178,7 +180,7 @@ def _row(box: Box) -> tuple[str, ...]:
     return (box.label, *(f"{value:.2f}" for value in (box.score, *box.edges)))
 
 
-def _document(result: Result, best: Sequence[Prediction]) -> dict[str, Any]:
+def _document(result: Result, best: Sequence[ClassScore]) -> dict[str, Any]:
     statistics = result.statistics
     return {
         "model": result.pack.name,

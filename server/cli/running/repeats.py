@@ -5,7 +5,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pipeline.benchmark.configuration import Configuration, Planned
+from pipeline.benchmark.configuration import BenchConfiguration, PlannedConfiguration
 from pipeline.benchmark.contenders import Streamed
 from pipeline.benchmark.rows import missing_energy, spread
 from pipeline.benchmark.turns import Samples, take_turns
@@ -51,8 +51,8 @@ def repeated(
     Raises:
         LoaderError, DeviceError: a sweep fails.
     """
-    configuration = Configuration(plan.architecture.name, plan.architecture)
-    contender = _Unread(Planned(configuration, Fitted(plan)), engine, inputs)
+    configuration = BenchConfiguration(plan.architecture.name, plan.architecture)
+    contender = _Unread(PlannedConfiguration(configuration, Fitted(plan)), engine, inputs)
     contender.settle()
     with bar(f"{runs} runs") as shown:
         (samples,) = take_turns([contender], runs, meter, lambda done: shown.step(done, runs))

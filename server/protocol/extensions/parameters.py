@@ -5,7 +5,7 @@ from typing import Any
 
 import orjson
 
-from server.errors import DisconnectedError, InvalidRequestError, TooLargeError
+from server.errors import InvalidRequestError, TooLargeError
 from server.protocol.routing import Asked
 
 _MOST_BYTES = 64 << 10
@@ -18,16 +18,14 @@ async def read_object(asked: Asked) -> dict[str, Any]:
         InvalidRequestError: it is none. TooLargeError: it is over 64 KiB. DisconnectedError: the client
             went away. DeadlineError: it took too long.
     """
-    body = bytearray()
     exchange = asked.exchange
     async with exchange.within(asked.context.settings.request_timeout):
-        while not exchange.is_read:
-            message = await exchange.receive()
-            if message["type"] == "http.disconnect":
-                raise DisconnectedError("the client went away while sending")
-            body += message.get("body", b"")
-            if len(body) > _MOST_BYTES:
-                raise TooLargeError(f"the body is over the limit of {_MOST_BYTES} bytes")
+        body = await exchange.beginning()
+        while not exchange.is_read and len(body) <= _MOST_BYTES:
+            await exchange.hold(_MOST_BYTES)
+            body += await exchange.part()
+    if len(body) > _MOST_BYTES:
+        raise TooLargeError(f"the body is over the limit of {_MOST_BYTES} bytes")
     if not body.strip():
         return {}
     try:

@@ -16,7 +16,7 @@ class LimitSettings(Group):
     title: ClassVar[str] = "Limits"
 
     queue_limit: PositiveInt = Field(
-        16, description="Requests that may wait for a model, for memory, for a photograph's turn."
+        16, description="Requests that may wait for a model, for memory."
     )
     request_timeout: Seconds = Field(
         30.0, description="For reading a request, and for answering it."

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import onnx
 
-from models.compiler.cutting.partition import Partition, partition
+from models.compiler.cutting.partition import CutGraph, partition
 from models.compiler.optimising.optimise import optimise
 from models.graphs.reader import read_onnx
 from models.packs.target import host_target
@@ -21,7 +21,7 @@ def strict(data: bytes) -> object:
     return open_piece(data)
 
 
-def parts(tmp_path: Path) -> Partition:
+def parts(tmp_path: Path) -> CutGraph:
     model = parsed(
         """slopes (float[1,64] x) => (float[1,64] y) {
             a = Gemm<transB=1>(x, w)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from models.darknet.cfg.text import read_cfg
 from models.darknet.header import Header
 from models.darknet.importer import import_network
-from models.darknet.layers.network import Network, build_network
+from models.darknet.layers.network import DarknetNetwork, build_network
 from models.darknet.nodes.skeleton import skeleton
 from models.darknet.weights import write_weights
 from models.initial import initialise
@@ -21,18 +21,18 @@ from tests.models.darknet.oracle import evaluate
 from tests.models.darknet.oracle_files import parse
 
 Arrays = dict[str, NDArray[np.float32]]
-Draw = Callable[[Network], Arrays]
+Draw = Callable[[DarknetNetwork], Arrays]
 
 #: Largest difference from the oracle, as a part of the output's largest magnitude.
 TOLERANCE = 1e-4
 
 
-def calibrated_weights(network: Network) -> Arrays:
+def calibrated_weights(network: DarknetNetwork) -> Arrays:
     """Return weights with which activations neither grow nor vanish through hundreds of layers."""
     return initialise(skeleton(network, "calibrated"))
 
 
-def seeded_weights(network: Network, seed: int = 0) -> Arrays:
+def seeded_weights(network: DarknetNetwork, seed: int = 0) -> Arrays:
     """Return weights none of which is neutral: a swapped or forgotten array changes the answer."""
     rng = np.random.default_rng(seed)
     drawn: Arrays = {}
@@ -55,7 +55,7 @@ def seeded_weights(network: Network, seed: int = 0) -> Arrays:
 class Imported:
     """The files of one import, what went in, and the oracle's answer (outputs flat)."""
 
-    network: Network
+    network: DarknetNetwork
     onnx: Path
     weights: Path
     image: NDArray[np.float32]

@@ -8,8 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.darknet.cfg.text import format_cfg, parse_cfg
-from models.darknet.layers.network import Network, build_network
-from models.darknet.layers.parameters import Crop, MaxPool, Region, Shortcut, Yolo
+from models.darknet.layers.network import DarknetNetwork, build_network
+from models.darknet.layers.parameters import (
+    CropParameters,
+    MaxPoolParameters,
+    RegionParameters,
+    ShortcutParameters,
+    YoloParameters,
+)
 from models.darknet.layers.sizes import layer_sizes
 from tests.models.darknet.cfgs import ZOO
 
@@ -37,12 +43,14 @@ TABLE_2_1 = [
 ]
 
 
-def network(text: str, net: str = "width=16\nheight=8\nchannels=4", **options: Any) -> Network:
+def network(
+    text: str, net: str = "width=16\nheight=8\nchannels=4", **options: Any
+) -> DarknetNetwork:
     """The layers of ``text`` on an image of 16x8x4."""
     return build_network(parse_cfg(f"[net]\n{net}\n{text}", "x"), "x", **options)
 
 
-def real(name: str, resolution: int | None = None) -> Network:
+def real(name: str, resolution: int | None = None) -> DarknetNetwork:
     return build_network(ZOO[name].sections(), name, resolution)
 
 
@@ -85,7 +93,7 @@ def test_convolutions(options: str, shape: tuple[int, int, int]) -> None:
 def test_pools(options: str, shape: tuple[int, int, int], pads: tuple[int, ...]) -> None:
     (layer,) = network(f"[max]\n{options}").layers
     assert layer.shape == shape
-    assert isinstance(layer.parameters, MaxPool)
+    assert isinstance(layer.parameters, MaxPoolParameters)
     assert layer.parameters.pads == pads
 
 
@@ -93,7 +101,7 @@ def test_pools(options: str, shape: tuple[int, int, int], pads: tuple[int, ...])
 def test_windows_of_a_pool_cover_what_darknet_says(length: int, size: int, stride: int) -> None:
     net = f"width={length}\nheight={length}\nchannels=1"
     (layer,) = network(f"[maxpool]\nsize={size}\nstride={stride}", net).layers
-    assert isinstance(layer.parameters, MaxPool)
+    assert isinstance(layer.parameters, MaxPoolParameters)
     left, _, right, _ = layer.parameters.pads
     out = layer.shape[2]
     assert out == (length - 1) // stride + 1
@@ -136,7 +144,7 @@ def test_a_crop_is_the_centre_and_scales_with_the_image() -> None:
         made = build_network(sections, "x", resolution)
         (layer,) = made.layers
         assert layer.shape == (3, sides[1], sides[0])
-        assert layer.parameters == Crop(*corner, adjust=True)
+        assert layer.parameters == CropParameters(*corner, adjust=True)
         # What the metadata keep builds the same network.
         assert (
             build_network(parse_cfg(format_cfg(made.sections), "x")).layers[0].shape == layer.shape
@@ -146,7 +154,7 @@ def test_a_crop_is_the_centre_and_scales_with_the_image() -> None:
 def test_a_larger_source_of_a_shortcut_is_sampled() -> None:
     text = "[conv]\nfilters=3\n[conv]\nfilters=3\nstride=2\n[shortcut]\nfrom=0"
     parameters = network(text).layers[-1].parameters
-    assert isinstance(parameters, Shortcut)
+    assert isinstance(parameters, ShortcutParameters)
     assert parameters.strides == (2,)
 
 
@@ -200,7 +208,7 @@ def test_inputs_and_outputs() -> None:
     made = network(f"{conv}{yolo}[route]\nlayers=0\n{conv}{yolo}")
     assert [layer.inputs for layer in made.layers] == [(-1,), (0,), (0,), (2,), (3,)]
     assert made.outputs == (1, 4)
-    assert isinstance(made.layers[1].parameters, Yolo)
+    assert isinstance(made.layers[1].parameters, YoloParameters)
     assert made.layers[1].parameters.anchors == ((3.0, 4.0),)
     assert network("[conv]\n[dropout]\n[cost]").outputs == (1,)
 
@@ -209,7 +217,9 @@ def test_region_anchors() -> None:
     text = (
         "[conv]\nfilters=14\n[region]\nclasses=2\nnum=2\ncoords=4\nanchors=.5, 1, 2.25,3\nsoftmax=1"
     )
-    assert network(text).layers[-1].parameters == Region(((0.5, 1.0), (2.25, 3.0)), 2, softmax=True)
+    assert network(text).layers[-1].parameters == RegionParameters(
+        ((0.5, 1.0), (2.25, 3.0)), 2, softmax=True
+    )
 
 
 def test_sizes_of_table_2_1() -> None:

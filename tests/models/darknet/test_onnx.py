@@ -8,12 +8,12 @@ import pytest
 from onnx import TensorProto, helper, shape_inference
 
 from models.darknet.cfg.text import format_cfg, parse_cfg
-from models.darknet.layers.network import Network, build_network
+from models.darknet.layers.network import DarknetNetwork, build_network
 from models.darknet.layers.sizes import parameter_count, source_sizes
 from models.darknet.layers.spatial import ACTIVATIONS
 from models.darknet.metadata import CFG
 from models.darknet.nodes.skeleton import skeleton
-from models.detection.recipe import Detection, Head
+from models.detection.recipe import Detection, DetectionHead
 from models.graphs.metadata import DETECTION, LABELS, PREPROCESS, SIZES
 from models.graphs.writer import declared
 from models.images.preprocess import Preprocess
@@ -141,7 +141,7 @@ def test_metadata_of_a_detector() -> None:
     model = skeleton(made, "yolov4")
     found = entries(model)
     detection = Detection.model_validate(found[DETECTION])
-    heads = [head for head in detection.heads if isinstance(head, Head)]
+    heads = [head for head in detection.heads if isinstance(head, DetectionHead)]
     assert [head.output for head in heads] == ["yolo_139", "yolo_150", "yolo_161"]
     assert list(heads[0].anchors) == [(12, 16), (19, 36), (40, 28)]
     assert [head.scale_x_y for head in heads] == [1.2, 1.1, 1.05]
@@ -159,7 +159,7 @@ def test_metadata_of_nms_and_region() -> None:
     assert Detection.model_validate(found[DETECTION]).nms == "diou"
     assert Detection.model_validate(found[DETECTION]).beta == 0.7
     (head,) = Detection.model_validate(entries(skeleton(real("yolov2"), "x"))[DETECTION]).heads
-    assert isinstance(head, Head)
+    assert isinstance(head, DetectionHead)
     assert (head.kind, head.softmax, head.classes, len(head.anchors)) == ("region", True, 80, 5)
 
 
@@ -181,5 +181,5 @@ def test_the_cfg_in_the_metadata_builds_the_same_network() -> None:
     assert _layers(build_network(parse_cfg(text, "x"))) == _layers(made)
 
 
-def _layers(made: Network) -> list[Any]:
+def _layers(made: DarknetNetwork) -> list[Any]:
     return [(layer.kind, layer.inputs, layer.shape, layer.arrays) for layer in made.layers]

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from models.darknet.cfg.text import parse_cfg
 from models.darknet.errors import DarknetError
 from models.darknet.header import Header
-from models.darknet.layers.network import Network, build_network
+from models.darknet.layers.network import DarknetNetwork, build_network
 from models.darknet.nodes.skeleton import skeleton
 from models.darknet.weights import export_weights, read_weights, write_weights
 from models.graphs import writer
@@ -43,21 +43,21 @@ SMALL = cfg_text(
 )
 
 
-def network_of(text: str) -> Network:
+def network_of(text: str) -> DarknetNetwork:
     return build_network(parse_cfg(text, "small.cfg"), "small.cfg")
 
 
 @pytest.fixture(scope="module")
-def small() -> Network:
+def small() -> DarknetNetwork:
     return network_of(SMALL)
 
 
-def written(network: Network, header: Header, path: Path, seed: int = 0) -> Path:
+def written(network: DarknetNetwork, header: Header, path: Path, seed: int = 0) -> Path:
     write_weights(path, network, header, seeded_weights(network, seed))
     return path
 
 
-def imported(network: Network, header: Header | None, weights: Path, path: Path) -> Path:
+def imported(network: DarknetNetwork, header: Header | None, weights: Path, path: Path) -> Path:
     """Write the ONNX file of ``network`` with the numbers of ``weights``."""
     model = skeleton(network, "small")
     if header:
@@ -82,7 +82,7 @@ def test_import_and_export_keep_every_byte(
     assert {path.name for path in folder.iterdir()} == {"first.weights", "n.onnx", "second.weights"}
 
 
-def test_header_is_that_of_darknet(small: Network, tmp_path: Path) -> None:
+def test_header_is_that_of_darknet(small: DarknetNetwork, tmp_path: Path) -> None:
     sizes = {}
     for header, start in ((OLD, "<iiiI"), (NEW, "<iiiQ"), (TRANSPOSED, "<iiiI")):
         content = written(small, header, tmp_path / "w").read_bytes()
@@ -92,7 +92,7 @@ def test_header_is_that_of_darknet(small: Network, tmp_path: Path) -> None:
     assert set(sizes.values()) == {4 * numbers}
 
 
-def test_transposed_matrices_are_turned(small: Network, tmp_path: Path) -> None:
+def test_transposed_matrices_are_turned(small: DarknetNetwork, tmp_path: Path) -> None:
     plain = written(small, NEW, tmp_path / "plain").read_bytes()[20:]
     turned = written(small, TRANSPOSED, tmp_path / "turned").read_bytes()[16:]
     matrix = np.frombuffer(plain, "<f4")[-5 * 36 :].reshape(5, 36)
@@ -100,13 +100,13 @@ def test_transposed_matrices_are_turned(small: Network, tmp_path: Path) -> None:
     assert plain[: -4 * matrix.size] == turned[: -4 * matrix.size]
 
 
-def test_arrays_are_mapped_and_read_only(small: Network, tmp_path: Path) -> None:
+def test_arrays_are_mapped_and_read_only(small: DarknetNetwork, tmp_path: Path) -> None:
     for array in read_weights(written(small, NEW, tmp_path / "w"), small)[1].values():
         assert not array.flags.owndata
         assert not array.flags.writeable
 
 
-def refused(path: Path, network: Network) -> str:
+def refused(path: Path, network: DarknetNetwork) -> str:
     with pytest.raises(DarknetError) as caught:
         read_weights(path, network)
     message = str(caught.value)
@@ -116,7 +116,7 @@ def refused(path: Path, network: Network) -> str:
 
 
 @pytest.mark.parametrize("header", HEADERS)
-def test_a_cut_file_is_named(small: Network, tmp_path: Path, header: Header) -> None:
+def test_a_cut_file_is_named(small: DarknetNetwork, tmp_path: Path, header: Header) -> None:
     whole = written(small, header, tmp_path / "whole").read_bytes()
     start = len(header.to_bytes())
     path = tmp_path / "cut"
@@ -136,7 +136,7 @@ def test_a_cut_file_is_named(small: Network, tmp_path: Path, header: Header) -> 
             assert f"ends in layer {layer} ({kind})" in message
 
 
-def test_a_longer_file_is_named(small: Network, tmp_path: Path) -> None:
+def test_a_longer_file_is_named(small: DarknetNetwork, tmp_path: Path) -> None:
     whole = written(small, NEW, tmp_path / "whole").read_bytes()
     path = tmp_path / "long"
     for extra in (*range(1, 20), 4000):
@@ -145,7 +145,7 @@ def test_a_longer_file_is_named(small: Network, tmp_path: Path) -> None:
         assert ("not a multiple of 4" if extra % 4 else "weights of another network") in message
 
 
-def test_weights_of_another_network_are_named(small: Network, tmp_path: Path) -> None:
+def test_weights_of_another_network_are_named(small: DarknetNetwork, tmp_path: Path) -> None:
     other = network_of(SMALL.replace("filters=4", "filters=5"))
     message = refused(written(other, NEW, tmp_path / "larger"), small)
     assert re.search(r"expected \d+ numbers, found \d+: .* another network", message)
@@ -161,13 +161,15 @@ def test_weights_of_another_network_are_named(small: Network, tmp_path: Path) ->
         b"\x08\x0a\x12\x07pytorch" * 4,
     ],
 )
-def test_a_header_that_is_none_is_named(small: Network, tmp_path: Path, start: bytes) -> None:
+def test_a_header_that_is_none_is_named(
+    small: DarknetNetwork, tmp_path: Path, start: bytes
+) -> None:
     path = tmp_path / "w"
     path.write_bytes(start + bytes(4000))
     assert "is none of Darknet's" in refused(path, small)
 
 
-def test_what_is_no_file_is_named(small: Network, tmp_path: Path) -> None:
+def test_what_is_no_file_is_named(small: DarknetNetwork, tmp_path: Path) -> None:
     assert "No such file" in refused(tmp_path / "missing", small)
     assert "not a file" in refused(tmp_path, small)
 
@@ -182,7 +184,7 @@ def test_a_network_without_weights_has_an_empty_body(tmp_path: Path) -> None:
     assert read_weights(written(network, NEW, tmp_path / "w"), network) == (NEW, {})
 
 
-def test_failed_writes_leave_nothing(small: Network, tmp_path: Path) -> None:
+def test_failed_writes_leave_nothing(small: DarknetNetwork, tmp_path: Path) -> None:
     path = written(small, NEW, tmp_path / "w")
     before = path.read_bytes()
     weights = seeded_weights(small)
@@ -197,7 +199,7 @@ def test_failed_writes_leave_nothing(small: Network, tmp_path: Path) -> None:
     assert [item.name for item in tmp_path.iterdir()] == ["w"]
 
 
-def test_without_a_header_the_newest_is_written(small: Network, tmp_path: Path) -> None:
+def test_without_a_header_the_newest_is_written(small: DarknetNetwork, tmp_path: Path) -> None:
     first = written(small, Header(), tmp_path / "first")
     export_weights(imported(small, None, first, tmp_path / "n.onnx"), tmp_path / "second")
     content = (tmp_path / "second").read_bytes()
@@ -206,7 +208,7 @@ def test_without_a_header_the_newest_is_written(small: Network, tmp_path: Path) 
 
 
 def test_weights_beside_the_model_are_exported(
-    small: Network, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    small: DarknetNetwork, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = written(small, Header(), tmp_path / "first")
     monkeypatch.setattr(writer, "EXTERNAL_DATA_BYTES", 1)
@@ -261,7 +263,7 @@ def set_metadata(model: onnx.ModelProto, key: str, text: str) -> None:
     ],
 )
 def test_models_that_cannot_be_exported_are_named(
-    small: Network, tmp_path: Path, damage: object, message: str
+    small: DarknetNetwork, tmp_path: Path, damage: object, message: str
 ) -> None:
     path = imported(small, NEW, written(small, NEW, tmp_path / "w"), tmp_path / "n.onnx")
     model = onnx.load(path)

@@ -7,7 +7,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from models.detection.recipe import Detection, Head
+from models.detection.recipe import Detection, DetectionHead
 
 
 @dataclass
@@ -30,7 +30,7 @@ def softmax(values: Sequence[float]) -> list[float]:
     return [power / sum(powers) for power in powers]
 
 
-def activated(head: Head, entry: list[float]) -> list[float]:
+def activated(head: DetectionHead, entry: list[float]) -> list[float]:
     """What Darknet's layer makes of x, y, w, h, objectness, classes."""
     x, y, w, h, objectness, *classes = entry
     if head.kind == "region":
@@ -44,7 +44,7 @@ def activated(head: Head, entry: list[float]) -> list[float]:
 
 
 def one_box(
-    head: Head,
+    head: DetectionHead,
     entry: list[float],
     cell: tuple[int, int],
     grid: tuple[int, int],
@@ -63,7 +63,7 @@ def one_box(
 
 
 def head_boxes(
-    head: Head, output: NDArray[Any], net: tuple[int, int], threshold: float
+    head: DetectionHead, output: NDArray[Any], net: tuple[int, int], threshold: float
 ) -> list[Found]:
     """get_yolo_detections and get_region_detections, before boxes are moved to the image."""
     found = []
@@ -149,7 +149,7 @@ def detect(
     boxes = [
         box
         for head in detection.heads
-        if isinstance(head, Head)
+        if isinstance(head, DetectionHead)
         for box in head_boxes(head, outputs[head.output], net, detection.score_threshold)
     ]
     for box in boxes if letterbox else []:

@@ -15,13 +15,13 @@ from pydantic import ValidationError
 from models.detection.boxes import (
     CANDIDATE_BYTES,
     Box,
-    Limits,
+    BoxLimits,
     boxes_among,
     boxes_bytes,
     find_boxes,
 )
 from models.detection.decoding import MAX_CANDIDATES, Candidates, candidates
-from models.detection.recipe import Detection, Head, head_fault, read_detection
+from models.detection.recipe import Detection, DetectionHead, head_fault, read_detection
 from models.errors import ModelError
 from models.images.preprocess import Preprocess
 from tests.models.detection import box_oracle as oracle
@@ -30,24 +30,26 @@ from tests.models.refusal import refuses
 NET = (96, 64)
 ANCHORS = ((10.0, 14.0), (23.0, 27.0))
 CELLS = ((1.3, 1.7), (3.2, 2.4))
-HEADS: dict[str, Head] = {
+HEADS: dict[str, DetectionHead] = {
     f"{name}-{'activated' if done else 'raw'}": head.model_copy(update={"activated": done})
     for done in (True, False)
     for name, head in {
-        "yolo": Head(output="a", kind="yolo", anchors=ANCHORS, classes=3),
-        "scaled": Head(output="a", kind="yolo", anchors=ANCHORS, classes=3, scale_x_y=1.2),
-        "new": Head(
+        "yolo": DetectionHead(output="a", kind="yolo", anchors=ANCHORS, classes=3),
+        "scaled": DetectionHead(output="a", kind="yolo", anchors=ANCHORS, classes=3, scale_x_y=1.2),
+        "new": DetectionHead(
             output="a", kind="yolo", anchors=ANCHORS, classes=3, scale_x_y=2.0, new_coords=True
         ),
-        "region": Head(output="a", kind="region", anchors=CELLS, classes=3),
-        "region without softmax": Head(
+        "region": DetectionHead(output="a", kind="region", anchors=CELLS, classes=3),
+        "region without softmax": DetectionHead(
             output="a", kind="region", anchors=CELLS, classes=3, softmax=False
         ),
     }.items()
 }
 
 
-def values(head: Head, generator: np.random.Generator, rows: int, columns: int) -> NDArray[Any]:
+def values(
+    head: DetectionHead, generator: np.random.Generator, rows: int, columns: int
+) -> NDArray[Any]:
     """What such a layer may give: numbers from 0 to 1 where they are activated, any other elsewhere."""
     shape = (1, len(head.anchors) * (5 + head.classes), rows, columns)
     raw = generator.normal(0, 1.5, shape).astype(np.float32)
@@ -81,7 +83,7 @@ def test_boxes_are_darknets(
     recipe = Preprocess(size=NET, resize=resize)
     for image in ((301, 97), (45, 160), (96, 64), (3, 1)):
         outputs = {"a": values(head, generator, 4, 6), "b": values(head, generator, 3, 2)}
-        found = find_boxes(outputs, detection, recipe, image, Limits(clip=False))
+        found = find_boxes(outputs, detection, recipe, image, BoxLimits(clip=False))
         letterbox = resize == "letterbox"
         agrees(found, oracle.detect(outputs, detection, NET, image, letterbox))
 
@@ -93,9 +95,9 @@ def test_a_request_has_its_own_limits(name: str) -> None:
     detection = Detection(heads=(head,), labels=("ant", "bee", "cat"))
     recipe = Preprocess(size=NET)
     limits = {"score_threshold": 0.05, "iou_threshold": 0.7}
-    own = find_boxes(outputs, detection, recipe, (50, 50), Limits(score=0.05, iou=0.7))
+    own = find_boxes(outputs, detection, recipe, (50, 50), BoxLimits(score=0.05, iou=0.7))
     assert own == find_boxes(outputs, detection.model_copy(update=limits), recipe, (50, 50))
-    assert own[:3] == find_boxes(outputs, detection, recipe, (50, 50), Limits(0.05, 0.7, 3))
+    assert own[:3] == find_boxes(outputs, detection, recipe, (50, 50), BoxLimits(0.05, 0.7, 3))
     assert {(box.index, box.label) for box in own} <= {(0, "ant"), (1, "bee"), (2, "cat")}
     for box in own:
         x_min, y_min, x_max, y_max = box.edges
@@ -125,13 +127,13 @@ def test_nonsense_is_left_out(name: str, data: st.DataObject) -> None:
     detection = Detection(heads=(head,), nms="diou", score_threshold=0)
     recipe = Preprocess(size=NET, resize="letterbox")
     for clip in (True, False):
-        for box in find_boxes(outputs, detection, recipe, (30, 200), Limits(clip=clip)):
+        for box in find_boxes(outputs, detection, recipe, (30, 200), BoxLimits(clip=clip)):
             assert np.isfinite([box.score, *box.edges]).all()
 
 
 def test_all_boxes_of_all_classes_are_few_candidates() -> None:
     """A request may ask for everything a large detector has: the best of 1.8 million remain."""
-    head = Head(output="a", kind="yolo", anchors=((10, 10),) * 3, classes=80)
+    head = DetectionHead(output="a", kind="yolo", anchors=((10, 10),) * 3, classes=80)
     generator = np.random.default_rng(0)
     outputs = {"a": generator.random((1, head.planes, 76, 76), np.float32)}
     found = candidates(outputs, (head,), (608, 608), 0.0)
@@ -149,7 +151,7 @@ def test_all_boxes_of_all_classes_are_few_candidates() -> None:
     [
         ({"heads": ()}, "heads"),
         ({"labels": ("a",)}, "1 labels for 3 classes"),
-        ({"heads": (HEADS["yolo-raw"], Head(output="b", kind="yolo", anchors=ANCHORS, classes=4))},
+        ({"heads": (HEADS["yolo-raw"], DetectionHead(output="b", kind="yolo", anchors=ANCHORS, classes=4))},
          "3 and 4 classes"),
         ({"heads": (HEADS["yolo-raw"], HEADS["yolo-activated"])}, "two heads are of output 'a'"),
         ({"score_threshold": float("nan")}, "score_threshold"),
@@ -231,11 +233,11 @@ def test_boxes_take_no_more_than_is_said(classes: int) -> None:
     count = 4000
     boxes = np.concatenate([rng.random((count, 2)), np.full((count, 2), 0.004)], axis=1)
     found = Candidates(boxes, rng.random(count).astype(np.float32), rng.integers(0, classes, count))
-    head = Head(output="x", kind="yolo", anchors=((1.0, 1.0),), classes=classes)
+    head = DetectionHead(output="x", kind="yolo", anchors=((1.0, 1.0),), classes=classes)
     detection = Detection(heads=(head,), nms="diou")
     tracemalloc.start()
     try:
-        made = boxes_among(found, detection, Preprocess(size=NET), (640, 480), Limits())
+        made = boxes_among(found, detection, Preprocess(size=NET), (640, 480), BoxLimits())
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()

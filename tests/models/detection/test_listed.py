@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from models.detection.boxes import Limits, find_boxes
+from models.detection.boxes import BoxLimits, find_boxes
 from models.detection.decoding import MAX_CANDIDATES, candidates
 from models.detection.recipe import Detection, ListedHead, head_fault, read_detection
 from models.errors import ModelError
@@ -62,7 +62,7 @@ def test_boxes_are_pixels_of_the_photograph(name: str) -> None:
     )
     detection = Detection(heads=(HEADS[name],), labels=("ant", "bee", "cat"))
     recipe = Preprocess(size=NET, resize="letterbox")
-    (box,) = find_boxes(outputs, detection, recipe, (192, 64), Limits())
+    (box,) = find_boxes(outputs, detection, recipe, (192, 64), BoxLimits())
     assert box.label == "bee"
     assert box.score == pytest.approx(0.72)
     assert box.edges == pytest.approx((76, 22, 116, 42))

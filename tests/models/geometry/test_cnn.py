@@ -2,9 +2,9 @@
 
 import pytest
 
-from models.geometry.cnn import Cnn, Edge, GeometryError, Layer, Shape
+from models.geometry.cnn import Cnn, CnnLayer, Edge, GeometryError, Shape
 
-LAYERS = tuple(Layer(name, "relu", Shape(4, 5, 6)) for name in "abc")
+LAYERS = tuple(CnnLayer(name, "relu", Shape(4, 5, 6)) for name in "abc")
 
 
 def test_shapes_count_elements() -> None:
@@ -29,7 +29,7 @@ def test_neighbours() -> None:
     ],
 )
 def test_what_does_not_fit_is_refused(
-    layers: tuple[Layer, ...], edges: tuple[Edge, ...], said: str
+    layers: tuple[CnnLayer, ...], edges: tuple[Edge, ...], said: str
 ) -> None:
     with pytest.raises(GeometryError, match=said):
         Cnn("n", layers, edges)

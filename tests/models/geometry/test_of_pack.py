@@ -8,7 +8,7 @@ from models.geometry.cnn import Cnn, Shape
 from models.geometry.of_pack import cnn_of_pack
 from models.network.windows import Window
 from models.packs.target import host_target
-from pipeline.dataflow.conversion import row_phases
+from papers.dataflow.conversion import row_phases
 from tests.pipeline.execution.test_rows import CASES, compiled
 
 pytestmark = pytest.mark.skipif(host_target().block == 1, reason="no blocked layout here")

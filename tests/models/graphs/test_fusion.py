@@ -8,7 +8,7 @@ import pytest
 from models.graphs.fusion import Fusion, Surroundings, fusions
 from models.network.activations import Activation
 from models.network.fields import Array
-from models.network.node import Known, Node, Value
+from models.network.node import KnownTensors, NamedTensor, Node
 from models.network.operators.reading import BatchNorm, Convolution, Map, Operator, read_operator
 
 SHAPE = (1, 4, 8, 8)
@@ -32,11 +32,11 @@ def conv(inputs: str = "x w b", output: str = "t", **attributes: float | str) ->
     return node(operator, inputs, output, **attributes)
 
 
-def known(shapes: Mapping[str, tuple[int, ...]]) -> Known:
+def known(shapes: Mapping[str, tuple[int, ...]]) -> KnownTensors:
     def array(name: str) -> Array:
         return Array(dtype="float32", shape=shapes.get(name, SHAPE))
 
-    return Known(array, CONSTANTS.get)
+    return KnownTensors(array, CONSTANTS.get)
 
 
 def fused(
@@ -221,8 +221,8 @@ def test_bounds_that_are_not_constant() -> None:
     assert fused(conv(), node("Clip", "t x", "y")) is None
 
 
-def _value(name: str) -> Value:
-    return Value(name=name, dtype="float32", shape=SHAPE)
+def _value(name: str) -> NamedTensor:
+    return NamedTensor(name=name, dtype="float32", shape=SHAPE)
 
 
 def _alone(first: Node) -> Operator:

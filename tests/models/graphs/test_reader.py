@@ -413,6 +413,16 @@ def test_a_shape_that_is_not_the_one_in_the_file_is_said(tmp_path: Path) -> None
     assert said == []
 
 
+def test_a_batch_that_is_left_open_is_said(tmp_path: Path) -> None:
+    path, said = save(tmp_path, dynamic("N,4")), list[str]()
+    read_onnx(path, batch=1, warn=said.append)
+    read_onnx(path, shapes={"x": (1, 4)}, warn=said.append)
+    assert said == []
+    read_onnx(path, warn=said.append)
+    first = "leaves its first dimension open: it is 1, and another number with --shape x=N,4"
+    assert said == [f"{path}: input 'x' {first}"]
+
+
 @pytest.mark.parametrize("length", [-2, -(1 << 63)])
 def test_negative_input_dimensions_are_refused(length: int, tmp_path: Path) -> None:
     model = dynamic("1,4")

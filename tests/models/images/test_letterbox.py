@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from PIL import Image
 
-from models.images.placement import Placement, around, inside
+from models.images.placement import ImagePlacement, around, inside
 from models.images.preprocess import Preprocess
 from models.images.resize import CornerResize, ResizedPixels, Window
 
@@ -182,4 +182,4 @@ def test_the_way_back_keeps_the_middle(
 
 def test_stretched_boxes_stay_as_they_are() -> None:
     boxes = np.array([[0.1, 0.2, 0.3, 0.4]])
-    np.testing.assert_array_equal(Placement().to_image(boxes), boxes)
+    np.testing.assert_array_equal(ImagePlacement().to_image(boxes), boxes)

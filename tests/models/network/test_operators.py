@@ -13,16 +13,16 @@ from onnx.reference import ReferenceEvaluator
 
 from models.graphs.nodes import node_of
 from models.network.fields import Array
-from models.network.node import Known, Node, UnsuitedError
+from models.network.node import KnownTensors, Node, UnsuitedError
 from models.network.operators.movement import moved
 from models.network.operators.reading import (
     Convolution,
     Gather,
-    Move,
+    Movement,
     OnBytes,
     Operator,
     Pad,
-    Pool,
+    Pooling,
     Reshape,
     Resize,
     read_operator,
@@ -31,14 +31,14 @@ from models.network.operators.reading import (
 Arrays = Mapping[str, NDArray[Any]]
 
 
-def known(arrays: Arrays) -> Known:
+def known(arrays: Arrays) -> KnownTensors:
     """Return what is known where all of ``arrays`` are constants."""
 
     def array(name: str) -> Array | None:
         found = arrays.get(name)
         return None if found is None else Array(dtype=found.dtype.name, shape=found.shape)
 
-    return Known(array, arrays.get)
+    return KnownTensors(array, arrays.get)
 
 
 def made(operator: Operator, arrays: Arrays) -> list[NDArray[Any]]:
@@ -48,7 +48,7 @@ def made(operator: Operator, arrays: Arrays) -> list[NDArray[Any]]:
             return [arrays[operator.x.name].reshape(operator.y.shape)]
         case Gather():
             copies = tuple(operator.copies())
-        case Move():
+        case Movement():
             return moved(operator, [arrays[copy.x.name] for copy in operator.copies])
         case Resize():
             found = arrays[operator.x.name].astype(np.float64)
@@ -63,7 +63,7 @@ def made(operator: Operator, arrays: Arrays) -> list[NDArray[Any]]:
             return [found]
         case _:
             raise AssertionError(operator)
-    move = Move(copies=copies, ys=(operator.y,))
+    move = Movement(copies=copies, ys=(operator.y,))
     return moved(move, [arrays[copy.x.name] for copy in copies])
 
 
@@ -141,8 +141,8 @@ def test_what_padding_keeps(pads: list[int], value: float) -> None:
     assert isinstance(operator, Pad)
     found = np.full(operator.y.shape, operator.value, np.float32)
     copy = operator.kept()
-    inside = moved(Move(copies=(copy,), ys=(copy.y,)), [arrays["x"]])[0]
-    held = moved(Move(copies=(copy,), ys=(copy.y,)), [np.ones_like(arrays["x"])])[0] == 1
+    inside = moved(Movement(copies=(copy,), ys=(copy.y,)), [arrays["x"]])[0]
+    held = moved(Movement(copies=(copy,), ys=(copy.y,)), [np.ones_like(arrays["x"])])[0] == 1
     cut = [(max(-a, 0), n - max(-b, 0)) for n, a, b in zip((4, 5), pads[:2], pads[2:], strict=True)]
     kept = arrays["x"][tuple(slice(*each) for each in cut)]
     grown = [(max(a, 0), max(b, 0)) for a, b in zip(pads[:2], pads[2:], strict=True)]
@@ -246,4 +246,4 @@ def test_maxima_of_bytes_and_of_floats() -> None:
     assert (last.y.shape, first.y.shape) == ((1, 3, 4, 6), (1, 4, 4, 5))
     assert last.y.dtype == "int8"
     floats = _on_bytes("MaxPool", {"x": x.astype(np.float32)}, "", kernel_shape=[2, 2])
-    assert isinstance(floats, Pool)
+    assert isinstance(floats, Pooling)

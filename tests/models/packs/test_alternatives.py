@@ -11,7 +11,7 @@ import pytest
 from models.compiler.analysis.slices import CutPiece
 from models.compiler.cutting.chunks import alternatives
 from models.compiler.cutting.equality import Equality
-from models.compiler.cutting.partition import Partition, partition
+from models.compiler.cutting.partition import CutGraph, partition
 from models.compiler.cutting.pieces import serialise
 from models.compiler.optimising.optimise import optimise
 from models.errors import PackError
@@ -129,7 +129,7 @@ def test_pieces_without_weights_cannot_be_joined(pack_folder: Path, tiny_pack: P
 
 def cut_gemm(
     folder: Path, load: Callable[[bytes], object] = open_piece, target: Target | None = None
-) -> Partition:
+) -> CutGraph:
     source = written(NETS["gemm"](), folder / "m.onnx")
     (folder / "work").mkdir()
     graph = optimise(read_onnx(source), source, folder / "work")

@@ -11,7 +11,7 @@ from models.errors import PackError
 from models.initial import filled
 from models.packs.pack import Pack, open_pack
 from models.packs.target import host_target
-from models.zoo.builder import Builder
+from models.zoo.builder import SkeletonBuilder
 from tests.models.packs.documents import Document
 from tests.models.packs.test_pack import edit, put
 from tests.models.refusal import refuses
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.skipif(host_target().block == 1, reason="no blocked lay
 @pytest.fixture(scope="module")
 def gated_pack(tmp_path_factory: pytest.TempPathFactory) -> Pack:
     folder = tmp_path_factory.mktemp("gated")
-    b = Builder("gated", 112)
+    b = SkeletonBuilder("gated", 112)
     x = b.relu(b.conv(b.image, 16, 3, 2))
     y = b.relu(b.conv(x, 64, 1))
     y = b.relu(b.conv(y, 64, 3, groups=64))

@@ -9,7 +9,7 @@ from models.compiler import compile_onnx
 from models.errors import PackError
 from models.packs.pack import Pack, open_pack
 from models.packs.target import host_target
-from pipeline.program.cuts import Region, RegionError, Rows
+from pipeline.program.cuts import Region, RegionError, RowCut
 from pipeline.program.program import Program
 from pipeline.program.regions import plan_region
 from pipeline.program.row_network import RowNetwork
@@ -175,5 +175,5 @@ def test_a_value_that_is_nowhere_whole_is_not_read_there(pack_folder: Path) -> N
     edit(pack_folder, smaller)
     network = RowNetwork(Program.as_compiled(open_pack(pack_folder)))
     with pytest.raises(RegionError, match="nowhere whole"):
-        plan_region(network, Region(5, 9, Rows(2)))
-    assert plan_region(network, Region(0, 9, Rows(2))).strips
+        plan_region(network, Region(5, 9, RowCut(2)))
+    assert plan_region(network, Region(0, 9, RowCut(2))).strips

@@ -19,7 +19,7 @@ from models.initial import filled, initialise
 from models.initial.images import sample_inputs
 from models.photographs import photographs
 from models.runtime.sessions import open_session, session_options
-from models.zoo.builder import IMAGENET, Builder, Tensor
+from models.zoo.builder import IMAGENET, SkeletonBuilder, ZooTensor
 from tests.examples import examples
 from tests.models.nets import parsed
 from tests.models.refusal import refuses
@@ -36,19 +36,19 @@ def with_weights(text: str, **shapes: tuple[int, ...]) -> onnx.ModelProto:
 @st.composite
 def skeletons(draw: st.DrawFn) -> onnx.ModelProto:
     """Draw layers one by one, each on any tensor before it; what nothing read is joined at the end."""
-    b = Builder(
+    b = SkeletonBuilder(
         "drawn", draw(st.sampled_from([8, 11, 16])), draw(st.sampled_from([None, IMAGENET]))
     )
     widths = st.sampled_from([4, 8, 20])
     tensors = [b.conv(b.image, draw(widths), 3)]
 
-    def conv(x: Tensor, channels: int) -> Tensor:
+    def conv(x: ZooTensor, channels: int) -> ZooTensor:
         return b.conv(x, channels, draw(st.sampled_from([1, 3])), bias=draw(st.booleans()))
 
     for _ in range(draw(st.integers(2, 9))):
         x = draw(st.sampled_from(tensors))
         y = draw(st.sampled_from([tensor for tensor in tensors if tensor.shape == x.shape]))
-        layers: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+        layers: dict[str, Callable[[ZooTensor, ZooTensor], ZooTensor]] = {
             "conv": lambda x, _: conv(x, draw(widths)),
             "conv, norm": lambda x, _: b.norm(conv(x, 8)),
             "depthwise": lambda x, _: b.norm(b.conv(x, x.channels, 3, groups=x.channels)),
@@ -134,7 +134,7 @@ def test_weights_are_those_declared_and_depend_on_nothing_but_names_and_seed(
 
 def test_a_layer_behind_changes_nothing_before_it() -> None:
     def network(layers: int) -> onnx.ModelProto:
-        b = Builder("net", 16)
+        b = SkeletonBuilder("net", 16)
         x = b.image
         for _ in range(layers):
             x = b.relu(b.norm(b.conv(x, 8, 3, bias=True)))
@@ -146,7 +146,7 @@ def test_a_layer_behind_changes_nothing_before_it() -> None:
 
 
 def test_given_arrays_stay_as_they_are_or_say_what_the_mean_is() -> None:
-    b = Builder("net", 16)
+    b = SkeletonBuilder("net", 16)
     x = b.norm(b.conv(b.image, 8, 3))
     model = b.model(b.conv(x, 6, 1, bias=True))
     given = {
@@ -163,7 +163,7 @@ def test_given_arrays_stay_as_they_are_or_say_what_the_mean_is() -> None:
 
 
 def test_a_channel_that_never_varies_is_not_blown_up() -> None:
-    b = Builder("net", 16)
+    b = SkeletonBuilder("net", 16)
     model = b.model(b.norm(b.conv(b.image, 8, 1)))
     weight = np.ones((8, 3, 1, 1), np.float32)
     weight[3] = 0

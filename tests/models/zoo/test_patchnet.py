@@ -16,14 +16,14 @@ from models.graphs.metadata import MEMORY, read_metadata, write_metadata
 from models.graphs.parameters import count_parameters
 from models.zoo import ENTRIES, build
 from models.zoo.patchnet import patchnet, patchnet_ssdlite
-from models.zoo.patchnet.design import Options, design
+from models.zoo.patchnet.design import DesignOptions, design
 from models.zoo.patchnet.detector import OUTPUT
 from models.zoo.patchnet.segmentation import MOST_PATCHES, segment
 from tests.models.nets import answers
 from tests.models.refusal import refuses
 from tests.models.streamed import compiled, same, streamed
 
-TINY = Options(budget=4096, image=(32, 32, 3), margin=4)
+TINY = DesignOptions(budget=4096, image=(32, 32, 3), margin=4)
 SMALL: dict[str, Any] = {"budget": 4096, "image": (32, 32, 3), "margin": 4, "classes": 10}
 
 
@@ -67,7 +67,7 @@ def test_patches_are_those_of_the_seed() -> None:
 
 
 def test_the_peak_is_that_of_the_seed() -> None:
-    found = design(Options())
+    found = design(DesignOptions())
     assert found.peak == 130 * 130 * 3 + 65 * 65 * 3  # 63 KB as int8, 254 KB as fp32 (Table 1)
     assert found.peak <= 64 << 10
     assert 4 * found.peak <= 254_000
@@ -75,13 +75,13 @@ def test_the_peak_is_that_of_the_seed() -> None:
 
 @pytest.mark.parametrize("expansion", [2, 4, 6, 8])
 def test_the_expansion_does_not_move_the_peak(expansion: int) -> None:
-    found, usual = design(Options(expansion=expansion)), design(Options())
+    found, usual = design(DesignOptions(expansion=expansion)), design(DesignOptions())
     assert [layer.peak for layer in found.layers] == [layer.peak for layer in usual.layers]
     assert found.layers[-1].expanded == expansion * found.features[2]
 
 
 def test_smaller_margins_take_less_memory() -> None:
-    peaks = [design(Options(margin=margin)).peak for margin in (18, 10, 5, 0)]
+    peaks = [design(DesignOptions(margin=margin)).peak for margin in (18, 10, 5, 0)]
     assert all(one > other for one, other in pairwise(peaks))
 
 
@@ -89,7 +89,7 @@ def test_smaller_margins_take_less_memory() -> None:
 def test_no_layer_exceeds_the_budget_and_the_smallest_is_named(
     budget: int, side: int, patches: int
 ) -> None:
-    options = Options(budget=budget, image=(side, side, 3), patches=patches, margin=4)
+    options = DesignOptions(budget=budget, image=(side, side, 3), patches=patches, margin=4)
     try:
         found = design(options)
     except ModelError as fault:
@@ -105,22 +105,22 @@ def test_no_layer_exceeds_the_budget_and_the_smallest_is_named(
 
 def test_what_cannot_be_is_refused() -> None:
     with refuses(ModelError, "no network fits into 50000 numbers", "takes 53967"):
-        design(Options(budget=50_000))
+        design(DesignOptions(budget=50_000))
     with refuses(ModelError, "a grid of 8 x 8 patches leaves no pixels of an image of 7 x 224"):
-        design(Options(patches=64, image=(7, 224, 3)))
+        design(DesignOptions(patches=64, image=(7, 224, 3)))
     with refuses(ModelError, "a grid of 2 x 2 patches leaves 2 x 2 pixels of an image of 2 x 2"):
-        design(Options(image=(2, 2, 3)))
+        design(DesignOptions(image=(2, 2, 3)))
     with refuses(ModelError, "patches of 8 x 8 pixels end before stage 3"):  # of a detector
         patchnet_ssdlite(8)
     for patches in (0, -1, MOST_PATCHES + 1):
         with refuses(ModelError, f"{patches} patches are not from 1 to {MOST_PATCHES}"):
-            design(Options(patches=patches))
+            design(DesignOptions(patches=patches))
     with refuses(ModelError, "margin -1 is negative"):
-        design(Options(margin=-1))
+        design(DesignOptions(margin=-1))
     with refuses(ModelError, "expansion 0 is not from 1 to 16"):
-        design(Options(expansion=0))
+        design(DesignOptions(expansion=0))
     with refuses(ModelError, "stem 65 is not from 1 to 64"):
-        design(Options(stem=65))
+        design(DesignOptions(stem=65))
 
 
 def test_shared_tunnels_have_the_weights_of_one() -> None:

@@ -9,7 +9,7 @@ import pytest
 from models import zoo
 from models.darknet.cfg.section import Section
 from models.darknet.cfg.text import format_cfg, parse_cfg, read_cfg
-from models.darknet.layers.network import Layer, Network, build_network
+from models.darknet.layers.network import DarknetLayer, DarknetNetwork, build_network
 from models.darknet.layers.sizes import parameter_count, source_sizes
 from models.darknet.seeded import random_weights
 from models.detection.coco import COCO
@@ -37,11 +37,11 @@ TABLE_I = {
 everyone = pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
 
 
-def built(family: Family) -> Network:
+def built(family: Family) -> DarknetNetwork:
     return build_network(family.sections(), family.name)
 
 
-def anonymous(layer: Layer) -> Layer:
+def anonymous(layer: DarknetLayer) -> DarknetLayer:
     """The layer without the section it came from: offsets and defaults may be written otherwise."""
     return replace(layer, section=Section(layer.kind, {}))
 

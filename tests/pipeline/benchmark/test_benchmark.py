@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from models.packs.pack import Pack
-from models.packs.records.ports import Source
-from pipeline.benchmark.configuration import Configuration, plan_configuration
+from models.packs.records.ports import SourceFile
+from pipeline.benchmark.configuration import BenchConfiguration, plan_configuration
 from pipeline.benchmark.contenders import Contender
 from pipeline.benchmark.rows import equal, relative_error
 from pipeline.benchmark.source import SourceError, find_source, model_of
@@ -20,7 +20,7 @@ from pipeline.benchmark.turns import take_turns
 from pipeline.energy.meter import NoMeter
 from pipeline.measuring.sample_inputs import random_inputs
 from pipeline.peers import ONNXRUNTIME, OPENVINO, PEERS
-from pipeline.peers.peer import Peer, PeerError, peer_command
+from pipeline.peers.peer import PeerError, PeerProcess, peer_command
 from pipeline.planning.plan import PlanError
 from pipeline.schedule.architectures import ARCHITECTURES
 from tests.pipeline.synthetic import PAGE, program
@@ -91,13 +91,15 @@ def test_equal_means_every_bit(values: list[float], position: int) -> None:
 @pytest.mark.parametrize("name", ["2s-md", "async-md", "auto"])
 def test_tuned_architectures_need_a_profile(name: str) -> None:
     with pytest.raises(PlanError, match="profile"):
-        plan_configuration(program([1, 2, 3], [True] * 3), Configuration(name, ARCHITECTURES[name]))
+        plan_configuration(
+            program([1, 2, 3], [True] * 3), BenchConfiguration(name, ARCHITECTURES[name])
+        )
 
 
 @given(st.integers(1, 40))
 def test_a_limit_is_kept_or_refused(pages: int) -> None:
     network = program([4, 1, 3, 2, 4], [True] * 5, resident_pages=2)
-    configuration = Configuration("2s", ARCHITECTURES["2s"], pages * PAGE)
+    configuration = BenchConfiguration("2s", ARCHITECTURES["2s"], pages * PAGE)
     if pages < 6:
         with pytest.raises(PlanError, match=str(pages * PAGE)):
             plan_configuration(network, configuration)
@@ -109,7 +111,7 @@ def test_a_limit_is_kept_or_refused(pages: int) -> None:
 def _renamed(pack: Pack, folder: Path, content: bytes) -> Pack:
     """Return ``pack`` in ``folder``/models/NAME/1, compiled from a file of ``content``."""
     digest = hashlib.sha256(content).hexdigest()
-    source = Source(file="source-of-this-test.onnx", n_bytes=len(content), sha256=digest)
+    source = SourceFile(file="source-of-this-test.onnx", n_bytes=len(content), sha256=digest)
     place = folder / "models" / pack.name / "1"
     place.mkdir(parents=True)
     return Pack(place, pack.manifest.model_copy(update={"source": source}), pack.graphs)
@@ -145,7 +147,7 @@ def test_a_peer_answers(name: str, tiny_pack: Pack, tiny_onnx: Path, tmp_path: P
         pytest.importorskip("openvino")
     inputs = random_inputs(tiny_pack.manifest)
     names = [port.name for port in tiny_pack.manifest.outputs]
-    peer = Peer(name, peer_command(name, tiny_onnx, inputs, 1, tmp_path), tmp_path)
+    peer = PeerProcess(name, peer_command(name, tiny_onnx, inputs, 1, tmp_path), tmp_path)
     try:
         assert peer.run() > 0
         assert peer.settle() > 0
@@ -163,5 +165,5 @@ def test_a_peer_that_refuses_says_why(tmp_path: Path) -> None:
     file = tmp_path / "none.onnx"
     file.write_bytes(b"no network")
     with pytest.raises(PeerError, match=ONNXRUNTIME) as raised:
-        Peer(ONNXRUNTIME, peer_command(ONNXRUNTIME, file, {}, 1, tmp_path), tmp_path)
+        PeerProcess(ONNXRUNTIME, peer_command(ONNXRUNTIME, file, {}, 1, tmp_path), tmp_path)
     assert "\n" not in str(raised.value)

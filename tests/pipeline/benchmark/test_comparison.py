@@ -3,7 +3,7 @@
 import pytest
 
 from pipeline.benchmark.comparison import best_of
-from pipeline.benchmark.ours import Way
+from pipeline.benchmark.ours import StreamedArchitecture
 from pipeline.peers import ONNXRUNTIME, OPENVINO
 
 
@@ -15,7 +15,11 @@ def test_the_best_peer_is_the_fastest_of_them() -> None:
 
 @pytest.mark.parametrize(
     ("way", "label"),
-    [(Way("pre"), "pre"), (Way("auto", 5), "auto@5%"), (Way("auto", 2.5), "auto@2.5%")],
+    [
+        (StreamedArchitecture("pre"), "pre"),
+        (StreamedArchitecture("auto", 5), "auto@5%"),
+        (StreamedArchitecture("auto", 2.5), "auto@2.5%"),
+    ],
 )
-def test_ways_have_names(way: Way, label: str) -> None:
+def test_ways_have_names(way: StreamedArchitecture, label: str) -> None:
     assert way.label == label

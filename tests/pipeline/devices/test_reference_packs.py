@@ -22,7 +22,7 @@ from models.initial import filled
 from models.packs.manifest import Manifest
 from models.packs.pack import Pack, open_pack
 from models.runtime.sessions import open_resident
-from models.zoo.builder import Builder, Tensor
+from models.zoo.builder import SkeletonBuilder, ZooTensor
 from pipeline.devices.base import Device
 from pipeline.devices.cpu import CpuDevice
 from pipeline.execution.opened import opened
@@ -40,7 +40,7 @@ CHUNK_BYTES = 4 << 10  # a fraction of the larger layers below
 CIFAR10 = Path(models.default.__file__).with_name("cifar10.onnx")
 
 
-def fire(b: Builder, x: Tensor, squeezed: int, expanded: int) -> Tensor:
+def fire(b: SkeletonBuilder, x: ZooTensor, squeezed: int, expanded: int) -> ZooTensor:
     """Add SqueezeNet's module: one narrow convolution, then two whose results are joined."""
     x = b.relu(b.conv(x, squeezed, 1, bias=True))
     parts = (b.relu(b.conv(x, expanded, kernel, bias=True)) for kernel in (1, 3))
@@ -48,7 +48,7 @@ def fire(b: Builder, x: Tensor, squeezed: int, expanded: int) -> Tensor:
 
 
 def residual() -> onnx.ModelProto:
-    b = Builder("residual", 16)
+    b = SkeletonBuilder("residual", 16)
     x = b.relu(b.norm(b.conv(b.image, 16, 3)))
     for width, stride in ((16, 1), (64, 2), (64, 1)):
         y = b.relu(b.norm(b.conv(x, width, 3, stride)))
@@ -58,7 +58,7 @@ def residual() -> onnx.ModelProto:
 
 
 def squeeze() -> onnx.ModelProto:
-    b = Builder("squeeze", 17)
+    b = SkeletonBuilder("squeeze", 17)
     x = b.max_pool(b.relu(b.conv(b.image, 32, 3, 2, bias=True)), 3, 2)
     x = fire(b, fire(b, x, 16, 32), 32, 64)
     return filled(b.model(b.global_pool(b.relu(b.conv(x, 10, 1, bias=True)))), seed=1)
@@ -66,7 +66,7 @@ def squeeze() -> onnx.ModelProto:
 
 def dense() -> onnx.ModelProto:
     """Join inputs that are read elsewhere, too, and of which one is joined twice."""
-    b = Builder("dense", 9)
+    b = SkeletonBuilder("dense", 9)
     x = b.relu(b.conv(b.image, 32, 3))
     for _ in range(3):
         x = b.concat(x, b.relu(b.norm(b.conv(x, 64, 3))))
@@ -75,7 +75,7 @@ def dense() -> onnx.ModelProto:
 
 def vgg() -> onnx.ModelProto:
     """End in matrices far above the chunk limit."""
-    b = Builder("vgg", 12)
+    b = SkeletonBuilder("vgg", 12)
     x = b.image
     for width in (16, 48):
         x = b.max_pool(b.relu(b.conv(x, width, 3, bias=True)), 2, 2)
@@ -85,7 +85,7 @@ def vgg() -> onnx.ModelProto:
 
 def separable() -> onnx.ModelProto:
     """Alternate convolutions of one channel a group with pointwise ones, some not in blocks."""
-    b = Builder("separable", 11)
+    b = SkeletonBuilder("separable", 11)
     x = b.relu(b.norm(b.conv(b.image, 24, 3, 2)))
     for width in (32, 40):
         x = b.relu(b.norm(b.conv(x, x.channels, 3, groups=x.channels)))
@@ -100,13 +100,13 @@ def cifar10() -> onnx.ModelProto:
 @st.composite
 def networks(draw: st.DrawFn) -> onnx.ModelProto:
     """Draw layers one by one, each on any tensors before it; what nothing read is joined at the end."""
-    b = Builder("drawn", 8)
+    b = SkeletonBuilder("drawn", 8)
     widths = st.sampled_from([8, 16, 20, 32])
     tensors = [b.conv(b.image, draw(widths), 3)]
     for _ in range(draw(st.integers(2, 9))):
         x = draw(st.sampled_from(tensors))
         y = draw(st.sampled_from([tensor for tensor in tensors if tensor.shape == x.shape]))
-        layers: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+        layers: dict[str, Callable[[ZooTensor, ZooTensor], ZooTensor]] = {
             "conv": lambda x, _: b.norm(b.conv(x, draw(widths), draw(st.sampled_from([1, 3])))),
             "conv+add": lambda x, y: b.add(b.conv(x, x.channels, 3), y),
             "add": b.add,

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.packs.pack import Pack
-from pipeline.benchmark import Configuration, Options, bench_pipeline
+from pipeline.benchmark import BenchConfiguration, BenchOptions, bench_pipeline
 from pipeline.devices.cpu import CpuDevice
 from pipeline.energy.meter import EnergyMeter, NoMeter, find_meter, integrate
 from pipeline.energy.power import Package, find_rails
@@ -18,7 +18,7 @@ from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES
 
 NEVER = threading.TIMEOUT_MAX
-SEQ = Configuration("seq", ARCHITECTURES["seq"])
+SEQ = BenchConfiguration("seq", ARCHITECTURES["seq"])
 NOTHING = "not available here: no INA3221 power rails, no RAPL packages"
 
 _watts = st.floats(-50, 500)
@@ -255,7 +255,7 @@ def test_parts_add_up(
 def test_a_benchmark_has_the_energy_of_each_row(tiny_pack: Pack, tmp_path: Path) -> None:
     program = Program.as_compiled(tiny_pack)
     rail = chip(tmp_path, ["GPU"]) / "curr1_input"
-    document = bench_pipeline(program, [SEQ], Options(3, peers=()), meter=meter(tmp_path))
+    document = bench_pipeline(program, [SEQ], BenchOptions(3, peers=()), meter=meter(tmp_path))
     assert document["energy"] == "ina3221: GPU"
     for row in document["rows"]:
         assert row["energy_joules"] == pytest.approx({"median": 5, "p95": 5, "max": 5})
@@ -267,7 +267,7 @@ def test_a_benchmark_has_the_energy_of_each_row(tiny_pack: Pack, tmp_path: Path)
     document = bench_pipeline(
         program,
         [SEQ],
-        Options(3, device=CpuDevice(1), peers=()),
+        BenchOptions(3, device=CpuDevice(1), peers=()),
         progress=vanish,
         meter=meter(tmp_path),
     )
@@ -277,7 +277,7 @@ def test_a_benchmark_has_the_energy_of_each_row(tiny_pack: Pack, tmp_path: Path)
 
 def test_a_benchmark_without_a_meter_says_so(tiny_pack: Pack, tmp_path: Path) -> None:
     document = bench_pipeline(
-        Program.as_compiled(tiny_pack), [], Options(1, peers=()), meter=find_meter(tmp_path)
+        Program.as_compiled(tiny_pack), [], BenchOptions(1, peers=()), meter=find_meter(tmp_path)
     )
     assert document["energy"] == NOTHING
     assert {row["energy_joules"] for row in document["rows"]} == {None}

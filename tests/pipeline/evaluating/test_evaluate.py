@@ -18,7 +18,7 @@ from pipeline.devices.cpu import CpuDevice
 from pipeline.evaluating.class_names import class_numbers
 from pipeline.evaluating.evaluate import evaluate
 from pipeline.evaluating.results_file import FILE, read_results, save_result
-from pipeline.evaluating.tallies import Agreement, Boxes, Scores, targets_of
+from pipeline.evaluating.tallies import Agreement, BoxTally, Scores, targets_of
 from tests.models.nets import parsed, written
 
 COLOURS = {"red": (200, 10, 0), "green": (10, 200, 0), "blue": (0, 10, 200)}
@@ -188,7 +188,7 @@ def test_samples_whose_answers_are_no_numbers_are_named(tmp_path: Path) -> None:
 
 
 def test_boxes_are_counted_by_class() -> None:
-    counted = Boxes(["cell", "plate"])
+    counted = BoxTally(["cell", "plate"])
     marks = [Marked("plate", (0, 0, 10, 10)), Marked("cell", (5, 5, 9, 9))]
     there = targets_of(marks, {"cell": 0, "plate": 1})
     counted.add([Box(1, "plate", 0.9, (0, 0, 10, 9))], there)

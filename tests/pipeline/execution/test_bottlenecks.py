@@ -16,8 +16,8 @@ from models.compiler import compile_onnx
 from models.initial import filled
 from models.packs.pack import Pack, open_pack
 from models.packs.target import host_target
-from models.zoo.builder import Builder
-from models.zoo.graph import Tensor
+from models.zoo.builder import SkeletonBuilder
+from models.zoo.graph import ZooTensor
 from models.zoo.mobilenet import mobilenet_v2
 from pipeline.devices.base import Device
 from pipeline.devices.cpu import CpuDevice
@@ -29,7 +29,7 @@ from pipeline.planning.plan import Choice
 from pipeline.planning.rows.explain import explain_regions
 from pipeline.planning.rows.in_groups import group_regions
 from pipeline.program.channels import bottleneck_of, groups
-from pipeline.program.cuts import Channels, Region, RegionError
+from pipeline.program.cuts import ChannelCut, Region, RegionError
 from pipeline.program.partitions import Cuts
 from pipeline.program.program import Program
 from pipeline.program.steps import planned_region
@@ -57,7 +57,7 @@ class Case:
     names_padding: bool = False
 
     def model(self) -> onnx.ModelProto:
-        b = Builder("bottlenecks", 2 * _SIDE)
+        b = SkeletonBuilder("bottlenecks", 2 * _SIDE)
         x = b.relu6(b.norm(b.conv(b.image, self.narrow, 3, 2)))
         for stride in (self.stride, 1):
             y = self._inner(b, x, stride)
@@ -70,7 +70,7 @@ class Case:
                     item.CopyFrom(onnx.helper.make_attribute("auto_pad", "SAME_UPPER"))
         return model
 
-    def _inner(self, b: Builder, x: Tensor, stride: int) -> Tensor:
+    def _inner(self, b: SkeletonBuilder, x: ZooTensor, stride: int) -> ZooTensor:
         act = b.silu if self.gate else b.relu6
         wide = self.expansion * self.narrow
         y = act(b.norm(b.conv(x, wide, 1)))
@@ -139,7 +139,7 @@ def together(program: Program, channels: int, rows: int) -> tuple[Region, ...]:
     found = []
     for item in program.bottlenecks:
         size = max((each for each in item.sizes if each <= channels), default=item.sizes[0])
-        found.append(Region(item.first_piece, item.end_piece, Channels(size, rows)))
+        found.append(Region(item.first_piece, item.end_piece, ChannelCut(size, rows)))
     return tuple(found)
 
 
@@ -203,7 +203,7 @@ def test_the_smallest_plan_of_a_gated_network_runs_in_groups(tmp_path: Path) -> 
     program = Program.as_compiled(compiled(CASES["gate"], tmp_path))
     auto = ARCHITECTURES["auto"]
     least = fit(program, auto, LEAST).plan
-    assert any(isinstance(region.cut, Channels) for region in least.choice.regions)
+    assert any(isinstance(region.cut, ChannelCut) for region in least.choice.regions)
     without = replace(program, bottlenecks=())
     assert least.total_bytes < fit(without, auto, LEAST).plan.total_bytes
     (line, *_) = explain_regions(program, least)
@@ -211,7 +211,7 @@ def test_the_smallest_plan_of_a_gated_network_runs_in_groups(tmp_path: Path) -> 
     assert "on groups of channels" in line
     assert f" of {inner}" in line
     roomy = fit(program, auto, Wanted(total_bytes=4 * least.total_bytes)).plan
-    assert not any(isinstance(region.cut, Channels) for region in roomy.choice.regions)
+    assert not any(isinstance(region.cut, ChannelCut) for region in roomy.choice.regions)
 
 
 def test_what_cannot_be_a_group_is_refused(tmp_path: Path) -> None:
@@ -219,9 +219,9 @@ def test_what_cannot_be_a_group_is_refused(tmp_path: Path) -> None:
     item = program.bottlenecks[0]
     first, end, size = item.first_piece, item.end_piece, item.sizes[0]
     for region, reason in (
-        (Region(first, end, Channels(size + 1, _SIDE)), "channels, not of"),
-        (Region(first, end - 1, Channels(size, _SIDE)), "are no bottleneck"),
-        (Region(first, end, Channels(size, 8)), "made of all rows"),
+        (Region(first, end, ChannelCut(size + 1, _SIDE)), "channels, not of"),
+        (Region(first, end - 1, ChannelCut(size, _SIDE)), "are no bottleneck"),
+        (Region(first, end, ChannelCut(size, 8)), "made of all rows"),
     ):
         with pytest.raises(RegionError, match=reason):
             planned_region(program, region)

@@ -22,7 +22,7 @@ from models.compiler import CompileOptions, compile_onnx
 from models.initial import filled
 from models.packs.pack import Pack, open_pack
 from models.packs.records.pieces import Piece
-from models.zoo.builder import Builder
+from models.zoo.builder import SkeletonBuilder
 from pipeline.devices.base import Device, Kernel, KernelError, Launch
 from pipeline.devices.cpu import CpuDevice
 from pipeline.devices.memory import Memory, Use
@@ -43,7 +43,7 @@ Tensor = NDArray[np.float32]
 
 def small_network() -> onnx.ModelProto:
     """A stem, two residual blocks and a classifier: 0.6 MB, layers far above the chunk size."""
-    b = Builder("small", 16)
+    b = SkeletonBuilder("small", 16)
     x = b.relu(b.norm(b.conv(b.image, 32, 3)))
     for width, stride in ((32, 1), (64, 2)):
         y = b.relu(b.norm(b.conv(x, width, 3, stride)))

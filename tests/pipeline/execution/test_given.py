@@ -18,14 +18,14 @@ from models.images.preprocess import Preprocess
 from models.images.rows import PictureTensor
 from models.initial import filled
 from models.packs.pack import Pack, open_pack
-from models.zoo.builder import Builder
+from models.zoo.builder import SkeletonBuilder
 from pipeline.devices.cpu import CpuDevice
 from pipeline.execution.engine import Engine
 from pipeline.execution.errors import InputError
 from pipeline.execution.given import Arrays, copies
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice, Plan
-from pipeline.program.cuts import Region, Rows
+from pipeline.program.cuts import Region, RowCut
 from pipeline.program.lives import taken_by_rows
 from pipeline.program.program import Program
 from pipeline.program.row_network import RowNetwork
@@ -37,7 +37,7 @@ RECIPE = Preprocess(size=(32, 32), mean=(10, 20, 30), std=(40, 50, 60))
 @pytest.fixture(scope="module")
 def pack(tmp_path_factory: pytest.TempPathFactory) -> Pack:
     folder = tmp_path_factory.mktemp("given")
-    b = Builder("given", 32)
+    b = SkeletonBuilder("given", 32)
     x = b.relu(b.norm(b.conv(b.image, 16, 3, 2)))
     x = b.relu(b.norm(b.conv(x, 32, 3)))
     onnx.save(filled(b.model(b.linear(b.flatten(x), 10)), seed=3), folder / "given.onnx")
@@ -51,7 +51,7 @@ def plans(pack: Pack) -> dict[str, Plan]:
     end = max(n for n in range(1, len(program.pieces)) if network.within(range(n)) is not None)
     found = {"whole": make_plan(program, auto)}
     for rows in (1, 3, 8):
-        regions = (Region(0, end, Rows(rows)),)
+        regions = (Region(0, end, RowCut(rows)),)
         found[f"{rows} rows"] = make_plan(program, auto, choice=Choice(regions=regions))
     return found
 

@@ -18,7 +18,7 @@ from pipeline.execution.opened import opened
 from pipeline.planning.joining.joined import apart, joined
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice, Plan
-from pipeline.program.cuts import Region, Rows
+from pipeline.program.cuts import Region, RowCut
 from pipeline.program.prepare import prepare
 from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES
@@ -42,7 +42,7 @@ PLANS = {
     "several in one read": ("2s", Choice(ring_bytes=128 << 10, read_bytes=64 << 10)),
     "residents": ("auto", Choice(ring_bytes=64 << 10, resident=tuple(range(6)), ahead="tail")),
     "lanes": ("auto", Choice(ring_bytes=128 << 10, read_bytes=64 << 10, lanes=3)),
-    "rows": ("auto", Choice(regions=(Region(0, 2, Rows(2)),))),
+    "rows": ("auto", Choice(regions=(Region(0, 2, RowCut(2)),))),
 }
 
 

@@ -29,7 +29,7 @@ from pipeline.execution.lanes import Lane, LaneRun
 from pipeline.execution.leases import SharedArena
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice
-from pipeline.program.cuts import Region, Rows
+from pipeline.program.cuts import Region, RowCut
 from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES
 from tests.pipeline.execution.hooked import HookedDevice
@@ -37,7 +37,7 @@ from tests.pipeline.small import small_pack
 
 LANES = 8
 LIMIT_SECONDS = 30.0
-REGIONS = (Region(0, 2, Rows(2)), Region(2, 5, Rows(1)))
+REGIONS = (Region(0, 2, RowCut(2)), Region(2, 5, RowCut(1)))
 MODES = ["cancelled", "late", "kernel", "input"]
 Tensor = NDArray[np.float32]
 
@@ -146,7 +146,7 @@ def test_each_lane_has_its_own_answer_and_weights_are_read_once(
 @pytest.mark.parametrize("in_arena", [False, True])
 def test_lanes_on_rows_give_the_same_bits(pack: Pack, in_arena: bool) -> None:
     """Strips of a region lie in each lane's own arena; phases run for all lanes before the next one."""
-    choice = Choice(regions=(Region(0, 2, Rows(2), in_arena),))
+    choice = Choice(regions=(Region(0, 2, RowCut(2), in_arena),))
     opened, expected = Opened(pack, 3, choice=choice), alone(pack, choice)
     assert len(opened.plan.steps) > len(Program.as_compiled(pack).pieces)
     assert bool(opened.plan.arena_weights) == in_arena
@@ -398,7 +398,7 @@ def test_only_a_read_into_the_arena_that_never_ends_loses_it(
     """The first read brings the weights of a region, the others pass the ring."""
     monkeypatch.setattr("pipeline.execution.sweeps.sweep.DRAIN_SECONDS", 0.1)
     arena, goes_on = SharedArena(Space(1 << 20)), threading.Event()
-    choice = Choice(regions=(Region(0, 2, Rows(2), in_arena),))
+    choice = Choice(regions=(Region(0, 2, RowCut(2), in_arena),))
     opened = Opened(pack, 1, arena, choice)
     last = Program.as_compiled(pack).spans[opened.plan.streamed[opened.plan.groups[0].end_span - 1]]
     end = last.offset + last.length

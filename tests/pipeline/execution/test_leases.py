@@ -18,7 +18,7 @@ from pipeline.execution.errors import (
     DeadlineError,
     EngineClosedError,
 )
-from pipeline.execution.leases import Lease, OwnArena, SharedArena
+from pipeline.execution.leases import ArenaLease, OwnArena, SharedArena
 
 MIB = 1 << 20
 LIMIT_SECONDS = 30.0
@@ -31,7 +31,7 @@ def arena() -> Iterator[SharedArena]:
     shared.close()
 
 
-def address(lease: Lease) -> int:
+def address(lease: ArenaLease) -> int:
     return int(lease.memory.array(0, "uint8", (1,)).ctypes.data)
 
 
@@ -163,7 +163,7 @@ def test_one_who_waits_leaves_when_it_is_woken_and_cancelled(arena: SharedArena)
     one, other, third = (arena.join(8) for _ in range(3))
     cancelled, seen = threading.Event(), list[str]()
 
-    def work(lease: Lease, name: str, stop: Callable[[], bool]) -> None:
+    def work(lease: ArenaLease, name: str, stop: Callable[[], bool]) -> None:
         try:
             with lease.turn(cancelled=stop):
                 seen.append(name)

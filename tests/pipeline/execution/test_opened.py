@@ -16,7 +16,7 @@ from pipeline.devices.base import Device, DeviceError, Kernel
 from pipeline.devices.cpu import CpuDevice
 from pipeline.devices.memory import HostMemory, Memory, Use
 from pipeline.execution.errors import EngineClosedError
-from pipeline.execution.leases import Lease, OwnArena
+from pipeline.execution.leases import ArenaLease, OwnArena
 from pipeline.execution.opened import open_engine, opened
 from pipeline.measuring.sample_inputs import random_inputs
 from pipeline.planning.make import make_plan
@@ -56,7 +56,7 @@ def refused() -> NoReturn:
     raise MemoryError("no space to share")
 
 
-def lease_of(device: Device, step: str) -> Callable[[], Lease]:
+def lease_of(device: Device, step: str) -> Callable[[], ArenaLease]:
     return refused if step == "lease" else lambda: OwnArena(device, 1 << 20)
 
 

@@ -18,6 +18,7 @@ from loader.readers.in_memory import MemoryReader
 from models.compiler import CompileOptions, compile_onnx
 from models.packs.pack import Pack, open_pack
 from models.packs.target import host_target, named_target
+from papers.tiles.tiled_pack import tiled_pack
 from pipeline.devices.base import Device
 from pipeline.devices.cpu import CpuDevice
 from pipeline.execution.engine import Engine
@@ -26,13 +27,12 @@ from pipeline.fitting.row_variants import row_variants
 from pipeline.planning.make import make_plan
 from pipeline.planning.partitions.plan import pipeline_plan
 from pipeline.planning.plan import Choice
-from pipeline.program.cuts import Boxes, Region, Rows
+from pipeline.program.cuts import Region, RowCut, TileCut
 from pipeline.program.partitions import Cuts
 from pipeline.program.program import Program
-from pipeline.program.region_plan import Action, Move
+from pipeline.program.region_plan import Action, AreaCopy
 from pipeline.program.steps import planned_region, row_network
 from pipeline.schedule.architectures import ARCHITECTURES
-from pipeline.tiles.tiled_pack import tiled_pack
 from tests.models.nets import CHUNK_BYTES, inputs_for, parsed
 from tests.oracle.device import ReferenceDevice
 from tests.pipeline.program.regions import is_possible, largest_regions, random_regions
@@ -419,7 +419,7 @@ def test_rows_have_the_bits_of_whole_tensors(name: str, machine: Machine, tmp_pa
     assert len(Program.as_compiled(pack).pieces) - len(network.covered) == CASES[name].whole
     expected = answers(pack, machine)
     for rows in _ROWS:
-        regions = largest_regions(network, Rows(rows))
+        regions = largest_regions(network, RowCut(rows))
         assert regions
         assert same_bits(answers(pack, machine, regions), expected), regions
     random = Random(name)
@@ -440,7 +440,7 @@ def test_rows_of_plain_tensors(name: str, machine: Machine, tmp_path: Path) -> N
     equal = same_bits if exact else close
     assert exact == ("Conv" not in CASES[name].nodes)
     for rows in (1, 3):
-        regions = largest_regions(network, Rows(rows))
+        regions = largest_regions(network, RowCut(rows))
         assert regions
         assert equal(answers(pack, machine, regions), expected), regions
     random = Random(name)
@@ -502,8 +502,8 @@ def test_what_is_no_number_stays_where_it_was(name: str, machine: Machine, tmp_p
         requests.append({"x": x})
     expected = answers(pack, machine, requests=requests)
     assert np.isnan(expected[0]["y"]).any()
-    tiles = (Boxes(2, 3), Boxes(3, 4)) if _MAXIMA[name].weights else ()
-    for cut in (Rows(1), Rows(2), Rows(8), *tiles):
+    tiles = (TileCut(2, 3), TileCut(3, 4)) if _MAXIMA[name].weights else ()
+    for cut in (RowCut(1), RowCut(2), RowCut(8), *tiles):
         regions = largest_regions(network, cut)
         assert regions
         found = answers(pack, machine, regions, requests=requests)
@@ -515,7 +515,7 @@ def test_what_is_no_number_stays_where_it_was(name: str, machine: Machine, tmp_p
 @pytest.mark.parametrize("architecture", sorted(n for n, a in ARCHITECTURES.items() if a.copies))
 def test_rows_on_copied_weights(architecture: str, machine: Machine, tmp_path: Path) -> None:
     pack = compiled(CASES["residual"], tmp_path)
-    regions = largest_regions(row_network(Program.as_compiled(pack)), Rows(2))
+    regions = largest_regions(row_network(Program.as_compiled(pack)), RowCut(2))
     found = answers(pack, machine, regions, architecture)
     assert same_bits(found, answers(pack, machine))
 
@@ -524,7 +524,7 @@ def test_rows_on_copied_weights(architecture: str, machine: Machine, tmp_path: P
 @pytest.mark.parametrize("name", ["groups", "pools", "splits", "enlarged", "activations"])
 def test_rows_on_the_reference_device(name: str, machine: Machine, tmp_path: Path) -> None:
     pack = compiled(CASES[name], tmp_path)
-    regions = largest_regions(row_network(Program.as_compiled(pack)), Rows(2))
+    regions = largest_regions(row_network(Program.as_compiled(pack)), RowCut(2))
     found = answers(pack, (ReferenceDevice(), machine[1]), regions)
     for one, other in zip(found, answers(pack, machine), strict=True):
         np.testing.assert_allclose(one["y"], other["y"], atol=1e-5)
@@ -562,7 +562,7 @@ def test_a_normalisation_has_the_same_bits_whatever_its_shape() -> None:
 def test_rows_are_loaded_before_a_sum_takes_their_place(machine: Machine, tmp_path: Path) -> None:
     """A region that begins after what it adds: windows reach back to rows that the sum has written."""
     pack = compiled(CASES["a sum over what windows read later"], tmp_path)
-    region = Region(1, 3, Rows(2))  # from after a to d
+    region = Region(1, 3, RowCut(2))  # from after a to d
     plan = planned_region(Program.as_compiled(pack), region)
     (added,) = plan.read
     height = row_network(Program.as_compiled(pack)).values[added].height
@@ -572,7 +572,7 @@ def test_rows_are_loaded_before_a_sum_takes_their_place(machine: Machine, tmp_pa
 
 def _copied(phase: Sequence[Action], value: int) -> int:
     """Return how many rows of ``value`` are copied from where it lies whole."""
-    moves = [action.source for action in phase if isinstance(action, Move)]
+    moves = [action.source for action in phase if isinstance(action, AreaCopy)]
     return sum(area.rows for area in moves if (area.strip, area.row_value) == (None, value))
 
 
@@ -584,7 +584,7 @@ def test_rows_up_to_a_cut_where_another_name_crosses(machine: Machine, tmp_path:
     for cut in cuts.places:
         front, _ = cuts.parts([cut])
         for first in range(cut):
-            region = Region(first, cut, Rows(2))
+            region = Region(first, cut, RowCut(2))
             if not is_possible(row_network(front), region):
                 continue
             found = []

@@ -12,19 +12,19 @@ import pytest
 from loader.pool.pool import ReadPool
 from models.packs.pack import Pack
 from models.packs.target import host_target
+from papers.tiles.configuration import parse
+from papers.tiles.layers import TileError, pack_layers
+from papers.tiles.predictor import group_bytes
+from papers.tiles.regions import regions_of
+from papers.tiles.tiled_pack import tiled_pack
 from pipeline.devices.cpu import CpuDevice
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice
-from pipeline.program.cuts import Boxes, Region, RegionError, Reuse, Rows
+from pipeline.program.cuts import Region, RegionError, Reuse, RowCut, TileCut
 from pipeline.program.program import Program
 from pipeline.program.regions import plan_region
 from pipeline.program.steps import planned_region, row_network
 from pipeline.schedule.architectures import ARCHITECTURES
-from pipeline.tiles.configuration import parse
-from pipeline.tiles.layers import TileError, pack_layers
-from pipeline.tiles.predictor import group_bytes
-from pipeline.tiles.regions import regions_of
-from pipeline.tiles.tiled_pack import tiled_pack
 from tests.pipeline.execution.test_rows import (
     CASES,
     Case,
@@ -43,11 +43,11 @@ _REUSES: tuple[Reuse, ...] = get_args(Reuse)
 _CHAIN = "photograph"
 # What runs in every suite: each a size and an order of tiles; the rest of the cases are slow.
 _QUICK = {
-    "photograph": Boxes(3, 4, "checkerboard"),
-    "residual": Boxes(5, 4, "raster"),
-    "joins": Boxes(4, 2, "checkerboard"),
-    "enlarged": Boxes(3, 4, "raster"),
-    "a window and its sum": Boxes(5, 3),
+    "photograph": TileCut(3, 4, "checkerboard"),
+    "residual": TileCut(5, 4, "raster"),
+    "joins": TileCut(4, 2, "checkerboard"),
+    "enlarged": TileCut(3, 4, "raster"),
+    "a window and its sum": TileCut(5, 3),
 }
 # Pools alone, outside of the blocked layout: no tiles make these.
 _UNTILED = {"plain pools", "means of windows as wide as their input"}
@@ -64,7 +64,7 @@ def chain(tmp_path_factory: pytest.TempPathFactory) -> Pack:
     return tiled_pack(compiled(CASES[_CHAIN], tmp_path_factory.mktemp("chain")))
 
 
-def check(case: Case, cuts: Sequence[Boxes], machine: Machine, folder: Path) -> None:
+def check(case: Case, cuts: Sequence[TileCut], machine: Machine, folder: Path) -> None:
     """Check that tiles of each of ``cuts`` give the bits of the whole."""
     pack = tiled_pack(compiled(case, folder))
     expected = answers(pack, machine)
@@ -85,7 +85,7 @@ def test_tiles_have_the_bits_of_whole_tensors(name: str, machine: Machine, tmp_p
 def test_all_tiles_have_the_bits_of_whole_tensors(
     name: str, machine: Machine, tmp_path: Path
 ) -> None:
-    cuts = [Boxes(*size, reuse) for size, reuse in product(_SIZES, _REUSES)]
+    cuts = [TileCut(*size, reuse) for size, reuse in product(_SIZES, _REUSES)]
     check(CASES[name], cuts, machine, tmp_path)
 
 
@@ -108,11 +108,11 @@ def test_plans_state_what_is_computed_again(chain: Pack) -> None:
     end = len(chain.manifest.pieces)
     ratios = {}
     for region in (
-        Region(0, end, Rows(2)),
-        Region(0, end, Boxes(2, 2, "raster")),
-        Region(0, end, Boxes(2, 2, "checkerboard")),
-        Region(0, end, Boxes(4, 4)),
-        Region(0, end, Boxes(2, 2)),
+        Region(0, end, RowCut(2)),
+        Region(0, end, TileCut(2, 2, "raster")),
+        Region(0, end, TileCut(2, 2, "checkerboard")),
+        Region(0, end, TileCut(4, 4)),
+        Region(0, end, TileCut(2, 2)),
     ):
         plan = make_plan(
             Program.as_compiled(chain), ARCHITECTURES["auto"], choice=Choice(regions=(region,))
@@ -129,7 +129,7 @@ def test_a_cut_inside_a_residual_block_is_refused_by_name(tmp_path: Path) -> Non
     network = row_network(Program.as_compiled(pack))
     names = [value.name for value in network.values]
     with pytest.raises(RegionError, match=r"lies over .*, which later tiles read") as refusal:
-        plan_region(network, Region(1, 3, Boxes(2, 2)))
+        plan_region(network, Region(1, 3, TileCut(2, 2)))
     assert sum(name in str(refusal.value) for name in names) >= 2
     with pytest.raises(TileError, match="does not read the layer before it, and that alone"):
         pack_layers(Program.as_compiled(pack))
@@ -144,7 +144,7 @@ def test_cuts_anywhere_give_the_bits_of_the_whole_or_are_refused(
     count = len(Program.as_compiled(pack).pieces)
     refused = 0
     for cut in range(1, count):
-        regions = (Region(0, cut, Boxes(4, 3, "raster")), Region(cut, count, Boxes(5, 2)))
+        regions = (Region(0, cut, TileCut(4, 3, "raster")), Region(cut, count, TileCut(5, 2)))
         possible = tuple(item for item in regions if is_possible(network, item))
         refused += len(regions) - len(possible)
         assert same_bits(answers(pack, machine, possible), expected), possible
@@ -153,7 +153,7 @@ def test_cuts_anywhere_give_the_bits_of_the_whole_or_are_refused(
 
 def test_a_pack_makes_no_tiles_until_it_is_tiled(tmp_path: Path) -> None:
     pack = compiled(CASES[_CHAIN], tmp_path)
-    region = Region(0, len(Program.as_compiled(pack).pieces), Boxes(2, 2))
+    region = Region(0, len(Program.as_compiled(pack).pieces), TileCut(2, 2))
     with pytest.raises(RegionError, match="is not made by tiles, only by whole rows"):
         planned_region(Program.as_compiled(pack), region)
     assert planned_region(Program.as_compiled(tiled_pack(pack)), region).phases
@@ -168,6 +168,6 @@ def test_what_needs_whole_rows_is_refused_by_name(tmp_path: Path) -> None:
     pack = tiled_pack(compiled(CASES["plain pools"], tmp_path))
     network = row_network(Program.as_compiled(pack))
     with pytest.raises(RegionError, match="a is not made by tiles, only by whole rows"):
-        plan_region(network, Region(0, len(Program.as_compiled(pack).pieces), Boxes(2, 2)))
+        plan_region(network, Region(0, len(Program.as_compiled(pack).pieces), TileCut(2, 2)))
     with pytest.raises(RegionError, match="at least one of each"):
-        Boxes(2, 0)
+        TileCut(2, 0)

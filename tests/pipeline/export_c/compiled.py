@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from models.compiler import CompileOptions, compile_onnx
 from models.packs.pack import Pack, open_pack
 from models.packs.target import host_target, named_target
-from pipeline.export_c.export import Exported, Options, export_c, write_export
+from pipeline.export_c.export import Exported, ExportOptions, export_c, write_export
 from tests.models.nets import written
 
 Arrays = Mapping[str, NDArray[Any]]
@@ -69,7 +69,7 @@ class Compiled:
     def of(
         cls, pack: Pack, folder: Path, flags: Sequence[str] = FLAGS, **options: Any
     ) -> "Compiled":
-        exported = export_c(pack, Options(**options))
+        exported = export_c(pack, ExportOptions(**options))
         write_export(exported, folder)
         prefix = exported.api.prefix
         library = folder / f"{prefix}.so"

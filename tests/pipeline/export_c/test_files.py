@@ -10,7 +10,7 @@ import pytest
 
 from models.packs.pack import Pack
 from pipeline.export_c.errors import ExportError
-from pipeline.export_c.export import Options, export_c, write_export
+from pipeline.export_c.export import ExportOptions, export_c, write_export
 from pipeline.export_c.writing.names import comment, identifier
 from tests.models.compiler.test_resident import branches
 from tests.models.nets import answers, inputs_for, parsed
@@ -105,26 +105,26 @@ def test_what_cannot_be_exported_is_named(tmp_path: Path) -> None:
     model = parsed("e (float[1,4] x) => (float y) { z = Relu(x)\n y = Sin(z) }")
     model.graph.node[1].name = "strange"
     with pytest.raises(ExportError, match=r"exported to C: Sin \(1, the first 'strange'\)"):
-        export_c(packed(model, tmp_path), Options())
+        export_c(packed(model, tmp_path), ExportOptions())
 
 
 def test_a_graph_inside_is_refused_though_it_alone_reads_a_value(tmp_path: Path) -> None:
     model, _ = branches()
     with pytest.raises(ExportError, match=r"node 'b' \(If\): a graph inside"):
-        export_c(packed(model, tmp_path), Options())
+        export_c(packed(model, tmp_path), ExportOptions())
 
 
 def test_integers_are_refused(tmp_path: Path) -> None:
     model = parsed("i (int64[1,4] x) => (int64[1,4] y) { y = Neg(x) }")
     with pytest.raises(ExportError, match="'x' is int64"):
-        export_c(packed(model, tmp_path), Options())
+        export_c(packed(model, tmp_path), ExportOptions())
 
 
 def test_a_small_buffer_says_what_it_takes(tiny_pack: Pack) -> None:
     with pytest.raises(ExportError, match="has 2000 bytes, the smallest that works 2560"):
-        export_c(tiny_pack, Options(weights="callback", buffer_bytes=2000))
+        export_c(tiny_pack, ExportOptions(weights="callback", buffer_bytes=2000))
     for fewer in (0, 1):
-        options = Options(weights="callback", buffer_bytes=2560 - fewer)
+        options = ExportOptions(weights="callback", buffer_bytes=2560 - fewer)
         with pytest.raises(ExportError) if fewer else nullcontext():
             export_c(tiny_pack, options)
 
@@ -132,7 +132,7 @@ def test_a_small_buffer_says_what_it_takes(tiny_pack: Pack) -> None:
 def test_packs_without_their_graph_are_refused(tmp_path: Path) -> None:
     model = parsed("g (float[1,64] x) => (float y) { y = MatMul(x, w) }", {"w": (64, 64)})
     with pytest.raises(ExportError, match="stored as fp16, so the pack has no whole graph"):
-        export_c(packed(model, tmp_path, store="fp16"), Options())
+        export_c(packed(model, tmp_path, store="fp16"), ExportOptions())
 
 
 def test_damaged_weights_are_refused(pack_folder: Path, tiny_pack: Pack) -> None:
@@ -142,18 +142,18 @@ def test_damaged_weights_are_refused(pack_folder: Path, tiny_pack: Pack) -> None
     file.write_bytes(data)
     damaged = Pack(pack_folder, tiny_pack.manifest, tiny_pack.graphs)
     with pytest.raises(ExportError, match=r"weights.bin: span \d+: damaged"):
-        export_c(damaged, Options())
+        export_c(damaged, ExportOptions())
 
 
 def test_a_folder_is_replaced_whole_or_not_at_all(
     tiny_pack: Pack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "new" / "c"
-    write_export(export_c(tiny_pack, Options()), folder)
+    write_export(export_c(tiny_pack, ExportOptions()), folder)
     with pytest.raises(ExportError, match="--force"):
-        write_export(export_c(tiny_pack, Options()), folder)
+        write_export(export_c(tiny_pack, ExportOptions()), folder)
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
-    full = export_c(tiny_pack, Options(prefix="other"))
+    full = export_c(tiny_pack, ExportOptions(prefix="other"))
 
     def fail(_: int) -> None:
         raise OSError(28, "No space left on device")
@@ -164,7 +164,7 @@ def test_a_folder_is_replaced_whole_or_not_at_all(
             write_export(full, folder, force=True)
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
     assert [path.name for path in folder.parent.iterdir()] == ["c"]
-    write_export(export_c(tiny_pack, Options(prefix="other")), folder, force=True)
+    write_export(export_c(tiny_pack, ExportOptions(prefix="other")), folder, force=True)
     assert sorted(path.name for path in folder.iterdir()) == ["other.c", "other.h"]
     for mine in ("mine.txt", "main.c"):
         (folder / mine).write_text("")
@@ -184,11 +184,11 @@ def test_a_folder_by_any_name_and_never_a_folder_in_it(
     folder, link = tmp_path / "c", tmp_path / "link"
     folder.mkdir()
     link.symlink_to(folder)
-    made = export_c(tiny_pack, Options(prefix="net"))
+    made = export_c(tiny_pack, ExportOptions(prefix="net"))
     write_export(made, link, force=True)
     assert link.is_symlink()
     monkeypatch.chdir(folder)
-    write_export(export_c(tiny_pack, Options(prefix="net")), Path(), force=True)
+    write_export(export_c(tiny_pack, ExportOptions(prefix="net")), Path(), force=True)
     assert sorted(path.name for path in folder.iterdir()) == ["net.c", "net.h"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["c", "link"]
     (folder / "net.c").unlink()
@@ -199,5 +199,5 @@ def test_a_folder_by_any_name_and_never_a_folder_in_it(
 
 def test_a_model_of_nothing_but_constants(tmp_path: Path) -> None:
     model: onnx.ModelProto = parsed("c (float[1,4] x) => (float[1,4] y) { y = Identity(x) }")
-    compiled = export_c(packed(model, tmp_path), Options())
+    compiled = export_c(packed(model, tmp_path), ExportOptions())
     assert compiled.memory.arena_bytes == 0

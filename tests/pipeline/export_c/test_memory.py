@@ -4,15 +4,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.network.fields import Array
-from pipeline.export_c.lowering.steps import After, Pointer, Program, Same, Step
-from pipeline.export_c.memory import Memory, plan_memory
+from pipeline.export_c.lowering.steps import After, KernelStep, Same, StepProgram, ValuePointer
+from pipeline.export_c.memory import PlacedMemory, plan_memory
 from tests.examples import examples
 
 
 class Judge:
     """Memory of tokens: each byte that a step writes is new, copies take along what they copy."""
 
-    def __init__(self, program: Program, memory: Memory) -> None:
+    def __init__(self, program: StepProgram, memory: PlacedMemory) -> None:
         self._program = program
         self._places = memory.places
         self._held: dict[tuple[str | None, int], str] = {}
@@ -36,7 +36,7 @@ class Judge:
         places = ((place.port, place.offset + n) for n in range(size(self._program, name)))
         assert [self._held.get(at) for at in places] == self._wanted[name], name
 
-    def copy(self, step: Step, same: Same) -> None:
+    def copy(self, step: KernelStep, same: Same) -> None:
         """Do the copy, or, where it was left out, find that all lies there already."""
         tokens = self._wanted[same.source][same.source_offset :][: same.n_bytes]
         if id(step) in self._left:
@@ -45,7 +45,7 @@ class Judge:
         else:
             self._wanted[step.output][same.offset : same.offset + same.n_bytes] = tokens
 
-    def run(self, step: Step) -> None:
+    def run(self, step: KernelStep) -> None:
         """Do a step; all that it reads stays until its end, but what it writes over element by element."""
         for name in step.reads:
             self.read(name)
@@ -53,19 +53,19 @@ class Judge:
         windows = () if step.pointwise else step.arguments
         for name in step.reads:
             over = name in step.in_place and self._places[name] == self._places[step.output]
-            if not over or Pointer(name) in windows:
+            if not over or ValuePointer(name) in windows:
                 self.read(name)
 
 
-def size(program: Program, name: str) -> int:
+def size(program: StepProgram, name: str) -> int:
     return program.values[name].n_bytes
 
 
 @st.composite
-def programs(draw: st.DrawFn) -> tuple[Program, tuple[str, ...], tuple[str, ...]]:
+def programs(draw: st.DrawFn) -> tuple[StepProgram, tuple[str, ...], tuple[str, ...]]:
     """Functions, sums that may be written in place, windows that may not, parts, wholes and shapes."""
     values: dict[str, Array] = {}
-    steps: list[Step] = []
+    steps: list[KernelStep] = []
 
     def made(n_bytes: int) -> str:
         name = f"v{len(values)}"
@@ -83,35 +83,41 @@ def programs(draw: st.DrawFn) -> tuple[Program, tuple[str, ...], tuple[str, ...]
         if kind == "shape":
             output = made(n_bytes)
             steps.append(
-                Step(label, "copy", (Pointer(source),), output, same=Same(source, 0, 0, n_bytes))
+                KernelStep(
+                    label, "copy", (ValuePointer(source),), output, same=Same(source, 0, 0, n_bytes)
+                )
             )
         elif kind == "part":
             half = max(n_bytes // 2, 1)
             for start in (0, n_bytes - half):
                 output, same = made(half), Same(source, start, 0, half)
-                steps.append(Step(label, "copy", (Pointer(source),), output, same=same))
+                steps.append(KernelStep(label, "copy", (ValuePointer(source),), output, same=same))
         elif kind == "whole":
             output = made(n_bytes + values[other].n_bytes)
             for name, start in ((source, 0), (other, n_bytes)):
                 same = Same(name, 0, start, values[name].n_bytes)
-                steps.append(Step(label, "copy", (Pointer(name),), output, same=same))
+                steps.append(KernelStep(label, "copy", (ValuePointer(name),), output, same=same))
         elif kind == "window":
             output = made(n_bytes)
             after = After(adds=True, addend=other)
-            steps.append(Step(label, "w", (Pointer(source),), output, (other,), after=after))
+            steps.append(
+                KernelStep(label, "w", (ValuePointer(source),), output, (other,), after=after)
+            )
         else:
             read = (source,) if kind == "map" else (source, other)
             output = made(n_bytes)
-            steps.append(Step(label, "m", tuple(map(Pointer, read)), output, read, pointwise=True))
+            steps.append(
+                KernelStep(label, "m", tuple(map(ValuePointer, read)), output, read, pointwise=True)
+            )
     inner = sorted(values.keys() - set(inputs))
     outputs = draw(st.lists(st.sampled_from(inner), min_size=1, max_size=3, unique=True))
-    return Program(tuple(steps), values), inputs, tuple(outputs)
+    return StepProgram(tuple(steps), values), inputs, tuple(outputs)
 
 
 @examples(75, many=750)
 @given(programs(), st.booleans())
 def test_nothing_is_lost(
-    drawn: tuple[Program, tuple[str, ...], tuple[str, ...]], ports_inside: bool
+    drawn: tuple[StepProgram, tuple[str, ...], tuple[str, ...]], ports_inside: bool
 ) -> None:
     program, inputs, outputs = drawn
     memory = plan_memory(program, inputs, outputs, ports_inside)

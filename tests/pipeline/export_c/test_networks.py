@@ -16,7 +16,7 @@ from models.images.preprocess import Preprocess
 from models.packs.pack import Pack, open_pack
 from models.runtime.sessions import open_session, session_options
 from models.zoo import build
-from pipeline.export_c.export import Exported, Options, export_c, write_export
+from pipeline.export_c.export import Exported, ExportOptions, export_c, write_export
 from tests.models.streamed import streamed
 from tests.pipeline.export_c.compiled import FLAGS, needs_compiler
 from tests.pipeline.export_c.program import answers_of, program, stack_bytes, static_bytes
@@ -47,7 +47,7 @@ def pictures(resolution: int) -> Iterator[Image.Image]:
 
 
 def exported_to(folder: Path, pack: Pack, **options: Any) -> Exported:
-    exported = export_c(pack, Options(prefix="net", **options))
+    exported = export_c(pack, ExportOptions(prefix="net", **options))
     write_export(exported, folder / "c")
     return exported
 

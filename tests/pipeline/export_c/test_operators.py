@@ -16,7 +16,7 @@ from models.network.node import Node
 from models.packs.pack import Pack, open_pack
 from models.packs.target import host_target
 from pipeline.export_c.errors import ExportError
-from pipeline.export_c.export import Options, export_c
+from pipeline.export_c.export import ExportOptions, export_c
 from pipeline.export_c.network.network import Network
 from pipeline.export_c.network.unblocking import plain_network
 from tests.examples import examples, thinned
@@ -301,7 +301,7 @@ def test_what_c_would_compute_otherwise_is_refused(what: str, tmp_path: Path) ->
     model.graph.initializer.append(numpy_helper.from_array(np.array(True), "yes"))
     model.opset_import[0].version = 18
     with pytest.raises(ExportError, match=what):
-        export_c(packed(model, tmp_path), Options())
+        export_c(packed(model, tmp_path), ExportOptions())
 
 
 def test_some_axes_can_be_resized(tmp_path: Path) -> None:
@@ -457,4 +457,4 @@ def test_a_softmax_that_nothing_makes_is_refused(tmp_path: Path) -> None:
     pack = packed(model, tmp_path)
     path = edit(pack.folder, put("turned_softmaxes", 0, "output", "a"))
     with pytest.raises(ExportError, match="no softmax makes 'a'"):
-        export_c(open_pack(path.parent), Options())
+        export_c(open_pack(path.parent), ExportOptions())

@@ -7,7 +7,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from pipeline.export_c.errors import ExportError
-from pipeline.export_c.export import Options, export_c
+from pipeline.export_c.export import ExportOptions, export_c
 from tests.pipeline.export_c.byte_graphs import MICROSOFT, Graph, same_bits
 from tests.pipeline.export_c.compiled import TARGETS, needs_compiler, packed
 
@@ -28,7 +28,7 @@ def test_zero_points_that_are_left_out(dtype: str, target: str, tmp_path: Path) 
     g.scales = dict.fromkeys("mls", (scale,))
     pack = packed(g.model(shape, [*"mls"], opset=21), tmp_path, target)
     same_bits(pack, tmp_path, shape)
-    network = export_c(pack, Options(byte_ports=True)).api.network
+    network = export_c(pack, ExportOptions(byte_ports=True)).api.network
     found = {
         port.name: network.quantised[port.name] for port in (*network.inputs, *network.outputs)
     }
@@ -46,7 +46,7 @@ def test_what_a_split_makes_of_an_output_stays_a_float(tmp_path: Path) -> None:
     model.graph.node.append(helper.make_node("Split", ["floats"], ["m_out", "rest"], axis=1))
     model.graph.node.append(helper.make_node("Neg", ["rest"], ["y"]))
     model.graph.output.append(helper.make_tensor_value_info("y", TensorProto.FLOAT, None))
-    exported = export_c(packed(model, tmp_path), Options(byte_ports=True))
+    exported = export_c(packed(model, tmp_path), ExportOptions(byte_ports=True))
     assert set(exported.api.network.quantised) == {"x"}
 
 
@@ -75,7 +75,7 @@ def test_a_bias_for_each_row_is_refused(bias: tuple[int, ...], tmp_path: Path) -
     given = (*g.scales[source], *g.weights((4, 5), 5), g.bias(bias), *g.scaled("y"))
     g.add("QGemm", "y", source, *given, domain=MICROSOFT)
     with pytest.raises(ExportError, match=r"a bias \[5, \d\] of 5 filters"):
-        export_c(packed(g.model(shape, ["y"]), tmp_path), Options())
+        export_c(packed(g.model(shape, ["y"]), tmp_path), ExportOptions())
 
 
 def test_windows_that_onnx_runtime_shifts_are_refused(tmp_path: Path) -> None:
@@ -83,4 +83,4 @@ def test_windows_that_onnx_runtime_shifts_are_refused(tmp_path: Path) -> None:
     g.add("MaxPool", "m", g.quantized(), kernel_shape=[1, 1], strides=[3, 3], auto_pad="SAME_UPPER")
     g.scales["m"] = g.scales["q"]
     with pytest.raises(ExportError, match=r"auto_pad with strides \[3, 3\] beyond a kernel"):
-        export_c(packed(g.model(shape, ["m"]), tmp_path), Options())
+        export_c(packed(g.model(shape, ["m"]), tmp_path), ExportOptions())

@@ -18,7 +18,7 @@ from models.initial import filled
 from models.packs.pack import Pack
 from models.zoo.patchnet import patchnet
 from pipeline.export_c.errors import ExportError
-from pipeline.export_c.export import Options, export_c
+from pipeline.export_c.export import ExportOptions, export_c
 from tests.models.nets import answers, inputs_for, parsed
 from tests.pipeline.export_c.byte_graphs import MICROSOFT, Graph, same_bits
 from tests.pipeline.export_c.compiled import Compiled, agree, needs_compiler, packed
@@ -94,16 +94,16 @@ def test_the_expansion_takes_no_memory(integers: bool, tunnels: Tunnels, tmp_pat
 @pytest.mark.parametrize("integers", [False, True])
 def test_more_memory_is_less_work(integers: bool, tunnels: Tunnels, tmp_path: Path) -> None:
     pack = tunnels(2, integers)
-    least = export_c(pack, Options()).memory.arena_bytes
+    least = export_c(pack, ExportOptions()).memory.arena_bytes
     rows = []
     for extra in (0, 500, 1 << 20):
-        memory = export_c(pack, Options(arena_bytes=least + extra)).memory
+        memory = export_c(pack, ExportOptions(arena_bytes=least + extra)).memory
         assert memory.arena_bytes <= least + extra
         rows.append([step.bands.rows for step in memory.steps if step.bands is not None])
     assert all(few <= many for few, many in zip(rows[0], rows[2], strict=True))
     assert rows[0] < rows[2]
     with pytest.raises(ExportError, match=f"the smallest that works {least}$"):
-        export_c(pack, Options(arena_bytes=least - 1))
+        export_c(pack, ExportOptions(arena_bytes=least - 1))
     compiled = Compiled.of(pack, tmp_path / "c", ports="arena", arena_bytes=1 << 20)
     _same(compiled, pack, integers)
 
@@ -148,7 +148,7 @@ def test_bytes_in_and_out(tunnels: Tunnels, tmp_path: Path) -> None:
 
 def test_floats_have_no_bytes(tiny_pack: Pack) -> None:
     with pytest.raises(ExportError, match="no input is quantised first"):
-        export_c(tiny_pack, Options(byte_ports=True))
+        export_c(tiny_pack, ExportOptions(byte_ports=True))
 
 
 def test_an_input_that_is_needed_whole(tmp_path: Path) -> None:
@@ -158,7 +158,7 @@ def test_an_input_that_is_needed_whole(tmp_path: Path) -> None:
     )
     model.graph.node[1].name = "whole"
     with pytest.raises(ExportError, match=r"'whole' reads all of input 'x'"):
-        export_c(packed(model, tmp_path), Options(inputs="callback"))
+        export_c(packed(model, tmp_path), ExportOptions(inputs="callback"))
 
 
 Shape = tuple[int, ...]

@@ -13,7 +13,7 @@ from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice
 from pipeline.profiles.profile import Profile
 from pipeline.profiles.row_kernels import first_key
-from pipeline.program.cuts import Region, Rows
+from pipeline.program.cuts import Region, RowCut
 from pipeline.program.program import Program
 from pipeline.program.steps import row_network
 from pipeline.schedule.architectures import ARCHITECTURES
@@ -69,7 +69,7 @@ def test_a_region_has_the_first_call_of_each_operator_once(pack: Pack) -> None:
     run = network.runs[0]
     operators = network.within(run)
     assert operators is not None
-    choice = Choice(regions=(Region(run.start, run.stop, Rows(2)),))
+    choice = Choice(regions=(Region(run.start, run.stop, RowCut(2)),))
     plan = make_plan(program, ARCHITECTURES["pre"], choice=choice)
     before = known(pack).durations(plan).stages[-1]
     firsts = {first_key(number): 10.0**number for number in operators}

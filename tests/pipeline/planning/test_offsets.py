@@ -4,7 +4,7 @@ from math import inf
 
 import pytest
 
-from pipeline.planning.offsets import Buffer, OffsetsError, Placement, Problem, place
+from pipeline.planning.offsets import LiveBuffer, OffsetsError, Placement, Problem, place
 from pipeline.planning.offsets.exact import search
 from pipeline.planning.offsets.heuristic import greedy
 from pipeline.planning.offsets.limit import Limit
@@ -63,9 +63,9 @@ def test_ten_thousand_small_problems_take_what_brute_force_says() -> None:
 
 
 def test_lives_are_half_open() -> None:
-    a, b, c = Buffer(100, 0, 2), Buffer(80, 1, 3), Buffer(60, 2, 4)
+    a, b, c = LiveBuffer(100, 0, 2), LiveBuffer(80, 1, 3), LiveBuffer(60, 2, 4)
     assert solved(Problem((a, b, c))).n_bytes == 180
-    assert solved(Problem((Buffer(100, 0, 1), Buffer(80, 1, 2)))).n_bytes == 100
+    assert solved(Problem((LiveBuffer(100, 0, 1), LiveBuffer(80, 1, 2)))).n_bytes == 100
 
 
 # Found among random ones: each takes more than its largest live set, as brute force says.
@@ -81,15 +81,23 @@ def test_a_bound_that_cannot_be_reached_is_raised_by_proof(seed: int) -> None:
     ("buffers", "offsets", "n_bytes"),
     [
         pytest.param((), (), 0, id="nothing"),
-        pytest.param((Buffer(0, 0, 3), Buffer(8, 2, 2)), (0, 0), 0, id="nothing that takes room"),
-        pytest.param((Buffer(8, 0, 1, pin=24),), (24,), 32, id="a pin above a hole"),
-        pytest.param((Buffer(8, 0, 2, pin=4), Buffer(8, 1, 3)), (4, 12), 20, id="no room below"),
-        pytest.param((Buffer(8, 0, 2, pin=8), Buffer(8, 1, 3)), (8, 0), 16, id="room below"),
-        pytest.param((Buffer(5, 0, 2, 4), Buffer(1, 0, 1)), (0, 8), 9, id="padding is room"),
-        pytest.param((Buffer(0, 0, 1, pin=64),), (64,), 0, id="an empty buffer keeps its pin"),
+        pytest.param(
+            (LiveBuffer(0, 0, 3), LiveBuffer(8, 2, 2)), (0, 0), 0, id="nothing that takes room"
+        ),
+        pytest.param((LiveBuffer(8, 0, 1, pin=24),), (24,), 32, id="a pin above a hole"),
+        pytest.param(
+            (LiveBuffer(8, 0, 2, pin=4), LiveBuffer(8, 1, 3)), (4, 12), 20, id="no room below"
+        ),
+        pytest.param(
+            (LiveBuffer(8, 0, 2, pin=8), LiveBuffer(8, 1, 3)), (8, 0), 16, id="room below"
+        ),
+        pytest.param(
+            (LiveBuffer(5, 0, 2, 4), LiveBuffer(1, 0, 1)), (0, 8), 9, id="padding is room"
+        ),
+        pytest.param((LiveBuffer(0, 0, 1, pin=64),), (64,), 0, id="an empty buffer keeps its pin"),
     ],
 )
-def test_places(buffers: tuple[Buffer, ...], offsets: tuple[int, ...], n_bytes: int) -> None:
+def test_places(buffers: tuple[LiveBuffer, ...], offsets: tuple[int, ...], n_bytes: int) -> None:
     placement = solved(Problem(buffers))
     assert (placement.offsets, placement.n_bytes) == (offsets, n_bytes)
     assert placement.optimal
@@ -97,8 +105,8 @@ def test_places(buffers: tuple[Buffer, ...], offsets: tuple[int, ...], n_bytes: 
 
 def test_pins_that_contradict_each_other_are_refused() -> None:
     with pytest.raises(OffsetsError, match="buffers 0 and 2 are pinned to the same bytes"):
-        Problem((Buffer(8, 0, 2, pin=0), Buffer(8, 0, 2), Buffer(8, 1, 3, pin=4)))
-    Problem((Buffer(8, 0, 2, pin=0), Buffer(8, 2, 3, pin=4)))
+        Problem((LiveBuffer(8, 0, 2, pin=0), LiveBuffer(8, 0, 2), LiveBuffer(8, 1, 3, pin=4)))
+    Problem((LiveBuffer(8, 0, 2, pin=0), LiveBuffer(8, 2, 3, pin=4)))
 
 
 @pytest.mark.parametrize(
@@ -112,7 +120,7 @@ def test_pins_that_contradict_each_other_are_refused() -> None:
 )
 def test_impossible_buffers_are_refused(numbers: dict[str, int], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        Buffer(**{"n_bytes": 8, "start": 0, "end": 1, **numbers})
+        LiveBuffer(**{"n_bytes": 8, "start": 0, "end": 1, **numbers})
 
 
 def test_a_capacity_ends_the_search_or_is_disproved() -> None:

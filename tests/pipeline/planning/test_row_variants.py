@@ -13,7 +13,7 @@ from models.compiler import compile_onnx
 from models.default import FOLDER
 from models.initial import filled
 from models.packs.pack import open_pack
-from models.zoo.builder import Builder
+from models.zoo.builder import SkeletonBuilder
 from models.zoo.patchnet import patchnet
 from pipeline.fitting import within
 from pipeline.fitting.fit import fit
@@ -24,7 +24,7 @@ from pipeline.planning.found_plans import FoundPlans
 from pipeline.planning.plan import PlanError
 from pipeline.planning.rows.walk import THOROUGH
 from pipeline.planning.thumb import smallest_plan
-from pipeline.program.cuts import Rows
+from pipeline.program.cuts import RowCut
 from pipeline.program.lives import taken_by_rows
 from pipeline.program.prepare import prepare
 from pipeline.program.program import Program
@@ -71,7 +71,7 @@ def test_few_rows_at_a_time_are_said_to_cost_more_than_many(program: Program) ->
     assert least.choice.regions
     taken = []
     for rows in (1, 2, 4, 8):
-        regions = tuple(replace(each, cut=Rows(rows)) for each in least.choice.regions)
+        regions = tuple(replace(each, cut=RowCut(rows)) for each in least.choice.regions)
         plan = smallest_plan(program, AUTO, regions, least.choice.chunk_bytes)
         taken.append(estimated_seconds(program, plan))
     assert taken == sorted(set(taken), reverse=True)
@@ -181,7 +181,7 @@ def test_an_image_whose_patches_are_read_by_rows_takes_no_memory(tmp_path: Path)
 
 def patches() -> onnx.ModelProto:
     """Return two tunnels of two patches of an image."""
-    net = Builder("patches", 128)
+    net = SkeletonBuilder("patches", 128)
     means = []
     for top, left in ((0, 0), (56, 50)):
         x = net.relu(net.conv(net.crop(net.image, top, left, 72, 72), 32, 3, stride=2))

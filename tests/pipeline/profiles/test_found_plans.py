@@ -17,7 +17,7 @@ from pipeline.profiles import found_plans_file
 from pipeline.profiles.delay_limits import SweepLimits
 from pipeline.profiles.found_plans_file import KnownFile, plans_of
 from pipeline.profiles.profile_file import load_profile, manifest_checksum, save_profile
-from pipeline.program.cuts import Boxes, Channels, Region, Rows
+from pipeline.program.cuts import ChannelCut, Region, RowCut, TileCut
 from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES
 from pipeline.timing.simulator import simulate
@@ -32,7 +32,11 @@ KNOWN = FoundPlan(
         1,
         (3, 4),
         "tail",
-        (Region(0, 5, Rows(2)), Region(5, 7, Boxes(2, 3, "raster")), Region(7, 9, Channels(2, 3))),
+        (
+            Region(0, 5, RowCut(2)),
+            Region(5, 7, TileCut(2, 3, "raster")),
+            Region(7, 9, ChannelCut(2, 3)),
+        ),
     ),
     ("because",),
     (Point(1, 2, 0.5),),

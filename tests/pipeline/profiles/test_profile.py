@@ -27,7 +27,7 @@ from pipeline.profiles.profile_file import FILE, load_profile, manifest_checksum
 from pipeline.profiles.row_kernels import row_keys
 from pipeline.profiles.times import Distribution, Overlap
 from pipeline.program.choice import choose_pieces
-from pipeline.program.cuts import Rows
+from pipeline.program.cuts import RowCut
 from pipeline.program.program import Program
 from pipeline.program.steps import row_network
 from pipeline.schedule.architectures import ARCHITECTURES
@@ -364,7 +364,7 @@ def test_phases_are_those_of_their_network_and_few_are_remembered() -> None:
     asked = 0
     for network in networks:
         alone = profile(network).model_copy(update={"kernels": times})
-        for region in largest_regions(row_network(network), Rows(1)):
+        for region in largest_regions(row_network(network), RowCut(1)):
             choice = Choice(regions=(region,))
             plan = make_plan(network, ARCHITECTURES["pre"], choice=choice)
             assert shared.durations(plan) == alone.durations(plan)
@@ -373,7 +373,7 @@ def test_phases_are_those_of_their_network_and_few_are_remembered() -> None:
     for seed in range(24):
         network = random_network(Random(seed), 8)  # again, and so another one
         for rows in range(1, 9):
-            for region in largest_regions(row_network(network), Rows(rows)):
+            for region in largest_regions(row_network(network), RowCut(rows)):
                 choice = Choice(regions=(region,))
                 shared.durations(make_plan(network, ARCHITECTURES["pre"], choice=choice))
                 asked += 1

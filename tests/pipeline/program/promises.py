@@ -2,7 +2,7 @@
 
 from contextlib import suppress
 
-from pipeline.program.cuts import Region, RegionError, Rows
+from pipeline.program.cuts import Region, RegionError, RowCut
 from pipeline.program.program import Program
 from pipeline.program.region_plan import RegionPlan
 from pipeline.program.regions import plan_region
@@ -46,7 +46,7 @@ def sketched(network: RowNetwork) -> dict[Region, Promised]:
 def _promises(sketch: Sketch) -> list[tuple[Region, Promised]]:
     return [
         (
-            Region(sketch.first_piece, sketch.end_piece, Rows(rows)),
+            Region(sketch.first_piece, sketch.end_piece, RowCut(rows)),
             (
                 int(sketch.strip_bytes[number]),
                 int(sketch.scratch_bytes[number]),
@@ -68,7 +68,7 @@ def planned(network: RowNetwork) -> dict[Region, Promised]:
                 continue
             height = network.values[network.operators[operators[-1]].output].height
             for rows in _ROWS:
-                region = Region(start, end, Rows(rows))
+                region = Region(start, end, RowCut(rows))
                 if rows <= height <= rows * MOST_PHASES:
                     with suppress(RegionError):
                         found[region] = _takes(network, plan_region(network, region))

@@ -2,7 +2,7 @@
 
 from random import Random
 
-from pipeline.program.cuts import Cut, Region, RegionError, Rows
+from pipeline.program.cuts import Cut, Region, RegionError, RowCut
 from pipeline.program.regions import plan_region
 from pipeline.program.row_network import RowNetwork
 
@@ -18,7 +18,7 @@ def random_regions(random: Random, network: RowNetwork) -> tuple[Region, ...]:
         ends = [end for end in range(start + 1, count + 1) if network.within(range(start, end))]
         random.shuffle(ends)
         for end in ends if random.random() < 0.8 else ():
-            region = Region(start, end, Rows(random.choice(_ROWS)), random.random() < 0.5)
+            region = Region(start, end, RowCut(random.choice(_ROWS)), random.random() < 0.5)
             if is_possible(network, region):
                 found.append(region)
                 start = end - 1

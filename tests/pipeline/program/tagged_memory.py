@@ -12,7 +12,7 @@ from models.packs.records.rows import Outside, RowInput, RowOperator
 from pipeline.planning.plan import Plan
 from pipeline.program.lives import taken_by_rows
 from pipeline.program.program import Program
-from pipeline.program.region_plan import Action, Area, Call, Fill, Move
+from pipeline.program.region_plan import Action, Area, AreaCopy, Fill, GraphCall
 from pipeline.program.steps import Phase, RegionSteps
 
 Tags = NDArray[np.int64]
@@ -157,12 +157,12 @@ class TaggedMemory:
 
     def _act(self, where: str, region: RegionSteps, action: Action) -> None:
         match action:
-            case Move(source, target):
+            case AreaCopy(source, target):
                 self._write(where, region, target, self._area(region, source).copy())
             case Fill(target, lowest):
                 tags = np.full_like(self._area(region, target), _LOWEST if lowest else _ZERO)
                 self._write(where, region, target, tags)
-            case Call():
+            case GraphCall():
                 self._call(where, region, action)
 
     def _write(self, where: str, region: RegionSteps, target: Area, tags: Tags) -> None:
@@ -174,7 +174,7 @@ class TaggedMemory:
             raise WrongError(f"{where}: {tags.shape} into {memory.shape}")
         memory[...] = tags
 
-    def _call(self, where: str, region: RegionSteps, call: Call) -> None:
+    def _call(self, where: str, region: RegionSteps, call: GraphCall) -> None:
         operator = self._program.row_operators[call.operator]
         first = self._made.get((region, call.operator), 0)
         rows = range(first, first + call.output.rows)

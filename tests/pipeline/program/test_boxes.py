@@ -6,10 +6,10 @@ from typing import get_args
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.program.boxes.box import Box, Interval, common, hull, without
-from pipeline.program.boxes.store import Kept, placed_boxes
+from pipeline.program.boxes.box import Interval, RowBox, common, hull, without
+from pipeline.program.boxes.store import KeptTile, placed_boxes
 from pipeline.program.boxes.tiles import tiles_of
-from pipeline.program.cuts import Boxes, Reuse
+from pipeline.program.cuts import Reuse, TileCut
 
 
 def lines(most: int) -> st.SearchStrategy[Interval]:
@@ -17,10 +17,10 @@ def lines(most: int) -> st.SearchStrategy[Interval]:
     return pairs.map(lambda pair: Interval(min(pair), max(pair) + 1))
 
 
-boxes = st.builds(Box, lines(8), lines(8))
+boxes = st.builds(RowBox, lines(8), lines(8))
 
 
-def pixels(box: Box) -> set[tuple[int, int]]:
+def pixels(box: RowBox) -> set[tuple[int, int]]:
     rows, columns = box.rows, box.columns
     return {
         (row, column)
@@ -30,7 +30,7 @@ def pixels(box: Box) -> set[tuple[int, int]]:
 
 
 @given(boxes, st.lists(boxes, max_size=4))
-def test_what_is_left_of_a_box(box: Box, others: list[Box]) -> None:
+def test_what_is_left_of_a_box(box: RowBox, others: list[RowBox]) -> None:
     left = without(box, others)
     assert sum(part.pixels for part in left) == len(set().union(*map(pixels, left)))
     expected = pixels(box).difference(*map(pixels, others))
@@ -38,7 +38,7 @@ def test_what_is_left_of_a_box(box: Box, others: list[Box]) -> None:
 
 
 @given(boxes, boxes)
-def test_common_and_around(one: Box, other: Box) -> None:
+def test_common_and_around(one: RowBox, other: RowBox) -> None:
     both = common(one, other)
     assert (pixels(both) if both else set()) == pixels(one) & pixels(other)
     both = hull([one, other])
@@ -48,20 +48,20 @@ def test_common_and_around(one: Box, other: Box) -> None:
 
 @given(st.integers(1, 12), st.integers(1, 12), st.integers(1, 13), st.integers(1, 13))
 def test_tiles_cover_a_plane_once(height: int, width: int, rows: int, columns: int) -> None:
-    whole = pixels(Box(Interval(0, height), Interval(0, width)))
+    whole = pixels(RowBox(Interval(0, height), Interval(0, width)))
     reuses: tuple[Reuse, ...] = get_args(Reuse)
     for reuse in reuses:
-        tiles = tiles_of(height, width, Boxes(rows, columns, reuse))
+        tiles = tiles_of(height, width, TileCut(rows, columns, reuse))
         assert sum(tile.pixels for tile in tiles) == len(whole)
         assert set().union(*map(pixels, tiles)) == whole
 
 
 def test_tiles_of_one_colour_have_no_edge_in_common() -> None:
-    tiles = tiles_of(9, 12, Boxes(3, 3, "checkerboard"))
+    tiles = tiles_of(9, 12, TileCut(3, 3, "checkerboard"))
     first = tiles[: len(tiles) // 2]
     for one, other in combinations(first, 2):
-        beside = Box(one.rows, Interval(one.columns.first - 1, one.columns.end + 1))
-        above = Box(Interval(one.rows.first - 1, one.rows.end + 1), one.columns)
+        beside = RowBox(one.rows, Interval(one.columns.first - 1, one.columns.end + 1))
+        above = RowBox(Interval(one.rows.first - 1, one.rows.end + 1), one.columns)
         assert common(beside, other) is None
         assert common(above, other) is None
 
@@ -71,8 +71,8 @@ spans = st.tuples(st.integers(0, 6), st.integers(1, 5), st.integers(1, 500))
 
 @given(st.lists(spans, max_size=8))
 def test_what_is_kept_at_once_lies_apart(drawn: list[tuple[int, int, int]]) -> None:
-    nothing = Box(Interval(0, 1), Interval(0, 1))
-    kept = [Kept(0, nothing, maker, maker + after) for maker, after, _ in drawn]
+    nothing = RowBox(Interval(0, 1), Interval(0, 1))
+    kept = [KeptTile(0, nothing, maker, maker + after) for maker, after, _ in drawn]
     sizes = [size for *_, size in drawn]
     offsets, n_bytes = placed_boxes(kept, sizes)
     assert all(offset + size <= n_bytes for offset, size in zip(offsets, sizes, strict=True))

@@ -9,7 +9,7 @@ from threading import Barrier
 
 import pytest
 
-from loader.ring import Place
+from loader.ring import RingPlace
 from models.network.windows import Window
 from models.packs.records.pieces import Operand, Piece, Value
 from models.packs.records.ports import Port
@@ -20,10 +20,10 @@ from pipeline.planning.offsets.problem import Placement
 from pipeline.planning.offsets.validator import violations as overlaps
 from pipeline.planning.plan import Choice, Plan
 from pipeline.program import steps
-from pipeline.program.cuts import Region, Rows
+from pipeline.program.cuts import Region, RowCut
 from pipeline.program.lives import lifetimes, never_whole
 from pipeline.program.program import Program
-from pipeline.program.region_plan import Call, Move, RegionPlan
+from pipeline.program.region_plan import AreaCopy, GraphCall, RegionPlan
 from pipeline.program.regions import plan_region
 from pipeline.program.row_network import RowNetwork
 from pipeline.program.steps import (
@@ -83,7 +83,7 @@ def test_programs_have_weights_in_the_arena() -> None:
     assert any(_is_wrong(program, plan) for (program, _), plan in zip(brought, moved, strict=True))
 
 
-def _at_the_end(plan: Plan) -> tuple[Place, ...]:
+def _at_the_end(plan: Plan) -> tuple[RingPlace, ...]:
     """Return the places of ``plan`` where what lies in the arena lies at its end."""
     end = plan.ring_bytes + plan.arena_bytes
     return tuple(
@@ -110,7 +110,7 @@ def test_the_check_notices_what_is_left_out() -> None:
                 continue
             for left_out, action in enumerate(step.region.plan.phases[step.number]):
                 found = _is_wrong(program, _without(plan, position, left_out))
-                noticed[isinstance(action, Call), found] += 1
+                noticed[isinstance(action, GraphCall), found] += 1
     assert noticed[True, True] > 100
     assert noticed[True, False] == 0
     assert noticed[False, True] > 9 * noticed[False, False] > 0
@@ -205,7 +205,7 @@ def test_rows_that_are_still_needed_are_loaded_before_others_overwrite_them(
 ) -> None:
     """The window of the next phase begins ``above`` rows before those that were written."""
     source = sum_over_what_it_adds(above)
-    region = Region(0, 2, Rows(rows))
+    region = Region(0, 2, RowCut(rows))
     TaggedMemory(
         source, make_plan(source, ARCHITECTURES["pre"], choice=Choice(regions=(region,)))
     ).run()
@@ -213,7 +213,7 @@ def test_rows_that_are_still_needed_are_loaded_before_others_overwrite_them(
         action.source.rows
         for phase in planned_region(source, region).phases
         for action in phase
-        if isinstance(action, Move) and action.source.strip is None
+        if isinstance(action, AreaCopy) and action.source.strip is None
     ]
     assert (sum(read) == 6) == loaded  # each row once, or by both who read it
 

@@ -15,7 +15,7 @@ from models.packs.pack import Pack, open_pack
 from models.packs.records.pieces import Piece
 from models.packs.records.spans import Store
 from models.packs.target import host_target
-from models.zoo.builder import Builder, Tensor
+from models.zoo.builder import SkeletonBuilder, ZooTensor
 from pipeline.planning.draft import Drafts
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice
@@ -37,9 +37,9 @@ IMAGE = np.random.default_rng(0).standard_normal((1, 3, 24, 24), np.float32)
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two halves of an image through the same layers, whose batch norms are folded apart; then a third."""
-    net = Builder("siamese", 24)
+    net = SkeletonBuilder("siamese", 24)
 
-    def seen(x: Tensor, last: str) -> Tensor:
+    def seen(x: ZooTensor, last: str) -> ZooTensor:
         for label, channels in (("one", 32), ("two", 64), (last, 64)):
             x = net.relu(net.norm(net.conv(x, channels, 3, label=label), label=f"{label}.norm"))
         return net.global_pool(x)

@@ -120,7 +120,7 @@ async def test_roles(keyed: Keyed) -> None:
 
 
 async def test_an_admin_key_is_good_from_anywhere(keyed: Keyed) -> None:
-    other = httpx.ASGITransport(keyed.service.app, client=("10.0.0.7", 5))
+    other = httpx.ASGITransport(keyed.service.asgi, client=("10.0.0.7", 5))
     headers = {"authorization": f"Bearer {keyed.admin}", "x-forwarded-for": "10.0.0.8"}
     async with httpx.AsyncClient(transport=other, base_url="http://box.example") as outside:
         assert (await outside.post(LOAD, headers=headers)).status_code == 200

@@ -20,7 +20,6 @@ class Held:
 
     request_bytes: int
     waiting_for_memory: int
-    bodies_in_line: tuple[int, int]
     exchanges: int
     budget: dict[str, dict[str, int]]
     used_models: int
@@ -30,7 +29,6 @@ class Held:
     descriptors: int
     temporary_files: int
     in_repository: tuple[str, ...]
-    decoding: bool
     watchers: int
     uploads: int
 
@@ -38,14 +36,12 @@ class Held:
     def by(cls, service: Service) -> Self:
         """Return what ``service`` holds now."""
         context, state = service.context, service.app.state
-        bodies = context.exchanges.bodies
         entries = context.repository.entries()
         workers = [entry.worker for entry in entries if entry.worker is not None]
         root = context.repository.root
         return cls(
             request_bytes=context.request_memory.used_bytes,
             waiting_for_memory=context.request_memory.waiting,
-            bodies_in_line=(bodies.line.used_bytes + bodies.aside.used_bytes, bodies.waiting),
             exchanges=len(context.exchanges),
             budget=context.budget.held(),
             used_models=sum(len(entry.uses) for entry in entries),
@@ -55,7 +51,6 @@ class Held:
             descriptors=len(os.listdir("/proc/self/fd")),  # noqa: PTH208
             temporary_files=len(list(Path(tempfile.gettempdir()).glob("tmp*"))),
             in_repository=tuple(sorted(path.name for path in root.iterdir())),
-            decoding=context.decoding.locked(),
             watchers=state.watchers._count,
             uploads=len(context.uploads._underway),
         )

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from server.repository.uploads.compiling import Compiler, Limits
-from server.repository.uploads.uploads import Uploads
+from server.repository.compiling import Compiler, Limits
+from server.repository.uploads import Uploads
 from tests.server.cancellation.held import at_rest, settled, turns
 from tests.server.cancellation.steps import Work, cancelled_at
 from tests.server.conftest import SettingsFactory
-from tests.server.repository.uploads import fake_child
+from tests.server.repository import fake_child
 from tests.server.support import (
     Connection,
     Packs,
@@ -68,7 +68,7 @@ def posting(service: Service, path: str, body: bytes, *headers: tuple[str, str])
 
     async def work() -> None:
         client = Slow(path, body, *headers)
-        await client.call(service.app)
+        await client.call(service.asgi)
         assert client.status == 200, client.answer
 
     return work
@@ -228,7 +228,7 @@ async def test_uploads_leave_nothing_but_whole_versions(
 async def test_pages_that_follow_leave_nothing(service: Service) -> None:
     async def follow() -> None:
         client = Slow("/page/events", b"", method="GET")
-        following = asyncio.create_task(client.call(service.app))
+        following = asyncio.create_task(client.call(service.asgi))
         try:
             async for _ in turns():
                 if client.answer:
@@ -248,18 +248,19 @@ async def test_calls_leave_nothing(service: Service, method: str) -> None:
     pytest.importorskip("grpc")
     from server.grpc.call import Call
     from server.grpc.service import METHODS
-    from server.grpc.shares import Shares
+    from server.grpc.shares import CallPlaces
+    from server.protocol.attending import attend
     from server.transport.limits import ConnectionLimits
     from tests.server.grpc.stubs import asking
 
     message = asking("pair", PAIR).SerializeToString()
     limits = ConnectionLimits(1, None, header_seconds=1.0, idle_seconds=1.0, stall_seconds=1.0)
-    shares = Shares(limits, asyncio.get_running_loop().time)
+    shares = CallPlaces(limits, asyncio.get_running_loop().time)
 
     async def call() -> None:
         wire = FakeCall([message, message] if method == "ModelStreamInfer" else [message])
-        asked = Call(service.context, shares, method, wire)  # type: ignore[arg-type]
-        await asked.serve(METHODS[method])
+        asked = Call(service.context, shares, method, wire, METHODS[method])  # type: ignore[arg-type]
+        await attend(service.context, asked)
         assert len(wire.said) == wire.count
 
     await at_every_await(service, call, 4)

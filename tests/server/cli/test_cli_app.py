@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from models.packs.target import host_target
-from tests.pipeline.applications.drawn import EXAMPLE
+from tests.papers.applications.drawn import EXAMPLE
 from tests.server.support import BAD, Cli, Packs
 
 QUICK = ("--generations", "2", "--population", "8")

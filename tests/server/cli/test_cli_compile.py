@@ -72,7 +72,7 @@ def test_one_number_is_enough_for_inspect_run_and_plan(cli: Cli, tmp_path: Path)
 @pytest.mark.skipif(host_target().block == 1, reason="no blocked layout here: batches have chunks")
 def test_a_batch_that_keeps_layers_whole_is_a_warning(cli: Cli, tmp_path: Path) -> None:
     source = written(layer("n"), tmp_path / "m.onnx")
-    one = cli("compile", source, "-o", tmp_path / "one", "--json")
+    one = cli("compile", source, "-o", tmp_path / "one", "--batch", "1", "--json")
     assert one.document["warnings"] == []
     several = cli("compile", source, "-o", tmp_path / "several", "--batch", 3, "--json")
     (warning,) = json.loads(several.out)["warnings"]

@@ -169,7 +169,7 @@ async def test_a_client_that_leaves_in_the_middle_holds_nothing(shared: Service)
         more=True,
     )
     client.go_away()
-    await client.call(shared.app)
+    await client.call(shared.asgi)
     assert shared.context.request_memory.used_bytes == 0
 
 

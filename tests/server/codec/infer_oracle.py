@@ -189,9 +189,9 @@ def _outputs(wanted: Any, names: list[str], is_binary: bool) -> list[tuple[str, 
 def _output(item: Any, names: list[str], is_binary: bool) -> tuple[str, bool, int]:
     need(type(item) is dict and item.get("name") in names)
     parameters = _parameters(item)
-    binary, classes = parameters.get("binary_data", is_binary), parameters.get("classification", 0)
-    need(type(binary) is bool and type(classes) is int and classes >= 0)
-    return item["name"], binary, classes
+    binary, classes = parameters.get("binary_data", is_binary), parameters.get("classification", 1)
+    need(type(binary) is bool and type(classes) is int and classes > 0)
+    return item["name"], binary, classes if "classification" in parameters else 0
 
 
 def _array(data: Any, port: Port) -> NDArray[Any]:

@@ -56,12 +56,21 @@ def test_bodies_that_are_none(coding: Coding) -> None:
         (bytes(damaged), f"not {coding}"),
         (body[:-1], "ends early"),
         (b"", "ends early"),
-        (body + b"x", "something follows"),
-        (body * 2, "something follows"),
+        (body + b"xx", "not gzip" if coding == "gzip" else "something follows"),
     ):
         for step in (1, 1000):
             with pytest.raises(InvalidRequestError, match=words):
                 opened(coding, text, step)
+
+
+@pytest.mark.parametrize("step", [1, 7, 1000])
+def test_a_gzip_body_may_have_several_members(step: int) -> None:
+    body = b"".join(map(_COMPRESS["gzip"], (b"first ", b"", b"second")))
+    assert opened("gzip", body, step) == b"first second"
+    with pytest.raises(InvalidRequestError, match="ends early"):
+        opened("gzip", body[:-1], step)
+    with pytest.raises(InvalidRequestError, match="something follows"):
+        opened("deflate", _COMPRESS["deflate"](b"first ") * 2, step)
 
 
 @pytest.mark.parametrize("coding", ["gzip", "deflate"])

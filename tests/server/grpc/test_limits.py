@@ -9,6 +9,7 @@ import pytest
 
 from server.grpc.call import SERVICE
 from server.grpc.messages import inference_pb2 as messages
+from server.requests.exchange import Exchange
 from tests.server.conftest import SettingsFactory
 from tests.server.grpc.stubs import Client, asking, calling
 from tests.server.support import LIMIT_SECONDS, Faults, Gate, Service, inputs_for, serving
@@ -139,7 +140,7 @@ async def test_streams_without_a_message_take_nothing_from_others(
             while len(service.context.exchanges) < len(streams):
                 await asyncio.sleep(0)
         assert service.context.request_memory.used_bytes == 0
-        assert service.context.exchanges.waiting == 0
+        assert service.context.request_memory.waiting == 0
         for _ in range(10):
             assert (await client("ModelInfer", TINY)).outputs
         await streams[0].write(TINY.SerializeToString())
@@ -247,6 +248,28 @@ async def test_calls_in_flight_are_answered_when_the_service_ends(
             await stopping
 
 
+async def test_whoever_calls_while_the_service_ends_is_told(service: Service) -> None:
+    from server.grpc.server import GrpcServer
+
+    server = GrpcServer(service.context, None)
+    place = f"127.0.0.1:{await server.start('127.0.0.1', 0)}"
+    codes: list[Code] = []
+
+    async def calling_on(client: Client) -> None:
+        code = Code.OK
+        while code is Code.OK:
+            call = client.begin("ServerLive", messages.ServerLiveRequest())
+            codes.append(code := await call.code())
+
+    async with grpc.aio.insecure_channel(place) as channel:
+        calls = [asyncio.create_task(calling_on(Client(channel, place))) for _ in range(24)]
+        while len(codes) < 240:
+            await asyncio.sleep(0)
+        await server.end()
+        await asyncio.gather(*calls)
+    assert set(codes) == {Code.OK, Code.UNAVAILABLE}
+
+
 async def test_a_client_that_does_not_take_its_answer_is_ended(service: Service) -> None:
     async with calling(service.context) as client:
         call: Any = client.channel.stream_stream(f"/{SERVICE}/ModelStreamInfer")()
@@ -259,10 +282,14 @@ async def test_a_client_that_does_not_take_its_answer_is_ended(service: Service)
                 if not call.done():
                     with contextlib.suppress(TimeoutError):
                         await asyncio.wait_for(call.write(data), 0.5)
-                stuck = [each for each in exchanges._open if each.is_read and each._waits_since]
+                stuck = [each for each in exchanges._open if each.is_read and is_waiting(each)]
                 if stuck:
                     exchanges.sweep(loop.time() + 60, hurry=False)
         await nothing_held(service)
+
+
+def is_waiting(exchange: Exchange) -> bool:
+    return exchange.patience.stalled_seconds(asyncio.get_running_loop().time() + 60) > 0
 
 
 async def test_connections_have_a_limit_and_a_time(settings: SettingsFactory) -> None:

@@ -366,7 +366,7 @@ async def test_a_folder_that_nobody_may_look_into(
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder))
         return versions(folder)
 
-    monkeypatch.setattr("server.repository.layout.model_folders.versions", closed)
+    monkeypatch.setattr("server.repository.on_disk.versions", closed)
     async with serving(settings(repository=tmp_path, models=())) as service:
         assert [entry["name"] for entry in (await service.client.post(INDEX)).json()] == ["tiny"]
 

@@ -1,15 +1,17 @@
 """What a model that loads leaves the others: their minimum, and an even share of the rest."""
 
-import gc
 import shutil
-import weakref
 from pathlib import Path
 
 import pytest
 
 from loader.errors import ReadError
 from models.errors import PackError
-from server.memory.minima import Minima
+from server.memory.budget import Budget
+from server.memory.minima import Minimum
+from server.memory.request_needs import Need
+from server.repository.models import Models
+from server.repository.on_disk import Slot, slots
 from tests.server.conftest import SettingsFactory
 from tests.server.support import Packs, serving
 
@@ -18,53 +20,41 @@ UNLOAD = "/v2/repository/models/{}/unload"
 ALL = ("tiny", "twin", "pair")
 
 
-def test_a_pack_is_opened_again_when_it_is_another(packs: Packs, tmp_path: Path) -> None:
-    asked: list[Path] = []
+def test_a_pack_is_opened_again_when_it_is_another(
+    settings: SettingsFactory, packs: Packs, tmp_path: Path
+) -> None:
+    asked: list[Minimum] = []
 
-    def least(folder: Path) -> int:
-        asked.append(folder)
-        return len(asked)
+    def least(_: Slot) -> Minimum:
+        asked.append(Minimum({"resident": len(asked)}, Need(0, 0)))
+        return asked[-1]
 
-    minima = Minima(least)
+    models = Models(settings(), Budget(1 << 30), least)
     folder = Path(shutil.copytree(packs.repository / "tiny", tmp_path / "tiny"))
-    assert [minima.of("tiny", folder), minima.of("tiny", folder)] == [1, 1]
+
+    def found() -> list[int]:
+        minima = [models.minimum(slot) for _ in range(2) for slot in slots(tmp_path, "tiny")]
+        return [asked.index(minimum) for minimum in minima if minimum is not None]
+
+    assert found() == [0, 0]
     shutil.copytree(folder / "1", folder / "2")
-    assert [minima.of("tiny", folder), minima.of("tiny", folder)] == [2, 2]
+    assert found() == [1, 1]
     manifest = folder / "2" / "manifest.json"
     shutil.copy(manifest, folder / "other")
     (folder / "other").replace(manifest)
-    assert minima.of("tiny", folder) == 3
-    shutil.rmtree(folder)
-    assert minima.of("tiny", folder) is None
-    assert asked == [folder] * 3
-
-
-class Needed:
-    """What a pack needs."""
-
-
-def test_versions_that_were_are_not_remembered(packs: Packs, tmp_path: Path) -> None:
-    folder = Path(shutil.copytree(packs.repository / "tiny", tmp_path / "tiny"))
-    known: weakref.WeakSet[Needed] = weakref.WeakSet()
-
-    def least(_folder: Path) -> Needed:
-        known.add(needed := Needed())
-        return needed
-
-    minima = Minima(least)
-    for number in range(2, 6):
-        shutil.copytree(folder / "1", folder / str(number))
-        minima.of("tiny", folder)
-    gc.collect()
-    assert len(known) == 1
+    assert found() == [2, 2]
+    assert [known for _, known in models._minima.values()] == asked[-1:]  # versions that were go
 
 
 @pytest.mark.parametrize("fault", [ReadError("weights.bin"), PackError("x"), PermissionError()])
-def test_a_pack_that_cannot_be_read_has_no_claim(packs: Packs, fault: Exception) -> None:
-    def least(folder: Path) -> int:
+def test_a_pack_that_cannot_be_read_has_no_claim(
+    settings: SettingsFactory, packs: Packs, fault: Exception
+) -> None:
+    def least(_: Slot) -> Minimum:
         raise fault
 
-    assert Minima(least).of("tiny", packs.repository / "tiny") is None
+    (slot,) = slots(packs.repository, "tiny")
+    assert Models(settings(), Budget(1 << 30), least).minimum(slot) is None
 
 
 @pytest.mark.parametrize(

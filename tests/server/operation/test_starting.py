@@ -13,9 +13,9 @@ from server.app import create_app
 from server.context import Context
 from server.operation import starting
 from server.operation.notify import Notifier
+from server.repository import planning_threads
 from server.repository.entry import Entry, Loading, Unloaded
-from server.repository.planning import planning_threads
-from server.repository.planning.preparing import Preparer
+from server.repository.preparing import Preparer
 from tests.server.conftest import SettingsFactory
 from tests.server.support import LIMIT_SECONDS, Service, error, inputs_for
 

@@ -107,7 +107,7 @@ async def test_a_page_that_is_closed_leaves_no_trace(shared: Service) -> None:
     """Nothing is said of it in the log, and the next one finds its place."""
     for _ in range(MOST_WATCHERS + 1):
         page = Connection("/page/events", b"", ("host", "127.0.0.1"), method="GET")
-        running = asyncio.create_task(page.call(shared.app))
+        running = asyncio.create_task(page.call(shared.asgi))
         async with asyncio.timeout(LIMIT_SECONDS):
             await page.answered.wait()
             page.go_away()

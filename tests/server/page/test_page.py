@@ -32,7 +32,7 @@ async def test_the_page_is_whole_and_browsers_are_told_to_trust_no_other(shared:
 
 async def test_the_state_adds_up(shared: Service, packs: Packs) -> None:
     await shared.infer("tiny", inputs_for("tiny"))
-    shown = state(shared.context, ["tiny", "pair", "twin"], str)
+    shown = state(shared.context, ["tiny", "pair", "twin"])
     budget = shown["budget"]
     held = sum(sum(kinds.values()) for kinds in shown["memory"].values())
     assert held + budget["request_bytes"] == budget["used_bytes"] <= budget["total_bytes"]
@@ -63,7 +63,7 @@ async def test_versions_side_by_side_are_shown_each(
         shutil.copytree(packs.repository / "tiny" / "1", tiny / version)
     (tiny / "config.pbtxt").write_text("version_policy { all { } }")
     async with serving(settings(64 << 20, repository=tiny.parent, models=())) as service:
-        shown = state(service.context, ["tiny"], str)["models"]
+        shown = state(service.context, ["tiny"])["models"]
         assert [(each["name"], each["model"]) for each in shown] == [
             ("tiny/1", "tiny"),
             ("tiny/2", "tiny"),

@@ -7,7 +7,7 @@ from models.packs.pack import Pack, open_pack
 from pipeline.fitting.frontier import POINTS, frontier
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice
-from pipeline.program.cuts import Region, Rows
+from pipeline.program.cuts import Region, RowCut
 from pipeline.program.lives import lifetimes
 from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES
@@ -29,7 +29,7 @@ def test_the_arena_shows_every_life(tiny_pack: Pack) -> None:
 def test_the_arena_shows_weights_that_lie_there(tmp_path: Path) -> None:
     program = Program.as_compiled(open_pack(small_pack(tmp_path)))
     for in_arena in (False, True):
-        choice = Choice(regions=(Region(0, 2, Rows(2), in_arena),))
+        choice = Choice(regions=(Region(0, 2, RowCut(2), in_arena),))
         plan = make_plan(program, ARCHITECTURES["auto"], choice=choice)
         assert bool(plan.arena_weights) == in_arena
         picture = ET.fromstring(arena_picture("small", program, plan))

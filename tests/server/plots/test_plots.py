@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from server.plots import plot_memory_delay, plot_resolutions, plot_search
 from server.plots.figures import STRONG, log_ticks, style
-from server.plots.labels import Box, place, spread
+from server.plots.labels import LabelBox, place, spread
 
-CANVAS = Box(0, 0, 600, 300)
+CANVAS = LabelBox(0, 0, 600, 300)
 POINTS = st.tuples(st.floats(60, 540), st.floats(30, 270))
 
 
@@ -29,7 +29,7 @@ def test_names_lie_apart_and_inside(points: list[tuple[float, float]]) -> None:
 
 @given(POINTS)
 def test_a_name_keeps_off_what_is_drawn(point: tuple[float, float]) -> None:
-    drawn = [Box(*point, *point).grown(6)]
+    drawn = [LabelBox(*point, *point).grown(6)]
     ((box,), alone) = (
         place([point], [(70, 12)], drawn, CANVAS),
         place([point], [(70, 12)], [], CANVAS),

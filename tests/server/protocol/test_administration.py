@@ -134,7 +134,7 @@ async def test_over_http(settings: SettingsFactory) -> None:
             for name in ("tiny", "nobody"):  # who may not ask does not learn what there is
                 response = await client.post(method.format(name), headers=headers, content="x")
                 error(response, 403, "loading and unloading")
-        other = httpx.ASGITransport(service.app, client=("10.0.0.7", 5))
+        other = httpx.ASGITransport(service.asgi, client=("10.0.0.7", 5))
         async with httpx.AsyncClient(transport=other, base_url="http://127.0.0.1:8080") as outside:
             error(await outside.post(UNLOAD.format("tiny")), 403, "--allow-admin")
             assert (await outside.post("/v2/repository/index")).status_code == 200
@@ -181,13 +181,13 @@ async def test_who_has_no_address(
         "client": client,
         "server": server,
     }
-    await shared.app(scope, receive, send)
+    await shared.asgi(scope, receive, send)
     assert sent[0]["status"] == status
 
 
 async def test_others_are_let_in_by_a_setting(settings: SettingsFactory) -> None:
     async with serving(settings(allow_admin=True)) as service:
-        other = httpx.ASGITransport(service.app, client=("10.0.0.7", 5))
+        other = httpx.ASGITransport(service.asgi, client=("10.0.0.7", 5))
         async with httpx.AsyncClient(transport=other, base_url="http://box:8080") as outside:
             assert (await outside.post(UNLOAD.format("tiny"))).status_code == 200
             headers = {"Origin": "http://evil.example"}

@@ -13,7 +13,7 @@ from PIL import Image
 
 from models.compiler import compile_onnx
 from models.darknet.importer import import_network
-from models.detection.recipe import Detection, Head
+from models.detection.recipe import Detection, DetectionHead
 from models.images.placement import Size
 from server.settings.settings import Settings
 from tests.examples import thinned
@@ -47,15 +47,17 @@ def two_levels(last: str, options: str) -> str:
     return BODY + fine + coarse
 
 
-def yolo_heads(**fields: Any) -> tuple[Head, Head]:
+def yolo_heads(**fields: Any) -> tuple[DetectionHead, DetectionHead]:
     common = {"kind": "yolo", "classes": 3, **fields}
     return (
-        Head.model_validate({"output": "yolo_4", "anchors": ANCHORS[2:], **common}),
-        Head.model_validate({"output": "yolo_7", "anchors": ANCHORS[:2], **common}),
+        DetectionHead.model_validate({"output": "yolo_4", "anchors": ANCHORS[2:], **common}),
+        DetectionHead.model_validate({"output": "yolo_7", "anchors": ANCHORS[:2], **common}),
     )
 
 
-def detection(*heads: Head, nms: Literal["greedy", "diou"] = "greedy", **fields: Any) -> Detection:
+def detection(
+    *heads: DetectionHead, nms: Literal["greedy", "diou"] = "greedy", **fields: Any
+) -> Detection:
     return Detection(heads=heads, nms=nms, score_threshold=SCORE, iou_threshold=IOU, **fields)
 
 
@@ -80,7 +82,7 @@ CASES = {
         BODY + convolution(16, 1, 1, "linear")
         + "[region]\nanchors=0.6,0.9, 2.5,1.5\nclasses=3\nnum=2\ncoords=4\nsoftmax=1\n",
         detection(
-            Head(output="output", kind="region", anchors=((0.6, 0.9), (2.5, 1.5)), classes=3)
+            DetectionHead(output="output", kind="region", anchors=((0.6, 0.9), (2.5, 1.5)), classes=3)
         ),
     ),
 }  # fmt: skip

@@ -1,15 +1,18 @@
 """Answers in pieces: what arrives is what was made, and headers say what a client must know before it."""
 
+import asyncio
 import gzip
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from server.codec.framing import CODINGS, Coding
-from server.protocol.pieces import PiecesResponse
+from server.protocol.answers import Answer
+from server.protocol.pieces import Pieces
+from server.transport.http1 import Head
 
 OPEN: dict[str, Callable[[bytes], bytes]] = {
     "identity": bytes,
@@ -23,22 +26,33 @@ def text(n_pieces: int) -> Iterator[bytes]:
     return (b'"%d"' % number + b" " * 40_000 for number in range(n_pieces))
 
 
-async def received(sent: PiecesResponse, version: str) -> tuple[dict[bytes, bytes], bytes]:
+class Taking:
+    """A client that takes all that is sent; what else is asked of one it does not know."""
+
+    def __init__(self, version: str, method: str) -> None:
+        self.head = Head(method, version, "/", b"/", b"", [], keeps=True, expects=False)
+        self.headers: Sequence[tuple[bytes, bytes]] = ()
+        self.is_whole = False
+        self.body = b""
+
+    def start(self, status: int, headers: Sequence[tuple[bytes, bytes]]) -> None:
+        self.headers = headers
+
+    async def send(self, data: bytes, more: bool = False) -> None:
+        assert not self.is_whole
+        self.body += data
+        self.is_whole = not more
+
+
+async def received(
+    sent: Answer, version: str, method: str = "GET"
+) -> tuple[dict[bytes, bytes], bytes]:
     """Headers and body as a client gets them."""
-    messages: list[Any] = []
-
-    async def send(message: Any) -> None:
-        messages.append(message)
-
-    async def receive() -> Any:
-        raise AssertionError
-
-    exchange = SimpleNamespace(is_gone=lambda: False)
-    scope = {"type": "http", "http_version": version, "exchange": exchange}
-    await sent(scope, receive, send)
-    body = b"".join(message.get("body", b"") for message in messages[1:])
-    assert not messages[-1].get("more_body", False)
-    return dict(messages[0]["headers"]), body
+    client: Any = Taking(version, method)
+    exchange: Any = SimpleNamespace(send=client.send, left=asyncio.Event().wait)
+    await sent.send(exchange, client, "")
+    assert client.is_whole
+    return dict(client.headers), client.body
 
 
 @pytest.mark.parametrize("version", ["1.0", "1.1"])
@@ -47,7 +61,7 @@ async def received(sent: PiecesResponse, version: str) -> tuple[dict[bytes, byte
 @pytest.mark.parametrize("n_pieces", [1, 2, 7])
 async def test_what_arrives(version: str, coding: Coding, is_mixed: bool, n_pieces: int) -> None:
     raw = RAW if is_mixed else b""
-    sent = PiecesResponse(lambda: text(n_pieces), lambda: iter((raw,)), len(raw), is_mixed, coding)
+    sent = Pieces(lambda: text(n_pieces), lambda: iter((raw,)), len(raw), is_mixed, coding)
     headers, body = await received(sent, version)
     whole = b"".join(text(n_pieces))
     assert OPEN[headers.get(b"content-encoding", b"identity").decode()](body) == whole + raw
@@ -62,8 +76,17 @@ async def test_what_arrives(version: str, coding: Coding, is_mixed: bool, n_piec
 
 
 async def test_what_is_little_goes_as_it_is() -> None:
-    sent = PiecesResponse(lambda: iter((b"{}",)), coding="gzip")
+    sent = Pieces(lambda: iter((b"{}",)), coding="gzip")
     headers, body = await received(sent, "1.1")
     assert body == b"{}"
     assert b"content-encoding" not in headers
     assert headers[b"content-length"] == b"2"
+
+
+async def test_of_an_answer_without_end_the_head_is_an_end() -> None:
+    async def without_end() -> AsyncGenerator[bytes]:
+        while True:
+            yield b"event"
+
+    headers, body = await received(Answer(200, [], parts=without_end()), "1.1", "HEAD")
+    assert (list(headers), body) == ([b"x-request-id"], b"")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from server.protocol.errors import public
+from server.failures import reason_of
 from tests.server.conftest import SettingsFactory
 from tests.server.support import Packs, Service, error, inputs_for, serving
 
@@ -148,6 +148,6 @@ async def test_not_ready_without_the_repository(
 @pytest.mark.parametrize("root", ["repository", "./repository"])
 def test_a_folder_that_is_called_like_a_word_of_sentences_leaves_them_whole(root: str) -> None:
     said = "model 'gone': not in the repository"
-    assert public(said, Path(root)) == said
-    assert public("repository/tiny/1: no manifest", Path(root)) == "tiny/1: no manifest"
-    assert public("repository: no such folder", Path(root)) == ": no such folder"
+    assert reason_of(said, Path(root)) == said
+    assert reason_of("repository/tiny/1: no manifest", Path(root)) == "tiny/1: no manifest"
+    assert reason_of("repository: no such folder", Path(root)) == ": no such folder"

@@ -10,6 +10,7 @@ import pytest
 from server.errors import BusyError, LateError, NotServingError
 from server.protocol.reception import InferReception
 from server.routes import TABLE
+from server.transport.http1 import Head
 from server.transport.intake import Refused
 from tests.server.support import Connection, Service, inputs_for, request
 
@@ -33,7 +34,11 @@ class Came:
 
     def __post_init__(self) -> None:
         self.at = time.monotonic() - self.age
-        self.scope = {"method": self.method, "path": self.path, "headers": self.headers}
+        self.head = Head(
+            *(self.method, "1.1", self.path, self.path.encode(), b"", list(self.headers)),
+            keeps=True,
+            expects=False,
+        )
 
     def begin(self) -> None: ...
 
@@ -117,5 +122,5 @@ async def test_what_waited_in_a_socket_counts(shared: Service, waited: float, st
     """It is refused before anything is computed, and not with 504 when its client is gone."""
     arrived_at = time.monotonic() - waited
     client = Connection("/v2/models/tiny/infer", hurried(20_000_000), arrived_at=arrived_at)
-    await client.call(shared.app)
+    await client.call(shared.asgi)
     assert client.status == status, client.answer

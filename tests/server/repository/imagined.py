@@ -251,6 +251,7 @@ class World:
     failed: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
+        assert self.settings.budget is not None
         self.budget = Budget(self.settings.budget)
         self.repository: Repository
         self._books = self.budget._held
@@ -395,14 +396,14 @@ class Imagined:
             return called
 
         at: dict[str, object] = {
-            "planning.preparing.open_pack": of_world("pack"),
-            "planning.preparing.prepared": of_world("opened"),
-            "planning.preparing.find_profile": nothing,
-            "planning.preparing.plans_of": lambda pack: _Known(),
-            "planning.preparing.sharer": lambda name, program, *_, **__: sharer_of(
+            "preparing.open_pack": of_world("pack"),
+            "preparing.prepared": of_world("opened"),
+            "preparing.find_profile": nothing,
+            "preparing.plans_of": lambda pack: _Known(),
+            "preparing.sharer": lambda name, program, *_, **__: sharer_of(
                 self.world, name, program.pack.contents
             ),
-            "planning.preparing.Need.of": lambda manifest: manifest.need,
+            "preparing.Need.of": lambda manifest: manifest.need,
             "opening.open_reader": nothing,
             "opening.open_engine": of_world("engine"),
             "opening.SharedArena": _Arena,

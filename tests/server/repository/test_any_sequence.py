@@ -64,6 +64,17 @@ SEQUENCES = {
         Step("upload", "c", 32, Contents(44, 44, 5)),
         Step("load", "c"),
     ),
+    "a change that found no room comes when another gives some": plot(
+        100,
+        written("a", 36, 36, 40),
+        written("b", 6, 26),
+        START,
+        written("b", 26, 46),
+        Step("poll"),
+        written("a", 60, 80),
+        Step("poll"),
+        policy="refuse",
+    ),
     "who waits for a load finds another, and the model goes again": plot(
         60,
         written("a", 58, 78),

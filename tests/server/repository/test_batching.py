@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from server.repository.batching import batching_of
-from server.repository.layout.model_config import read_model_config
-from server.repository.layout.slots import Slot
+from server.repository.model_config import read_model_config
+from server.repository.on_disk import Slot
+from server.repository.preparing import batching_of
 from server.scheduling.sweeps import ALONE, Batching
 from server.settings.lanes import MOST_LANES
 from server.settings.settings import load_settings

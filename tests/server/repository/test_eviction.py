@@ -13,9 +13,9 @@ from loader.errors import ReadError
 from models.packs.pack import Pack, read_pack
 from server.errors import NotServingError
 from server.repository import repository
-from server.repository.layout.slots import Slot
-from server.repository.planning.preparing import Prepared, Preparer
-from server.repository.polling.following import follow
+from server.repository.on_disk import Slot
+from server.repository.polling import follow
+from server.repository.preparing import Prepared, Preparer
 from tests.server.conftest import SettingsFactory
 from tests.server.support import (
     Faults,
@@ -253,7 +253,7 @@ async def test_who_went_for_what_cannot_be_prepared_comes_back(
     with monkeypatch.context() as patched:
         patched.setattr(Preparer, "prepare", fail)
         error(await crowded.infer("twin", inputs_for("twin")), 503, "no files left")
-    assert crowded.context.repository.is_evicted("tiny")
+    assert crowded.context.repository.models.is_evicted("tiny")
     for name in ("tiny", "twin"):
         await right(crowded, packs, name)
 
@@ -333,3 +333,18 @@ async def test_versions_that_are_laid_out_otherwise_meanwhile(
         (copied / "twin/config.pbtxt").write_text("version_policy { all { } }")
         await right(service, packs, "twin")
         assert "twin/1" in loaded(service)
+
+
+async def test_a_wrong_configuration_keeps_nobody_from_coming_back(
+    settings: SettingsFactory, packs: Packs, copied: Path
+) -> None:
+    async with serving(settings(**crowding(packs, repository=copied))) as service:
+        await right(service, packs, "twin")
+        config = copied / "tiny" / "config.pbtxt"
+        config.write_text("{")
+        await right(service, packs, "tiny")
+        error(await service.client.post("/v2/repository/models/tiny/load"), 503, "config.pbtxt:1")
+        await right(service, packs, "tiny")
+        index = (await service.client.post("/v2/repository/index")).json()
+        # What found no room at the start has a version, too.
+        assert {row["name"]: row["version"] for row in index}["twin"] == "1"

@@ -16,7 +16,7 @@ from pipeline.devices.base import KernelError
 from pipeline.execution.engine import Engine
 from pipeline.execution.errors import DrainError
 from pipeline.execution.opened import open_engine
-from pipeline.profiles.delay_watch import BoundWatch, Verdict
+from pipeline.profiles.delay_watch import BoundWatch, DelayVerdict
 from pipeline.program.program import Program
 from pipeline.schedule.trace import TraceEvent
 from server.context import StartupError
@@ -212,7 +212,7 @@ class Unjudging(BoundWatch):
     def __init__(self) -> None:
         self.seen = 0
 
-    def see(self, events: Iterable[TraceEvent], delay_seconds: float) -> Verdict:
+    def see(self, events: Iterable[TraceEvent], delay_seconds: float) -> DelayVerdict:
         self.seen += 1
         raise KeyError("a piece that the profile does not know")
 

@@ -13,10 +13,10 @@ from pipeline.planning.plan import PlanError
 from pipeline.program.stopping import PlanningStoppedError, go_on
 from server.errors import FilesChangedError
 from server.memory.search import Search
+from server.repository import preparing
 from server.repository.entry import Entry, Loading
 from server.repository.executor import Executor, Undo
 from server.repository.fleet import Change
-from server.repository.planning import preparing
 from tests.server.conftest import SettingsFactory
 from tests.server.support import LIMIT_SECONDS, Packs, Service, arrays, inputs_for, serving
 
@@ -64,7 +64,7 @@ async def service(settings: SettingsFactory, search: Held) -> AsyncIterator[Serv
 
 
 def is_by_thumb(service: Service, name: str = "tiny") -> bool:
-    fitted = service.context.repository.get(name)[0].fitted
+    fitted = service.context.repository.models.serving(name)[0].fitted
     assert fitted is not None
     budget = service.context.budget
     assert budget.used_bytes <= budget.total_bytes
@@ -189,7 +189,7 @@ async def test_a_client_is_told_when_to_ask_for_a_model_that_loads(
     service: Service, search: Held, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     search.found.set()
-    monkeypatch.setattr(service.context.repository.find("tiny"), "condition", Loading())
+    monkeypatch.setattr(service.context.repository.models.find("tiny"), "condition", Loading())
     refused = await service.infer("tiny", inputs_for("tiny"))
     assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
     assert "loading: planning" in refused.json()["error"]
@@ -206,7 +206,7 @@ async def test_a_model_comes_though_the_files_of_another_change_meanwhile(
     async def changed(executor: Executor, changes: list[Change], undo: Undo) -> None:
         decided.append(changes)
         if len(decided) == 1:
-            raise FilesChangedError("model 'tiny': its files are others by now")
+            raise FilesChangedError("tiny")
         await change(executor, changes, undo)
 
     monkeypatch.setattr(Executor, "change", changed)

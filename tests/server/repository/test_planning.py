@@ -176,7 +176,7 @@ async def test_a_service_uses_what_was_planned(
         settings(repository=repository, models=("pair", "tiny"), **changes)
     ) as service:
         for row in planned["packs"]:
-            fitted = service.context.repository.get(row["model"])[0].fitted
+            fitted = service.context.repository.models.serving(row["model"])[0].fitted
             assert fitted is not None
             assert fitted.thorough
             assert fitted.plan.total_bytes == row["total_bytes"]

@@ -8,8 +8,8 @@ import pytest
 
 from pipeline.program.stopping import go_on
 from server.errors import NotServingError
-from server.repository.planning import planning_threads
-from server.repository.planning.planning_threads import PlanningThreads
+from server.repository import planning_threads
+from server.repository.planning_threads import PlanningThreads
 from tests.server.conftest import SettingsFactory
 from tests.server.support import LIMIT_SECONDS, Gate, serving
 
@@ -96,7 +96,7 @@ async def test_a_server_stops_while_a_model_is_planned(
     """While what it needs at least is searched for, or its share."""
     search = Endless()
     places = {
-        "sharer": "server.repository.planning.preparing",
+        "sharer": "server.repository.preparing",
         "share_out": "server.repository.fleet",
     }
     async with serving(settings(models=("tiny",))) as service:

@@ -9,9 +9,9 @@ import pytest
 from models.packs.pack import Pack, open_pack
 from pipeline.devices.cpu import CpuDevice
 from server.memory.budget import Budget
-from server.repository.layout.slots import slots
-from server.repository.planning import preparing
-from server.repository.planning.preparing import Prepared, Preparer
+from server.repository import preparing
+from server.repository.on_disk import slots
+from server.repository.preparing import Prepared, Preparer
 from tests.server.conftest import SettingsFactory
 from tests.server.support import Packs
 
@@ -38,7 +38,8 @@ class Opened:
         patch.setattr(preparing, "open_pack", counted)
 
     def least(self, name: str) -> int:
-        return sum(self.preparer.least(self.repository / name / "1").memory.values())
+        (slot,) = slots(self.repository, name)
+        return sum(self.preparer.least(slot).memory.values())
 
     def prepare(self, name: str) -> Prepared:
         (slot,) = slots(self.repository, name)

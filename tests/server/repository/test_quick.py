@@ -20,7 +20,7 @@ from pipeline.execution.errors import CancelledError, DeadlineError
 from pipeline.execution.given import Take
 from pipeline.execution.sweeps.sweep import Sweeper
 from pipeline.schedule.schedule import Stage
-from server.repository.served_engine import Answer
+from server.repository.served_engine import ComputedAnswer
 from server.repository.worker import Worker
 from server.settings.settings import Settings
 from tests.server.conftest import SettingsFactory
@@ -115,7 +115,7 @@ async def test_a_short_answer_has_the_time_of_its_request(
     worker = await warm(quick)
     answer, left = worker.served.answer, list[float]()
 
-    def seen(inputs: Tensors, deadline: float, take: Take[Any]) -> Answer[Any]:
+    def seen(inputs: Tensors, deadline: float, take: Take[Any]) -> ComputedAnswer[Any]:
         left.append(deadline - time.monotonic())
         return answer(inputs, deadline, take)
 
@@ -199,7 +199,7 @@ async def test_a_model_that_leaves_while_a_body_comes_is_not_computed(quick: Ser
 
     worker.engine.run = counted  # type: ignore[method-assign,assignment]
     client = Sending("/v2/models/pair/infer")
-    serving_it = asyncio.create_task(client.call(quick.app))
+    serving_it = asyncio.create_task(client.call(quick.asgi))
     await client.asked.wait()
     await quick.context.repository.unload("pair")
     assert not worker.is_quick

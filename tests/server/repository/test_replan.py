@@ -53,7 +53,7 @@ async def test_a_limit_outlasts_the_pack(
         tiny = tmp_path / "repository" / "tiny"
         shutil.copytree(tiny / "1", tiny / "2")
         await service.client.post("/v2/repository/models/tiny/load")
-        assert service.context.repository.get("tiny")[1].version == "2"
+        assert service.context.repository.models.serving("tiny")[1].version == "2"
         assert held(service)["tiny"] == least
 
 
@@ -89,3 +89,39 @@ async def test_requests_wait_while_a_model_is_planned_again(
         await replan(service, "tiny", packs.smallest("tiny"))
         for response in await asyncio.gather(*asked):
             close(arrays(response), expected)
+
+
+async def test_each_version_keeps_the_limit(
+    settings: SettingsFactory, packs: Packs, tmp_path: Path
+) -> None:
+    tiny = tmp_path / "repository" / "tiny"
+    for version in ("1", "2"):
+        shutil.copytree(packs.repository / "tiny" / "1", tiny / version)
+    (tiny / "config.pbtxt").write_text("version_policy { all { } }")
+    changes = {"models": ("tiny",), "repository": tiny.parent, "activations": "own"}
+    async with serving(settings(64 << 20, **changes)) as service:
+        least = packs.smallest("tiny")
+        memory = await replan(service, "tiny", least)
+        assert held(service) == {"tiny/1": least, "tiny/2": least}
+        assert sum(memory.values()) == 2 * least
+        path = "/v2/repository/models/tiny/replan"
+        error(await service.client.post(path, json={"memory_bytes": least - 1}), 409)
+        # All or none: of one nobody can open another plan any more.
+        (tiny / "1").rename(tmp_path / "away")
+        error(await service.client.post(path, json={"memory_bytes": None}), 503, "others by now")
+        assert held(service) == {"tiny/1": least, "tiny/2": least}
+
+
+async def test_a_pack_that_was_moved_away_keeps_its_plan(
+    settings: SettingsFactory, packs: Packs, tmp_path: Path
+) -> None:
+    for name in ("tiny", "pair"):
+        shutil.copytree(packs.repository / name, tmp_path / "repository" / name)
+    async with serving(settings(64 << 20, repository=tmp_path / "repository")) as service:
+        before = held(service)
+        (tmp_path / "repository" / "tiny" / "1").rename(tmp_path / "away")
+        path = "/v2/repository/models/tiny/replan"
+        for most in (packs.smallest("tiny"), before["tiny"], None):
+            answer = await service.client.post(path, json={"memory_bytes": most})
+            error(answer, 503, "its files are others by now")
+        assert held(service) == before

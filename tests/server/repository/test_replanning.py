@@ -486,7 +486,7 @@ async def test_whoever_waits_for_a_model_to_open_again_may_go(
         gate.hold()
         raise ReadError("weights.bin: Input/output error")
 
-    entry = full.context.repository._entries["tiny"]
+    entry = full.context.repository.models["tiny"]
     assert entry.prepared is not None
     assert entry.place is not None
     back = partial(full.context.repository._opener.reopen, "tiny", entry.prepared, entry.place)

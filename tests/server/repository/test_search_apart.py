@@ -10,7 +10,7 @@ import pytest
 from pipeline.planning.plan import PlanError
 from pipeline.program.stopping import PlanningStoppedError, go_on, stopping_when, tell, telling
 from server.memory import search
-from server.repository.planning.apart import APART_BYTES, SearchApart
+from server.repository.apart import APART_BYTES, SearchApart
 
 #: As quick to start as Python is, and never says a word.
 SILENT = (sys.executable, "-S", "-E", "-c", "import time; time.sleep(60)")

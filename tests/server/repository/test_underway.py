@@ -4,8 +4,7 @@ import pytest
 
 from pipeline.execution.given import copies
 from pipeline.execution.interleaving.baton import Baton
-from server.repository.working.jobs import Job, refuse
-from server.repository.working.underway import Underway
+from server.repository.working import Job, Underway, refuse
 from server.scheduling.sweeps import NORMAL, Sweep
 
 

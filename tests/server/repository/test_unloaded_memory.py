@@ -13,7 +13,7 @@ from tests.server.support import Service, inputs_for
 
 async def test_nothing_of_a_pack_is_left(service: Service) -> None:
     assert (await service.infer("pair", inputs_for("pair"))).status_code == 200
-    entry, pack = service.context.repository.get("pair")
+    entry, pack = service.context.repository.models.serving("pair")
     left = weakref.ref(pack.manifest)
     version = pack.version
     del pack

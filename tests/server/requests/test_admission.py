@@ -190,7 +190,7 @@ async def test_a_client_that_goes_away_while_its_request_runs(
 ) -> None:
     async with holding(settings, faults, packs) as held:
         connection = Connection("/v2/models/tiny/infer", BODY)
-        call = asyncio.create_task(connection.call(held.service.app))
+        call = asyncio.create_task(connection.call(held.service.asgi))
         await held.gate.reached()
         others = [asyncio.create_task(held.service.infer("tiny", TINY)) for _ in range(2)]
         connection.go_away()
@@ -215,7 +215,7 @@ async def test_a_client_that_goes_away_while_its_request_waits(
         await held.gate.reached()
         await arrivals.acquire()
         connection = Connection("/v2/models/tiny/infer", BODY)
-        call = asyncio.create_task(connection.call(held.service.app))
+        call = asyncio.create_task(connection.call(held.service.asgi))
         await arrivals.acquire()
         connection.go_away()
         assert await outcomes.get() == "cancelled"
@@ -234,7 +234,7 @@ async def test_a_client_that_goes_away_while_sending(
     part = b'{"inputs":[' if path.endswith("infer") else b"--b\r\n"
     connection = Connection(path, part, ("content-type", kind), more=True)
     connection.go_away()
-    await connection.call(service.app)
+    await connection.call(service.asgi)
     assert connection.status == 499
     assert (await service.infer("tiny", TINY)).status_code == 200
 
@@ -379,7 +379,7 @@ async def test_who_is_cut_off_at_the_end_is_told_so(
 ) -> None:
     async with holding(settings, faults, packs) as held:
         client = Connection("/v2/models/tiny/infer", BODY)
-        asked = asyncio.create_task(client.call(held.service.app))
+        asked = asyncio.create_task(client.call(held.service.asgi))
         await held.gate.reached()
         asked.cancel()  # what uvicorn does when the time to drain is over
         with pytest.raises(asyncio.CancelledError):

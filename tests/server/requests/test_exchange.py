@@ -1,20 +1,19 @@
 """Requests that stall, wait and are ended, with clients that a test plays and a clock that it moves."""
 
 import asyncio
+import random
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import closing
 from typing import Any
 
 import pytest
-from starlette.types import Message
 
 from pipeline.execution.errors import DeadlineError
 from server.errors import BusyError, DisconnectedError, StalledError, TooLargeError
 from server.memory import request_memory, request_room
 from server.memory.request_memory import Lease, RequestMemory
-from server.requests.admission import Turns
-from server.requests.exchange import FREE_BYTES, GRACE_SECONDS, Exchange
-from server.requests.exchanges import Exchanges
+from server.requests.exchange import FREE_BYTES, Exchange
+from server.requests.exchanges import GRACE_SECONDS, Exchanges
 from server.transport.limits import PROGRESS_BYTES
 
 MIB = 1 << 20
@@ -31,41 +30,48 @@ class Clock:
         loop.time = lambda: self.now  # type: ignore[method-assign]
 
 
-class Connection:
-    """What an exchange sees of its connection."""
-
-    def __init__(self) -> None:
-        self.body_has_come = False
-        self.aborted = False
-
-    def abort(self) -> None:
-        self.aborted = True
-
-    def is_closing(self) -> bool:
-        return self.aborted
-
-
 class Client:
     """The other end of one request: what it sends comes at once, what it gets it takes or not.
 
     ``length``: of the body, as its header says; None: it has none.
     """
 
+    address, at = "", None
+
     def __init__(self, length: int | None = None) -> None:
         self.headers = [] if length is None else [(b"content-length", b"%d" % length)]
-        self.connection = Connection()
-        self.events: asyncio.Queue[Message] = asyncio.Queue()
+        self.body_has_come = self.is_read = self.aborted = False
         self.takes = asyncio.Event()
         self.takes.set()
+        self._parts: asyncio.Queue[tuple[bytes, bool] | None] = asyncio.Queue()
 
     def sends(self, size: int, more: bool = True) -> None:
-        self.events.put_nowait({"type": "http.request", "body": bytes(size), "more_body": more})
+        self._parts.put_nowait((bytes(size), more))
 
     def leaves(self) -> None:
-        self.events.put_nowait({"type": "http.disconnect"})
+        self._parts.put_nowait(None)
 
-    async def send(self, message: Message) -> None:
+    # What an exchange asks
+
+    async def part(self) -> bytes:
+        part = await self._parts.get()
+        if part is None:
+            raise DisconnectedError
+        self.is_read = not part[1]
+        return part[0]
+
+    async def left(self) -> None:
+        while await self._parts.get() is not None:
+            pass
+
+    async def send(self, data: bytes, more: bool = False) -> None:
         await self.takes.wait()
+
+    def abort(self) -> None:
+        self.aborted = True
+
+    def is_closing(self) -> bool:
+        return self.aborted
 
 
 Work = Callable[[Exchange], Awaitable[Any]]
@@ -83,12 +89,7 @@ class Service:
         """Serve a request of ``client`` that is ``work``, until it waits for something."""
 
         async def serve() -> Any:
-            scope = {
-                "type": "http",
-                "connection": client.connection,
-                "headers": client.headers,
-            }
-            with self.exchanges.exchange(scope, client.events.get, client.send) as exchange:
+            with self.exchanges.exchange(client) as exchange:
                 return await work(exchange)
 
         task = asyncio.create_task(serve())
@@ -122,9 +123,10 @@ async def over(task: asyncio.Task[Any]) -> Any:
 async def read_all(exchange: Exchange) -> str:
     """Take the body as one that is kept."""
     async with exchange.within(NEVER):
+        await exchange.beginning()
         while not exchange.is_read:
-            if (await exchange.receive())["type"] == "http.disconnect":
-                raise DisconnectedError
+            await exchange.hold(max(exchange.declared_bytes, exchange.received_bytes))
+            await exchange.part()
     return "read"
 
 
@@ -135,7 +137,7 @@ def holding(*sizes: int) -> Work:
         async with exchange.within(NEVER):
             for size in sizes:
                 await exchange.hold(size)
-                await exchange.receive()
+                await exchange.part()
         return "held"
 
     return work
@@ -217,30 +219,22 @@ async def test_a_slow_client_that_makes_progress_is_let_go_on(service: Service) 
 
 
 async def test_waiting_for_others_is_not_the_fault_of_a_client(service: Service) -> None:
-    """For memory, for a turn, for what is computed, for a client that may leave."""
+    """For memory, for what is computed, for a client that may leave."""
 
     async def compute(exchange: Exchange) -> None:
         async with exchange.within(NEVER):
             await asyncio.Event().wait()
 
     async def watch(exchange: Exchange) -> None:
-        await exchange.receive()
+        await exchange.part()
         assert exchange.is_read
-        await exchange.receive()
-
-    lock = Turns("a turn", 64)
-    await lock.acquire()
-
-    async def wait_turn(exchange: Exchange) -> None:
-        async with exchange.within(NEVER), exchange.turn(lock):
-            pass
+        await exchange.left()
 
     watched = Client()
     watched.sends(1, more=False)
     await service.memory.take(4 * MIB)  # by somebody who computes
     waiters = {
         "memory": await service.begin(Client(), holding(MIB)),
-        "a turn": await service.begin(Client(), wait_turn),
         "an answer": await service.begin(Client(), compute),
         "the client to leave": await service.begin(watched, watch),
     }
@@ -250,8 +244,10 @@ async def test_waiting_for_others_is_not_the_fault_of_a_client(service: Service)
         task.cancel()
 
 
-async def growing(service: Service, *sizes: tuple[int, int]) -> list[asyncio.Task[Any]]:
-    """Requests, the oldest first, that hold the first of two sizes each and now want the second."""
+async def growing(
+    service: Service, *sizes: tuple[int, int]
+) -> tuple[list[Client], list[asyncio.Task[Any]]]:
+    """Clients and their requests, which hold the first of two sizes each and now want the second."""
     clients, tasks = [Client() for _ in sizes], []
     for client, both in zip(clients, sizes, strict=True):
         tasks.append(await service.begin(client, holding(*both)))
@@ -259,56 +255,42 @@ async def growing(service: Service, *sizes: tuple[int, int]) -> list[asyncio.Tas
     for client in clients:
         client.sends(1)
     await settled()
-    return tasks
+    return clients, tasks
 
 
-async def test_of_holders_that_all_wait_the_youngest_gives_way(service: Service) -> None:
-    old, young = await growing(service, (2 * MIB, 4 * MIB), (2 * MIB, 3 * MIB))
-    await service.pass_time(0.0)
+async def test_of_those_that_hold_memory_one_waits_for_more(service: Service) -> None:
+    """What it waits for others hold, who wait for none: two would wait for each other."""
+    clients, tasks = await growing(service, (MIB, 4 * MIB), (2 * MIB, 3 * MIB), (MIB, MIB))
+    first, second, third = tasks
     with pytest.raises(BusyError, match="request_memory"):
-        await over(young)
-    assert not old.done()
-    assert service.memory.used_bytes == 4 * MIB
-    old.cancel()
-
-
-async def test_while_one_holder_goes_on_nobody_gives_way(service: Service) -> None:
-    tasks = await growing(service, (2 * MIB, 4 * MIB), (MIB, 4 * MIB), (MIB, MIB))
-    assert service.memory.waiting == 2
-    await service.pass_time(GRACE_SECONDS / 2)
-    assert not any(task.done() for task in tasks)
-    for task in tasks:
-        task.cancel()
-
-
-async def test_a_turn_whose_owner_waits_for_what_those_in_line_hold(service: Service) -> None:
-    """A small picture has its turn and holds nothing yet; a large one holds what it needs and waits."""
-    lock, order = Turns("a turn", 64), list[str]()
-
-    def decode(name: str, body: int, pixels: int) -> Work:
-        async def work(exchange: Exchange) -> None:
-            async with exchange.within(NEVER):
-                await exchange.hold(body)
-                async with exchange.turn(lock):
-                    await gate.wait()
-                    await exchange.hold(body + pixels)
-                    order.append(name)
-
-        return work
-
-    gate = asyncio.Event()
-    small = await service.begin(Client(), decode("small", 0, 2 * MIB))
-    service.clock.now += 0.001
-    large = await service.begin(Client(), decode("large", 3 * MIB, MIB))
-    await service.pass_time(0.5)
-    assert not large.done()  # the owner of the turn goes on
-    gate.set()
+        await over(second)
+    assert not first.done()
+    clients[2].sends(1)
+    assert await over(third) == "held"
     await settled()
-    await service.pass_time(0.5)
-    with pytest.raises(BusyError):
-        await over(large)
-    await over(small)
-    assert order == ["small"]
+    assert service.memory.used_bytes == 4 * MIB
+    first.cancel()
+
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_whatever_they_want_nobody_waits_for_ever(service: Service, seed: int) -> None:
+    """Each holds something, then more or less, in parts that come when they come; nobody is ended."""
+    draw = random.Random(seed)
+    tasks, clients = list[asyncio.Task[Any]](), list[Client]()
+    for _ in range(12):
+        sizes = [draw.randrange(4 * MIB + 1) for _ in range(draw.randrange(1, 4))]
+        client = Client()
+        clients.append(client)
+        tasks.append(await service.begin(client, holding(*sizes)))
+    for _ in range(100):
+        assert service.memory.used_bytes <= service.memory.room_bytes
+        for client in clients:
+            client.sends(1)
+        await settled()
+    assert all(task.done() for task in tasks)
+    errors = [task.exception() for task in tasks]
+    assert None in errors
+    assert all(error is None or isinstance(error, BusyError) for error in errors)
     assert service.memory.used_bytes == 0
 
 
@@ -318,13 +300,13 @@ async def test_who_is_ended_while_an_answer_goes_is_cut_off(service: Service) ->
 
     async def answer(exchange: Exchange) -> None:
         await exchange.hold(MIB)
-        await exchange.send({"type": "http.response.start"})
+        await exchange.send(b"")
 
     task = await service.begin(client, answer)
     await service.pass_time(STALL_SECONDS - 0.1)
-    assert not client.connection.is_closing()
+    assert not client.is_closing()
     await service.pass_time(0.1)
-    assert client.connection.aborted
+    assert client.aborted
     client.takes.set()  # what the transport does with who waits to write, once the connection is lost
     await over(task)
     assert service.memory.used_bytes == 0
@@ -336,7 +318,7 @@ async def test_who_was_to_be_ended_and_went_on_can_be_ended_later(service: Servi
 
     async def work(exchange: Exchange) -> None:
         await read_all(exchange)
-        await exchange.send({"type": "http.response.start"})
+        await exchange.send(b"")
 
     task = await service.begin(client, work)
     client.takes.clear()
@@ -344,7 +326,7 @@ async def test_who_was_to_be_ended_and_went_on_can_be_ended_later(service: Servi
     await service.pass_time(STALL_SECONDS)
     assert not task.done()
     await service.pass_time(STALL_SECONDS)
-    assert client.connection.aborted
+    assert client.aborted
     client.takes.set()
     await over(task)
 
@@ -354,7 +336,7 @@ async def test_a_deadline_while_reading_and_while_waiting_for_memory(service: Se
         async def work(exchange: Exchange) -> None:
             async with exchange.within(seconds):
                 await exchange.hold(n_bytes)
-                await exchange.receive()
+                await exchange.part()
 
         return work
 
@@ -374,7 +356,7 @@ async def test_a_deadline_while_reading_and_while_waiting_for_memory(service: Se
 
 async def test_a_body_that_is_there_sets_no_timer(service: Service) -> None:
     client = Client()
-    client.connection.body_has_come = True
+    client.body_has_come = True
     client.sends(100, more=False)
     loop = asyncio.get_running_loop()
     with pytest.MonkeyPatch.context() as patch:
@@ -408,33 +390,25 @@ async def test_a_body_over_the_pool_and_one_over_the_limit(service: Service) -> 
         assert service.memory.used_bytes == 0
 
 
-async def test_parts_need_memory_only_beyond_the_first(service: Service) -> None:
-    parts: list[int] = []
-
-    async def work(exchange: Exchange) -> None:
+async def test_a_beginning_takes_no_memory(service: Service) -> None:
+    async def work(exchange: Exchange) -> list[int]:
         async with exchange.within(NEVER):
-            while not exchange.is_read:
-                parts.append(len(await exchange.part(MIB, MIB)))
-        assert exchange.lease.held_bytes == MIB
+            return [len(await exchange.beginning()), len(await exchange.part())]
 
     client = Client()
     task = await service.begin(client, work)
     client.sends(FREE_BYTES)
     await settled()
-    assert (service.memory.used_bytes, parts) == (0, [])
+    assert not task.done()
     client.sends(1)
-    await settled()
-    assert (service.memory.used_bytes, parts) == (MIB, [FREE_BYTES + 1])
     client.sends(5, more=False)
-    await over(task)
-    assert parts == [FREE_BYTES + 1, 5]
-    assert service.memory.used_bytes == 0
+    assert await over(task) == [FREE_BYTES + 1, 5]
 
 
 async def test_a_client_that_leaves(service: Service) -> None:
     async def work(exchange: Exchange) -> None:
         async with exchange.within(NEVER):
-            await exchange.part(MIB, MIB)
+            await exchange.part()
 
     client = Client()
     task = await service.begin(client, work)
@@ -443,27 +417,26 @@ async def test_a_client_that_leaves(service: Service) -> None:
         await over(task)
 
 
-async def everything(exchange: Exchange, lock: Turns) -> None:
+async def everything(exchange: Exchange) -> None:
     """All that a request may wait for."""
     async with exchange.within(NEVER):
-        for _ in range(3):
-            await exchange.receive()
-        async with exchange.turn(lock):
-            await exchange.hold(3 * MIB)
-            await asyncio.sleep(0)
+        await exchange.beginning()
+        await exchange.hold(3 * MIB)
+        for _ in range(2):
+            await exchange.part()
         await exchange.hold(MIB)
     async with exchange.within(NEVER):
         await exchange.hold(2 * MIB)
     for _ in range(3):
-        await exchange.send({"type": "http.response.body"})
+        await exchange.send(b"")
 
 
 @pytest.mark.parametrize("who", ["alone", "beside another"])
 def test_cancelled_anywhere_it_gives_everything_back(who: str) -> None:
     async def run(turns: int) -> bool:
-        service, lock = Service(), Turns("a turn", 64)
+        service = Service()
         clients = [Client() for _ in range(1 if who == "alone" else 2)]
-        tasks = [await service.begin(each, lambda it: everything(it, lock)) for each in clients]
+        tasks = [await service.begin(each, everything) for each in clients]
         for turn in range(turns):
             for client in clients:
                 if turn % 4 == 0:
@@ -475,7 +448,6 @@ def test_cancelled_anywhere_it_gives_everything_back(who: str) -> None:
         errors = await asyncio.gather(*tasks, return_exceptions=True)
         assert all(each is None or isinstance(each, asyncio.CancelledError) for each in errors)
         assert (service.memory.used_bytes, service.memory.waiting) == (0, 0)
-        assert not lock.locked()
         assert len(service.exchanges) == 0
         return is_over
 

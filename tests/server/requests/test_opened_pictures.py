@@ -220,3 +220,72 @@ def test_a_ppm_as_text_is_refused_by_its_header(tmp_path: Path) -> None:
 def test_a_jpeg_too_flat_to_be_decoded_smaller_is_refused_by_its_size(saved: Saved) -> None:
     with pytest.raises(InvalidRequestError, match="10000x5 pixels"):
         decode(saved(gradient(10_000, 5), "JPEG"), LIMITS)
+
+
+def with_exif(n_bytes: int = 0, orientation: int = 1) -> Image.Exif:
+    """As cameras write it, with a small picture of so many bytes in it."""
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    exif[0x927C] = b"\0" * n_bytes
+    return exif
+
+
+BEGINNINGS: dict[str, tuple[str, dict[str, Any], int]] = {
+    "JPEG": ("JPEG", {}, 700),
+    "JPEG, progressive": ("JPEG", {"progressive": True}, 700),
+    "JPEG of a camera": ("JPEG", {"exif": with_exif(50_000, 6)}, 51_000),
+    "PNG": ("PNG", {}, 100),
+    "PNG, turned": ("PNG", {"exif": with_exif(orientation=6)}, 200),
+    "GIF": ("GIF", {}, 1000),
+    "BMP": ("BMP", {}, 100),
+    "PPM": ("PPM", {}, 100),
+    "WEBP": ("WEBP", {"lossless": True}, 1 << 30),
+    "TIFF": ("TIFF", {}, 1 << 30),
+}
+
+
+@pytest.mark.parametrize("name", BEGINNINGS)
+def test_what_opens_of_a_beginning_is_what_opens_of_all(name: str) -> None:
+    """And it is decoded when the rest has come; where its header ends, it does open."""
+    kind, options, header_bytes = BEGINNINGS[name]
+    whole = io.BytesIO()
+    gradient(300, 200).save(whole, kind, **options)
+    data, limits = whole.getvalue(), PictureLimits(1 << 20, 1 << 30)
+    expected = OpenedPicture(io.BytesIO(data), limits)
+    needed, wanted = expected.needed_bytes, expected.decode()
+    for cut in {0, 1, 10, 100, 1000, header_bytes - 1, header_bytes, len(data) // 2, len(data) - 1}:
+        if cut >= len(data):
+            continue
+        file = io.BytesIO(data[:cut])
+        opened = OpenedPicture.begun(file, limits)
+        assert opened is not None or cut < header_bytes
+        if opened is None:
+            continue
+        file.seek(0, io.SEEK_END)
+        file.write(data[cut:])
+        assert opened.needed_bytes == needed
+        found = opened.decode()
+        assert found.size == wanted.size
+        np.testing.assert_array_equal(pixels(found), pixels(wanted))
+
+
+def test_a_beginning_that_is_over_a_limit_is_refused() -> None:
+    file = io.BytesIO()
+    gradient(300, 200).save(file, "PNG")
+    begun = file.getvalue()[:200]
+    with pytest.raises(InvalidRequestError, match="300x200 pixels"):
+        OpenedPicture.begun(io.BytesIO(begun), PictureLimits(100, 1 << 30))
+    with pytest.raises(TooLargeError, match="300x200 pixels"):
+        OpenedPicture.begun(io.BytesIO(begun), PictureLimits(1 << 20, 1000))
+
+
+def test_a_png_is_turned_as_it_says_before_its_pixels() -> None:
+    """For what stands behind them it would have to be decoded before there is memory for that."""
+    file = io.BytesIO()
+    gradient().save(file, "PNG", exif=with_exif(orientation=6))
+    data = file.getvalue()
+    at = data.index(b"eXIf") - 4
+    size = int.from_bytes(data[at : at + 4]) + 12
+    behind = data[:at] + data[at + size : -12] + data[at : at + size] + data[-12:]
+    assert decode(io.BytesIO(data), LIMITS).size == (HEIGHT, WIDTH)
+    assert decode(io.BytesIO(behind), LIMITS).size == (WIDTH, HEIGHT)

@@ -8,9 +8,8 @@ import pytest
 
 from server.errors import BusyError
 from server.memory import request_memory, request_room
-from server.memory.body_share import BodyPart
-from server.requests.admission import Turns
-from server.requests.exchange import FREE_BYTES, GRACE_SECONDS, Exchange
+from server.requests.exchange import FREE_BYTES, Exchange
+from server.requests.exchanges import GRACE_SECONDS
 from server.transport.limits import PROGRESS_BYTES
 from tests.server.requests.test_exchange import MIB, NEVER, Client, Service, over
 
@@ -27,22 +26,18 @@ def _without_a_part_for_small_ones() -> Iterator[None]:
 
 
 class Decoder(Service):
-    """Decodes photographs that take ``pixels`` bytes beside their bodies, of a pool of four MiB."""
-
-    def __init__(self, usual: int) -> None:
-        super().__init__()
-        self.exchanges.bodies.divide(usual)
-        self.line = Turns("a turn", 64)
+    """Reads photographs that take ``pixels`` bytes beside their bodies, of a pool of four MiB."""
 
     async def photograph(self, client: Client, pixels: int = MIB) -> asyncio.Task[Any]:
         async def work(exchange: Exchange) -> str:
-            part = BodyPart(self.exchanges.bodies, "")
+            exchange.may_be_hastened = True
             async with exchange.within(NEVER):
-                with exchange.in_line(part):
-                    while not exchange.is_read:
-                        await exchange.receive()
-                    async with exchange.turn(self.line):
-                        await exchange.hold(exchange.lease.held_bytes + pixels)
+                await exchange.beginning()
+                most, declared = exchange.lease.room_bytes, exchange.declared_bytes
+                while not exchange.is_read:
+                    await exchange.hold(declared + pixels if declared else most)
+                    await exchange.part()
+                await exchange.hold(exchange.received_bytes + pixels)
             return "decoded"
 
         return await self.begin(client, work)
@@ -60,48 +55,23 @@ class Decoder(Service):
             client.sends(PROGRESS_BYTES)
             await self.pass_time(0.25)
 
-    @property
-    def left_over(self) -> tuple[int, int, int]:
-        bodies = self.exchanges.bodies
-        return self.memory.used_bytes, bodies.line.used_bytes, bodies.aside.used_bytes
 
-
-@pytest.mark.parametrize("length", [2 * MIB, None])
-async def test_nobody_waits_for_what_is_slow_from_the_beginning(length: int | None) -> None:
-    kitchen = Decoder(usual=MIB)
-    clients = [Client(length) for _ in range(2)]
-    slow = [await kitchen.photograph(client) for client in clients[: 1 if length else 2]]
-    await kitchen.pass_time(0.5)
-    for client in clients:
-        client.sends(BEGINNING)
-    assert await over(await kitchen.prompt()) == "decoded"
-    for client in clients:  # and they come to an end themselves
-        client.sends(REST, more=False)
-    for task in slow:
-        assert await over(task) == "decoded"
-    assert kitchen.left_over == (0, 0, 0)
-
-
-@pytest.mark.parametrize("length", [2 * MIB, None])
-async def test_what_begins_at_once_and_then_is_slow_makes_way(length: int | None) -> None:
-    kitchen, client = Decoder(usual=MIB), Client(length)
+async def test_nobody_waits_for_what_is_slow_where_there_is_room_beside_it() -> None:
+    kitchen, client = Decoder(), Client(MIB)
     slow = await kitchen.photograph(client)
     client.sends(BEGINNING)
-    waits = await kitchen.prompt()
-    assert not waits.done()
-    await kitchen.trickle(client, 0.5)
-    assert await over(waits) == "decoded"
-    assert await over(await kitchen.prompt()) == "decoded"
-    await kitchen.trickle(client, 20)  # nobody needs what it holds
+    for _ in range(3):
+        await kitchen.trickle(client, 5)
+        assert await over(await kitchen.prompt()) == "decoded"
     client.sends(REST, more=False)
     assert await over(slow) == "decoded"
-    assert kitchen.left_over == (0, 0, 0)
+    assert kitchen.memory.used_bytes == 0
 
 
-@pytest.mark.parametrize("length", [MIB, None])
+@pytest.mark.parametrize("length", [3 * MIB, None])
 async def test_where_memory_is_short_what_is_slow_is_ended(length: int | None) -> None:
-    """All of it is for one usual photograph and those in line: nothing lies aside."""
-    kitchen, client = Decoder(usual=4 * MIB), Client(length)
+    """It has all, and so has one of which nobody knows how long it is."""
+    kitchen, client = Decoder(), Client(length)
     slow = await kitchen.photograph(client)
     client.sends(BEGINNING)
     await kitchen.trickle(client, 3)
@@ -113,28 +83,28 @@ async def test_where_memory_is_short_what_is_slow_is_ended(length: int | None) -
     with pytest.raises(BusyError, match="comes slowly"):
         await over(slow)
     assert await over(waits) == "decoded"
-    assert kitchen.left_over == (0, 0, 0)
+    assert kitchen.memory.used_bytes == 0
 
 
-async def test_a_large_photograph_does_not_wait_long_for_what_lies_aside() -> None:
-    kitchen, client = Decoder(usual=MIB), Client(2 * MIB)
-    slow = await kitchen.photograph(client)
-    await kitchen.pass_time(1.0)
-    client.sends(BEGINNING)
-    large = await kitchen.prompt(2 * MIB)
-    small = await kitchen.prompt()
-    assert not large.done()
-    await kitchen.trickle(client, 2 * GRACE_SECONDS)
+async def test_of_those_that_are_slow_no_more_are_ended_than_must() -> None:
+    kitchen, clients = Decoder(), [Client(MIB // 2) for _ in range(2)]
+    slow = list[asyncio.Task[Any]]()
+
+    async def trickle(seconds: float) -> None:
+        for _ in range(round(4 * seconds)):
+            for client, _ in zip(clients, slow, strict=False):
+                client.sends(PROGRESS_BYTES)
+            await kitchen.pass_time(0.25)
+
+    for client in clients:
+        slow.append(await kitchen.photograph(client))
+        client.sends(BEGINNING)
+        await trickle(2.0)
+    waits = await kitchen.prompt(MIB)
+    await trickle(1.0)
     with pytest.raises(BusyError, match="comes slowly"):
-        await over(slow)
-    assert [await over(large), await over(small)] == 2 * ["decoded"]
-    assert kitchen.left_over == (0, 0, 0)
-
-
-async def test_a_small_photograph_needs_no_part() -> None:
-    kitchen, client = Decoder(usual=4 * MIB), Client(MIB)
-    prompt = await kitchen.photograph(client)
-    client.sends(BEGINNING)
-    assert await over(await kitchen.prompt(FREE_BYTES)) == "decoded"
-    client.sends(REST, more=False)
-    assert await over(prompt) == "decoded"
+        await over(slow[0])
+    assert await over(waits) == "decoded"
+    assert not slow[1].done()
+    clients[1].sends(REST, more=False)
+    assert await over(slow[1]) == "decoded"

@@ -7,11 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from starlette.types import Message
 
 from models.packs.manifest import Manifest
 from models.packs.records.ports import Port
-from server.codec import Framing, Request
+from server.codec import Framing, ModelRequest
 from server.errors import DisconnectedError, LateError, TooLargeError
 from server.memory.request_memory import Lease, RequestMemory
 from server.memory.request_needs import CODEC_BYTES, INFLATE_BYTES, SHORT_CODEC_BYTES
@@ -39,16 +38,33 @@ class Sender:
         self.held: list[int] = []
         self.read = 0
 
-    async def receive(self) -> Message:
+    # What an exchange asks
+
+    address, headers, at = "", (), None
+    body_has_come = False
+
+    @property
+    def is_read(self) -> bool:
+        return self.read == len(self._chunks) and not self._leaves
+
+    async def part(self) -> bytes:
         self.held.append(self.memory.used_bytes)
         if self.read == len(self._chunks):
-            return {"type": "http.disconnect"}
+            raise DisconnectedError
         self.read += 1
-        more = self.read < len(self._chunks) or self._leaves
-        return {"type": "http.request", "body": self._chunks[self.read - 1], "more_body": more}
+        return self._chunks[self.read - 1]
 
-    async def send(self, message: Message) -> None:
-        raise AssertionError(message)
+    async def send(self, data: bytes, more: bool = False) -> None:
+        raise AssertionError(data)
+
+    async def left(self) -> None:
+        raise AssertionError
+
+    def is_closing(self) -> bool:
+        return False
+
+    def abort(self) -> None:
+        raise AssertionError
 
     async def tensors(
         self,
@@ -56,13 +72,11 @@ class Sender:
         port: Port = X,
         max_body: int = 4 * MIB,
         check: Check = lambda timeout: None,
-    ) -> Request:
+    ) -> ModelRequest:
         fields: dict[str, Any] = {"inputs": (port,), "outputs": (Y,)}
         manifest = Manifest.model_construct(**fields)
         lease = Lease(self.memory)
-        with Exchange(
-            {"type": "http"}, self.receive, self.send, lease, BodyLimit(max_body)
-        ) as exchange:
+        with Exchange(self, lease, BodyLimit(max_body)) as exchange:
             return await read_tensors(exchange, framing, manifest, check)
 
 

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from starlette.types import Receive, Scope, Send
 
+from server.errors import DisconnectedError
 from server.memory.request_memory import Lease, RequestMemory
-from server.protocol.routing import head_of
+from server.protocol.answers import HttpClient
 from server.requests.exchange import BodyLimit, Exchange
 from server.transport.giving_way import Peer, Worth
 from server.transport.limits import (
@@ -17,6 +18,7 @@ from server.transport.limits import (
     HEADER_BYTES,
     LEFT_OVER_PACE,
     LINGER_SECONDS,
+    PARTING_SECONDS,
     PROGRESS_BYTES,
     READ_BYTES,
 )
@@ -191,22 +193,25 @@ async def test_a_part_of_a_request_gives_way_and_is_told(
 
 
 async def test_who_gives_way_before_its_body_is_asked_for_ends_as_one_that_left() -> None:
-    model_is_there, found = asyncio.Event(), []
+    model_is_there, found = asyncio.Event(), list[DisconnectedError]()
 
-    async def waits_for_a_model(scope: Scope, receive: Receive, send: Send) -> None:
-        memory = RequestMemory(MIB)
-        with Exchange(scope, receive, send, Lease(memory), BodyLimit(MIB)) as exchange:
+    async def waits_for_a_model(client: HttpClient) -> None:
+        with Exchange(client, Lease(RequestMemory(MIB)), BodyLimit(MIB)) as exchange:
             await model_is_there.wait()
             exchange.check_room()
-            found.append(await exchange.receive())
+            try:
+                await exchange.part()
+            except DisconnectedError as exc:
+                found.append(exc)
 
-    wire = Wire(waits_for_a_model)
+    wire = Wire(reads_nothing)
+    wire.connection.answer = waits_for_a_model
     await wire.sends(POST % 100)
     assert gives_way(wire)
     assert wire.answer.startswith(b"HTTP/1.1 408")
     model_is_there.set()
     await wire.settled()
-    assert [message["type"] for message in found] == ["http.disconnect"]
+    assert len(found) == 1
 
 
 async def test_a_body_that_comes_on_is_not_silent() -> None:
@@ -533,29 +538,6 @@ async def test_an_answer_without_a_body_is_sent_and_the_next_one_follows(
     assert wire.answer.endswith(end)
 
 
-async def test_only_the_head_of_an_answer_without_end_is_an_end() -> None:
-    left = asyncio.Event()
-
-    async def goes_on(scope: Scope, receive: Receive, send: Send) -> None:
-        await send({"type": "http.response.start", "status": 200, "headers": []})
-        await send({"type": "http.response.body", "body": b"event", "more_body": True})
-        while (await receive())["type"] != "http.disconnect":
-            pass
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
-        left.set()
-
-    async def head_goes_on(scope: Scope, receive: Receive, send: Send) -> None:
-        await goes_on(scope, receive, head_of(send))
-
-    wire = Wire(head_goes_on)
-    await wire.sends(GET.replace(b"GET", b"HEAD"))
-    assert left.is_set()
-    assert wire.answer.startswith(b"HTTP/1.1 200 OK")
-    assert b"event" not in wire.answer
-    await wire.sends(GET.replace(b"GET", b"HEAD"))
-    assert wire.answer.count(b"HTTP/1.1 200 OK") == 2
-
-
 async def test_an_answer_in_pieces() -> None:
     parts = [{"body": b"one", "more_body": True}, {"body": b"", "more_body": True}]
     wire = Wire(answering({"status": 200, "headers": []}, *parts, {"body": b"two"}))
@@ -645,35 +627,44 @@ async def test_an_early_answer_with_close_lingers_and_takes_no_more() -> None:
 # The end of the server
 
 
-@pytest.mark.parametrize(
-    ("data", "app"), [(b"", reads_nothing), (GET, answers_at_once), (GET[:9], reads_nothing)]
-)
-async def test_at_the_end_of_the_server_who_stays_silent_is_closed(
-    data: bytes, app: Application
-) -> None:
-    wire = Wire(app)
+@pytest.mark.parametrize("data", [b"", GET])
+async def test_at_the_end_of_the_server_who_runs_nothing_has_a_moment(data: bytes) -> None:
+    wire = Wire(answers_at_once)
     await wire.sends(data)
     wire.registry.draining = True
     wire.connection.shutdown()
-    assert not wire.connection.is_closing()
+    assert not wire.transport.is_closing()
+    await wire.time_passes(PARTING_SECONDS)
+    assert wire.transport.has_eof
+    answer = wire.answer
+    await wire.sends(GET)  # too late, and no reset
+    assert wire.answer == answer
+    assert not wire.transport.is_closing()
     await wire.time_passes(GRACE_SECONDS)
-    assert wire.connection.is_closing()
-    await wire.time_passes(GRACE_SECONDS)
-    assert wire.transport.aborts  # its client takes nothing: it holds up nobody
+    assert wire.transport.aborts  # its client does not close: it holds up nobody
 
 
-@pytest.mark.parametrize("before", [b"", GET])
-async def test_at_the_end_of_the_server_a_request_that_was_on_its_way_is_answered(
-    before: bytes,
-) -> None:
+@pytest.mark.parametrize("data", [b"", GET])
+async def test_at_the_end_of_the_server_what_is_on_its_way_is_answered(data: bytes) -> None:
     wire = Wire(answers_at_once)
-    await wire.sends(before)
+    await wire.sends(data)
     wire.registry.draining = True
     wire.connection.shutdown()
     await wire.sends(GET)
-    assert wire.answer.count(b"HTTP/1.1 200") == 1 + bool(before)
+    assert wire.answer.count(b"HTTP/1.1 200 ") == 1 + bool(data)
     assert wire.answer.count(b"connection: close") == 1
     assert wire.transport.is_closed
+
+
+async def test_at_the_end_of_the_server_half_a_head_has_a_second() -> None:
+    wire = Wire(reads_nothing)
+    await wire.sends(GET[:9])
+    wire.registry.draining = True
+    wire.connection.shutdown()
+    await wire.time_passes(PARTING_SECONDS)
+    assert not wire.transport.has_eof
+    await wire.time_passes(GRACE_SECONDS)
+    wire.refused(408, "header")
 
 
 async def test_at_the_end_of_the_server_who_runs_answers_and_is_closed() -> None:

@@ -9,14 +9,14 @@ import socket
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, cast
 
 import pytest
-from starlette.types import Scope
 
 from server.errors import BusyError, LateError
 from server.transport import sockets
+from server.transport.http1 import Head
 from server.transport.intake import PAUSE_SECONDS, SLICES_SECONDS, Arrived, Intake, Refused
 from server.transport.sockets import came_at, stamp_arrivals
 from tests.server.transport.wire import Wire, answers_at_once
@@ -60,6 +60,9 @@ class Loop:
         return self._timers[0][0] if self._timers else math.inf
 
 
+HEAD = Head("POST", "1.1", "/x", b"/x", b"", [], keeps=True, expects=False)
+
+
 @dataclass(eq=False)
 class Asking:
     """A request that takes ``work`` seconds of ``loop``; times are infinite until they come."""
@@ -70,7 +73,7 @@ class Asking:
     work: float = WORK
     is_whole: bool = True
     body: bytes = b""
-    scope: Scope = field(default_factory=dict)
+    head: Head = HEAD
     begun: float = math.inf
     answered: float = math.inf
     refused: float = math.inf

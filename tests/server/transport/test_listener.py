@@ -21,6 +21,7 @@ from server.transport.encryption import Encrypted
 from server.transport.limits import GRACE_SECONDS, WAIT_SECONDS, ConnectionLimits
 from server.transport.listener import UnixListener, accept, listen
 from server.transport.registry import Registry
+from tests.server.asgi import answering_with
 from tests.server.transport.authority import NAME, issue, trusting
 from tests.server.transport.wire import (
     LIMITS,
@@ -93,7 +94,8 @@ async def served(
     listener = listener or listen("127.0.0.1", 0)
 
     def create(sock: socket.socket, *, has_place: bool) -> asyncio.BaseProtocol:
-        made.append(Connection(app, ServerState(), registry, sock=sock, has_place=has_place))
+        answer = answering_with(app)
+        made.append(Connection(answer, ServerState(), registry, sock=sock, has_place=has_place))
         return made[-1] if context is None else Encrypted(made[-1], context)
 
     accepting = asyncio.create_task(accept(listener, registry, create))

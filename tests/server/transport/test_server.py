@@ -16,6 +16,7 @@ import uvicorn
 from server.transport.listener import listen
 from server.transport.registry import Registry
 from server.transport.server import Server
+from tests.server.asgi import answering_with
 from tests.server.support import LIMIT_SECONDS, REQUEST_MEMORY, Packs, serving_port
 from tests.server.transport.wire import LIMITS, answers_at_once
 
@@ -33,6 +34,7 @@ def make(
         uvicorn.Config(answers_at_once, log_config=None, ws="none", lifespan="off"),
         listener,
         Registry(LIMITS),
+        answer=answering_with(answers_at_once),
         begin=begin,
         stopping=lambda: said.append("stopping"),
         sweep=lambda now: None,

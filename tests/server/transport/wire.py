@@ -11,6 +11,7 @@ from uvicorn.server import ServerState
 from server.transport.connection import Connection
 from server.transport.limits import READ_BYTES, ConnectionLimits
 from server.transport.registry import Registry
+from tests.server.asgi import answering_with
 
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
@@ -68,7 +69,9 @@ class Wire:
         self.registry = Registry(LIMITS) if registry is None else registry
         self.transport = FakeTransport()
         self.state = ServerState()
-        self.connection = Connection(app, self.state, self.registry, has_place=has_place)
+        self.connection = Connection(
+            answering_with(app), self.state, self.registry, has_place=has_place
+        )
         self._began = self.connection.loop.time()
         self.connection.loop.time = self._time  # type: ignore[method-assign]
         self.passed = 0.0

@@ -19,7 +19,7 @@ from models.graphs.nodes import attributes, copied, reads
 from models.graphs.rewriting import Rewriter
 from models.network.fields import Array
 from models.network.operators.elements import POINTWISE
-from models.network.operators.reading import Product
+from models.network.operators.reading import MatrixProduct
 
 _TO_IMAGE, _FROM_IMAGE = [0, 3, 1, 2], [0, 2, 3, 1]
 _RANK = 4
@@ -45,7 +45,7 @@ class AsConvolutions(Rewriter):
         if node.domain:
             return None
         product = self.operator(node) if node.op_type in ("Gemm", "MatMul") else None
-        if isinstance(product, Product) and self._is_dense(node, product):
+        if isinstance(product, MatrixProduct) and self._is_dense(node, product):
             return self._convolved(node, product)
         if self._images.keys().isdisjoint(node.input):
             return None
@@ -57,7 +57,7 @@ class AsConvolutions(Rewriter):
             return [node, *self._on_images(node)]
         return None
 
-    def _is_dense(self, node: onnx.NodeProto, product: Product) -> bool:
+    def _is_dense(self, node: onnx.NodeProto, product: MatrixProduct) -> bool:
         """Return whether ``node`` multiplies several rows by a matrix that nothing else reads."""
         a, b = node.input[:2]
         biases = [self._weights.get(name) for name in node.input[2:] if name]
@@ -73,7 +73,7 @@ class AsConvolutions(Rewriter):
             and node.output[0] in self.values
         )
 
-    def _convolved(self, node: onnx.NodeProto, product: Product) -> list[onnx.NodeProto]:
+    def _convolved(self, node: onnx.NodeProto, product: MatrixProduct) -> list[onnx.NodeProto]:
         x, weight, *bias = node.input
         before = self._with_image(x, self._own_sides(x))
         source, sides = self._image_of(x)

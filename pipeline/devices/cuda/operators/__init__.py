@@ -11,18 +11,18 @@ from models.network.operators.reading import (
     Gather,
     GroupNorm,
     Map,
-    Move,
+    MatrixProduct,
+    Movement,
     OnBytes,
     Operator,
     Pad,
-    Pool,
-    Product,
+    Pooling,
     Reduction,
     Resize,
     ResponseNorm,
     Softmax,
 )
-from pipeline.devices.cuda.call import Call
+from pipeline.devices.cuda.call import KernelLaunch
 from pipeline.devices.cuda.operators import (
     elements,
     matrix,
@@ -35,17 +35,17 @@ from pipeline.devices.cuda.operators.convolutions.convolution import convolution
 from pipeline.devices.cuda.scope import Scope
 
 #: Reshape has no kernel: another shape is another name (lowering.py).
-_LAUNCHES: Mapping[type[Operator], Callable[[Any, Scope], list[Call]]] = {
+_LAUNCHES: Mapping[type[Operator], Callable[[Any, Scope], list[KernelLaunch]]] = {
     BatchNorm: normalisation.batch_norm,
     Combine: elements.combined,
     Convolution: convolution,
     Gather: movement.gathered,
     GroupNorm: normalisation.group_norm,
     Map: elements.mapped,
-    Move: movement.moved,
+    Movement: movement.moved,
     Pad: movement.padded,
-    Pool: pooling.pooled,
-    Product: matrix.product,
+    Pooling: pooling.pooled,
+    MatrixProduct: matrix.product,
     Reduction: pooling.reduced,
     Resize: resizing.resized,
     ResponseNorm: normalisation.response_norm,
@@ -53,7 +53,7 @@ _LAUNCHES: Mapping[type[Operator], Callable[[Any, Scope], list[Call]]] = {
 }
 
 
-def launches(operator: Operator, scope: Scope) -> list[Call]:
+def launches(operator: Operator, scope: Scope) -> list[KernelLaunch]:
     """Return what computes ``operator``, in order.
 
     Raises:

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from models.network.activations import Activation
-from models.network.node import UnsuitedError, Value
+from models.network.node import NamedTensor, UnsuitedError
 from models.network.operators.movement import broadcast_strides
 from models.network.operators.reading import Combine, Map
-from pipeline.devices.cuda.call import Call
+from pipeline.devices.cuda.call import KernelLaunch
 from pipeline.devices.cuda.operators.launches import activation_arguments, collapse, per_element
 from pipeline.devices.cuda.scope import Scope
 from pipeline.devices.cuda.sources import enumerators
@@ -22,12 +22,12 @@ from pipeline.devices.cuda.sources import enumerators
 ARITHMETIC = enumerators("elementwise.cu", "Arithmetic")
 
 
-def mapped(it: Map, scope: Scope) -> list[Call]:
+def mapped(it: Map, scope: Scope) -> list[KernelLaunch]:
     """Return the launch of a function of each element."""
     return [_activated(it.x, it.y, it.function, scope)]
 
 
-def combined(it: Combine, scope: Scope) -> list[Call]:
+def combined(it: Combine, scope: Scope) -> list[KernelLaunch]:
     """Return the launches that join operands, one or more, from the left."""
     if it.kind not in ARITHMETIC:
         raise UnsuitedError(f"no kernel has {it.kind}")
@@ -43,13 +43,15 @@ def combined(it: Combine, scope: Scope) -> list[Call]:
     return [*calls, _joined(last, scope)]
 
 
-def _activated(x: Value, y: Value, activation: Activation | None, scope: Scope) -> Call:
+def _activated(
+    x: NamedTensor, y: NamedTensor, activation: Activation | None, scope: Scope
+) -> KernelLaunch:
     count, end = math.prod(y.shape), activation_arguments(activation)
     pointers = scope.read(x), scope.write(y)
     return per_element("elementwise", "activate_elements", count, *pointers, count, *end)
 
 
-def _joined(it: Combine, scope: Scope) -> Call:
+def _joined(it: Combine, scope: Scope) -> KernelLaunch:
     """Return the launch for two operands, by the kernel for how they broadcast."""
     (a, b), shape = it.operands, it.y.shape
     count = math.prod(shape)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from models.network.activations import Activation
 from models.network.node import UnsuitedError
-from pipeline.devices.cuda.call import Argument, Call
+from pipeline.devices.cuda.call import Argument, KernelLaunch
 from pipeline.devices.cuda.sources import enumerators
 
 _THREADS = 256
@@ -36,7 +36,7 @@ def blocks(count: int, threads: int = _THREADS) -> tuple[int, int, int]:
     return (-(-count // threads), 1, 1)
 
 
-def per_element(module: str, function: str, count: int, *arguments: Argument) -> Call:
+def per_element(module: str, function: str, count: int, *arguments: Argument) -> KernelLaunch:
     """Return a launch with one thread for each of ``count`` elements.
 
     Raises:
@@ -44,10 +44,12 @@ def per_element(module: str, function: str, count: int, *arguments: Argument) ->
     """
     if not 0 < count <= MAX_ELEMENTS:
         raise UnsuitedError(f"{count} elements")
-    return Call(module, function, blocks(count), _THREADS, arguments)
+    return KernelLaunch(module, function, blocks(count), _THREADS, arguments)
 
 
-def per_group(module: str, function: str, groups: int, length: int, *arguments: Argument) -> Call:
+def per_group(
+    module: str, function: str, groups: int, length: int, *arguments: Argument
+) -> KernelLaunch:
     """Return a launch with one block for each of ``groups`` groups of ``length`` numbers.
 
     Raises:
@@ -55,11 +57,11 @@ def per_group(module: str, function: str, groups: int, length: int, *arguments: 
     """
     if not 0 < groups * length <= MAX_ELEMENTS:
         raise UnsuitedError(f"{groups} groups of {length} elements")
-    return Call(module, function, (groups, 1, 1), threads_for(length), arguments)
+    return KernelLaunch(module, function, (groups, 1, 1), threads_for(length), arguments)
 
 
 @dataclass(frozen=True)
-class Layout:
+class StridedLayout:
     """``sizes`` of axes, innermost first, and for each tensor its strides along them, in elements."""
 
     sizes: tuple[int, ...]
@@ -76,7 +78,7 @@ class Layout:
         return tuple(n for row in rows for n in (*row, *[0] * (MAX_RANK - len(row))))
 
 
-def collapse(shape: Sequence[int], *strides: Sequence[int]) -> Layout:
+def collapse(shape: Sequence[int], *strides: Sequence[int]) -> StridedLayout:
     """Join axes that every tensor passes in one stride, and drop those of length 1.
 
     Args:
@@ -101,4 +103,4 @@ def collapse(shape: Sequence[int], *strides: Sequence[int]) -> Layout:
         sizes, steps = [1], [(0,) * len(strides)]
     if len(sizes) > MAX_RANK:
         raise UnsuitedError(f"{len(sizes)} axes")
-    return Layout(tuple(sizes), tuple(zip(*steps, strict=True)))
+    return StridedLayout(tuple(sizes), tuple(zip(*steps, strict=True)))

@@ -9,8 +9,8 @@ import numpy as np
 
 from models.network.node import UnsuitedError
 from models.network.operators.movement import broadcast_strides
-from models.network.operators.reading import Product
-from pipeline.devices.cuda.call import Call
+from models.network.operators.reading import MatrixProduct
+from pipeline.devices.cuda.call import KernelLaunch
 from pipeline.devices.cuda.operators.launches import (
     MAX_ELEMENTS,
     activation_arguments,
@@ -28,7 +28,7 @@ _TILE = 64
 _MOST_IMAGES = 16
 
 
-def product(it: Product, scope: Scope) -> list[Call]:
+def product(it: MatrixProduct, scope: Scope) -> list[KernelLaunch]:
     """Return the launch of a product; few rows by weights that lie by rows have a kernel of their own.
 
     Raises:
@@ -40,7 +40,7 @@ def product(it: Product, scope: Scope) -> list[Call]:
     return [_multiplied(it, scope)]
 
 
-def _adds_a_row(it: Product) -> bool:
+def _adds_a_row(it: MatrixProduct) -> bool:
     """Return whether nothing is added, or a number a column; a chunk may be one column."""
     if it.addend is None:
         return True
@@ -48,7 +48,7 @@ def _adds_a_row(it: Product) -> bool:
     return row == 0 and (column == 1 or it.columns == 1)
 
 
-def _fully_connected(it: Product, scope: Scope) -> Call:
+def _fully_connected(it: MatrixProduct, scope: Scope) -> KernelLaunch:
     """Return the launch of y = activation(scale * x w^T + bias_scale * bias)."""
     images, depth, outputs = it.rows, it.depth, it.columns
     _check(images * depth, outputs * depth, images * outputs)
@@ -57,10 +57,10 @@ def _fully_connected(it: Product, scope: Scope) -> Call:
     pointers = scope.read(it.a), scope.read(it.b), scope.write(it.y), scope.optional(it.addend)
     numbers = (images, depth, outputs, it.scale, it.addend_scale)
     arguments = (*pointers, *numbers, *activation_arguments(it.activation))
-    return Call("matrix", f"fully_connected_{at_once}", grid, _THREADS, arguments)
+    return KernelLaunch("matrix", f"fully_connected_{at_once}", grid, _THREADS, arguments)
 
 
-def _multiplied(it: Product, scope: Scope) -> Call:
+def _multiplied(it: MatrixProduct, scope: Scope) -> KernelLaunch:
     """Return the launch of y = activation(scale * a b + addend), batch times."""
     rows, depth, columns = it.rows, it.depth, it.columns
     batch = np.broadcast_shapes(*it.batches)
@@ -87,7 +87,7 @@ def _multiplied(it: Product, scope: Scope) -> Call:
     pointers = scope.read(it.a), scope.read(it.b), scope.write(it.y), scope.optional(it.addend)
     scales = (it.scale, it.addend_scale if it.addend is not None else 0.0)
     arguments = (*pointers, numbers, *scales, *activation_arguments(it.activation))
-    return Call("matrix", f"multiply_{name}", (tiles, 1, 1), _THREADS, arguments)
+    return KernelLaunch("matrix", f"multiply_{name}", (tiles, 1, 1), _THREADS, arguments)
 
 
 def _matrices(batch: tuple[int, ...], whole: tuple[int, ...], elements: int) -> tuple[int, ...]:

@@ -7,8 +7,8 @@ from numpy.typing import NDArray
 
 from models.network.node import UnsuitedError
 from models.network.operators.movement import Copy
-from models.network.operators.reading import Gather, Move, Pad
-from pipeline.devices.cuda.call import Call, Pointer
+from models.network.operators.reading import Gather, Movement, Pad
+from pipeline.devices.cuda.call import DevicePointer, KernelLaunch
 from pipeline.devices.cuda.operators.launches import MAX_ELEMENTS, collapse, per_element
 from pipeline.devices.cuda.operators.resizing import pick
 from pipeline.devices.cuda.scope import Scope
@@ -18,12 +18,12 @@ _BYTES_A_THREAD = 16
 _WORD_BYTES = 4
 
 
-def moved(it: Move, scope: Scope) -> list[Call]:
+def moved(it: Movement, scope: Scope) -> list[KernelLaunch]:
     """Return the launches of copies in equal steps."""
     return [copied(each, scope) for each in it.copies]
 
 
-def copied(it: Copy, scope: Scope) -> Call:
+def copied(it: Copy, scope: Scope) -> KernelLaunch:
     """Return the launch of a copy; ``x`` and ``y`` do not overlap.
 
     Raises:
@@ -39,7 +39,7 @@ def copied(it: Copy, scope: Scope) -> Call:
     return per_element("strided", function, count, source, target, numbers, count)
 
 
-def copy_bytes(source: Pointer, target: Pointer, n_bytes: int) -> Call:
+def copy_bytes(source: DevicePointer, target: DevicePointer, n_bytes: int) -> KernelLaunch:
     """Return the launch that copies ``n_bytes`` in a row.
 
     Raises:
@@ -51,7 +51,7 @@ def copy_bytes(source: Pointer, target: Pointer, n_bytes: int) -> Call:
     return per_element("strided", "copy_bytes", threads, source, target, n_bytes)
 
 
-def gathered(it: Gather, scope: Scope) -> list[Call]:
+def gathered(it: Gather, scope: Scope) -> list[KernelLaunch]:
     """Return the launches of a Gather: a copy for places in equal steps, a table for others."""
     copies = list(it.copies())
     length, chosen = it.x.shape[it.axis], len(it.places)
@@ -64,7 +64,7 @@ def gathered(it: Gather, scope: Scope) -> list[Call]:
     return [per_element("strided", "gather", count, *pointers, *numbers)]
 
 
-def padded(it: Pad, scope: Scope) -> list[Call]:
+def padded(it: Pad, scope: Scope) -> list[KernelLaunch]:
     """Return the launches of a Pad: a table of what each place of a plane shows, or a copy into a constant.
 
     Raises:

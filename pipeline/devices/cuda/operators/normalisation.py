@@ -2,19 +2,19 @@
 
 import math
 
-from models.network.node import Value
+from models.network.node import NamedTensor
 from models.network.operators.reading import BatchNorm, GroupNorm, ResponseNorm, Softmax
-from pipeline.devices.cuda.call import Call
+from pipeline.devices.cuda.call import KernelLaunch
 from pipeline.devices.cuda.operators.launches import activation_arguments, per_element, per_group
 from pipeline.devices.cuda.scope import Scope
 
 
-def _channels(x: Value) -> tuple[int, int, int]:
+def _channels(x: NamedTensor) -> tuple[int, int, int]:
     """Return how many elements [N, C, ...] has, its channels, and how many neighbours are of one."""
     return math.prod(x.shape), x.shape[1], math.prod(x.shape[2:])
 
 
-def batch_norm(it: BatchNorm, scope: Scope) -> list[Call]:
+def batch_norm(it: BatchNorm, scope: Scope) -> list[KernelLaunch]:
     """Return the launch of a batch norm and its activation."""
     count, *parts = _channels(it.x)
     vectors = [scope.read(each) for each in (it.scale, it.bias, it.mean, it.variance)]
@@ -23,7 +23,7 @@ def batch_norm(it: BatchNorm, scope: Scope) -> list[Call]:
     return [per_element("normalise", "batch_normalise", count, *pointers, *numbers)]
 
 
-def group_norm(it: GroupNorm, scope: Scope) -> list[Call]:
+def group_norm(it: GroupNorm, scope: Scope) -> list[KernelLaunch]:
     """Return the launch that normalises groups of neighbours."""
     groups = math.prod(it.x.shape) // it.length
     parameters = scope.optional(it.scale), scope.optional(it.bias)
@@ -32,7 +32,7 @@ def group_norm(it: GroupNorm, scope: Scope) -> list[Call]:
     return [per_group("normalise", "group_normalise", groups, it.length, *pointers, *numbers)]
 
 
-def response_norm(it: ResponseNorm, scope: Scope) -> list[Call]:
+def response_norm(it: ResponseNorm, scope: Scope) -> list[KernelLaunch]:
     """Return the launch of a local response norm."""
     before = (it.size - 1) // 2
     count, *parts = _channels(it.x)
@@ -42,7 +42,7 @@ def response_norm(it: ResponseNorm, scope: Scope) -> list[Call]:
     return [per_element("normalise", "response_normalise", count, *pointers, *numbers, *factors)]
 
 
-def softmax(it: Softmax, scope: Scope) -> list[Call]:
+def softmax(it: Softmax, scope: Scope) -> list[KernelLaunch]:
     """Return the launch of a softmax or its logarithm."""
     pointers, end = (scope.read(it.x), scope.write(it.y)), int(it.logarithm)
     length, rows = it.length, it.outer * it.inner

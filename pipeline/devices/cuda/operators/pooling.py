@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from models.network.node import UnsuitedError
 from models.network.operators.movement import strides_of
 from models.network.operators.pooling import Reduced
-from models.network.operators.reading import Pool, Reduction
-from pipeline.devices.cuda.call import Call
-from pipeline.devices.cuda.operators.launches import Layout, collapse, per_element, per_group
+from models.network.operators.reading import Pooling, Reduction
+from pipeline.devices.cuda.call import KernelLaunch
+from pipeline.devices.cuda.operators.launches import StridedLayout, collapse, per_element, per_group
 from pipeline.devices.cuda.scope import Scope
 
 # Up to this many numbers one thread joins as fast as a warp does.
@@ -32,7 +32,7 @@ _REDUCTIONS: Mapping[Reduced, tuple[str, int, int]] = {
 }
 
 
-def pooled(it: Pool, scope: Scope) -> list[Call]:
+def pooled(it: Pooling, scope: Scope) -> list[KernelLaunch]:
     """Return the launch of a pool; every window touches the plane."""
     windows, count = it.windows.on_a_plane, math.prod(it.y.shape)
     sizes = (*windows.size, *windows.result, *windows.kernel, *windows.strides)
@@ -44,7 +44,7 @@ def pooled(it: Pool, scope: Scope) -> list[Call]:
     return [per_element("pooling", "average_pool", count, *pointers, numbers, counted, count)]
 
 
-def reduced(it: Reduction, scope: Scope) -> list[Call]:
+def reduced(it: Reduction, scope: Scope) -> list[KernelLaunch]:
     """Return the launch of a reduction.
 
     Raises:
@@ -66,6 +66,6 @@ def reduced(it: Reduction, scope: Scope) -> list[Call]:
     return [per_group("reduce", f"reduce_long_{joined}", results, length, *arguments, *ends)]
 
 
-def _part(shape: Sequence[int], axes: Sequence[int]) -> Layout:
+def _part(shape: Sequence[int], axes: Sequence[int]) -> StridedLayout:
     strides = strides_of(shape)
     return collapse([shape[axis] for axis in axes], [strides[axis] for axis in axes])

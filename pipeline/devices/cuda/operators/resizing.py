@@ -5,15 +5,15 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from models.network.node import UnsuitedError, Value
+from models.network.node import NamedTensor, UnsuitedError
 from models.network.operators.reading import Resize
 from models.network.operators.resizing import Resized
-from pipeline.devices.cuda.call import Call, Pointer
+from pipeline.devices.cuda.call import DevicePointer, KernelLaunch
 from pipeline.devices.cuda.operators.launches import per_element
 from pipeline.devices.cuda.scope import Scope
 
 
-def resized(it: Resize, scope: Scope) -> list[Call]:
+def resized(it: Resize, scope: Scope) -> list[KernelLaunch]:
     """Return the launch that resizes the last one or two axes.
 
     Raises:
@@ -36,13 +36,13 @@ def resized(it: Resize, scope: Scope) -> list[Call]:
 
 
 def pick(
-    x: Value,
-    y: Value,
+    x: NamedTensor,
+    y: NamedTensor,
     rows: NDArray[np.int32],
     columns: NDArray[np.int32],
     scope: Scope,
     fill: float = 0.0,
-) -> Call:
+) -> KernelLaunch:
     """Return the launch that takes one element for each result.
 
     Args:
@@ -63,12 +63,12 @@ def pick(
     return per_element("resize", "pick", count, *pointers, *numbers)
 
 
-def _planes(value: Value) -> tuple[int, int]:
+def _planes(value: NamedTensor) -> tuple[int, int]:
     height, width = (1, *value.shape)[-2:]
     return height, width
 
 
-def _tables(axis: Resized, scope: Scope) -> tuple[Pointer, Pointer]:
+def _tables(axis: Resized, scope: Scope) -> tuple[DevicePointer, DevicePointer]:
     weights = axis.weights
     if weights is None:
         weights = np.ones(axis.indices.shape, np.float32)

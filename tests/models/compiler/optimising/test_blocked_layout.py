@@ -18,23 +18,23 @@ from models.compiler.cutting import chains as chains_module
 from models.initial import filled
 from models.packs.manifest import Manifest
 from models.packs.target import host_target
-from models.zoo.builder import Builder, Tensor
+from models.zoo.builder import SkeletonBuilder, ZooTensor
 from tests.examples import examples
 from tests.models.streamed import compiled, streamed
 
 needs_blocks = pytest.mark.skipif(host_target().block == 1, reason="no blocked layout here")
 
 
-def node(b: Builder, kind: str, *inputs: Tensor, **attributes: float) -> Tensor:
+def node(b: SkeletonBuilder, kind: str, *inputs: ZooTensor, **attributes: float) -> ZooTensor:
     """Add an operator on elements."""
     return b.add_node(kind, inputs, inputs[0].shape, **attributes)
 
 
-def mish(b: Builder, x: Tensor) -> Tensor:
+def mish(b: SkeletonBuilder, x: ZooTensor) -> ZooTensor:
     return b.mul(x, node(b, "Tanh", node(b, "Softplus", x)))
 
 
-def leaky(b: Builder, x: Tensor) -> Tensor:
+def leaky(b: SkeletonBuilder, x: ZooTensor) -> ZooTensor:
     return node(b, "LeakyRelu", x, alpha=0.1)
 
 
@@ -63,13 +63,13 @@ def check(model: onnx.ModelProto, folder: Path) -> Manifest:
     return pack.manifest
 
 
-def head(b: Builder, x: Tensor) -> onnx.ModelProto:
+def head(b: SkeletonBuilder, x: ZooTensor) -> onnx.ModelProto:
     return filled(b.model(b.linear(b.flatten(b.global_pool(x)), 5)), seed=2)
 
 
 @needs_blocks
 def test_mish_and_a_residual_addition_need_no_reorders(tmp_path: Path) -> None:
-    b = Builder("mish", 12)
+    b = SkeletonBuilder("mish", 12)
     x = mish(b, b.norm(b.conv(b.image, 32, 3)))
     y = mish(b, b.norm(b.conv(x, 32, 3)))
     x = mish(b, b.norm(b.conv(b.add(x, y), 48, 1)))
@@ -79,7 +79,7 @@ def test_mish_and_a_residual_addition_need_no_reorders(tmp_path: Path) -> None:
 
 @needs_blocks
 def test_an_addition_and_its_activation_become_part_of_the_convolution(tmp_path: Path) -> None:
-    b = Builder("residual", 12)
+    b = SkeletonBuilder("residual", 12)
     x = leaky(b, b.norm(b.conv(b.image, 32, 3)))
     for _ in range(3):
         y = leaky(b, b.norm(b.conv(x, 16, 1)))
@@ -88,7 +88,7 @@ def test_an_addition_and_its_activation_become_part_of_the_convolution(tmp_path:
     assert {layer.operator for layer in manifest.layers}.isdisjoint({"Add", "LeakyRelu"})
 
 
-def gated(b: Builder, x: Tensor, *, gate_first: bool = False) -> Tensor:
+def gated(b: SkeletonBuilder, x: ZooTensor, *, gate_first: bool = False) -> ZooTensor:
     """Return ``x`` with its squeeze-excite gate."""
     squeezed = b.relu(b.conv(b.global_pool(x), 16, 1))
     gate = b.sigmoid(b.conv(squeezed, x.channels, 1))
@@ -99,7 +99,7 @@ def gated(b: Builder, x: Tensor, *, gate_first: bool = False) -> Tensor:
 @needs_blocks
 @pytest.mark.parametrize("gate_first", [False, True])
 def test_a_gate_needs_no_reorders(tmp_path: Path, gate_first: bool) -> None:
-    b = Builder("gate", 12)
+    b = SkeletonBuilder("gate", 12)
     x = b.relu(b.conv(b.image, 48, 3))
     y = b.relu(b.conv(gated(b, x, gate_first=gate_first), 48, 1))
     x = leaky(b, b.add(gated(b, y), y))
@@ -110,7 +110,7 @@ def test_a_gate_needs_no_reorders(tmp_path: Path, gate_first: bool) -> None:
 @needs_blocks
 @pytest.mark.parametrize("channels", [20, 32])
 def test_gates_of_any_channels_give_what_onnxruntime_gives(tmp_path: Path, channels: int) -> None:
-    b = Builder("gates", 12)
+    b = SkeletonBuilder("gates", 12)
     x = mish(b, b.conv(b.image, channels, 3))
     model = head(b, b.conv(gated(b, gated(b, x), gate_first=True), 16, 3))
     check(model, tmp_path)
@@ -118,7 +118,7 @@ def test_gates_of_any_channels_give_what_onnxruntime_gives(tmp_path: Path, chann
 
 @needs_blocks
 def test_channels_that_do_not_divide_are_left_alone(tmp_path: Path) -> None:
-    b = Builder("odd", 12)
+    b = SkeletonBuilder("odd", 12)
     x = mish(b, b.conv(b.image, 20, 3))
     y = mish(b, b.conv(b.add(x, mish(b, b.conv(x, 20, 3))), 32, 1))
     check(head(b, y), tmp_path)
@@ -126,7 +126,7 @@ def test_channels_that_do_not_divide_are_left_alone(tmp_path: Path) -> None:
 
 @needs_blocks
 def test_a_tensor_that_is_also_an_output_is_still_given(tmp_path: Path) -> None:
-    b = Builder("two", 12)
+    b = SkeletonBuilder("two", 12)
     x = mish(b, b.conv(b.image, 32, 3))
     model = filled(b.model(mish(b, b.conv(x, 16, 3))), seed=2)
     model.graph.output.append(helper.make_tensor_value_info(x.name, 1, list(x.shape)))
@@ -143,7 +143,7 @@ def test_a_tensor_that_is_also_an_output_is_still_given(tmp_path: Path) -> None:
 @st.composite
 def networks(draw: st.DrawFn) -> onnx.ModelProto:
     """Draw convolutions, activations, additions and concatenations on any tensors before them."""
-    b = Builder("drawn", 8)
+    b = SkeletonBuilder("drawn", 8)
     widths = st.sampled_from([16, 20, 32])
     tensors = [b.conv(b.image, draw(widths), 3)]
     for _ in range(draw(st.integers(3, 12))):
@@ -155,11 +155,16 @@ def networks(draw: st.DrawFn) -> onnx.ModelProto:
         if kind == "conv" or (kind == "concat" and x.channels > 64):
             tensors.append(b.conv(x, draw(widths), draw(st.sampled_from([1, 3]))))
         elif kind in ("add", "mul", "concat"):
-            binary: dict[str, Callable[[Tensor, Tensor], Tensor]]
+            binary: dict[str, Callable[[ZooTensor, ZooTensor], ZooTensor]]
             binary = {"add": b.add, "mul": b.mul, "concat": b.concat}
             tensors.append(binary[kind](x, y))
         else:
-            unary = {"mish": mish, "leaky": leaky, "sigmoid": Builder.sigmoid, "gate": gated}[kind]
+            unary = {
+                "mish": mish,
+                "leaky": leaky,
+                "sigmoid": SkeletonBuilder.sigmoid,
+                "gate": gated,
+            }[kind]
             tensors.append(unary(b, x))
     read = {name for item in b._nodes for name in item.input}
     return head(b, b.concat(*(item for item in tensors if item.name not in read)))
@@ -181,7 +186,7 @@ def test_a_chain_is_sliced_and_needs_the_memory_of_a_slice(
 ) -> None:
     monkeypatch.setattr(chains_module, "_SLICE_BYTES", 4096)
     monkeypatch.setattr(chains_module, "_LEAST_BYTES", 1)
-    b = Builder("mish", 32)
+    b = SkeletonBuilder("mish", 32)
     x = mish(b, b.conv(b.image, 32, 3))
     manifest = check(head(b, x), tmp_path)
     (layer,) = (layer for layer in manifest.layers if layer.operator == "HardSigmoid")
@@ -195,7 +200,7 @@ def test_a_slice_is_not_larger_than_a_tensor_that_no_alignment_divides(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(chains_module, "_LEAST_BYTES", 1)
-    b = Builder("odd", 31)
+    b = SkeletonBuilder("odd", 31)
     soft = node(b, "Softmax", b.conv(b.image, 3, 3), axis=1)
     manifest = check(head(b, b.mul(soft, node(b, "HardSigmoid", soft))), tmp_path)
     (inner,) = (value for value in manifest.values if value.name == "hardsigmoid1")

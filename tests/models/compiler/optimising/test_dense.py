@@ -11,7 +11,7 @@ from models.compiler import CompileOptions
 from models.initial import filled
 from models.packs.manifest import Manifest
 from models.packs.target import host_target
-from models.zoo.builder import Builder, Tensor
+from models.zoo.builder import SkeletonBuilder, ZooTensor
 from models.zoo.convnext import convnext
 from models.zoo.vit import vit
 from tests.models.nets import answers
@@ -40,7 +40,7 @@ def operators(manifest: Manifest) -> Counter[str]:
 
 def tokens(width: int) -> onnx.ModelProto:
     """Two dense layers with a GELU between on 16 rows, one of them by row."""
-    b = Builder("tokens", 8)
+    b = SkeletonBuilder("tokens", 8)
     x = b.transpose(
         b.reshape(b.conv(b.image, width, 2, 2, pads=(0, 0, 0, 0)), 1, width, -1), 0, 2, 1
     )
@@ -62,7 +62,7 @@ def test_layers_whose_channels_fill_no_block_stay_as_they_are(tmp_path: Path) ->
     assert found["Gemm"] + found["MatMul"] + found["FusedMatMul"] == 2
 
 
-def halves(b: Builder, x: Tensor) -> Tensor:
+def halves(b: SkeletonBuilder, x: ZooTensor) -> ZooTensor:
     """What YOLOv8 calls C2f."""
     first, second = b.split(b.silu(b.conv(x, 32, 1)), (16, 16))
     third = b.add(second, b.silu(b.conv(second, 16, 3)))
@@ -70,7 +70,7 @@ def halves(b: Builder, x: Tensor) -> Tensor:
 
 
 def test_halves_of_channels_stay_blocked(tmp_path: Path) -> None:
-    b = Builder("halves", 16)
+    b = SkeletonBuilder("halves", 16)
     x = halves(b, b.silu(b.conv(b.image, 32, 3, 2)))
     found = operators(check(b.model(x), tmp_path))
     assert found["Split"] == 1

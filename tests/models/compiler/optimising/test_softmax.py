@@ -14,7 +14,7 @@ from models.compiler.optimising.blocked import AlongRows
 from models.initial import filled
 from models.network.fields import Array
 from models.packs.target import host_target
-from models.zoo.builder import Builder
+from models.zoo.builder import SkeletonBuilder
 from tests.models.nets import answers
 from tests.models.streamed import compiled, streamed
 
@@ -94,7 +94,7 @@ def test_a_pack_takes_no_memory_beside_its_plan(axis: int, tmp_path: Path) -> No
 def test_channels_of_one_block_need_no_transposes(of_block: int, tmp_path: Path) -> None:
     """As in the head of a YOLOv8: weights of distances, which a convolution adds up."""
     channels = of_block * host_target().block
-    b = Builder("head", 16)
+    b = SkeletonBuilder("head", 16)
     x = b.conv(b.softmax(b.conv(b.image, channels, 3), 1), 32, 1)
     source = tmp_path / "source.onnx"
     onnx.save(filled(b.model(x)), source)

@@ -12,14 +12,14 @@ from models.compiler import compile_onnx
 from models.compiler.analysis.alias import Aliases
 from models.compiler.analysis.graph import Graph
 from models.compiler.analysis.slices import CutPiece, Slice
-from models.compiler.cutting.partition import Partition
+from models.compiler.cutting.partition import CutGraph
 from models.compiler.cutting.rows import RowNode
 from models.compiler.writing.describe_programs import ProgramDescriber
 from models.graphs.nodes import made, reads
 from models.network.fields import Array
 from models.network.windows import SAME
 from models.packs.pack import open_pack
-from models.packs.records.programs import ElementProgram, Elementwise, Step
+from models.packs.records.programs import ElementProgram, ElementStep, Elementwise
 
 _SHAPE = (1, 4, 3, 5)
 _NUMBERS: dict[str, float | tuple[float, ...]] = {
@@ -138,7 +138,7 @@ CASES = {
 }
 
 
-def parts_of(nodes: str, kept: str, rows: bool = False) -> Partition:
+def parts_of(nodes: str, kept: str, rows: bool = False) -> CutGraph:
     """Return ``nodes`` as one piece; ``rows``: each is an operator on rows, too."""
     head = '<ir_version: 9, opset_import: ["" : 22]> m (float[n] x, float[n] z, float[n] v) => (float[n] y)'
     model = onnx.parser.parse_model(f"{head} {{ {nodes} }}")
@@ -159,7 +159,7 @@ def parts_of(nodes: str, kept: str, rows: bool = False) -> Partition:
         {name: Slice(name, shapes[name]) for name in results},
         (),
     )
-    parts = Partition(graph, Aliases({}, frozenset()), [piece], {b"": piece}, [0])
+    parts = CutGraph(graph, Aliases({}, frozenset()), [piece], {b"": piece}, [0])
     if rows:
         for index, node in enumerate(own):
             inputs = tuple((name, SAME) for name in dict.fromkeys(reads(node)) if name in names)
@@ -168,7 +168,7 @@ def parts_of(nodes: str, kept: str, rows: bool = False) -> Partition:
     return parts
 
 
-def described(step: Step) -> str:
+def described(step: ElementStep) -> str:
     numbers = (number if number is None else f"{number:.4g}" for number in step.numbers)
     return " ".join([step.kind, *map(str, numbers)])
 
@@ -198,8 +198,8 @@ def test_places() -> None:
     (piece,) = parts.pieces
     assert [*piece.inputs] == ["z", "x"]
     assert programs.piece(piece) == Elementwise(program=0, reads=(0, 1), makes=(0, 2))
-    steps = [Step(kind="sigmoid", reads=(0,)), Step(kind="multiply", reads=(1, 2))]
-    steps += [Step(kind="add", reads=(3, 0))]
+    steps = [ElementStep(kind="sigmoid", reads=(0,)), ElementStep(kind="multiply", reads=(1, 2))]
+    steps += [ElementStep(kind="add", reads=(3, 0))]
     assert programs.programs == (ElementProgram(n_inputs=2, steps=tuple(steps), results=(2, 4)),)
 
 

@@ -15,12 +15,12 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.devices.cuda.call import Arguments, Call
+from pipeline.devices.cuda.call import Arguments, KernelLaunch
 from pipeline.devices.cuda.driver import Driver, Properties, Stretches
 from pipeline.devices.cuda.errors import CudaLostError, error_of
 
 #: Runs a launch on addresses of this process.
-Compute = Callable[[Call, Arguments], None]
+Compute = Callable[[KernelLaunch, Arguments], None]
 #: Bytes [start, end) of the process.
 Extent = tuple[int, int]
 
@@ -232,7 +232,7 @@ class FakeDriver(Driver):
             self._raise("function")
             return self._functions.setdefault((module, name), len(self._functions) + 1)
 
-    def launch(self, function: int, call: Call, arguments: Arguments, stream: int) -> None:
+    def launch(self, function: int, call: KernelLaunch, arguments: Arguments, stream: int) -> None:
         assert function == self._functions[call.module, call.function]
 
         def run() -> None:
@@ -241,7 +241,7 @@ class FakeDriver(Driver):
 
         self.enqueue(Operation("launch", call.function, stream, run=run))
 
-    def multiply(self, call: Call, arguments: Arguments, stream: int) -> None:
+    def multiply(self, call: KernelLaunch, arguments: Arguments, stream: int) -> None:
         transa, transb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc = arguments.values
 
         def matrix(address: int, rows: int, columns: int, stride: int) -> NDArray[np.float32]:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.devices.cuda.call import Call, Pointer
+from pipeline.devices.cuda.call import DevicePointer, KernelLaunch
 from tests.pipeline.devices.cuda.space import ON_GPU, Kernels, space
 
 Array = NDArray[Any]
@@ -79,7 +79,7 @@ class HostMemory:
     def outputs(self) -> list[Array]:
         return [guarded.array for guarded in self._made]
 
-    def run(self, kernels: Kernels, calls: Sequence[Call]) -> None:
+    def run(self, kernels: Kernels, calls: Sequence[KernelLaunch]) -> None:
         """Run ``calls`` and check that inputs and guards are what they were."""
         for call in calls:
             if call.module == "cublas" and not ON_GPU:
@@ -91,10 +91,10 @@ class HostMemory:
         for guarded, original in zip(self._given, self._originals, strict=True):
             np.testing.assert_array_equal(guarded.array, original)
 
-    def _address(self, pointer: Pointer) -> int:
+    def _address(self, pointer: DevicePointer) -> int:
         return int(self._space(pointer).ctypes.data) + pointer.offset
 
-    def _space(self, pointer: Pointer) -> Array:
+    def _space(self, pointer: DevicePointer) -> Array:
         if pointer.space == "inner":
             return self._scratch.array
         return (self._given if pointer.space == "input" else self._made)[pointer.index].array
@@ -105,7 +105,7 @@ class HostMemory:
             flat[: (rows - 1) * stride + columns], (rows, columns), (4 * stride, 4)
         )
 
-    def _sgemm(self, call: Call) -> None:
+    def _sgemm(self, call: KernelLaunch) -> None:
         """What cuBLAS does; a matrix there is the transposed one here."""
         arguments: Any = call.arguments
         transa, transb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc = arguments

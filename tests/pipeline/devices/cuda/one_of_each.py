@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.devices.cuda.lowering import Settings, geometries, lower
+from pipeline.devices.cuda.lowering import ConvolutionSettings, geometries, lower
 from tests.pipeline.devices.cuda.lowering.graphs import graph, node
 from tests.pipeline.devices.cuda.lowering.lowered import agree, execute, reference, same
 from tests.pipeline.devices.nodes import numbers
@@ -30,10 +30,10 @@ def convolutions() -> int:
         )
         expected = reference(piece, inputs)
         for precision, room in (("fp32", 1e-3), ("fp16", 5e-2)):
-            settings = Settings(8, precision)  # type: ignore[arg-type]
+            settings = ConvolutionSettings(8, precision)  # type: ignore[arg-type]
             for key, names in geometries(piece, settings).items():
                 for name in names:
-                    chosen = Settings(8, precision, {key: name})  # type: ignore[arg-type]
+                    chosen = ConvolutionSettings(8, precision, {key: name})  # type: ignore[arg-type]
                     results = execute(lower(piece, chosen), inputs, expected)
                     assert np.abs(results[0] - expected[0]).max() < room * np.abs(expected[0]).max()
                     count += 1

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.devices.cuda.call import Arguments, Call, Resolve
+from pipeline.devices.cuda.call import Arguments, KernelLaunch, Resolve
 from pipeline.devices.cuda.driver import Driver
 from tests.pipeline.devices.cuda.host.build import HostKernels
 
@@ -23,7 +23,7 @@ ON_GPU = os.environ.get("LAYERSTREAM_KERNELS") == "gpu"
 class Kernels(Protocol):
     """Runs a launch to its end, on addresses of this process."""
 
-    def launch(self, call: Call, resolve: Resolve) -> None: ...
+    def launch(self, call: KernelLaunch, resolve: Resolve) -> None: ...
 
 
 @cache
@@ -40,7 +40,7 @@ class GpuKernels:
     def __init__(self) -> None:
         self._stream = gpu().create_stream()
 
-    def launch(self, call: Call, resolve: Resolve) -> None:
+    def launch(self, call: KernelLaunch, resolve: Resolve) -> None:
         arguments = Arguments(call.arguments, resolve)
         if call.module == "cublas":
             gpu().multiply(call, arguments, self._stream)

@@ -20,7 +20,7 @@ from models.compiler import CompileOptions, compile_onnx
 from models.initial import filled
 from models.packs.pack import Pack, open_pack
 from models.packs.target import cuda_target
-from models.zoo.builder import Builder
+from models.zoo.builder import SkeletonBuilder
 from pipeline.devices.base import DeviceLostError
 from pipeline.devices.cpu import CpuDevice
 from pipeline.devices.cuda.choices import Kind
@@ -46,7 +46,7 @@ Tensor = NDArray[np.float32]
 
 def network() -> onnx.ModelProto:
     """Residual blocks, a branch that is concatenated, groups, depthwise, pooling, a classifier."""
-    b = Builder("varied", SIDE)
+    b = SkeletonBuilder("varied", SIDE)
     x = b.relu(b.norm(b.conv(b.image, 64, 3)))
     y = b.relu(b.norm(b.conv(x, 32, 1)))
     y = b.norm(b.conv(y, 64, 3))
@@ -171,7 +171,7 @@ def test_half_precision_agrees_with_itself(
 def test_what_no_kernel_covers_runs_on_the_cpu(
     kernels: Kernels, image: Tensor, tmp_path: Path, eager: float
 ) -> None:
-    b = Builder("mixed", SIDE)
+    b = SkeletonBuilder("mixed", SIDE)
     x = b.relu(b.norm(b.conv(b.image, 24, 3)))
     model = filled(b.model(b.linear(b.flatten(b.global_pool(x)), 10)), seed=3)
     head = model.graph.output[0].name

@@ -26,7 +26,7 @@ from pipeline.devices.lowered import device_measure
 from pipeline.execution.opened import opened
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice
-from pipeline.program.cuts import Region, Rows
+from pipeline.program.cuts import Region, RowCut
 from pipeline.program.prepare import prepare
 from pipeline.program.program import Program
 from pipeline.program.steps import row_network
@@ -84,8 +84,8 @@ def test_rows_give_the_answers_of_whole_tensors(
         expected = answer(program, device, (), "pre")
         random = Random(name)
         for regions in (
-            largest_regions(network, Rows(1)),
-            largest_regions(network, Rows(3)),
+            largest_regions(network, RowCut(1)),
+            largest_regions(network, RowCut(3)),
             random_regions(random, network),
         ):
             assert close(answer(program, device, regions, architecture), expected), regions
@@ -109,7 +109,7 @@ def test_random_networks_on_rows_give_what_onnxruntime_does(
     with closing(CudaDevice(driver_of(kernels, seed), CpuDevice(), "mapped")) as device:
         program = prepare(pack, device)
         network = row_network(program)
-        for regions in (largest_regions(network, Rows(2)), random_regions(random, network)):
+        for regions in (largest_regions(network, RowCut(2)), random_regions(random, network)):
             ((result,),) = (found.values() for found in answer(program, device, regions, "auto"))
             np.testing.assert_allclose(result, wanted, atol=1e-4 * np.abs(wanted).max())
 

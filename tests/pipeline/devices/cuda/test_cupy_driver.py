@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pipeline.devices.base import DeviceError
-from pipeline.devices.cuda.call import Arguments, Call, Pointer
+from pipeline.devices.cuda.call import Arguments, DevicePointer, KernelLaunch
 from pipeline.devices.cuda.cupy_driver import CupyDriver, available_bytes
 from pipeline.devices.cuda.errors import CudaCallError, CudaLostError, CudaMissingError
 from pipeline.devices.cuda.sources import modules, source
@@ -179,7 +179,7 @@ def test_calls_are_made_as_cuda_wants_them(library: Library) -> None:
 
 def test_a_launch_passes_grid_block_stream_and_arguments(library: Library) -> None:
     driver = CupyDriver()
-    call = Call("strided", "copy_bytes", (3, 2, 1), 64, (Pointer("input"), 4))
+    call = KernelLaunch("strided", "copy_bytes", (3, 2, 1), 64, (DevicePointer("input"), 4))
     function = driver.function("strided", "copy_bytes")
     assert function == driver.function("strided", "copy_bytes") == Function.ptr
     arguments = Arguments(call.arguments, lambda pointer: 0xA000)
@@ -208,15 +208,15 @@ def test_the_library_works_in_the_stream_it_is_told(
         3,
         2,
         1.0,
-        Pointer("input"),
+        DevicePointer("input"),
         4,
-        Pointer("input"),
+        DevicePointer("input"),
         2,
         0.0,
-        Pointer("output"),
+        DevicePointer("output"),
         4,
     )
-    call = Call("cublas", "sgemm", (0, 0, 0), 0, numbers)
+    call = KernelLaunch("cublas", "sgemm", (0, 0, 0), 0, numbers)
     driver.multiply(call, Arguments(numbers, lambda pointer: 0xA000), stream)
     [(name, arguments)] = [item for item in library.recorded if item[0] == "sgemm"]
     assert (name, arguments[:7]) == ("sgemm", (stream, 9, 0, 0, 4, 3, 2))

@@ -11,7 +11,7 @@ import pytest
 from loader.errors import LoaderError
 from pipeline.devices.base import DeviceError, DeviceLostError
 from pipeline.devices.cpu import CpuDevice
-from pipeline.devices.cuda.call import Arguments, Call, Pointer, Program
+from pipeline.devices.cuda.call import Arguments, DevicePointer, KernelLaunch, LaunchProgram
 from pipeline.devices.cuda.device import CudaDevice
 from pipeline.devices.cuda.driver import Properties
 from pipeline.devices.cuda.errors import CudaCallError, CudaLostError, CudaMemoryError, error_of
@@ -182,8 +182,8 @@ def test_a_lost_device_says_so_to_everyone(driver: FakeDriver) -> None:
 
 
 def test_scratch_that_is_too_small_is_refused(device: CudaDevice) -> None:
-    call = copy_bytes(Pointer("input"), Pointer("inner"), 4096)
-    kernel = CudaKernel(device.driver, device.kernel_stream, Program((call,), 4096))
+    call = copy_bytes(DevicePointer("input"), DevicePointer("inner"), 4096)
+    kernel = CudaKernel(device.driver, device.kernel_stream, LaunchProgram((call,), 4096))
     memory = device.allocate("own", 4096)
     array = memory.array(0, "uint8", (4096,))
     small = device.allocate("scratch", 256)
@@ -217,6 +217,8 @@ def test_callbacks_come_in_order_with_errors(driver: FakeDriver) -> None:
 
 
 def test_arguments_are_where_the_driver_wants_them() -> None:
-    call = Call("m", "f", (1, 1, 1), 32, (Pointer("input", 0, 8), None, 7, 0.5, (1, 2, 3)))
+    call = KernelLaunch(
+        "m", "f", (1, 1, 1), 32, (DevicePointer("input", 0, 8), None, 7, 0.5, (1, 2, 3))
+    )
     arguments = Arguments(call.arguments, lambda pointer: 1000 + pointer.offset)
     assert arguments.values == [1008, 0, 7, 0.5, (1, 2, 3)]

@@ -7,7 +7,7 @@ import pytest
 
 from models.packs.pack import Pack
 from pipeline.devices.cpu import CpuDevice
-from pipeline.devices.cuda.call import Arguments, Call
+from pipeline.devices.cuda.call import Arguments, KernelLaunch
 from pipeline.devices.cuda.device import CudaDevice
 from pipeline.devices.cuda.operators.convolutions.algorithms import Algorithm
 from pipeline.devices.cuda.tuner import fastest_algorithms
@@ -79,7 +79,7 @@ def test_the_fastest_is_chosen_and_bits_stay_those_of_pre(
 class Fickle(FakeDriver):
     """Its library gives other bits where there are fewer filters, as cuBLAS may."""
 
-    def multiply(self, call: Call, arguments: Arguments, stream: int) -> None:
+    def multiply(self, call: KernelLaunch, arguments: Arguments, stream: int) -> None:
         super().multiply(call, arguments, stream)
         sizes, result = arguments.values[2:5], arguments.values[11]
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from models.packs.records.programs import ElementProgram, Step
+from models.packs.records.programs import ElementProgram, ElementStep
 from pipeline.devices.elementwise.library import Launcher, Library, find_library
 from pipeline.devices.elementwise.programs import (
     OPERATORS,
@@ -27,7 +27,7 @@ def library() -> Library:
     return found
 
 
-def native(*steps: Step, n_inputs: int = 1, results: tuple[int, ...] = ()) -> NativeProgram:
+def native(*steps: ElementStep, n_inputs: int = 1, results: tuple[int, ...] = ()) -> NativeProgram:
     """Return what the library runs of ``steps``; ``results``: the last value if none are given."""
     last = n_inputs + len(steps) - 1
     program = ElementProgram(n_inputs=n_inputs, steps=steps, results=results or (last,))

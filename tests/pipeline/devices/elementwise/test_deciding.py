@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from loader.pool.pool import ReadPool
 from models.packs.pack import Pack
 from models.packs.target import host_target
+from papers.tiles.tiled_pack import tiled_pack
 from pipeline.devices.base import Kernel
 from pipeline.devices.cpu import CpuDevice
 from pipeline.devices.elementwise.deciding import decided
@@ -24,7 +25,7 @@ from pipeline.planning.joining.joined import joined
 from pipeline.planning.make import make_plan
 from pipeline.planning.partitions.plan import pipeline_plan
 from pipeline.planning.plan import Choice, Plan
-from pipeline.program.cuts import Boxes, Cut, Region, Rows
+from pipeline.program.cuts import Cut, Region, RowCut, TileCut
 from pipeline.program.decided import ChainPiece
 from pipeline.program.partitions import Cuts
 from pipeline.program.prepare import prepare
@@ -33,7 +34,6 @@ from pipeline.program.program import Program
 from pipeline.program.sessions import Opened, opened_by
 from pipeline.program.steps import row_network
 from pipeline.schedule.architectures import ARCHITECTURES
-from pipeline.tiles.tiled_pack import tiled_pack
 from tests.examples import examples
 from tests.models.nets import CHUNK_BYTES, inputs_for
 from tests.pipeline.devices.elementwise.chains import library, needs_library
@@ -125,7 +125,7 @@ WAYS = st.builds(
     Way,
     st.sampled_from(["nodes", "library", "onnxruntime"]),
     st.sampled_from(["pre", "2s", "auto", "seq"]),
-    st.sampled_from([None, Rows(1), Rows(4), Rows(20), Boxes(6, 8)]),
+    st.sampled_from([None, RowCut(1), RowCut(4), RowCut(20), TileCut(6, 8)]),
     st.integers(1, 2),
     st.booleans(),
     st.none() | st.integers(0, 200_000),

@@ -21,7 +21,7 @@ from pipeline.devices.cpu import CpuDevice
 from pipeline.execution.opened import opened
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice
-from pipeline.program.cuts import Region, Rows
+from pipeline.program.cuts import Region, RowCut
 from pipeline.program.prepare import prepare
 from pipeline.program.program import Program
 from pipeline.program.steps import row_network
@@ -139,7 +139,7 @@ def test_the_answer_is_that_of_onnx_runtime(pack: Pack, pool: ReadPool) -> None:
 def exact_regions(pack: Pack, rows: int) -> tuple[Region, ...]:
     """Return the largest regions, where rows have the bits of the whole."""
     network = row_network(Program.as_compiled(pack))
-    return largest_regions(network, Rows(rows)) if host_target().block > 1 else ()
+    return largest_regions(network, RowCut(rows)) if host_target().block > 1 else ()
 
 
 def test_rows_and_threads_change_no_bit(pack: Pack, pool: ReadPool) -> None:

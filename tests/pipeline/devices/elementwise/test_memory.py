@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.packs.records.programs import Step
+from models.packs.records.programs import ElementStep
 from pipeline.devices.elementwise.one_pass import OnePass
 from pipeline.devices.elementwise.programs import OPERATORS
 from tests.examples import examples
@@ -87,7 +87,9 @@ def test_any_size_anywhere_in_place_or_not(
 
 
 def _chain(threads: int, x: Floats, y: Floats) -> None:
-    program = native(Step(kind="mish", reads=(0,), numbers=(1.0,)), Step(kind="add", reads=(1, 0)))
+    program = native(
+        ElementStep(kind="mish", reads=(0,), numbers=(1.0,)), ElementStep(kind="add", reads=(1, 0))
+    )
     bound(program, [x, y], threads)()
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from models.packs.records.programs import Step
+from models.packs.records.programs import ElementStep
 from models.runtime.joined_graphs import can_join
 from models.runtime.sessions import SessionError, open_piece
 from pipeline.devices.base import DeviceError, KernelError
@@ -66,8 +66,8 @@ def test_memory_without_alignment() -> None:
 
 def test_a_factor_for_each_channel_and_two_results() -> None:
     program = native(
-        Step(kind="multiply", reads=(0, 1)),
-        Step(kind="clip", reads=(2,), numbers=(0.0, 6.0)),
+        ElementStep(kind="multiply", reads=(0, 1)),
+        ElementStep(kind="clip", reads=(2,), numbers=(0.0, 6.0)),
         n_inputs=2,
         results=(2, 3),
     )

@@ -6,7 +6,7 @@ from typing import get_args
 import pytest
 
 from models.network.activations import Arithmetic, Kind
-from models.packs.records.programs import ElementProgram, Step
+from models.packs.records.programs import ElementProgram, ElementStep
 from pipeline.devices.elementwise.programs import (
     MOST_BLOCKS,
     MOST_TENSORS,
@@ -24,7 +24,7 @@ def described(program: NativeProgram) -> list[str]:
 
 
 def alone(kind: str, n_reads: int) -> NativeProgram | None:
-    step = Step(kind=kind, reads=tuple(range(n_reads)))  # type: ignore[arg-type]
+    step = ElementStep(kind=kind, reads=tuple(range(n_reads)))  # type: ignore[arg-type]
     return native_program(ElementProgram(n_inputs=n_reads, steps=(step,), results=(n_reads,)))
 
 
@@ -41,22 +41,22 @@ def test_what_has_no_kernel_is_left_alone(kind: str, n_reads: int) -> None:
 @pytest.mark.parametrize(
     ("step", "numbers"),
     [
-        (Step(kind="clip", reads=(0,), numbers=(0.0, 6.0)), (0, 6)),
-        (Step(kind="clip", reads=(0,), numbers=(None, 6.0)), (-math.inf, 6)),
-        (Step(kind="clip", reads=(0,), numbers=(1.0, None)), (1, math.inf)),
-        (Step(kind="relu", reads=(0,)), (0, math.inf)),
-        (Step(kind="add", reads=(0,), numbers=(-3.0,)), (-3, 0)),
-        (Step(kind="silu", reads=(0,), numbers=(1.702,)), (1.702, 0)),
+        (ElementStep(kind="clip", reads=(0,), numbers=(0.0, 6.0)), (0, 6)),
+        (ElementStep(kind="clip", reads=(0,), numbers=(None, 6.0)), (-math.inf, 6)),
+        (ElementStep(kind="clip", reads=(0,), numbers=(1.0, None)), (1, math.inf)),
+        (ElementStep(kind="relu", reads=(0,)), (0, math.inf)),
+        (ElementStep(kind="add", reads=(0,), numbers=(-3.0,)), (-3, 0)),
+        (ElementStep(kind="silu", reads=(0,), numbers=(1.702,)), (1.702, 0)),
     ],
 )
-def test_numbers(step: Step, numbers: tuple[float, float]) -> None:
+def test_numbers(step: ElementStep, numbers: tuple[float, float]) -> None:
     (found,) = native(step).steps
     assert (found.p, found.q) == numbers
 
 
 def test_values_in_between_take_blocks_that_nobody_reads_any_more() -> None:
-    steps = [Step(kind="add", reads=(0, 1)), Step(kind="tanh", reads=(2,))]
-    steps += [Step(kind="multiply", reads=(3, 0)), Step(kind="add", reads=(4, 1))]
+    steps = [ElementStep(kind="add", reads=(0, 1)), ElementStep(kind="tanh", reads=(2,))]
+    steps += [ElementStep(kind="multiply", reads=(3, 0)), ElementStep(kind="add", reads=(4, 1))]
     assert described(native(*steps, n_inputs=2)) == [
         "add 0 1 to 12",
         "tanh 12 12 to 12",
@@ -67,7 +67,7 @@ def test_values_in_between_take_blocks_that_nobody_reads_any_more() -> None:
 
 def test_a_result_over_what_is_read_is_written_last() -> None:
     """Input and first result may be the same memory: what else reads the input must have done so before."""
-    steps = [Step(kind="sigmoid", reads=(0,)), Step(kind="multiply", reads=(0, 1))]
+    steps = [ElementStep(kind="sigmoid", reads=(0,)), ElementStep(kind="multiply", reads=(0, 1))]
     assert described(native(*steps, results=(1, 2))) == [
         "sigmoid 0 0 to 12",
         "multiply 0 12 to 2",
@@ -87,8 +87,8 @@ def test_nothing_to_do() -> None:
 
 
 def added(n_inputs: int) -> ElementProgram:
-    steps = [Step(kind="add", reads=(0, 1))]
-    steps += [Step(kind="add", reads=(n_inputs + at - 2, at)) for at in range(2, n_inputs)]
+    steps = [ElementStep(kind="add", reads=(0, 1))]
+    steps += [ElementStep(kind="add", reads=(n_inputs + at - 2, at)) for at in range(2, n_inputs)]
     return ElementProgram(
         n_inputs=n_inputs, steps=tuple(steps), results=(n_inputs + len(steps) - 1,)
     )
@@ -101,8 +101,8 @@ def test_more_tensors_than_the_library_takes() -> None:
 
 def test_more_values_in_between_than_the_library_takes() -> None:
     def kept(count: int) -> ElementProgram:
-        steps = [Step(kind="tanh", reads=(0,)) for _ in range(count)]
-        steps += [Step(kind="add", reads=(count, count - at)) for at in range(1, count)]
+        steps = [ElementStep(kind="tanh", reads=(0,)) for _ in range(count)]
+        steps += [ElementStep(kind="add", reads=(count, count - at)) for at in range(1, count)]
         return ElementProgram(n_inputs=1, steps=tuple(steps), results=(len(steps),))
 
     assert native_program(kept(MOST_BLOCKS)) is not None

@@ -11,7 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from models.compiler.analysis.graph import Graph
 from models.compiler.cutting.pieces import constants_of
-from models.compiler.cutting.quantised_nodes import Found, whole_task
+from models.compiler.cutting.quantised_nodes import FoundTask, whole_task
 from models.network.fields import Array
 from models.network.operators.quantised import Quantised, QuantisedAverage
 from models.runtime.sessions import open_piece, run_session
@@ -217,7 +217,7 @@ class Network:
             opsets=tuple(model.opset_import),
         )
 
-    def found(self) -> Found | None:
+    def found(self) -> FoundTask | None:
         """Return what the compiler says that all nodes compute."""
         return whole_task(self.graph(), range(len(self.nodes)), tuple(self.given))
 

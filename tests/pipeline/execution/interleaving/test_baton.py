@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from pipeline.execution.errors import CancelledError, DeadlineError
-from pipeline.execution.interleaving.baton import FREE, Baton, Claim
+from pipeline.execution.interleaving.baton import FREE, Baton, ComputeClaim
 
 
 def never() -> bool:
@@ -30,7 +30,7 @@ def test_it_goes_to_the_one_that_began_first_whoever_asked_first() -> None:
     claims = [baton.claim() for _ in range(4)]
     claims[3].hold(None, never)
 
-    def compute(claim: Claim) -> None:
+    def compute(claim: ComputeClaim) -> None:
         claim.hold(None, never)
         order.append(claim.rank[1])
         claim.give()

@@ -31,7 +31,7 @@ from pipeline.execution.opened import open_pipeline, opened
 from pipeline.planning.make import make_plan
 from pipeline.planning.partitions.plan import PipelinePlan, pipeline_plan
 from pipeline.planning.plan import Choice
-from pipeline.program.cuts import Region, Rows
+from pipeline.program.cuts import Region, RowCut
 from pipeline.program.partitions import Cuts
 from pipeline.program.program import Program
 from pipeline.program.row_network import RowNetwork
@@ -184,7 +184,7 @@ def test_rows_on_both_sides_of_a_cut_give_the_same_answer(packs: dict[str, Pack]
 def _region(part: Program) -> Region | None:
     """Return a region from the first row operator of ``part`` to the end of what follows it."""
     runs = RowNetwork(part).runs
-    return Region(runs[0].start, runs[0].stop, Rows(2)) if runs else None
+    return Region(runs[0].start, runs[0].stop, RowCut(2)) if runs else None
 
 
 @pytest.mark.parametrize("copied", [False, True])

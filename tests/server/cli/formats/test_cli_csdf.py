@@ -6,10 +6,10 @@ import pytest
 
 from models.compiler import CompileOptions, compile_onnx
 from models.packs.target import host_target
-from pipeline.dataflow.conversion import Overlap, convert
-from pipeline.dataflow.sdf3 import sdf3_text
+from papers.dataflow.conversion import WindowOverlap, convert
+from papers.dataflow.sdf3 import sdf3_text
 from tests.models.nets import CHUNK_BYTES, residual, written
-from tests.pipeline.dataflow.cnns import figure_1
+from tests.papers.dataflow.cnns import figure_1
 from tests.server.support import BAD, Cli
 
 
@@ -37,7 +37,7 @@ def test_a_file_is_read_and_its_buffers_found(paper: Path, cli: Cli) -> None:
 def test_a_pack_becomes_a_file(tmp_path: Path, cli: Cli) -> None:
     source = written(residual(), tmp_path / "r.onnx")
     pack = compile_onnx(source, tmp_path / "r", CompileOptions(chunk_bytes=CHUNK_BYTES))
-    for overlap in Overlap:
+    for overlap in WindowOverlap:
         file = tmp_path / f"{overlap.value}.xml"
         words = ("csdf", pack, "-o", file, "--overlap", overlap.value, "--json")
         of_pack = cli(*words).document

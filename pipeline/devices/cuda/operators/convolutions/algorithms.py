@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from models.network.operators.reading import Convolution
-from pipeline.devices.cuda.scope import Settings
+from pipeline.devices.cuda.scope import ConvolutionSettings
 
 Kind = Literal["direct", "split", "winograd", "half", "depthwise", "cublas", "im2col"]
 
@@ -135,7 +135,7 @@ def geometry_key(it: Convolution) -> str:
     return " ".join([sizes, *(f"{name}{a}x{b}" for name, (a, b) in pairs.items())])
 
 
-def choose(it: Convolution, settings: Settings) -> Algorithm:
+def choose(it: Convolution, settings: ConvolutionSettings) -> Algorithm:
     """Return the algorithm for ``it``: as measured, if it can be taken, or the default."""
     if not settings.scratch and not it.is_depthwise:
         return Algorithm("half" if settings.precision == "fp16" else "direct")
@@ -151,7 +151,7 @@ def choose(it: Convolution, settings: Settings) -> Algorithm:
     return default_algorithm(it, settings.multiprocessors)
 
 
-def worth_measuring(it: Convolution, settings: Settings) -> tuple[str, ...]:
+def worth_measuring(it: Convolution, settings: ConvolutionSettings) -> tuple[str, ...]:
     """Return the algorithms that may be the fastest for ``it``."""
     found = candidates(it, settings.multiprocessors)
     return tuple(
@@ -161,5 +161,5 @@ def worth_measuring(it: Convolution, settings: Settings) -> tuple[str, ...]:
     )
 
 
-def _is_allowed(algorithm: Algorithm, settings: Settings) -> bool:
+def _is_allowed(algorithm: Algorithm, settings: ConvolutionSettings) -> bool:
     return algorithm.kind != "half" or settings.precision == "fp16"

@@ -2,7 +2,7 @@
 
 from models.network.node import UnsuitedError
 from models.network.operators.reading import Convolution
-from pipeline.devices.cuda.call import Call
+from pipeline.devices.cuda.call import KernelLaunch
 from pipeline.devices.cuda.operators.convolutions.algorithms import (
     Algorithm,
     choose,
@@ -28,14 +28,14 @@ _SIZES = (3, 5)
 _STRIDES = (1, 2)
 
 
-def convolution(it: Convolution, scope: Scope) -> list[Call]:
+def convolution(it: Convolution, scope: Scope) -> list[KernelLaunch]:
     """Return the launches of a convolution by the algorithm that is measured or the default."""
     return convolve(it, choose(it, scope.settings), scope)
 
 
 def convolve(
     it: Convolution, algorithm: Algorithm, scope: Scope, tile: Tile | None = None
-) -> list[Call]:
+) -> list[KernelLaunch]:
     """Return the launches of a convolution, all float32 in memory.
 
     ``y`` may lie where ``addend`` lies, which is then overwritten. ``tile``: for tests; None: the one
@@ -62,7 +62,7 @@ def convolve(
             return [tiled(it, scope, tile, half=algorithm.kind == "half")]
 
 
-def _depthwise(it: Convolution, scope: Scope) -> Call:
+def _depthwise(it: Convolution, scope: Scope) -> KernelLaunch:
     """Return the launch of kernels/depthwise.cu, for one channel for each group."""
     windows, batch = it.windows.on_a_plane, it.x.shape[0]
     size, stride = windows.kernel[0], windows.strides[0]
@@ -79,4 +79,4 @@ def _depthwise(it: Convolution, scope: Scope) -> Call:
     head = (scope.read(it.x), scope.read(it.weight), scope.write(it.y))
     arguments = with_epilogue(it, scope, head, (numbers(it), batch))
     grid = blocks(batch * it.filters * strips * width, _DEPTHWISE_THREADS)
-    return Call("depthwise", name, grid, _DEPTHWISE_THREADS, arguments)
+    return KernelLaunch("depthwise", name, grid, _DEPTHWISE_THREADS, arguments)

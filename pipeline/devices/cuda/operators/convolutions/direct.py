@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from models.network.node import UnsuitedError
 from models.network.operators.reading import Convolution
-from pipeline.devices.cuda.call import Argument, Call, Pointer
+from pipeline.devices.cuda.call import Argument, DevicePointer, KernelLaunch
 from pipeline.devices.cuda.operators.convolutions.algorithms import Algorithm, split_depth
 from pipeline.devices.cuda.operators.launches import MAX_ELEMENTS, activation_arguments, blocks
 from pipeline.devices.cuda.scope import Scope
@@ -48,7 +48,7 @@ def _reciprocal(divisor: int) -> int:
     return found - (1 << 32) if found >= 1 << 31 else found
 
 
-def behind(pointer: Pointer, floats: int) -> Pointer:
+def behind(pointer: DevicePointer, floats: int) -> DevicePointer:
     """Return where ``floats`` numbers behind ``pointer`` lie."""
     return pointer.moved(4 * floats)
 
@@ -131,7 +131,7 @@ def tiled(
     *,
     splits: int = 1,
     half: bool = False,
-) -> Call:
+) -> KernelLaunch:
     """Return the launch of ``it`` by tiles; with ``splits`` ``y`` has so many partial sums.
 
     ``tile``: None: the one that should be fastest.
@@ -140,7 +140,7 @@ def tiled(
     chosen = tile or best_tile(tiles, it, scope.settings.multiprocessors, splits)
     head = (scope.read(it.x), scope.read(it.weight), scope.write(it.y))
     sizes = (numbers(it, split_depth(it, splits)),)
-    return Call(
+    return KernelLaunch(
         "half" if half else "convolution",
         f"{chosen.name}_{_window(it)}",
         (chosen.blocks(it), splits, 1),
@@ -161,7 +161,9 @@ def plain(it: Convolution) -> Convolution:
     return replace(it, bias=None, addend=None, adds_last=False, activation=None)
 
 
-def split(it: Convolution, algorithm: Algorithm, scope: Scope, tile: Tile | None) -> list[Call]:
+def split(
+    it: Convolution, algorithm: Algorithm, scope: Scope, tile: Tile | None
+) -> list[KernelLaunch]:
     """Return the launches of ranges of k, and of what adds these."""
     # Some that were asked for may be empty.
     splits = -(-it.depth // split_depth(it, algorithm.splits))
@@ -171,4 +173,4 @@ def split(it: Convolution, algorithm: Algorithm, scope: Scope, tile: Tile | None
     first = tiled(sums, scope, tile, splits=splits)
     head, sizes = (scope.read(partial), scope.write(it.y)), (splits, count, it.filters, it.pixels)
     arguments = with_epilogue(it, scope, head, sizes)
-    return [first, Call("convolution", "reduce_splits", blocks(count), 256, arguments)]
+    return [first, KernelLaunch("convolution", "reduce_splits", blocks(count), 256, arguments)]

@@ -8,7 +8,7 @@ behind each other: our matrix [rows, columns] is its transposed one.
 import math
 
 from models.network.operators.reading import Convolution
-from pipeline.devices.cuda.call import Call, Pointer
+from pipeline.devices.cuda.call import DevicePointer, KernelLaunch
 from pipeline.devices.cuda.operators.convolutions.direct import (
     behind,
     numbers,
@@ -24,14 +24,21 @@ _MIN_SLAB = 256
 
 
 def _sgemm(
-    a: Pointer, b: Pointer, c: Pointer, *, rows: int, columns: int, depth: int, stride: int
-) -> Call:
+    a: DevicePointer,
+    b: DevicePointer,
+    c: DevicePointer,
+    *,
+    rows: int,
+    columns: int,
+    depth: int,
+    stride: int,
+) -> KernelLaunch:
     """Return c = a b with a [rows, depth], b [depth, columns], c's rows ``stride`` numbers apart."""
     arguments = (0, 0, columns, rows, depth, 1.0, b, columns, a, depth, 0.0, c, stride)
-    return Call("cublas", "sgemm", (0, 0, 0), 0, arguments)
+    return KernelLaunch("cublas", "sgemm", (0, 0, 0), 0, arguments)
 
 
-def pointwise(it: Convolution, scope: Scope) -> list[Call]:
+def pointwise(it: Convolution, scope: Scope) -> list[KernelLaunch]:
     """Return the calls of a 1x1 convolution: its input is a factor as it lies."""
     filters, depth, pixels = it.filters // it.groups, it.depth, it.pixels
     x, w, y = scope.read(it.x), scope.read(it.weight), scope.write(it.y)
@@ -50,7 +57,7 @@ def pointwise(it: Convolution, scope: Scope) -> list[Call]:
     return [*calls, *_epilogue(it, scope)]
 
 
-def im2col(it: Convolution, scope: Scope) -> list[Call]:
+def im2col(it: Convolution, scope: Scope) -> list[KernelLaunch]:
     """Return the calls of any convolution: the windows of a slab of pixels are gathered in between."""
     filters, depth, pixels = it.filters // it.groups, it.depth, it.pixels
     plane = it.weight.shape[1] * math.prod(it.windows.size)
@@ -65,7 +72,7 @@ def im2col(it: Convolution, scope: Scope) -> list[Call]:
             grid = (-(-count // 256), min(depth, 64), 1)
             source = behind(x, image * plane)
             arguments = (source, gathered, numbers(it), first, count)
-            calls.append(Call("im2col", "im2col", grid, 256, arguments))
+            calls.append(KernelLaunch("im2col", "im2col", grid, 256, arguments))
             weights = behind(w, image % it.groups * filters * depth)
             target = behind(y, image * filters * pixels + first)
             calls.append(
@@ -80,9 +87,9 @@ def im2col(it: Convolution, scope: Scope) -> list[Call]:
     return [*calls, *_epilogue(it, scope)]
 
 
-def _epilogue(it: Convolution, scope: Scope) -> list[Call]:
+def _epilogue(it: Convolution, scope: Scope) -> list[KernelLaunch]:
     if it == plain(it):
         return []
     count = math.prod(it.y.shape)
     arguments = with_epilogue(it, scope, (scope.write(it.y),), (count, it.filters, it.pixels))
-    return [Call("convolution", "bias_activate", blocks(count), 256, arguments)]
+    return [KernelLaunch("convolution", "bias_activate", blocks(count), 256, arguments)]

@@ -2,10 +2,10 @@
 
 import math
 
-from models.network.node import Value
+from models.network.node import NamedTensor
 from models.network.operators.reading import Convolution
 from models.network.windows import SAME, Windows
-from pipeline.devices.cuda.call import Argument, Call
+from pipeline.devices.cuda.call import Argument, KernelLaunch
 from pipeline.devices.cuda.operators.convolutions.direct import (
     behind,
     numbers,
@@ -22,7 +22,7 @@ _SLAB_FLOATS = 2 << 20
 _MIN_SLAB = 64
 
 
-def winograd(it: Convolution, scope: Scope) -> list[Call]:
+def winograd(it: Convolution, scope: Scope) -> list[KernelLaunch]:
     """Return the launches of a 3x3 convolution, stride 1, no dilation, one group.
 
     In between lie the transformed filters, and the inputs and the products of a slab of tiles.
@@ -49,11 +49,13 @@ def winograd(it: Convolution, scope: Scope) -> list[Call]:
     return calls
 
 
-def _call(function: str, threads: int, arguments: tuple[Argument, ...]) -> Call:
-    return Call("winograd", function, blocks(threads), 256, arguments)
+def _call(function: str, threads: int, arguments: tuple[Argument, ...]) -> KernelLaunch:
+    return KernelLaunch("winograd", function, blocks(threads), 256, arguments)
 
 
-def _product(inputs: Value, weight: Value, products: Value, count: int) -> Convolution:
+def _product(
+    inputs: NamedTensor, weight: NamedTensor, products: NamedTensor, count: int
+) -> Convolution:
     """Return the products for all places and ``count`` tiles: a 1x1 convolution, a group a place."""
     return Convolution(
         x=inputs.shaped((*inputs.shape[:3], count)),
@@ -65,8 +67,8 @@ def _product(inputs: Value, weight: Value, products: Value, count: int) -> Convo
 
 
 def _outputs(
-    it: Convolution, image: int, products: Value, tiles: tuple[int, int], scope: Scope
-) -> Call:
+    it: Convolution, image: int, products: NamedTensor, tiles: tuple[int, int], scope: Scope
+) -> KernelLaunch:
     skipped = image * it.filters * it.pixels
     head = (scope.read(products), behind(scope.write(it.y), skipped))
     arguments = with_epilogue(it, scope, head, (numbers(it), *tiles), skipped)

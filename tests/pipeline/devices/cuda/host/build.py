@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 
 import pipeline.devices.cuda
-from pipeline.devices.cuda.call import Argument, Arguments, Call, Pointer, Resolve
+from pipeline.devices.cuda.call import Argument, Arguments, DevicePointer, KernelLaunch, Resolve
 
 KERNELS = Path(pipeline.devices.cuda.__file__).parent / "kernels"
 HEADERS = KERNELS / "headers"
@@ -120,7 +120,7 @@ class HostKernels:
         self._library = cache(self._load)
         self._function = cache(self._find)
 
-    def launch(self, call: Call, resolve: Resolve) -> None:
+    def launch(self, call: KernelLaunch, resolve: Resolve) -> None:
         """Run all blocks of ``call``.
 
         Raises:
@@ -152,7 +152,7 @@ class HostKernels:
 
 def _kind(argument: Argument) -> str:
     """Return the letter that launch.h has for a parameter of this kind."""
-    if argument is None or isinstance(argument, Pointer):
+    if argument is None or isinstance(argument, DevicePointer):
         return "p"
     if isinstance(argument, tuple):
         return f"s{len(argument)};"

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline.devices.cuda.call import Argument, Call, Pointer
+from pipeline.devices.cuda.call import Argument, DevicePointer, KernelLaunch
 from tests.pipeline.devices.cuda.conftest import missing
 from tests.pipeline.devices.cuda.guarded_memory import Array, HostMemory
 from tests.pipeline.devices.cuda.host.build import (
@@ -78,7 +78,7 @@ KERNEL(long_misaligned, const float* x, float* y) {
     *reinterpret_cast<long long*>(y) = *reinterpret_cast<const long long*>(x + 1);
 }
 """
-X, Y = Pointer("input"), Pointer("output")
+X, Y = DevicePointer("input"), DevicePointer("output")
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +100,7 @@ def launch(
 ) -> Array:
     memory = HostMemory([np.arange(64, dtype=np.float32)], [(size,)])
     memory.outputs[0][:] = np.arange(size)
-    memory.run(probes, [Call("probe", function, grid, block, arguments)])
+    memory.run(probes, [KernelLaunch("probe", function, grid, block, arguments)])
     return memory.outputs[0]
 
 

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from onnx import helper
 
 from models.runtime.sessions import open_piece
-from pipeline.devices.cuda.call import Pointer, Program
-from pipeline.devices.cuda.lowering import Settings, lower
+from pipeline.devices.cuda.call import DevicePointer, LaunchProgram
+from pipeline.devices.cuda.lowering import ConvolutionSettings, lower
 from tests.pipeline.devices.cuda.space import placed, some_kernels, space
 from tests.pipeline.devices.nodes import piece
 
@@ -42,7 +42,7 @@ class _Memory:
 
 
 def execute(
-    program: Program,
+    program: LaunchProgram,
     inputs: Sequence[Array],
     expected: Sequence[Array],
     over: int | None = None,
@@ -62,7 +62,7 @@ def execute(
     if over is not None:
         outputs[0].array(inputs[over])[...] = inputs[over]
 
-    def resolve(pointer: Pointer) -> int:
+    def resolve(pointer: DevicePointer) -> int:
         if pointer.space == "input" and pointer.index == over:
             return outputs[0].address + pointer.offset
         places = {
@@ -90,10 +90,12 @@ def reference(graph: bytes, inputs: Sequence[Array]) -> list[Array]:
     return found
 
 
-def same(graph: bytes, inputs: Sequence[Array], settings: Settings | None = None) -> Program:
+def same(
+    graph: bytes, inputs: Sequence[Array], settings: ConvolutionSettings | None = None
+) -> LaunchProgram:
     """Assert that a piece gives what ONNX Runtime gives; return its launches."""
     expected = reference(graph, inputs)
-    program = lower(_with_ports(graph, expected), settings or Settings())
+    program = lower(_with_ports(graph, expected), settings or ConvolutionSettings())
     results = execute(program, inputs, expected)
     for result, wanted in zip(results, expected, strict=True):
         np.testing.assert_allclose(result, wanted, rtol=2e-4, atol=2e-5)
@@ -114,7 +116,7 @@ def agree(
     inputs: Sequence[Array | None],
     attributes: Mapping[str, Any] | None = None,
     **options: Any,
-) -> Program:
+) -> LaunchProgram:
     """Assert that a node gives what ONNX Runtime gives; options as of ``nodes.piece``."""
     graph = piece(operator, inputs, attributes or {}, **options)
     wanted = [port.name for port in open_piece(graph).get_inputs()]

@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.network.activations import Activation
-from models.network.node import Value
+from models.network.node import NamedTensor
 from models.network.operators.reading import Combine, Map, Operator
-from pipeline.devices.cuda.call import Pointer
+from pipeline.devices.cuda.call import DevicePointer
 from pipeline.devices.cuda.operators import launches
 from pipeline.devices.cuda.operators.launches import MAX_RANK
-from pipeline.devices.cuda.scope import Scope, Settings
+from pipeline.devices.cuda.scope import ConvolutionSettings, Scope
 from tests.pipeline.devices.cuda.lowering.graphs import graph, node
 from tests.pipeline.devices.cuda.lowering.lowered import Array, agree, same
 from tests.pipeline.devices.cuda.space import placed, some_kernels
@@ -139,7 +139,8 @@ def test_prelu() -> None:
 def test_a_result_may_lie_where_an_input_of_its_shape_lies(left: bool) -> None:
     x, z = POSITIVE.copy(), np.abs(numbers(6, 1, 1)) + np.float32(0.5)
     full, part = (
-        Value(name=name, dtype="float32", shape=array.shape) for name, array in (("x", x), ("z", z))
+        NamedTensor(name=name, dtype="float32", shape=array.shape)
+        for name, array in (("x", x), ("z", z))
     )
     pair = (part, full) if left else (full, part)
     wanted = z / x if left else x / z
@@ -153,7 +154,9 @@ def test_a_result_may_lie_where_an_input_of_its_shape_lies(left: bool) -> None:
 
 def _run(operator: Operator, *arrays: Array) -> None:
     held = [placed(array) for array in arrays]
-    scope = Scope(Settings(), {"x": Pointer("input"), "z": Pointer("input", 1)})
+    scope = Scope(
+        ConvolutionSettings(), {"x": DevicePointer("input"), "z": DevicePointer("input", 1)}
+    )
     for call in launches(operator, scope):
         some_kernels().launch(call, lambda pointer: int(held[pointer.index].ctypes.data))
     for array, copy in zip(arrays, held, strict=True):

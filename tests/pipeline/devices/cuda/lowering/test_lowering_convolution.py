@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.devices.cuda.lowering import NotCoveredError, Settings, geometries, lower
+from pipeline.devices.cuda.lowering import ConvolutionSettings, NotCoveredError, geometries, lower
 from pipeline.devices.cuda.operators.convolutions.algorithms import geometry_key
 from tests.pipeline.devices.cuda.lowering.graphs import graph, node
 from tests.pipeline.devices.cuda.lowering.lowered import agree, execute, reference, same
@@ -57,7 +57,7 @@ def test_an_activation_that_kernels_do_not_have() -> None:
         [X, numbers(4, 6, 3, 3)],
     )
     with pytest.raises(NotCoveredError, match="FusedConv: activation Affine"):
-        lower(piece, Settings())
+        lower(piece, ConvolutionSettings())
 
 
 @pytest.mark.parametrize(
@@ -71,20 +71,20 @@ def test_an_activation_that_kernels_do_not_have() -> None:
 )
 def test_sizes_that_do_not_fit(inputs: list[Any], attributes: dict[str, Any], reason: str) -> None:
     with pytest.raises(NotCoveredError, match=f"^Conv: {reason}"):
-        lower(graph([node("Conv", "x0 x1", "y0", **attributes)], inputs), Settings())
+        lower(graph([node("Conv", "x0 x1", "y0", **attributes)], inputs), ConvolutionSettings())
 
 
 def _key(piece: bytes) -> str:
-    (key,) = geometries(piece, Settings(4))
+    (key,) = geometries(piece, ConvolutionSettings(4))
     return key
 
 
 def test_the_measured_algorithm_is_taken() -> None:
     piece = graph([node("Conv", "x0 x1", "y0", pads=[1] * 4)], DEEP)
-    found = geometries(piece, Settings(4))
+    found = geometries(piece, ConvolutionSettings(4))
     assert {"direct", "split:2", "winograd"} < set(found[_key(piece)])
     for algorithm in found[_key(piece)]:
-        settings = Settings(4, algorithms={_key(piece): algorithm})
+        settings = ConvolutionSettings(4, algorithms={_key(piece): algorithm})
         program = same(piece, DEEP, settings)
         assert (len(program.calls) == 1) == (program.inner_bytes == 0) == (algorithm == "direct")
         assert (program.calls[0].module == "winograd") == (algorithm == "winograd")
@@ -92,17 +92,17 @@ def test_the_measured_algorithm_is_taken() -> None:
 
 def test_an_algorithm_that_cannot_compute_a_layer_is_not_taken() -> None:
     piece = graph([node("Conv", "x0 x1", "y0", pads=[1] * 4, strides=[2, 2])], DEEP)
-    default = lower(piece, Settings(4))
+    default = lower(piece, ConvolutionSettings(4))
     for algorithm in ("winograd", "half", "depthwise"):
-        assert lower(piece, Settings(4, algorithms={_key(piece): algorithm})) == default
+        assert lower(piece, ConvolutionSettings(4, algorithms={_key(piece): algorithm})) == default
 
 
 def test_half_precision() -> None:
     piece = graph([node("Conv", "x0 x1", "y0", pads=[1] * 4)], DEEP)
-    assert "half" not in geometries(piece, Settings(4))[_key(piece)]
-    assert "half" in geometries(piece, Settings(4, "fp16"))[_key(piece)]
+    assert "half" not in geometries(piece, ConvolutionSettings(4))[_key(piece)]
+    assert "half" in geometries(piece, ConvolutionSettings(4, "fp16"))[_key(piece)]
     (expected,) = reference(piece, DEEP)
-    program = lower(piece, Settings(4, "fp16"))
+    program = lower(piece, ConvolutionSettings(4, "fp16"))
     assert [call.module for call in program.calls] == ["half"]
     (result,) = execute(program, DEEP, [expected])
     error = np.abs(result - expected).max() / np.abs(expected).max()
@@ -112,8 +112,8 @@ def test_half_precision() -> None:
 def test_libraries_are_measured_where_they_may_be() -> None:
     piece = graph([node("Conv", "x0 x1", "y0")], [X, numbers(4, 6, 1, 1)])
     key = _key(piece)
-    assert "cublas" not in geometries(piece, Settings(4))[key]
-    assert "cublas" in geometries(piece, Settings(4, libraries=True))[key]
+    assert "cublas" not in geometries(piece, ConvolutionSettings(4))[key]
+    assert "cublas" in geometries(piece, ConvolutionSettings(4, libraries=True))[key]
 
 
 @given(st.integers(1, 64), st.integers(1, 64))

@@ -8,8 +8,8 @@ import onnx
 import pytest
 from onnx import helper
 
-from pipeline.devices.cuda.call import Program
-from pipeline.devices.cuda.lowering import Settings, geometries, lower
+from pipeline.devices.cuda.call import LaunchProgram
+from pipeline.devices.cuda.lowering import ConvolutionSettings, geometries, lower
 from tests.pipeline.devices.cuda.lowering.graphs import Array, graph, node
 from tests.pipeline.devices.cuda.lowering.lowered import execute, reference, same
 from tests.pipeline.devices.nodes import numbers
@@ -69,10 +69,12 @@ def apart(piece: bytes) -> bytes:
     return bytes(model.SerializeToString())
 
 
-def check(nodes: Sequence[onnx.NodeProto], calls: int, inputs: Sequence[Array] = INPUTS) -> Program:
+def check(
+    nodes: Sequence[onnx.NodeProto], calls: int, inputs: Sequence[Array] = INPUTS
+) -> LaunchProgram:
     """Assert that a piece is ``calls`` launches and gives what its nodes give one by one."""
     piece = graph(nodes, inputs, BOUNDS)
-    settings = Settings(1)
+    settings = ConvolutionSettings(1)
     program = same(piece, inputs, settings)
     assert len(program.calls) == calls
     separate = same(apart(piece), inputs, settings)
@@ -122,11 +124,14 @@ def test_the_result_may_lie_where_the_residual_lies(multiprocessors: int) -> Non
     inputs = [numbers(1, 300, 3, 3), numbers(5, 300, 3, 3) / 8, numbers(5), numbers(1, 5, 3, 3)]
     nodes = [CONV, node("Add", "t0 x3", "t1"), *activation("t1", "y0", "Relu")]
     piece = graph(nodes, inputs)
-    (key,) = geometries(piece, Settings(multiprocessors))
+    (key,) = geometries(piece, ConvolutionSettings(multiprocessors))
     expected = reference(piece, inputs)
-    for algorithm in (None, *geometries(piece, Settings(multiprocessors, libraries=True))[key]):
+    for algorithm in (
+        None,
+        *geometries(piece, ConvolutionSettings(multiprocessors, libraries=True))[key],
+    ):
         known = {} if algorithm is None else {key: algorithm}
-        program = lower(piece, Settings(multiprocessors, algorithms=known))
+        program = lower(piece, ConvolutionSettings(multiprocessors, algorithms=known))
         (result,) = execute(program, inputs, expected, over=3)
         np.testing.assert_allclose(result, expected[0], rtol=2e-4, atol=2e-5)
 
@@ -154,6 +159,6 @@ def test_a_sum_in_ranges() -> None:
         *activation("t1", "y0", "silu"),
     ]
     piece = graph(nodes, inputs)
-    program = same(piece, inputs, Settings(8))
+    program = same(piece, inputs, ConvolutionSettings(8))
     assert [call.function for call in program.calls][1:] == ["reduce_splits"]
-    assert lower(piece, Settings(8)).inner_bytes > 0
+    assert lower(piece, ConvolutionSettings(8)).inner_bytes > 0

@@ -7,8 +7,8 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from pipeline.devices.cuda.call import Pointer
-from pipeline.devices.cuda.lowering import NotCoveredError, Settings, describe, lower
+from pipeline.devices.cuda.call import DevicePointer
+from pipeline.devices.cuda.lowering import ConvolutionSettings, NotCoveredError, describe, lower
 from pipeline.program.lives import ALIGNMENT
 from tests.pipeline.devices.cuda.lowering.graphs import graph, node
 from tests.pipeline.devices.cuda.lowering.lowered import Array, same
@@ -34,7 +34,7 @@ def test_values_inside_share_memory() -> None:
         argument.offset
         for call in program.calls
         for argument in call.arguments
-        if isinstance(argument, Pointer) and argument.space == "inner"
+        if isinstance(argument, DevicePointer) and argument.space == "inner"
     }
     assert offsets == {0, size}
 
@@ -105,7 +105,7 @@ def test_constants() -> None:
 def test_outputs_that_no_node_makes_are_refused() -> None:
     constant = helper.make_node("Constant", [], ["y0"], value=numpy_helper.from_array(X))
     with pytest.raises(NotCoveredError, match="y0: no node makes this output"):
-        lower(graph([constant], [X]), Settings())
+        lower(graph([constant], [X]), ConvolutionSettings())
 
 
 def test_a_result_that_is_not_what_its_port_says_is_refused() -> None:
@@ -114,13 +114,13 @@ def test_a_result_that_is_not_what_its_port_says_is_refused() -> None:
     model.graph.output[0].CopyFrom(port)
     reason = re.escape("y0: float32 [5, 6, 4, 1] is made, not float32 [1, 4, 6, 5]")
     with pytest.raises(NotCoveredError, match=f"^{reason}$"):
-        lower(model.SerializeToString(), Settings())
+        lower(model.SerializeToString(), ConvolutionSettings())
 
 
 def test_what_reads_a_result_that_is_not_known_is_not_named() -> None:
     nodes = [node("Reshape", "x0 x1", "t0"), node("Abs", "t0", "t1"), node("Neg", "t1", "y0")]
     with pytest.raises(NotCoveredError) as caught:
-        lower(graph(nodes, [X, ints(4, 30)]), Settings())
+        lower(graph(nodes, [X, ints(4, 30)]), ConvolutionSettings())
     assert caught.value.operators == ("Reshape: input 1, 'x1', is not constant",)
 
 
@@ -131,14 +131,16 @@ def test_what_is_fused_with_a_node_that_is_not_covered_is_not_lost() -> None:
         node("Neg", "t1", "y0"),
     ]
     with pytest.raises(NotCoveredError) as caught:
-        lower(graph(nodes, [X], {"half": np.array(0.5, np.float32)}, opset=6), Settings())
+        lower(
+            graph(nodes, [X], {"half": np.array(0.5, np.float32)}, opset=6), ConvolutionSettings()
+        )
     assert caught.value.operators == ("Add: broadcasting of opset 6",)
 
 
 def test_a_transposed_convolution_has_no_kernel() -> None:
     inputs = [X, numbers(4, 3, 2, 2)]
     with pytest.raises(NotCoveredError, match=r"^ConvTranspose: no kernel$"):
-        lower(graph([node("ConvTranspose", "x0 x1", "y0")], inputs), Settings())
+        lower(graph([node("ConvTranspose", "x0 x1", "y0")], inputs), ConvolutionSettings())
 
 
 def test_fusions_of_operators_on_elements() -> None:
@@ -181,13 +183,13 @@ def test_every_node_that_is_not_covered_is_named() -> None:
 def test_what_runs_only_at_run_time_is_refused() -> None:
     nodes = [node("Reshape", "x0 x1", "t0"), node("Abs", "t0", "y0")]
     with pytest.raises(NotCoveredError, match=r"^Reshape: input 1, 'x1', is not constant$"):
-        lower(graph(nodes, [X, ints(4, 30)]), Settings())
+        lower(graph(nodes, [X, ints(4, 30)]), ConvolutionSettings())
     nodes = [node("Slice", "x0 x1 x1", "y0")]
     with pytest.raises(NotCoveredError, match="Slice: "):
-        lower(graph(nodes, [X, ints(1)]), Settings())
+        lower(graph(nodes, [X, ints(1)]), ConvolutionSettings())
     nodes = [node("Relu", "x0", "y0", domain="com.microsoft.nchwc")]
     with pytest.raises(NotCoveredError, match=r"com\.microsoft\.nchwc\.Relu: no kernel"):
-        lower(graph(nodes, [X]), Settings())
+        lower(graph(nodes, [X]), ConvolutionSettings())
 
 
 @pytest.mark.parametrize("operator", ["Abs", "Softmax", "Transpose", "Flatten", "ReduceMean"])
@@ -203,7 +205,9 @@ def test_a_dropout_that_may_drop_is_refused() -> None:
     flags = {"ratio": np.array(0.5, np.float32), "training": np.array(True)}
     same(graph([node("Dropout", "x0 ratio", "y0")], [X], flags), [X])
     with pytest.raises(NotCoveredError, match="Dropout: training_mode"):
-        lower(graph([node("Dropout", "x0 ratio training", "y0")], [X], flags), Settings())
+        lower(
+            graph([node("Dropout", "x0 ratio training", "y0")], [X], flags), ConvolutionSettings()
+        )
 
 
 def test_descriptions_are_names_of_kernels() -> None:

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.devices.cuda.lowering import Settings
+from pipeline.devices.cuda.lowering import ConvolutionSettings
 from tests.examples import examples
 from tests.pipeline.devices.cuda.lowering.graphs import graph, node
 from tests.pipeline.devices.cuda.lowering.lowered import same
@@ -64,4 +64,4 @@ def test_a_graph_gives_what_onnx_runtime_gives(
     drawn: tuple[list[onnx.NodeProto], int], multiprocessors: int
 ) -> None:
     made, outputs = drawn
-    same(graph(made, INPUTS, outputs=outputs), INPUTS, Settings(multiprocessors))
+    same(graph(made, INPUTS, outputs=outputs), INPUTS, ConvolutionSettings(multiprocessors))

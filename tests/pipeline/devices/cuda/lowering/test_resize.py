@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
 from models.runtime.sessions import open_piece
-from pipeline.devices.cuda.lowering import NotCoveredError, Settings, lower
+from pipeline.devices.cuda.lowering import ConvolutionSettings, NotCoveredError, lower
 from tests.pipeline.devices.cuda.lowering.lowered import Array, agree
 from tests.pipeline.devices.nodes import drawn, numbers, piece
 
@@ -90,7 +90,7 @@ def test_what_is_nearest(coordinates: str, rounding: str) -> None:
         for result in range(1, 15):
             piece_of_one = piece("Resize", [x, None, None, ints(result)], attributes, opset=19)
             (expected,) = session.run(None, {x_name: x, sizes_name: ints(result)})
-            (_, columns) = lower(piece_of_one, Settings()).constants
+            (_, columns) = lower(piece_of_one, ConvolutionSettings()).constants
             assert columns.tolist() == expected.tolist(), (length, result)
 
 

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.network.node import UnsuitedError, Value
+from models.network.node import NamedTensor, UnsuitedError
 from models.network.operators.movement import Copy, strides_of
-from pipeline.devices.cuda.call import Call, Pointer
+from pipeline.devices.cuda.call import DevicePointer, KernelLaunch
 from pipeline.devices.cuda.operators.launches import collapse
 from pipeline.devices.cuda.operators.movement import copied, copy_bytes
-from pipeline.devices.cuda.scope import Scope, Settings
+from pipeline.devices.cuda.scope import ConvolutionSettings, Scope
 from tests.pipeline.devices.cuda.lowering.lowered import Array, agree
 from tests.pipeline.devices.cuda.space import placed, some_kernels
 from tests.pipeline.devices.nodes import drawn, numbers
@@ -23,11 +23,11 @@ X = numbers(2, 6, 5, 7)
 DTYPES = [np.int8, np.float16, np.float32, np.int64]
 
 
-SCOPE = Scope(Settings(), {"x": Pointer("input"), "y": Pointer("output")})
+SCOPE = Scope(ConvolutionSettings(), {"x": DevicePointer("input"), "y": DevicePointer("output")})
 
 
-def _value(name: str, array: Array) -> Value:
-    return Value(name=name, dtype=array.dtype.name, shape=array.shape)
+def _value(name: str, array: Array) -> NamedTensor:
+    return NamedTensor(name=name, dtype=array.dtype.name, shape=array.shape)
 
 
 def ints(*values: int) -> Array:
@@ -75,7 +75,11 @@ def test_copy_is_what_numpy_makes_of_a_view(
 def test_bytes_are_copied_from_and_to_any_address(n_bytes: int, source: int, target: int) -> None:
     x = np.random.default_rng(n_bytes).integers(0, 256, n_bytes + 32).astype(np.uint8)
     y = np.zeros(n_bytes + 32, np.uint8)
-    _run(copy_bytes(Pointer("input", 0, source), Pointer("output", 0, target), n_bytes), x, y)
+    _run(
+        copy_bytes(DevicePointer("input", 0, source), DevicePointer("output", 0, target), n_bytes),
+        x,
+        y,
+    )
     np.testing.assert_array_equal(y[target : target + n_bytes], x[source : source + n_bytes])
     assert not y[:target].any()
     assert not y[target + n_bytes :].any()
@@ -214,7 +218,7 @@ def test_other_names_of_an_input_are_copies_where_they_are_outputs(operator: str
     assert [call.function for call in program.calls] == ["copy_bytes"]
 
 
-def _run(call: Call, source: Array, target: Array) -> None:
+def _run(call: KernelLaunch, source: Array, target: Array) -> None:
     arrays = {"input": placed(source), "output": placed(target)}
     some_kernels().launch(
         call,

@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from models.network.activations import Activation, Kind
-from models.network.node import Shape, Value
+from models.network.node import NamedTensor, Shape
 from models.network.operators.reading import Convolution
 from models.network.windows import Window, Windows
-from pipeline.devices.cuda.call import Call, Pointer
+from pipeline.devices.cuda.call import DevicePointer, KernelLaunch
 from pipeline.devices.cuda.operators.convolutions.algorithms import Algorithm
 from pipeline.devices.cuda.operators.convolutions.convolution import convolve
 from pipeline.devices.cuda.operators.convolutions.direct import Tile
-from pipeline.devices.cuda.scope import Scope, Settings
+from pipeline.devices.cuda.scope import ConvolutionSettings, Scope
 from tests.examples import examples
 from tests.pipeline.devices.cuda.activations import activate
 from tests.pipeline.devices.cuda.guarded_memory import HostMemory
@@ -58,8 +58,8 @@ class Problem:
         )
 
 
-def value(name: str, *shape: int) -> Value:
-    return Value(name=name, dtype="float32", shape=shape)
+def value(name: str, *shape: int) -> NamedTensor:
+    return NamedTensor(name=name, dtype="float32", shape=shape)
 
 
 def with_filters(it: Convolution, filters: int) -> Convolution:
@@ -202,10 +202,12 @@ def correlate(it: Convolution, x: Array, w: Array) -> Array:
 
 def launches(
     problem: Problem, algorithm: Algorithm, *, tile: Tile | None = None, multiprocessors: int = 8
-) -> tuple[tuple[Call, ...], int]:
+) -> tuple[tuple[KernelLaunch, ...], int]:
     """The launches, and the bytes of scratch that they need."""
-    places = {name: Pointer("input", at) for at, name in enumerate(("x", "w", "bias", "addend"))}
-    scope = Scope(Settings(multiprocessors), places | {"y": Pointer("output")})
+    places = {
+        name: DevicePointer("input", at) for at, name in enumerate(("x", "w", "bias", "addend"))
+    }
+    scope = Scope(ConvolutionSettings(multiprocessors), places | {"y": DevicePointer("output")})
     return scope.placed(convolve(problem.it, algorithm, scope, tile))
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from models.network.activations import Activation, Kind
 from models.network.node import UnsuitedError
 from models.network.operators.reading import Convolution
-from pipeline.devices.cuda.call import Pointer
+from pipeline.devices.cuda.call import DevicePointer
 from pipeline.devices.cuda.operators.convolutions.algorithms import (
     Algorithm,
     candidates,
@@ -152,7 +152,7 @@ def test_bits_of_sums_that_underflow(kernels: Kernels, bias: Array | None) -> No
 def test_the_addend_may_be_the_output(kernels: Kernels, algorithm: Algorithm) -> None:
     problem = make_problem(make_shape(8, (5, 6), 70, (3, 3), pads=(1, 1)), parts="addend")
     assert problem.addend is not None
-    y, addend = Pointer("output", 0), Pointer("input", 3)
+    y, addend = DevicePointer("output", 0), DevicePointer("input", 3)
     calls, n_bytes = launches(problem, algorithm)
     moved = [
         replace(call, arguments=tuple(y if item == addend else item for item in call.arguments))

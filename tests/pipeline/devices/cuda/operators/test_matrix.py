@@ -9,19 +9,19 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from models.network.activations import Activation
-from models.network.node import Value
-from models.network.operators.reading import Product
-from pipeline.devices.cuda.call import Pointer
+from models.network.node import NamedTensor
+from models.network.operators.reading import MatrixProduct
+from pipeline.devices.cuda.call import DevicePointer
 from pipeline.devices.cuda.operators.matrix import product
-from pipeline.devices.cuda.scope import Scope, Settings
+from pipeline.devices.cuda.scope import ConvolutionSettings, Scope
 from tests.pipeline.devices.cuda.activations import activate
 from tests.pipeline.devices.cuda.guarded_memory import HostMemory
 from tests.pipeline.devices.cuda.operators.convolving import EPSILON, numbers, quick
 from tests.pipeline.devices.cuda.space import Kernels
 
 Array = NDArray[Any]
-PLACES = {name: Pointer("input", index) for index, name in enumerate("abc")} | {
-    "y": Pointer("output", 0)
+PLACES = {name: DevicePointer("input", index) for index, name in enumerate("abc")} | {
+    "y": DevicePointer("output", 0)
 }
 
 activations = st.sampled_from([None, Activation("leaky_relu", 0.3), Activation("mish", 1.0)])
@@ -38,8 +38,8 @@ def check(
     assert (np.abs(result - expected) <= margin).all()
 
 
-def value(name: str, shape: tuple[int, ...]) -> Value:
-    return Value(name=name, dtype="float32", shape=shape)
+def value(name: str, shape: tuple[int, ...]) -> NamedTensor:
+    return NamedTensor(name=name, dtype="float32", shape=shape)
 
 
 def multiply(
@@ -54,9 +54,9 @@ def multiply(
     a, b = factors
     addend = None if c is None else value("c", c.shape)
     left, right, y = value("a", a.shape), value("b", b.shape), value("y", shape)
-    it = Product(a=left, b=right, y=y, addend=addend, **options)
+    it = MatrixProduct(a=left, b=right, y=y, addend=addend, **options)
     memory = HostMemory([a, b, c], [shape], misaligned=misaligned)
-    memory.run(kernels, product(it, Scope(Settings(), PLACES)))
+    memory.run(kernels, product(it, Scope(ConvolutionSettings(), PLACES)))
     return memory.outputs[0]
 
 

@@ -1,0 +1,81 @@
+"""Packs as CNNs of applications: layers with their parameters, and what a profile says of their times."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from models.geometry.cnn import Cnn
+from models.geometry.of_pack import PackCnn, cnn_of_pack
+from models.packs.pack import Pack
+from papers.applications.application import Application
+from papers.applications.evaluate import Estimated, Times
+from papers.applications.rows import WHOLE, phases
+from pipeline.profiles.profile import Profile
+from pipeline.profiles.row_kernels import MeasuredRows
+from pipeline.program.program import Program
+from pipeline.program.steps import row_network
+
+_PARAMETER_BYTES = 4
+
+
+def cnn_with_parameters(pack: Pack, name: str) -> PackCnn:
+    """Return the CNN of ``pack``, called ``name``; what no layer of it accounts for is its first one's."""
+    found = cnn_of_pack(pack.manifest)
+    weights = {layer.name: layer.weight_bytes // _PARAMETER_BYTES for layer in pack.manifest.layers}
+    layers = [replace(layer, parameters=weights.get(layer.name, 0)) for layer in found.cnn.layers]
+    missing = sum(weights.values()) - sum(layer.parameters for layer in layers)
+    layers[0] = replace(layers[0], parameters=layers[0].parameters + missing)
+    return replace(found, cnn=Cnn(name, tuple(layers), found.cnn.edges))
+
+
+@dataclass(frozen=True)
+class PackTimes:
+    """Times of one pack's layers by its ``profile``: of kernels on so many rows, and of their copies."""
+
+    program: Program
+    model: PackCnn
+    profile: Profile
+
+    @cached_property
+    def _rows(self) -> MeasuredRows:
+        return self.profile.row_times(row_network(self.program))
+
+    @cached_property
+    def _whole(self) -> dict[str, float]:
+        """What the pieces of each layer take that never run on rows."""
+        seconds, covered = self.profile.piece_seconds(self.program), self._rows.network.covered
+        return {
+            layer.name: sum(
+                seconds(piece)
+                for piece in range(layer.first_piece, layer.end_piece)
+                if piece not in covered
+            )
+            for layer in self.program.layers
+        }
+
+    def seconds(self, layer: int, rows: int) -> float:
+        """Return what all phases of a layer take."""
+        operator, item = self.model.operators[layer], self.model.cnn.layers[layer]
+        if operator is None:
+            return self._whole.get(item.name, 0.0)
+        height = item.output.height
+        if rows == WHOLE or rows >= height:
+            return self._rows.call(operator, height)
+        n_bytes = rows * item.output.row_elements * _PARAMETER_BYTES
+        phase = self._rows.call(operator, rows) + self._rows.move(n_bytes)
+        return phases(item, rows) * phase
+
+
+@dataclass(frozen=True)
+class AllTimes:
+    """Times of an application: those of its packs that have a profile, else estimates."""
+
+    application: Application
+    packs: Sequence[PackTimes | None]
+
+    def seconds(self, cnn: int, layer: int, rows: int) -> float:
+        known = self.packs[cnn]
+        if known is None:
+            estimated: Times = Estimated(self.application)
+            return estimated.seconds(cnn, layer, rows)
+        return known.seconds(layer, rows)

@@ -1,0 +1,188 @@
+"""Our own plans for an application, memory against delay: every model's, and one arena for those in turns.
+
+``preloaded``: all weights stay in memory, as the papers have it, and parts of the network run on rows.
+``streamed``: weights pass through a ring as well. Partitions that run at once are planned each for itself,
+and put together (at_once.py).
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+
+from papers.applications.application import Application
+from papers.applications.ours.at_once import at_once, in_step
+from papers.applications.ours.members import (
+    ApplicationMember,
+    PlannedMember,
+    Together,
+    together,
+    unbeaten,
+)
+from pipeline.fitting.fit import fit
+from pipeline.fitting.judge import judged
+from pipeline.fitting.row_variants import estimated_seconds, row_variants
+from pipeline.fitting.wanted import Fitted, Wanted
+from pipeline.planning.make import make_plan
+from pipeline.planning.partitions.plan import PipelinePlan
+from pipeline.planning.plan import Choice, Plan
+from pipeline.planning.rows.walk import THOROUGH, Effort
+from pipeline.program.cuts import Region, RegionError
+from pipeline.schedule.architectures import ARCHITECTURES
+
+#: So many points at least, where a network has as many plans.
+POINTS = 8
+_PRE = ARCHITECTURES["pre"]
+# Variants have 1, 2, 4, 8, ... rows a phase; between two of them lie these.
+_BETWEEN = (1.5, 1.25, 1.75)
+_ROWS_BETWEEN = 4
+# Several budgets may have one plan: then twice as many are asked about, and once more.
+_MOST_DOUBLED = 3
+
+
+def planned(member: ApplicationMember, plan: Plan) -> PlannedMember:
+    """Return any plan of a model, in partitions where it has some, with what a frame takes.
+
+    Raises:
+        ProfileError: the profile lacks a kernel.
+    """
+    if not isinstance(plan, PipelinePlan):
+        return _fitted(member, judged(plan, member.profile))
+    pairs = zip(member.parts, plan.partitions, strict=True)
+    return in_step(member, [planned(part, each) for part, each in pairs])
+
+
+def _fitted(member: ApplicationMember, fitted: Fitted) -> PlannedMember:
+    """Return a plan of one partition with the delay of a request, as far as anybody knows."""
+    if fitted.prediction is not None:
+        return PlannedMember(fitted.plan, fitted.prediction.delay_seconds)
+    return PlannedMember(fitted.plan, estimated_seconds(member.program, fitted.plan))
+
+
+def preloaded(member: ApplicationMember, most: Effort = THOROUGH) -> list[PlannedMember]:
+    """Return plans with all weights in memory, from the least activations on; none beside a better one.
+
+    Raises:
+        ProfileError: the profile lacks a kernel.
+    """
+    program, architecture, profile = member.program, member.architecture, member.profile
+    variants = row_variants(program, architecture, profile, most, preloaded=True).found
+    found = unbeaten(_resident(member, item.regions) for item in variants)
+    for factor in _BETWEEN:
+        if len(found) >= POINTS:
+            break
+        found = unbeaten([*found, *_between(member, found, factor)])
+    return found
+
+
+def _between(
+    member: ApplicationMember, found: Sequence[PlannedMember], factor: float
+) -> Iterator[PlannedMember]:
+    """Yield plans with the regions of ``found``, but ``factor`` times the rows where they are not few."""
+    for item in found:
+        regions = tuple(
+            replace(region, cut=replace(region.cut, rows=round(factor * region.cut.rows)))
+            if region.cut.rows >= _ROWS_BETWEEN
+            else region
+            for region in item.plan.choice.regions
+        )
+        try:
+            yield _resident(member, regions)
+        except RegionError:
+            continue
+
+
+def _resident(member: ApplicationMember, regions: tuple[Region, ...]) -> PlannedMember:
+    plan = make_plan(member.program, _PRE, choice=Choice(regions=regions))
+    return planned(member, plan)
+
+
+def streamed(member: ApplicationMember, points: int) -> list[PlannedMember]:
+    """Return plans that stream, from the least memory up to that of all weights; none beside a better one.
+
+    Raises:
+        PlanError, ProfileError: there is none.
+    """
+    program, profile = member.program, member.profile
+    least = fit(program, member.architecture, Wanted(least=True), profile)
+    most = fit(program, _PRE, profile=profile)
+    low, high = least.plan.total_bytes, most.plan.total_bytes
+    found = [_fitted(member, least)]
+    for step in range(1, points):
+        limit = _between_sizes(low, high, step / (points - 1))
+        fitted = fit(program, member.architecture, Wanted(total_bytes=limit), profile)
+        found.append(_fitted(member, fitted))
+    return unbeaten(found)
+
+
+def preloaded_frontier(
+    application: Application, members: Sequence[ApplicationMember]
+) -> list[Together]:
+    """Return plans of an application with all weights in memory: memory against delay.
+
+    Raises:
+        ProfileError: a profile lacks a kernel.
+    """
+    curves = [_curve(member, preloaded) for member in members]
+    limits = sorted({item.used_bytes for curve in curves for item in curve})
+    return unbeaten(
+        together(application, [_within(curve, limit, _used) for curve in curves])
+        for limit in limits
+    )
+
+
+def streaming_frontier(
+    application: Application, members: Sequence[ApplicationMember], points: int = POINTS
+) -> list[Together]:
+    """Return plans of an application that stream, from the least memory up to that of all weights.
+
+    ``points`` budgets are asked about, and more where they have fewer than POINTS plans.
+
+    Raises:
+        PlanError, ProfileError: a model has none.
+    """
+    found: list[Together] = []
+    for more in range(_MOST_DOUBLED):
+        count = points << more
+        curves = [_curve(member, partial(streamed, points=count)) for member in members]
+        found = unbeaten(
+            together(application, [_at(curve, step / (count - 1)) for curve in curves])
+            for step in range(count)
+        )
+        if len(found) >= min(points, POINTS):
+            break
+    return found
+
+
+def _curve(
+    member: ApplicationMember, plans: Callable[[ApplicationMember], list[PlannedMember]]
+) -> list[PlannedMember]:
+    if not member.cuts:
+        return plans(member)
+    return at_once(member, [plans(part) for part in member.parts])
+
+
+def _at(curve: Sequence[PlannedMember], part: float) -> PlannedMember:
+    """Return the plan of ``curve`` that lies ``part`` of the way from its first to its last."""
+    limit = _between_sizes(_total(curve[0]), _total(curve[-1]), part)
+    return _within(curve, limit, _total)
+
+
+def _between_sizes(low: int, high: int, part: float) -> int:
+    """Return a size between two, in proportions."""
+    ratio: float = (high / max(low, 1)) ** part
+    return max(round(low * ratio), low)
+
+
+def _within(
+    curve: Sequence[PlannedMember], limit: int, size: Callable[[PlannedMember], int]
+) -> PlannedMember:
+    """Return the largest plan of ``curve`` within ``limit``, or its first one."""
+    return max((item for item in curve if size(item) <= limit), key=size, default=curve[0])
+
+
+def _used(item: PlannedMember) -> int:
+    return item.used_bytes
+
+
+def _total(item: PlannedMember) -> int:
+    return item.plan.total_bytes

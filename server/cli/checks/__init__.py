@@ -1,0 +1,1 @@
+"""What `doctor` looks at: findings, of the machine, of where packs lie, of what a service needs."""

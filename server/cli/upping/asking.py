@@ -1,0 +1,78 @@
+"""A line for each model that asks it over HTTP, made of what the model is, to copy and to run."""
+
+import json
+import math
+import shlex
+from pathlib import Path
+
+from models import photographs
+from models.network.fields import STRINGS
+from models.packs.manifest import Manifest
+from models.packs.records.ports import Port
+from server.codec.datatypes import datatype
+from server.memory.request_needs import picture_bytes
+from server.settings.settings import Settings
+
+#: Values that a line shows; more come out of /dev/zero.
+_SHOWN_VALUES = 16
+#: Of a string as raw tensors have it, its length alone: an empty one.
+_STRING_BYTES = 4
+_PICTURE = "coffee.jpg"
+
+
+def question(manifest: Manifest, name: str, place: str, settings: Settings) -> str:
+    """Return the command that asks the model ``name`` of ``manifest``, which ``place`` serves.
+
+    A photograph to be classified, or in which to detect; else zeros.
+    """
+    model = f"{_base(place)}/v2/models/{name}"
+    curl = ["curl", "-fsS", *_access(place, settings)]
+    if picture_bytes(manifest):
+        picture = Path(photographs.__file__).with_name(_PICTURE)
+        way = "classify" if manifest.detection is None else "detect"
+        return shlex.join([*curl, "--data-binary", f"@{picture}", f"{model}:{way}"])
+    ports = manifest.required_inputs
+    if sum(math.prod(port.shape) for port in ports) <= _SHOWN_VALUES:
+        body = json.dumps({"inputs": [_port(port) | {"data": _zeros(port)} for port in ports]})
+        return shlex.join([*curl, "--data-binary", body, f"{model}/infer"])
+    head = json.dumps(
+        {
+            "inputs": [
+                _port(port) | {"parameters": {"binary_data_size": _raw_bytes(port)}}
+                for port in ports
+            ]
+        }
+    )
+    curl += ["-H", f"Inference-Header-Content-Length: {len(head)}", "--data-binary", "@-"]
+    zeros = f"head -c {sum(map(_raw_bytes, ports))} /dev/zero"
+    asked = shlex.join([*curl, f"{model}/infer"])
+    return f"{{ printf %s {shlex.quote(head)}; {zeros}; }} | {asked}"
+
+
+def _base(place: str) -> str:
+    if place.startswith("unix:"):
+        return "http://localhost"
+    return place.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")
+
+
+def _access(place: str, settings: Settings) -> list[str]:
+    """Return the options of curl that let it in."""
+    options = ["--unix-socket", place.removeprefix("unix:")] if place.startswith("unix:") else []
+    if place.startswith("https:"):
+        options.append("-k")  # whose name is in the certificate is not known here
+    return [*options, "-H", "Authorization: Bearer KEY"] if settings.keys else options
+
+
+def _port(port: Port) -> dict[str, object]:
+    return {"name": port.name, "datatype": datatype(port.dtype), "shape": list(port.shape)}
+
+
+def _zeros(port: Port) -> list[object]:
+    zero: object = {"bool": False, STRINGS: ""}.get(port.dtype, 0)
+    return [zero] * math.prod(port.shape)
+
+
+def _raw_bytes(port: Port) -> int:
+    if port.dtype == STRINGS:
+        return _STRING_BYTES * math.prod(port.shape)
+    return port.n_bytes

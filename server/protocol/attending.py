@@ -1,0 +1,120 @@
+"""What happens to every request, over HTTP and gRPC alike: an id, a key, a trace, a line in the log."""
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from server.access.guard import Admitted, UnknownKeyError
+from server.access.keys import Key
+from server.context import Context
+from server.failures import FAILURES
+from server.operation.logs import identity, request_id
+from server.operation.tracing import Trace, Tracing, current
+from server.protocol.errors import told
+from server.requests.exchange import headers_named
+
+_log = logging.getLogger("server.access")
+_INTERNAL = "internal error; the log has the details"
+
+
+class Attended(Protocol):
+    """A request, as what carries it has it."""
+
+    #: What it is called in the log.
+    kind: str
+    #: Which key was presented, where keys are asked for.
+    key: Key | None
+    #: Under which it is found in the log.
+    identity: str
+
+    @property
+    def headers(self) -> Sequence[tuple[bytes, bytes]]:
+        """Names in lower case."""
+
+    @property
+    def admitted(self) -> Admitted | None:
+        """Who may ask it without a key of some role; None: nobody, as there is no such thing."""
+
+    @property
+    def is_probe(self) -> bool:
+        """Whether it is asked every few seconds by whoever watches, who is told how things are."""
+
+    async def serve(self) -> None:
+        """Answer it; raises FAILURES errors."""
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether its answer is: too late for an error."""
+
+    async def refuse(self, why: Exception, said: str) -> None:
+        """Answer that it failed, and ``why``."""
+
+    def begin_trace(self, tracing: Tracing) -> Trace:
+        """Begin its trace."""
+
+    def end_trace(self, trace: Trace) -> None:
+        """End it."""
+
+    @property
+    def outcome(self) -> str:
+        """What became of it: "well", "busy", or anything else."""
+
+    @property
+    def about(self) -> Mapping[str, Any]:
+        """What the log says of it."""
+
+
+async def attend(context: Context, asked: Attended) -> None:
+    """Have ``asked`` answered, whatever happens."""
+    began, trace = time.perf_counter(), None
+    asked.identity = identity(asked.headers)
+    token = request_id.set(asked.identity)
+    if context.tracing is not None and not asked.is_probe:
+        trace = asked.begin_trace(context.tracing)
+        current.set(trace)
+    try:
+        if not context.access.admits(asked.admitted):
+            asked.key = _key(context, asked.headers)
+        await asked.serve()
+    except FAILURES as exc:
+        if asked.is_begun:
+            raise
+        await asked.refuse(exc, told(exc, context.settings.repository))
+    except Exception as exc:
+        if asked.is_begun:
+            raise
+        logging.getLogger(__name__).exception("unexpected error")
+        await asked.refuse(exc, _INTERNAL)
+    finally:
+        if trace is not None:
+            asked.end_trace(trace)
+        # What was answered well is counted, and a line takes as long as a tenth of a short request.
+        if asked.outcome != "well" or context.settings.access_log == "all":
+            _write(asked, time.perf_counter() - began)
+        request_id.reset(token)
+
+
+def _key(context: Context, headers: Sequence[tuple[bytes, bytes]]) -> Key:
+    """Return the key that is presented in ``headers``.
+
+    Raises:
+        UnknownKeyError: none, or one that is none.
+    """
+    given = headers_named(b"authorization", headers)
+    key = context.access.key(given)
+    if key is None:
+        raise UnknownKeyError(bool(given))
+    return key
+
+
+def _write(asked: Attended, seconds: float) -> None:
+    """Write the line of one request, unless it says nothing.
+
+    A refusal is counted (outcome "busy") and comes in floods; a fault has a line of its own.
+    """
+    if asked.outcome == "busy" or asked.is_probe:
+        return
+    # The name of a key, never a header: nothing that a client keeps secret is in a log.
+    key = {"key": asked.key.name} if asked.key is not None else {}
+    _log.info(asked.kind, extra={**asked.about, "seconds": round(seconds, 6), **key})

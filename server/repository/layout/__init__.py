@@ -1,1 +1,0 @@
-"""What a repository's folders say: models, their versions, their config.pbtxt."""

@@ -1,0 +1,244 @@
+"""config.pbtxt of a model, as Triton has it: the few fields that mean something here, and which do not.
+
+What Triton reads of tensors, instances and backends is the pack's to say. So every other field is ignored,
+and named, so that nobody waits for what it would do.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from models.errors import ModelError
+from server.repository.text_format import At, Fields, TextFormatError, parse, text, whole
+
+
+@dataclass(frozen=True)
+class Latest:
+    """The ``count`` highest numbers."""
+
+    count: int = 1
+
+    def wanted(self, there: Sequence[int]) -> list[int]:
+        """Return those of ``there`` that are served, lowest first."""
+        return sorted(there)[-self.count :]
+
+
+#: As usual.
+LATEST = Latest()
+
+
+@dataclass(frozen=True)
+class Specific:
+    """These numbers, as far as they are there."""
+
+    numbers: frozenset[int]
+
+    def wanted(self, there: Sequence[int]) -> list[int]:
+        return sorted(self.numbers.intersection(there))
+
+
+@dataclass(frozen=True)
+class Every:
+    """All that are there."""
+
+    def wanted(self, there: Sequence[int]) -> list[int]:
+        return sorted(there)
+
+
+Policy = Latest | Specific | Every
+
+
+def serves_several(policy: Policy) -> bool:
+    """Return whether a model of ``policy`` may ever have more than one version at once."""
+    return policy != LATEST and not (isinstance(policy, Specific) and len(policy.numbers) == 1)
+
+
+FILE = "config.pbtxt"
+_MOST_BYTES = 1 << 20
+_MOST_INT32 = (1 << 31) - 1
+_MOST_INT64 = (1 << 63) - 1
+
+
+class ModelConfigError(ModelError):
+    """A config.pbtxt cannot be used; the message has file, line and field."""
+
+
+@dataclass(frozen=True)
+class ConfiguredBatching:
+    """How requests that wait are computed together. ``preferred_sizes``: those worth waiting for."""
+
+    preferred_sizes: tuple[int, ...] = ()
+    most_queue_seconds: float = 0.0
+    default_timeout_seconds: float | None = None
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """What a config.pbtxt says. ``batching``: None where it says nothing of requests computed together.
+
+    ``label_files``: by output, relative to the model's folder. ``policy_line``: where ``policy`` stands.
+    ``ignored``: fields without a meaning here,
+    each once, with its line.
+    """
+
+    max_batch_size: int | None = None
+    batching: ConfiguredBatching | None = None
+    label_files: Mapping[str, str] = field(default_factory=dict)
+    policy: Policy = LATEST
+    ignored: Mapping[str, int] = field(default_factory=dict)
+    policy_line: int = 1
+
+    @property
+    def default_timeout_seconds(self) -> float | None:
+        """For a request that names none; None: as the server has it."""
+        return None if self.batching is None else self.batching.default_timeout_seconds
+
+
+def read_model_config(folder: Path) -> ModelConfig:
+    """Return what the config.pbtxt in ``folder``, a model's, says; without one that all is as usual.
+
+    Raises:
+        ModelConfigError: it cannot be read, or says what cannot be; the message has file and line.
+    """
+    file = folder / FILE
+    try:
+        with file.open("rb") as opened:
+            data = opened.read(_MOST_BYTES + 1)
+    except FileNotFoundError:
+        return ModelConfig()
+    except OSError as exc:
+        raise ModelConfigError(f"{file}: {exc.strerror or exc}") from exc
+    if len(data) > _MOST_BYTES:
+        raise ModelConfigError(f"{file}: larger than {_MOST_BYTES} bytes")
+    try:
+        return model_config(data.decode(), folder.name)
+    except UnicodeDecodeError as exc:
+        line = data.count(b"\n", 0, exc.start) + 1
+        raise ModelConfigError(f"{file}:{line}: not UTF-8") from exc
+    except TextFormatError as exc:
+        raise ModelConfigError(f"{file}:{exc.line}: {exc}") from exc
+
+
+def model_config(written: str, name: str) -> ModelConfig:
+    """Return what ``written`` says of the model ``name``.
+
+    Raises:
+        TextFormatError: it is not in the text format, a field has the wrong type or is there twice, or two
+            contradict each other.
+    """
+    ignored: dict[str, int] = {}
+    fields = Fields(parse(written), "", ignored)
+    _check_name(fields, name)
+    config = ModelConfig(
+        max_batch_size=fields.one("max_batch_size", whole(0, _MOST_INT32)),
+        batching=fields.one("dynamic_batching", _batching),
+        label_files=_label_files(fields),
+        policy=fields.one("version_policy", _policy) or LATEST,
+        ignored=ignored,
+        policy_line=fields.line("version_policy"),
+    )
+    _check_batching(fields, config)
+    fields.ignore_rest()
+    return config
+
+
+def _check_name(fields: Fields, name: str) -> None:
+    given = fields.one("name", text)
+    if given not in {None, name}:
+        shown = repr(given if len(given or "") <= 60 else f"{(given or '')[:60]}...")
+        raise TextFormatError(
+            fields.line("name"), f"name: {shown}, the model's folder is called {name!r}"
+        )
+
+
+def _batching(at: At) -> ConfiguredBatching:
+    fields = at.fields()
+    sizes = fields.each("preferred_batch_size", whole(1, _MOST_INT32))
+    delay = fields.one("max_queue_delay_microseconds", whole(0, _MOST_INT64))
+    timeout = fields.one("default_queue_policy", _timeout)
+    fields.ignore_rest()
+    return ConfiguredBatching(tuple(sizes), (delay or 0) / 1e6, timeout / 1e6 if timeout else None)
+
+
+def _timeout(at: At) -> int | None:
+    """Return microseconds; none and 0 mean the server's."""
+    fields = at.fields()
+    found = fields.one("default_timeout_microseconds", whole(0, _MOST_INT64))
+    fields.ignore_rest()
+    return found
+
+
+def _check_batching(fields: Fields, config: ModelConfig) -> None:
+    """Refuse settings of batches that contradict each other."""
+    if config.batching is None:
+        return
+    line = fields.line("dynamic_batching")
+    if other := fields.all("sequence_batching"):
+        raise TextFormatError(
+            max(line, other[0].line), "dynamic_batching and sequence_batching: only one can be"
+        )
+    sizes, most = config.batching.preferred_sizes, config.max_batch_size
+    if not sizes:
+        return
+    if not most:
+        raise TextFormatError(
+            line, "dynamic_batching.preferred_batch_size: max_batch_size is 0, nothing is batched"
+        )
+    if max(sizes) > most:
+        raise TextFormatError(
+            line,
+            f"dynamic_batching.preferred_batch_size: {max(sizes)} is above max_batch_size {most}",
+        )
+
+
+def _policy(at: At) -> Policy:
+    fields = at.fields()
+    ways: dict[str, Callable[[At], Policy]] = {
+        "latest": _latest,
+        "all": _every,
+        "specific": _specific,
+    }
+    found = [way for name, read in ways.items() if (way := fields.one(name, read)) is not None]
+    fields.ignore_rest()
+    if len(found) != 1:
+        raise at.fault(f"expected one of {', '.join(ways)}, found {len(found)}")
+    return found[0]
+
+
+def _latest(at: At) -> Policy:
+    fields = at.fields()
+    count = fields.one("num_versions", whole(1, _MOST_INT32))
+    fields.ignore_rest()
+    return Latest(count or 1)
+
+
+def _every(at: At) -> Policy:
+    at.fields().ignore_rest()
+    return Every()
+
+
+def _specific(at: At) -> Policy:
+    fields = at.fields()
+    numbers = fields.each("versions", whole(1, _MOST_INT64))
+    fields.ignore_rest()
+    if not numbers:
+        raise at.fault("names no versions")
+    return Specific(frozenset(numbers))
+
+
+def _label_files(fields: Fields) -> dict[str, str]:
+    """Return the files of labels by output; inside the model's folder."""
+    found: dict[str, str] = {}
+    for at in fields.each("output", lambda at: at):
+        output = at.fields()
+        name, file = output.one("name", text), output.one("label_filename", text)
+        output.ignore_rest()
+        if not file:
+            continue
+        if not name:
+            raise at.fault("label_filename without the name of an output")
+        if "\0" in file or Path(file).is_absolute() or ".." in Path(file).parts:
+            raise at.fault("label_filename: must lie inside the model's folder")
+        if found.setdefault(name, file) != file:
+            raise at.fault("label_filename: two files for one output")
+    return found

@@ -1,0 +1,205 @@
+"""The models: what is known of each slot, and what is on disk of those that shall be served."""
+
+import contextlib
+import logging
+from collections.abc import Callable, Collection, Iterator
+
+from models.packs.pack import Pack
+from server.errors import NotFoundError, NotServingError, few, shown
+from server.failures import FAILURES
+from server.memory.budget import Budget
+from server.memory.minima import Minimum, least_together
+from server.memory.sharing import Activations, Sharer
+from server.repository.entry import Entry, Unloaded
+from server.repository.model_config import FILE, ModelConfig
+from server.repository.on_disk import Seen, Slot, model_names, slots
+from server.settings.per_model import ALL
+from server.settings.settings import Settings
+
+_log = logging.getLogger(__name__)
+
+# Settings in which models are named.
+_BY_MODEL = ("workers", "deadline", "lanes", "preferred_lanes", "lane_delay", "evictable")
+
+
+class Models(dict[str, Entry]):
+    """Entries by the names of their slots; on disk are those that the settings name, or all.
+
+    ``least``: what is in a slot needs so much at least.
+    """
+
+    def __init__(
+        self, settings: Settings, budget: Budget, least: Callable[[Slot], Minimum]
+    ) -> None:
+        super().__init__()
+        self._settings = settings
+        self._budget = budget
+        self._least = least
+        #: Of each slot, as it was seen then: each upload brings another version, and none is kept.
+        self._minima: dict[str, tuple[Seen, Minimum]] = {}
+        #: Fields of configurations that were said to mean nothing, by model.
+        self._ignored: dict[str, str] = {}
+
+    def known(self, slot: str, model: str) -> Entry:
+        """Return the entry of ``slot``, which may be new."""
+        return self.setdefault(slot, Entry(slot, model))
+
+    def of(self, model: str) -> list[Entry]:
+        """Return what is known of the versions of ``model``."""
+        return [entry for entry in self.values() if entry.model == model]
+
+    def note(self, model: str, exc: Exception) -> None:
+        """Note why nothing of ``model`` can be loaded as it is on disk now, if it is there at all.
+
+        What is loaded serves on; what was evicted tells whom it is loaded for.
+        """
+        if isinstance(exc, NotFoundError):
+            return
+        for entry in self.of(model) or [self.known(model, model)]:
+            if isinstance(entry.condition, Unloaded) and not entry.evicted:
+                entry.become(Unloaded.after(exc))
+
+    def versions(self, model: str) -> list[str]:
+        """Return the versions of ``model`` that answer, lowest first."""
+        found = [entry.slot for entry in self.of(model) if entry.answers]
+        return sorted((slot.folder.name for slot in found if slot is not None), key=_number)
+
+    def find(self, name: str, version: str | None = None) -> Entry:
+        """Return the entry that answers requests to ``version``, or to the latest that answers.
+
+        Raises:
+            NotFoundError: unknown name or version.
+        """
+        only = self.get(name)
+        if only is not None and (version is None or only.version in {None, version}):
+            return only
+        known = self.of(name) if only is None else [only]
+        if not known:
+            raise NotFoundError(f"model {shown(name)}: not found")
+        if version is not None:
+            known = [each for each in known if each.version in {None, version}]
+            if not known:
+                raise NotFoundError(f"model {shown(name)}: version {shown(version)} not found")
+        return max(known, key=lambda each: (each.answers, _number(each.version)))
+
+    def serving(self, name: str, version: str | None = None) -> tuple[Entry, Pack]:
+        """Return what answers now, and its pack.
+
+        Raises:
+            NotFoundError: unknown name or version, or unloaded by request. RefusedError, NotServingError:
+                it is not loaded.
+        """
+        entry = self.find(name, version)
+        return entry, entry.serving().prepared.pack
+
+    def is_unloaded(self, model: str) -> bool:
+        """Return whether somebody has unloaded ``model``."""
+        return any(entry.absence == "unloaded" for entry in self.of(model))
+
+    def is_evicted(self, model: str) -> bool:
+        """Return whether all of ``model`` went for others: the next request takes what is on disk then."""
+        known = self.of(model)
+        return bool(known) and all(entry.evicted for entry in known)
+
+    # On disk
+
+    def on_disk(self) -> list[str]:
+        """Return the models in the repository, by name; NotFoundError where there is none."""
+        return model_names(self._settings.repository)
+
+    def names(self) -> list[str]:
+        """Return the models that the settings name, or all on disk; raises as ``on_disk``."""
+        return list(self._settings.models) or self.on_disk()
+
+    def slots_of(self, model: str, config: ModelConfig | None = None) -> list[Slot]:
+        """Return the slots of ``model`` as they are on disk; ``config``: as on_disk.slots; blocks.
+
+        Raises:
+            As on_disk.slots; NotServingError: no access.
+        """
+        try:
+            return slots(self._settings.repository, model, config)
+        except OSError as exc:
+            where = f"{exc.filename}: " if exc.filename else ""
+            raise NotServingError(f"model {model!r}: {where}{exc.strerror or exc}") from exc
+
+    def slots(self) -> Iterator[Slot]:
+        """Yield the slots of all models, as far as they can be read; blocks."""
+        for name in self.names():
+            with contextlib.suppress(*FAILURES):  # said when it is loaded
+                yield from self.slots_of(name)
+
+    def set_aside(self, activations: Activations) -> None:
+        """Take the memory of requests out of the budget, before models share the rest; blocks.
+
+        Raises:
+            RefusedError: there is not as much.
+        """
+        found = [self.minimum(slot) for slot in self.slots()]
+        minima = [minimum for minimum in found if minimum is not None]
+        together = least_together(minima, activations != "own")
+        needs = [minimum.need for minimum in minima]
+        self._budget.set_aside(self._settings.request_memory, needs, together)
+
+    def absent(self, present: Collection[str]) -> Iterator[Sharer]:
+        """Yield models that are not ``present`` and keep a place for later; blocks.
+
+        Not those that somebody has unloaded, nor those that can never come back.
+        """
+        for slot in self.slots():
+            entry = self.get(slot.name)
+            stays_away = entry is not None and (entry.absence == "unloaded" or entry.is_lost)
+            if slot.name not in present and not stays_away:
+                least = self.least(slot)
+                if least is not None:
+                    yield least
+
+    def minimum(self, slot: Slot) -> Minimum | None:
+        """Return what that in ``slot`` needs at least; None: it cannot be served. Blocks.
+
+        It is opened for that once, and again when it is another.
+        """
+        seen, known = self._minima.get(slot.name, ((), None))
+        if known is None or seen != slot.seen:
+            try:
+                known = self._least(slot)
+            except FAILURES:  # said when it is loaded
+                return None
+            self._minima[slot.name] = slot.seen, known
+        return known
+
+    def least(self, slot: Slot) -> Sharer | None:
+        """Return what is in ``slot`` as one that takes its least; None: it cannot be served. Blocks."""
+        least = self.minimum(slot)
+        if least is None or not least.has_room(self._budget.request_bytes):
+            return None
+        return Sharer(slot.name, least.memory, alone=least.alone)
+
+    def fits_alone(self, slot: Slot) -> bool:
+        """Return whether what is in ``slot`` has room where no other is loaded; blocks."""
+        room = self._budget.total_bytes - self._budget.request_bytes
+        least = self.minimum(slot)
+        return least is None or sum(least.memory.values()) <= room
+
+    # What the log says of settings and configurations that mean nothing here
+
+    def say_unknown(self) -> None:
+        """Say which models settings name that are not in the repository."""
+        there = {ALL, *self.on_disk()}
+        for setting in _BY_MODEL:
+            unknown = sorted(set(getattr(self._settings, setting)) - there)
+            if unknown:
+                listed = few(list(map(shown, unknown)))
+                _log.warning("%s: not in the repository: %s", setting, listed)
+
+    def say_ignored(self, model: str, config: ModelConfig) -> None:
+        """Say which fields of the configuration of ``model`` mean nothing, if that was not said last."""
+        ignored = ", ".join(f"{name} (line {line})" for name, line in config.ignored.items())
+        if self._ignored.get(model, "") != ignored:
+            known = f"ignored: {ignored}" if ignored else "nothing of it is ignored any more"
+            _log.info("model %s: %s: %s", model, FILE, known)
+        self._ignored[model] = ignored
+
+
+def _number(version: str | None) -> int:
+    return int(version) if version is not None and version.isdecimal() else -1

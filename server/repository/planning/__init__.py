@@ -1,1 +1,0 @@
-"""What a slot needs and may be planned as, before anything of it is opened."""

@@ -1,0 +1,178 @@
+"""Packs that come, change and go while the service runs: seen, and taken when they are whole.
+
+With model_control = poll the repository is looked at every few seconds. Looking is a stat for each file: a
+few microseconds each, and the same on every file system. The kernel's notices (inotify, what watchfiles is
+for) are lost where a repository is shared over a network, and say of a copy when it began, not when it is
+whole.
+"""
+
+import asyncio
+import logging
+from collections.abc import Collection, Iterator, Mapping, Set
+from dataclasses import dataclass
+from pathlib import Path
+
+from models.packs.pack import versions
+from server.errors import NotFoundError, RefusedError
+from server.failures import FAILURES, may_pass
+from server.repository.entry import Entry
+from server.repository.on_disk import PACK_FILES, Seen, look, model_names
+from server.repository.repository import Repository
+
+_log = logging.getLogger(__name__)
+
+#: What is seen of each model that is there, by name.
+Sight = Mapping[str, Seen]
+
+
+@dataclass(frozen=True)
+class Changes:
+    """Models that are new or others than before, and models that are gone; by name."""
+
+    come: tuple[str, ...] = ()
+    gone: tuple[str, ...] = ()
+
+
+class Changing:
+    """Compares looks. ``settled``: what was seen of the models as they are served.
+
+    A model counts once two looks in a row have seen the same of it: what is being copied there changes from
+    look to look.
+    """
+
+    def __init__(self, settled: Sight) -> None:
+        self._settled = dict(settled)
+        self._before = dict(settled)
+        self._missing: Set[str] = set()
+
+    def look(self, now: Sight, known: Collection[str] = ()) -> Changes:
+        """Return what is another than what was settled, and is as at the look before; it is settled now.
+
+        ``known``: what else was there before this look.
+        """
+        come = tuple(
+            name
+            for name, seen in sorted(now.items())
+            if seen != self._settled.get(name) and seen == self._before.get(name)
+        )
+        missing = (self._settled.keys() | known) - now.keys()
+        gone = tuple(sorted(missing & self._missing))
+        self._before, self._missing = dict(now), missing.difference(gone)
+        self._settled.update((name, now[name]) for name in come)
+        for name in gone:
+            self._settled.pop(name, None)
+        return Changes(come, gone)
+
+
+def look_at_all(root: Path, chosen: Collection[str]) -> Sight | None:
+    """Return what is seen of the models in ``root``; ``chosen``: only these, none: all; blocks.
+
+    None: the repository itself is not there now, as while it is mounted again: that says nothing of models.
+    """
+    try:
+        names = model_names(root)
+    except (NotFoundError, OSError):
+        return None
+    return {name: look(_files(root / name)) for name in names if not chosen or name in chosen}
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    """Yield the files of a model that matter: of its versions, and beside them."""
+    try:
+        yield from (path for path in sorted(folder.iterdir()) if path.is_file())
+        found = versions(folder)
+    except OSError:  # it went meanwhile
+        return
+    for version in found:
+        yield from (version / name for name in PACK_FILES)
+
+
+#: After so many looks at the latest what could not be loaded is tried again.
+_MOST_LOOKS = 64
+
+
+class Poller:
+    """Has ``repository`` follow its folder; ``chosen``: only these models, none: all.
+
+    Made before the models are loaded: what changes while they are is seen. Blocks for the first look.
+    """
+
+    def __init__(self, repository: Repository, chosen: Collection[str]) -> None:
+        self._repository = repository
+        self._chosen = chosen
+        self._changing = Changing(look_at_all(repository.root, chosen) or {})
+        self._looks = 0
+        #: Models that are tried again: at which look they are tried again, after how many.
+        self._retries: dict[str, tuple[int, int]] = {}
+
+    async def run(self, interval_seconds: float) -> None:
+        """Look every ``interval_seconds``; runs until cancelled."""
+        while True:
+            await asyncio.sleep(interval_seconds)
+            try:
+                await self.step()
+            except Exception:  # noqa: BLE001  what it may be: the service goes on, and looks again
+                _log.exception("the repository cannot be followed")
+
+    async def step(self) -> Changes:
+        """Look once, and follow what has changed; return that."""
+        entries = self._followed()
+        now = await asyncio.to_thread(look_at_all, self._repository.root, self._chosen)
+        if now is None:
+            return Changes()
+        changes = self._changing.look(now, {entry.model for entry in entries if not entry.is_lost})
+        self._looks += 1
+        again = {entry.model for entry in entries if entry.may_pass}
+        again.difference_update(self._retries, changes.gone)
+        again.update(name for name, (look, _) in self._retries.items() if look <= self._looks)
+        for name in changes.gone:
+            await self._repository.remove(name)
+            self._retries.pop(name, None)
+        if changes.come or changes.gone:  # there may be room now
+            again.update(each.model for each in self._followed() if each.absence == "refused")
+            again.update(self._retries)
+        again = {name for name in again if not self._repository.models.is_evicted(name)}
+        for name in (*changes.come, *sorted(again.difference(changes.gone, changes.come))):
+            await self._bring(name)
+        return changes
+
+    def _followed(self) -> list[Entry]:
+        """Return what is known of the models that are looked at, also of those that never were seen."""
+        entries = self._repository.entries()
+        return [entry for entry in entries if not self._chosen or entry.model in self._chosen]
+
+    async def _bring(self, name: str) -> None:
+        """Load what is there of ``name`` now, unless somebody has unloaded it; the log has what fails.
+
+        What may pass, or may find room later, is tried again, after twice as many looks each time.
+        """
+        _, waited = self._retries.pop(name, (0, 0))
+        if self._repository.models.is_unloaded(name):
+            return
+        try:
+            await self._repository.load(name, is_whole=False)
+        except FAILURES as exc:
+            _log.warning("model %s: not taken: %s", name, exc)
+            if may_pass(exc) or isinstance(exc, RefusedError):
+                looks = min(max(2 * waited, 1), _MOST_LOOKS)
+                self._retries[name] = self._looks + looks, looks
+
+
+async def follow(repository: Repository) -> None:
+    """Let what is gone go, and take what is new or another; who asks says that all of it is whole.
+
+    What somebody has unloaded stays away, and what was evicted until a request comes. What fails is in
+    the log.
+
+    Raises:
+        NotFoundError: there is no repository any more; nothing has changed.
+    """
+    there = repository.models.on_disk()
+    for name in sorted({entry.model for entry in repository.entries()}.difference(there)):
+        await repository.remove(name)
+    for name in repository.models.names():
+        if not repository.models.is_unloaded(name) and not repository.models.is_evicted(name):
+            try:
+                await repository.load(name)
+            except FAILURES as exc:
+                _log.error("not served: model %s: %s", name, exc)

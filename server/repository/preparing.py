@@ -1,0 +1,219 @@
+"""From a folder to a model that can be planned with others: its pack as the device runs it, its profile."""
+
+import contextlib
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from models.packs.pack import Pack, open_pack
+from pipeline.devices.base import Device, DeviceMemoryError
+from pipeline.fitting.frontier import FrontierPoint, frontier
+from pipeline.planning.found_plans import FoundPlans
+from pipeline.planning.plan import PlanError
+from pipeline.profiles.found_plans_file import plans_of
+from pipeline.profiles.profile import Profile
+from pipeline.profiles.profile_file import find_profile, prepared
+from pipeline.program.program import Program
+from pipeline.schedule.architectures import ARCHITECTURES, Architecture
+from server.errors import NotServingError, RefusedError
+from server.memory.budget import Budget, check_requests
+from server.memory.cgroup import free_bytes
+from server.memory.minima import Minimum
+from server.memory.request_needs import Need
+from server.memory.sharing import Sharer, partitioned_sharer, sharer
+from server.repository.apart import SearchApart
+from server.repository.on_disk import Slot, is_still, labelled
+from server.scheduling.sweeps import ALONE, Batching
+from server.settings.lanes import MOST_LANES
+from server.settings.per_model import of_model
+from server.settings.settings import Settings
+from server.settings.workers import workers_of
+
+
+def batching_of(settings: Settings, slot: Slot) -> Batching:
+    """Return how requests to what is in ``slot`` share sweeps, as far as its plan has lanes."""
+    own = _configured(slot) if workers_of(settings.workers, slot.model) == 1 else ALONE
+    lanes = of_model(settings.lanes, slot.model, None)
+    if lanes is None:
+        return own
+    preferred = of_model(settings.preferred_lanes, slot.model, lanes)
+    return Batching(lanes, (preferred,), of_model(settings.lane_delay, slot.model, 0.0))
+
+
+def _configured(slot: Slot) -> Batching:
+    """Return what the configuration says: a sweep carries up to ``max_batch_size`` requests."""
+    batching, most = slot.config.batching, slot.config.max_batch_size
+    if batching is None or not most:
+        return ALONE
+    lanes = min(most, MOST_LANES)
+    preferred = tuple(size for size in batching.preferred_sizes if size <= lanes)
+    return Batching(lanes, preferred or (lanes,), batching.most_queue_seconds)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What is in a slot: a pack as the device runs it, and the model as one that shares the budget."""
+
+    slot: Slot
+    program: Program
+    profile: Profile | None
+    sharer: Sharer
+    known: FoundPlans
+
+    @property
+    def pack(self) -> Pack:
+        return self.program.pack
+
+    def is_there(self) -> bool:
+        """Return whether its weights are still those that were found; asks the disk."""
+        return is_still(self.slot.seen, self.pack.weights_path)
+
+
+def figures(*asked: Any) -> list[dict[str, Any]]:
+    """Return the points of the frontier that is ``asked`` for, ascending in memory, as JSON has them."""
+    return [_shown(point) for point in frontier(*asked)]
+
+
+def _shown(point: FrontierPoint) -> dict[str, Any]:
+    return {
+        "plan_bytes": point.plan.total_bytes,
+        "weight_bytes": point.plan.weight_bytes,
+        "arena_bytes": point.plan.arena_bytes,
+        "seconds": point.seconds,
+        "estimated": point.estimated,
+    }
+
+
+class Preparer:
+    """Prepares packs for ``device``, as the settings say; requests to them shall fit in ``budget``."""
+
+    def __init__(self, settings: Settings, budget: Budget, device: Device) -> None:
+        self._settings = settings
+        self._budget = budget
+        self._device = device
+        self._search = SearchApart(self._spare_bytes)
+        #: What was found of packs beside which nothing can be written, by their folders.
+        self._unsaved: dict[Path, FoundPlans] = {}
+        #: What ``least`` has opened, by slots, as far as the budget may hold them at once: what it was
+        #: opened for is most of what loading them takes.
+        self._surveyed: dict[str, Prepared] = {}
+
+    def _spare_bytes(self) -> int:
+        """Return what is free beside all that the service may come to hold."""
+        if self._settings.memory is not None:
+            return 0  # it is for all of the process, and the budget has what it leaves
+        # What requests may hold is reserved and not there yet.
+        return free_bytes() - self._budget.free_bytes - self._budget.request_bytes
+
+    def least(self, slot: Slot) -> Minimum:
+        """Return what is in ``slot`` needs at least, as the device is; blocks.
+
+        Raises:
+            ModelError, LoaderError, DeviceError, PlanError: its pack is damaged, or not for here.
+            OSError: no access.
+        """
+        # What is wrong with a profile is said when the pack is opened.
+        opened = self._open(slot, logging.DEBUG)
+        if not opened.known.save():
+            self._unsaved[opened.pack.folder] = opened.known
+        least = opened.sharer
+        others = (each.sharer for each in self._surveyed.values())
+        if sum(sum(each.least.values()) for each in (least, *others)) <= self._budget.total_bytes:
+            self._surveyed[slot.name] = opened
+        return Minimum(least.least, Need.of(opened.pack.manifest), least.alone)
+
+    def prepare(self, slot: Slot) -> Prepared:
+        """Return what is in ``slot``, ready to be planned; blocks.
+
+        Raises:
+            ModelError, LoaderError, DeviceError, PlanError: its pack is damaged, or not for here.
+            NotServingError: the system refuses its files. RefusedError: no request could be answered.
+        """
+        with naming(slot.name):
+            opened = self._as_surveyed(slot) or self._open(slot)
+            pack, program = labelled(opened.pack, slot), opened.program
+            check_requests(slot.name, pack.manifest, self._budget)
+            if pack is not opened.pack:
+                program = replace(program, pack=pack)
+            lanes, shared = batching_of(self._settings, slot).lanes, opened.sharer
+            if lanes > 1:
+                shared = self._sharer(slot, program, opened.profile, opened.known, lanes)
+            return replace(opened, slot=slot, program=program, sharer=shared)
+
+    def frontier(self, model: Prepared) -> list[dict[str, Any]]:
+        """Return the plans that ``model`` may have, as ``figures`` of a frontier; blocks.
+
+        Raises:
+            PlanError, ProfileError: it has none.
+        """
+        resident = self._device.adapt(ARCHITECTURES["pre"])
+        asked = model.program, self._architecture(), resident, model.profile, model.known
+        return self._search.fully(figures, *asked)
+
+    def _open(self, slot: Slot, level: int = logging.WARNING) -> Prepared:
+        """Open what is in ``slot``, for one lane; ``level``: of what is said of its profile.
+
+        Raises:
+            As ``prepare``.
+        """
+        pack = open_pack(slot.folder, self._device.target, self._settings.recompile)
+        program, profile = prepared(pack, self._device, level)
+        known = self._known(pack)
+        return Prepared(slot, program, profile, self._sharer(slot, program, profile, known), known)
+
+    def _as_surveyed(self, slot: Slot) -> Prepared | None:
+        """Return what was opened to see what it needs, once, if it is still as it was."""
+        opened = self._surveyed.pop(slot.name, None)
+        if opened is None or opened.slot.seen != slot.seen or not slot.is_as_seen():
+            return None
+        profile = find_profile(opened.pack, self._device)  # and says what is wrong with it
+        return opened if profile == opened.profile else None
+
+    def _known(self, pack: Pack) -> FoundPlans:
+        known = plans_of(pack)
+        if pack.folder in self._unsaved:
+            known.take(self._unsaved[pack.folder])
+        return known
+
+    def _sharer(
+        self,
+        slot: Slot,
+        program: Program,
+        profile: Profile | None,
+        known: FoundPlans,
+        lanes: int = 1,
+    ) -> Sharer:
+        """Return what is in ``slot`` as one of a set, in partitions where the settings say so.
+
+        Raises:
+            PlanError: it cannot be cut into as many, or not here.
+        """
+        name, workers = slot.name, workers_of(self._settings.workers, slot.model)
+        if workers == 1:
+            of = name, program, self._architecture(), profile
+            return sharer(*of, lanes=lanes, search=self._search, known=known)
+        if not self._device.computes_on_caller:
+            raise PlanError(
+                f"{name}: {workers} workers: each computes on a core, not on {self._device.name}"
+            )
+        return partitioned_sharer(
+            name, program, self._architecture(), workers, profile, self._search
+        )
+
+    def _architecture(self) -> Architecture:
+        return self._device.adapt(ARCHITECTURES[self._settings.architecture])
+
+
+@contextlib.contextmanager
+def naming(name: str) -> Iterator[None]:
+    """Turn what the system and the device say of memory and files into errors that name the model."""
+    try:
+        yield
+    except DeviceMemoryError as exc:
+        raise RefusedError(f"model {name!r}: {exc}") from exc
+    except MemoryError as exc:
+        raise NotServingError(f"model {name!r}: cannot allocate its memory") from exc
+    except OSError as exc:
+        raise NotServingError(f"model {name!r}: {exc.strerror or exc}") from exc

@@ -1,0 +1,300 @@
+"""From a body to a new version that serves: kept on the repository's disk, compiled, placed, loaded.
+
+Invariant: what is not whole lies in one hidden folder, locked while it is worked on and removed at the end,
+or at the next start. A name has one upload at a time, and one file is compiled at a time.
+"""
+
+import asyncio
+import contextlib
+import errno
+import functools
+import logging
+import os
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
+from contextlib import aclosing
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Literal
+
+import aiofiles
+
+from models.packs.leftovers import locked_folder
+from models.packs.names import is_model_name
+from models.packs.pack import versions
+from server.errors import (
+    BusyError,
+    ConflictError,
+    InvalidRequestError,
+    ServiceError,
+    SpoolError,
+    shown,
+)
+from server.failures import FAILURES, reason_of
+from server.repository.compiling import Compiler
+from server.repository.repository import Repository
+from server.requests.uninterrupted import held, to_its_end
+from server.settings.sizes import format_size
+
+_log = logging.getLogger(__name__)
+
+_TAKEN = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR)
+
+
+class Turns(asyncio.Lock):
+    """A lock for which ``limit`` may wait."""
+
+    def __init__(self, what: str, limit: int) -> None:
+        super().__init__()
+        self._what = what
+        self._limit = limit
+        self._waiting = 0
+
+    async def acquire(self) -> Literal[True]:
+        """Wait for the lock.
+
+        Raises:
+            BusyError: too many wait.
+        """
+        if self._waiting >= self._limit:
+            many = "1 request waits" if self._limit == 1 else f"{self._limit} requests wait"
+            raise BusyError(f"{many} for {self._what}")
+        self._waiting += 1
+        try:
+            return await super().acquire()
+        finally:
+            self._waiting -= 1
+
+
+def check_takes_versions(root: Path, name: str) -> None:
+    """Check that what becomes a version of ``name`` in the repository ``root`` can be served; blocks.
+
+    Raises:
+        ConflictError: it cannot, as long as what is there under that name stays.
+    """
+    folder = root / name
+    if folder.exists() and not folder.is_dir():
+        raise ConflictError(f"model {name!r}: {name} in the repository is not a folder")
+    if (folder / "manifest.json").exists():
+        raise ConflictError(
+            f"model {name!r}: {name} is a pack itself, beside which no version is served; move its files "
+            f"to {name}/1 and load it, then upload the next version"
+        )
+
+
+def place(made: Path, root: Path) -> Path:
+    """Move ``made``, FOLDER/NAME with version 1 of a pack in it, into the repository ``root``.
+
+    Return the pack's folder there: the next version of NAME, or its first; blocks.
+
+    Raises:
+        OSError: the disk refuses it.
+    """
+    folder = root / made.name
+    if not folder.exists() and _moved(made, folder):
+        return folder / "1"
+    while True:  # others put versions there, too
+        number = max((int(path.name) for path in versions(folder)), default=0) + 1
+        if _moved(made / "1", folder / str(number)):
+            return folder / str(number)
+
+
+def _moved(source: Path, destination: Path) -> bool:
+    """Rename ``source``; return False where the name is taken."""
+    try:
+        source.rename(destination)
+    except OSError as exc:
+        if exc.errno in _TAKEN:
+            return False
+        raise
+    descriptor = os.open(destination.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    return True
+
+
+_LINE = 16
+#: Compiles a file into a folder, and yields the steps on the way.
+_Compiled = Callable[[Path, Path], AsyncGenerator[dict[str, Any]]]
+
+
+@dataclass(frozen=True)
+class UploadStep:
+    """What is being done, and how far that is."""
+
+    step: str
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class PlacedVersion:
+    """A version is in the repository; ``state`` and ``reason``: whether it serves, and why not."""
+
+    name: str
+    version: str
+    state: str
+    reason: str
+    warnings: tuple[str, ...] = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the fields as answers show them."""
+        return asdict(self)
+
+
+class Uploads:
+    """Takes uploads for ``repository``; ``compiler`` makes packs of them."""
+
+    def __init__(self, repository: Repository, compiler: Compiler) -> None:
+        self._repository = repository
+        self._compiler = compiler
+        self._underway: dict[str, Upload | None] = {}
+        self._turns = Turns("a file to be compiled", _LINE)
+
+    def steps(self) -> dict[str, UploadStep]:
+        """Return the step of each upload that is under way, by name."""
+        return {name: taken.step for name, taken in self._underway.items() if taken is not None}
+
+    @contextlib.asynccontextmanager
+    async def upload(
+        self, name: str, shapes: Mapping[str, tuple[int, ...]] = MappingProxyType({})
+    ) -> AsyncIterator["Upload"]:
+        """Yield an upload of the model ``name``; at its end nothing is left but what was placed.
+
+        ``shapes``: of inputs, whole, by name.
+
+        Raises:
+            InvalidRequestError: no name of a model. ConflictError: it is being uploaded, or takes no
+            versions. SpoolError: the repository cannot be written.
+        """
+        if not is_model_name(name):
+            raise InvalidRequestError(
+                f"{shown(name)}: not a model name (letters, digits, ._-, at most 100)"
+            )
+        if name in self._underway:
+            raise ConflictError(f"model {name!r}: another upload of it is under way")
+        self._underway[name] = None
+        stack = contextlib.ExitStack()
+        try:
+            hidden = locked_folder(self._repository.root, f"upload-{name}")
+            with _disk():
+                await asyncio.to_thread(check_takes_versions, self._repository.root, name)
+                folder = await to_its_end(asyncio.to_thread(stack.enter_context, hidden))
+            compiled = functools.partial(self._compiler.compiled, shapes=shapes)
+            taken = Upload(name, folder, self._repository, compiled, self._turns)
+            self._underway[name] = taken
+            yield taken
+        finally:
+            del self._underway[name]
+            await to_its_end(asyncio.to_thread(stack.close))
+
+
+class Upload:
+    """One upload, in its hidden ``folder``."""
+
+    def __init__(
+        self, name: str, folder: Path, repository: Repository, compiled: _Compiled, turns: Turns
+    ) -> None:
+        self._name = name
+        self._folder = folder
+        self._repository = repository
+        self._compile = compiled
+        self._turns = turns
+        self._source = folder / f"{name}.onnx"
+        self._warnings: list[str] = []
+        self.step = UploadStep("receive")
+
+    async def receive(self, parts: AsyncIterator[bytes]) -> int:
+        """Write ``parts`` to the disk; return how many bytes they are.
+
+        Raises:
+            SpoolError: the disk takes no more. InvalidRequestError: there are none. Otherwise what
+            ``parts`` raises.
+        """
+        size = 0
+        with _disk():
+            async with held(aiofiles.open(self._source, "wb"), _close) as file:
+                async for part in parts:
+                    await file.write(part)
+                    size += len(part)
+                    self.step = UploadStep("receive", format_size(size))
+        if not size:
+            raise InvalidRequestError("the body is empty; send an ONNX file")
+        return size
+
+    async def make(self) -> AsyncGenerator[UploadStep | PlacedVersion]:
+        """Compile what was received, place it and load it; the last thing yielded is what became of it.
+
+        ``step`` is the last step that was yielded.
+
+        Raises:
+            BusyError: too many wait. InvalidRequestError, TooLargeError: it cannot be compiled, or not
+            within the limits. SpoolError: the disk is full. ServiceError: a fault of ours.
+        """
+        yield self._next("wait")
+        made = self._folder / self._name
+        async with self._turns, aclosing(self._compiled(made)) as steps:
+            async for step in steps:
+                yield step
+        with _disk():
+            pack = await to_its_end(asyncio.to_thread(place, made, self._repository.root))
+        _log.info("model %s: version %s was uploaded", self._name, pack.name)
+        yield self._next("load")
+        yield await self._loaded(pack.name)
+
+    async def _compiled(self, made: Path) -> AsyncGenerator[UploadStep]:
+        """Compile into ``made``; yield the steps, and keep the warnings."""
+        try:
+            async with aclosing(self._compile(self._source, made)) as lines:
+                async for said in lines:
+                    if "warning" in said:
+                        self._warnings.append(self._public(str(said["warning"])))
+                    elif "step" in said:
+                        yield self._next(
+                            str(said["step"]), self._public(str(said.get("detail", "")))
+                        )
+        except ServiceError as exc:
+            raise type(exc)(self._public(str(exc))) from exc
+
+    def _next(self, step: str, detail: str = "") -> UploadStep:
+        self.step = UploadStep(step, detail)
+        return self.step
+
+    async def _loaded(self, version: str) -> PlacedVersion:
+        """Load what was placed, as far as it is to be served."""
+        reason = ""
+        try:
+            await self._repository.load(self._name)
+        except FAILURES as exc:
+            reason = reason_of(exc)
+        serves = version in self._repository.models.versions(self._name)
+        if not serves and not reason:
+            reason = "the version_policy of its config.pbtxt has other versions served"
+        state = "READY" if serves else "UNAVAILABLE"
+        return PlacedVersion(self._name, version, state, reason, tuple(self._warnings))
+
+    def _public(self, text: str) -> str:
+        """Return ``text`` for a client: without the hidden folder, with parameters instead of options."""
+        return text.replace(f"{self._folder}/", "").replace("--shape ", "the parameter shape=")
+
+
+async def _close(file: Any) -> None:
+    await file.close()
+
+
+@contextlib.contextmanager
+def _disk() -> Iterator[None]:
+    """Turn what the disk of the repository says into an error without paths.
+
+    Raises:
+        SpoolError: it has no room, or refuses to be written.
+    """
+    try:
+        yield
+    except OSError as exc:
+        _log.warning("an upload cannot be kept: %s", exc)
+        if exc.errno in {errno.ENOSPC, errno.EDQUOT}:
+            raise SpoolError("the disk of the repository is full") from exc
+        why = exc.strerror or exc
+        raise SpoolError(f"the folder of the repository cannot be written: {why}") from exc

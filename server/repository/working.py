@@ -1,0 +1,154 @@
+"""What a worker works on: requests and changes of its engine, what it computes now, who computes alone."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Self, cast
+
+from pipeline.execution.given import Take, Tensors
+from pipeline.execution.interleaving.baton import ComputeClaim
+from pipeline.execution.lanes import Lane
+from server.repository.served_engine import ComputedAnswer, Running
+from server.scheduling.sweeps import Sweep, Ticket
+
+
+@dataclass(eq=False, kw_only=True)
+class Job(Ticket):
+    """``deadline`` is when the sweep has to have ended, ``limit`` when its answer has to be there."""
+
+    inputs: Tensors
+    limit: float
+    take: Take[Any]
+    cancelled: threading.Event = field(default_factory=threading.Event)
+    future: "Future[ComputedAnswer[Any]]" = field(default_factory=Future)
+
+    @classmethod
+    def within(
+        cls, seconds: float, inputs: Tensors, take: Take[Any], priority: int, outside_seconds: float
+    ) -> Self:
+        """Return a request that came now; ``outside_seconds``: what an answer takes beside its sweep."""
+        now = time.monotonic()
+        limit = now + seconds
+        return cls(
+            model="",
+            deadline=limit - outside_seconds,
+            priority=priority,
+            arrived=now,
+            inputs=inputs,
+            limit=limit,
+            take=take,
+        )
+
+    def lane(self) -> Lane:
+        """Return it as a lane of a sweep."""
+        return Lane(self.inputs, self.limit, self.cancelled.is_set, self.take)
+
+
+@dataclass(eq=False)
+class Reopening:
+    """Takes a turn as requests do; what ``make`` returns replaces the engine, else what ``back`` does."""
+
+    make: Callable[[], Running]
+    back: Callable[[], Running]
+    future: "Future[None]" = field(default_factory=Future)
+
+
+def jobs_of(sweep: Sweep) -> tuple[Job, ...]:
+    """Return the requests of ``sweep``."""
+    return cast(tuple[Job, ...], sweep.tickets)
+
+
+def refuse(waiting: Job | Reopening, error: Exception) -> None:
+    """Tell who waits for it that there will be nothing."""
+    if waiting.future.set_running_or_notify_cancel():
+        waiting.future.set_exception(error)
+
+
+class Underway:
+    """Runs that have begun and not ended: sweeps of the line, and what the event loop computes.
+
+    Threads begin and end runs, the event loop looks: every look is at a copy.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._since: dict[object, float] = {}
+        self._claims: dict[object, ComputeClaim] = {}
+
+    def begin(self, run: object, claim: ComputeClaim | None = None) -> float:
+        """Note that ``run`` begins, with its ``claim`` to compute; return when."""
+        if claim is not None:
+            self._claims[run] = claim
+        began = self._since[run] = self._clock()
+        return began
+
+    def end(self, run: object) -> None:
+        """Note that ``run`` has ended."""
+        del self._since[run]
+        self._claims.pop(run, None)
+
+    def end_claims(self) -> None:
+        """Let nobody wait for the runs that do not end."""
+        for claim in list(self._claims.values()):
+            claim.end()
+
+    def longest_seconds(self) -> float:
+        """How long the oldest has been running; 0 when none runs."""
+        since = min(self._since.copy().values(), default=None)
+        return 0.0 if since is None else self._clock() - since
+
+    def is_stuck(self, factor: float, least_seconds: float) -> bool:
+        """Return whether a sweep runs ``factor`` times as long as its requests had.
+
+        ``least_seconds``: and at least so long.
+        """
+        now = self._clock()
+        return any(
+            now - began > max(factor * (_limit(sweep) - began), least_seconds)
+            for sweep, began in self._since.copy().items()
+            if isinstance(sweep, Sweep)
+        )
+
+
+def _limit(sweep: Sweep) -> float:
+    """Return when the last of the requests of ``sweep`` has to have its answer."""
+    return max(job.limit for job in jobs_of(sweep))
+
+
+class Gate:
+    """Many may be inside together, or one alone; once one asks to be alone, nobody else gets in before."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._inside = 0
+        self._alone = False
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Be inside, with others that are; waits for one that is, or wants to be, alone."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._alone)
+            self._inside += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._inside -= 1
+                self._changed.notify_all()
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Be inside when all others have left."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._alone)
+            self._alone = True
+            self._changed.wait_for(lambda: not self._inside)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._alone = False
+                self._changed.notify_all()

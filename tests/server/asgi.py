@@ -1,0 +1,103 @@
+"""Tests speak ASGI: their clients (httpx) to what answers requests, their applications to connections."""
+
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any
+
+from starlette.types import Receive, Scope, Send
+
+from server.errors import DisconnectedError
+from server.protocol.answers import HttpClient, scope_of
+from server.transport.http1 import Head
+
+Asgi = Callable[[Scope, Receive, Send], Coroutine[Any, Any, None]]
+
+
+class _Client:
+    """The client of a request that an ASGI server has; ``scope["connection"]``: what is asked of that."""
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._receive, self._send = receive, send
+        version = scope["http_version"]
+        raw_path, query = scope.get("raw_path") or b"", scope["query_string"]
+        self.headers: Sequence[tuple[bytes, bytes]] = list(scope["headers"])
+        self.head = Head(
+            *(scope["method"], version, scope["path"], raw_path, query, list(self.headers)),
+            keeps=True,
+            expects=False,
+        )
+        self.client, self.server, self.scheme = scope["client"], scope["server"], scope["scheme"]
+        self.address = self.client[0] if self.client else ""
+        self.at = scope.get("arrived_at")
+        self._connection = scope.get("connection")
+        self.is_read = self.is_begun = False
+        self._start: dict[str, Any] = {}
+
+    @property
+    def body_has_come(self) -> bool:
+        return self._connection is None or self._connection.body_has_come
+
+    async def part(self) -> bytes:
+        message = await self._receive()
+        if message["type"] == "http.disconnect":
+            raise DisconnectedError("the client went away while sending")
+        self.is_read = not message.get("more_body", False)
+        return bytes(message.get("body", b""))
+
+    async def left(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+
+    def start(self, status: int, headers: Sequence[tuple[bytes, bytes]]) -> None:
+        self.is_begun = True
+        self._start = {"type": "http.response.start", "status": status, "headers": headers}
+
+    async def send(self, data: bytes, more: bool = False) -> None:
+        start, self._start = self._start, {}
+        if start:
+            await self._send(start)
+        await self._send({"type": "http.response.body", "body": data, "more_body": more})
+
+    def is_closing(self) -> bool:
+        return self._connection is not None and self._connection.is_closing()
+
+    def abort(self) -> None:
+        if self._connection is not None:
+            self._connection.abort()
+
+
+def as_asgi(answer: Callable[[HttpClient], Awaitable[None]]) -> Asgi:
+    """Return what answers requests as an ASGI application."""
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await answer(_Client(scope, receive, send))
+
+    return app
+
+
+def answering_with(
+    app: Callable[[Scope, Receive, Send], Awaitable[None]],
+) -> Callable[[HttpClient], Awaitable[None]]:
+    """Return an ASGI application as what answers the requests of connections."""
+
+    async def answer(client: Any) -> None:
+        async def receive() -> dict[str, Any]:
+            try:
+                if client.is_read and was_read:
+                    await client.left()
+                    return {"type": "http.disconnect"}
+                body = await client.part()
+            except DisconnectedError:
+                return {"type": "http.disconnect"}
+            was_read.append(client.is_read) if client.is_read else None
+            return {"type": "http.request", "body": body, "more_body": not client.is_read}
+
+        async def send(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                client.start(message["status"], message.get("headers", ()))
+            else:
+                await client.send(message.get("body", b""), message.get("more_body", False))
+
+        was_read: list[bool] = []
+        await app(scope_of(client), receive, send)
+
+    return answer
