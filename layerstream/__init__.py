@@ -41,5 +41,28 @@ _check_packages()
 
 from layerstream.budget import Budget, Model, open  # noqa: E402, A004  after the check
 from layerstream.packs import compile  # noqa: E402, A004
+from loader.errors import LoaderError  # noqa: E402
+from models.errors import ModelError  # noqa: E402
+from pipeline.devices.base import DeviceError  # noqa: E402
+from pipeline.execution.errors import (  # noqa: E402
+    DeadlineError,
+    EngineClosedError,
+    InputError,
+)
+from pipeline.planning.plan import PlanError  # noqa: E402
+from server.errors import RefusedError  # noqa: E402
 
-__all__ = ["Budget", "Model", "compile", "open"]
+__all__ = [
+    "Budget",
+    "DeadlineError",
+    "DeviceError",
+    "EngineClosedError",
+    "InputError",
+    "LoaderError",
+    "Model",
+    "ModelError",
+    "PlanError",
+    "RefusedError",
+    "compile",
+    "open",
+]

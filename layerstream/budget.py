@@ -2,8 +2,11 @@
 
 import asyncio
 import itertools
+import os
 import threading
 import time
+import warnings
+import weakref
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -18,7 +21,7 @@ from models.packs.pack import open_pack
 from models.packs.records.ports import Port
 from pipeline.devices.find import open_device
 from pipeline.execution.engine import Engine
-from pipeline.execution.errors import InputError
+from pipeline.execution.errors import EngineClosedError, InputError
 from pipeline.execution.leases import SharedArena
 from pipeline.execution.opened import open_engine
 from pipeline.fitting.wanted import NOTHING, Fitted
@@ -43,10 +46,16 @@ class Model:
     One request is answered at a time; others wait for it. Closed, it gives its memory back.
     """
 
-    def __init__(self, engine: Engine, fitted: Fitted, closing: ExitStack) -> None:
+    def __init__(
+        self, engine: Engine, fitted: Fitted, budget: "Budget", closing: ExitStack
+    ) -> None:
         self._engine = engine
         self._fitted = fitted
+        self._budget = budget  # which stays as long as one of its models
         self._closing = closing
+        self._process = os.getpid()
+        self._dropped = weakref.finalize(self, _close_dropped, f"model {self.name}", closing)
+        self._dropped.atexit = False
 
     @property
     def name(self) -> str:
@@ -64,8 +73,8 @@ class Model:
 
     @property
     def memory(self) -> dict[str, int]:
-        """Bytes that it holds of the budget, by kind."""
-        return self._engine.plan.memory
+        """Bytes that it holds of the budget, by kind; none when it is closed."""
+        return self._engine.plan.memory if self._dropped.alive else {}
 
     @property
     def plan(self) -> Plan:
@@ -111,6 +120,7 @@ class Model:
 
     def close(self) -> None:
         """Give its memory back to the budget; the request that runs is answered first."""
+        self._dropped.detach()
         self._closing.close()
 
     def __enter__(self) -> Self:
@@ -130,6 +140,10 @@ class Model:
         timeout: float | None,
         stop: threading.Event,
     ) -> dict[str, NDArray[Any]]:
+        if os.getpid() != self._process:
+            raise EngineClosedError(
+                f"{self.name}: another process opened it, whose threads are not here: open it after a fork"
+            )
         deadline = None if timeout is None else time.monotonic() + timeout
         outputs, _ = self._engine.run(self._arrays(inputs), deadline, stop.is_set)
         return outputs
@@ -171,6 +185,8 @@ class Budget:
         if self._arena is not None:
             self._closing.callback(self._arena.close)
         self._numbers = itertools.count(1)
+        self._dropped = weakref.finalize(self, _close_dropped, "a budget", self._closing)
+        self._dropped.atexit = False
 
     @property
     def total_bytes(self) -> int:
@@ -206,11 +222,13 @@ class Budget:
                 failed.callback(models[-1].close)
             failed.pop_all()
         for model in models:
-            self._closing.callback(model.close)
+            self._closing.callback(model._dropped.detach)
+            self._closing.callback(model._closing.close)
         return tuple(models)
 
     def close(self) -> None:
         """Close all its models, and what they share."""
+        self._dropped.detach()
         self._closing.close()
 
     def __enter__(self) -> Self:
@@ -238,7 +256,7 @@ class Budget:
             lease = None if arena is None else lambda: arena.join(plan.arena_bytes)
             engine = open_engine(program, plan, self._device, self._pool, lease=lease)
             failed.callback(engine.close)
-            return Model(engine, fitted, failed.pop_all())
+            return Model(engine, fitted, self, failed.pop_all())
 
 
 def open(  # noqa: A001  as Python's own: what it returns is closed
@@ -257,6 +275,12 @@ def open(  # noqa: A001  as Python's own: what it returns is closed
         model._closing.callback(own.close)
         failed.pop_all()
         return model
+
+
+def _close_dropped(what: str, closing: ExitStack) -> None:
+    """Close what nobody refers to any more."""
+    warnings.warn(f"{what} was not closed", ResourceWarning, stacklevel=2)
+    closing.close()
 
 
 def _names(ports: tuple[Port, ...]) -> str:

@@ -56,6 +56,22 @@ def read_onnx(
     return model
 
 
+def source_files(path: Path) -> list[Path]:
+    """Return ``path``, an ONNX file, and the files of weights that it refers to.
+
+    Raises:
+        OnnxError: it is missing, or is not ONNX.
+    """
+    model, _ = _parse(path)
+    found = (
+        path.parent / entry.value
+        for tensor in all_tensors(model)
+        for entry in tensor.external_data
+        if entry.key == "location"
+    )
+    return list(dict.fromkeys((path, *(each for each in found if each != path.absolute()))))
+
+
 def _parse(path: Path) -> tuple[onnx.ModelProto, dict[int, FileRange]]:
     try:
         model, ranges = parse_onnx(path)

@@ -100,6 +100,7 @@ def compile_(
 ) -> None:
     """Compile an ONNX file to a pack for this machine, or for a GPU."""
     from models.compiler import CompileOptions, compile_onnx  # onnx: not for the service
+    from models.graphs.reader import source_files
 
     if scores not in (None, "probabilities", "logits"):
         raise typer.BadParameter("probabilities or logits", param_hint="--scores")
@@ -151,7 +152,8 @@ def compile_(
     for warning in warnings:
         warn(warning)
     if as_json:
-        print_json({**summary, "warnings": warnings})
+        files = list(map(str, source_files(source)))
+        print_json({**summary, "source_files": files, "warnings": warnings})
     else:
         _print_made(pack, summary)
 

@@ -61,6 +61,8 @@ def doctor(
         found += _gpu(device, paths or [])
         for path in paths or ():
             found += packs.findings(path, device)
+        base = process_bytes(max(len(paths or ()), 1))
+        found += packs.fitting(paths or (), None if needed is None else needed - base, device)
     except DeviceError as exc:
         found.append(Finding("device", "fail", str(exc), "layerstream device cuda says more"))
     verdict = worst(found)

@@ -66,13 +66,17 @@ def share_served(
     budget: Budget,
     request_bytes: int | None,
     activations: Activations,
+    *,
+    at_once: bool = False,
 ) -> Shares:
     """Plan all ``candidates`` as a service does, which sets memory aside for requests first.
 
-    ``request_bytes``: so much, be it too little for a service; None: as is usual. Raises as
-    ``share_budget``.
+    ``request_bytes``: so much, be it too little for a service; None: as is usual. ``at_once``, and what is
+    raised, as of ``share_budget``.
     """
     sharers = _sharers(candidates)
+    if at_once:
+        sharers = [each.hurried() for each in sharers]
     needs = [Need.of(each.program.pack.manifest) for each in candidates]
     minima = [
         Minimum(each.least, need, each.alone) for each, need in zip(sharers, needs, strict=True)

@@ -1,6 +1,7 @@
 """The Python interface: answers of ONNX Runtime within a budget, nothing left behind."""
 
 import asyncio
+import gc
 import subprocess
 import sys
 import threading
@@ -159,3 +160,29 @@ def test_a_package_of_the_caller_with_one_of_our_names_is_named(tmp_path: Path) 
     )
     assert "its own package 'models'" in done.stderr
     assert str(tmp_path) in done.stderr
+
+
+def test_what_is_dropped_is_closed_with_a_warning(pack: Path) -> None:
+    with pytest.warns(ResourceWarning, match="tiny was not closed"):
+        layerstream.open(pack)
+
+
+def test_a_model_keeps_the_budget_that_nobody_else_refers_to(pack: Path) -> None:
+    (model,) = layerstream.Budget("4MiB").open(pack)
+    gc.collect()
+    assert model(IMAGE)["logits"].shape == (1, 10)
+    model.close()
+    assert model.memory == {}
+    with pytest.warns(ResourceWarning, match="budget"):
+        del model
+
+
+def test_a_model_of_the_parent_is_refused_after_a_fork(
+    pack: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with layerstream.open(pack) as model:
+        monkeypatch.setattr("layerstream.budget.os.getpid", lambda: 0)
+        with pytest.raises(layerstream.EngineClosedError, match="fork"):
+            model(IMAGE)
+        monkeypatch.undo()
+        assert model(IMAGE)["logits"].shape == (1, 10)

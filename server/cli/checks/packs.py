@@ -3,20 +3,26 @@
 import logging
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from loader.readers.disk import REAL_DISK, Disk
 from models.packs.pack import Pack, open_pack
 from pipeline.devices.base import Device
+from pipeline.fitting.wanted import NOTHING
 from pipeline.measuring.profiling import file_reads
 from pipeline.measuring.transfers import FileReads, sizes
 from pipeline.profiles.machine import Machine, this_machine
 from pipeline.profiles.profile import Profile, ProfileError
-from pipeline.profiles.profile_file import FILE, disturbed_by, load_profile
+from pipeline.profiles.profile_file import FILE, disturbed_by, load_profile, prepared
+from pipeline.schedule.architectures import ARCHITECTURES
 from server.cli.checks.finding import Finding, text
 from server.cli.checks.machine import ROOT
+from server.errors import RefusedError
 from server.failures import FAILURES, reason_of
+from server.memory.budget import Budget
+from server.memory.candidates import Candidate, share_served
+from server.settings.sizes import format_size
 
 _IN_MEMORY = ("tmpfs", "ramfs", "devtmpfs")
 _DEPTH = 2
@@ -43,6 +49,27 @@ def findings(path: Path, device: Device, disk: Disk = REAL_DISK) -> Iterator[Fin
         yield Finding(
             str(path), "fail", reason_of(exc), "compile its source again here, or copy it again"
         )
+
+
+def fitting(paths: Sequence[Path], budget: int | None, device: Device) -> Iterator[Finding]:
+    """Yield whether all packs, and requests to them, fit in ``budget`` bytes, where these are given."""
+    if budget is None or not paths or device.gpu:
+        return
+    auto = device.adapt(ARCHITECTURES["auto"])
+    try:
+        candidates = [
+            Candidate(program, auto, NOTHING, profile)
+            for program, profile in (
+                prepared(open_pack(path, device.target), device, logging.DEBUG) for path in paths
+            )
+        ]
+        if budget <= 0:
+            raise RefusedError("the process itself takes more than --memory")
+        share_served(candidates, Budget(budget), None, "auto", at_once=True)
+    except FAILURES as exc:
+        yield Finding("budget", "fail", reason_of(exc), "a larger --memory or --budget")
+    else:
+        yield Finding("budget", "ok", f"models and requests fit in {format_size(budget)}")
 
 
 def _direct(pack: Pack, machine: Machine) -> Finding:

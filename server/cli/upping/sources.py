@@ -31,6 +31,7 @@ from server.cli.printing.output import tell
 _MADE = "made.json"
 _DARKNET = (".cfg", ".weights")
 _OOM_FIRST = "1000"
+_PUTS_AWAY_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
@@ -129,8 +130,9 @@ def pack_of(source: Source, repository: Path) -> Path:
         return folder
     before = _read(folder)
     if before is not None and _is_made(before, source) and versions(folder):
-        if before.get("files") != _files(source):  # touched, with the same content
-            _write(folder, _record(source))
+        beside = _beside(before)
+        if before.get("files") != _files(source, beside):  # touched, with the same content
+            _write(folder, _record(source, beside))
         tell(f"{source.name}: {folder} is of {source.files[0]} as it is")
         return folder
     if before is None:
@@ -138,8 +140,8 @@ def pack_of(source: Source, repository: Path) -> Path:
     _check_writable(repository)
     folder.mkdir(exist_ok=True)
     _write(folder, {})  # it is ours, and of nothing until it is whole
-    _compile(source, folder)
-    _write(folder, _record(source))
+    beside = _compile(source, folder)
+    _write(folder, _record(source, beside))
     return folder
 
 
@@ -179,31 +181,40 @@ def _link(model: Path, folder: Path) -> None:
     folder.symlink_to(model.resolve(), target_is_directory=True)
 
 
-def _compile(source: Source, folder: Path) -> None:
+def _compile(source: Source, folder: Path) -> tuple[Path, ...]:
+    """Compile ``source``; return the files that its own refer to."""
     since = time.monotonic()
     tell(f"compiling {source.files[0]}")
     words: list[object] = ["-o", folder, "--force"]
     for option, file in source.recipes.items():
         words += [f"--{option}", file]
+    beside: tuple[Path, ...] = ()
     if source.files[0].suffix == ".onnx":
-        _run(source, "compile", source.files[0], *words)
+        made = json.loads(_run(source, "compile", source.files[0], *words, "--json"))
+        beside = tuple(map(Path, made["source_files"][1:]))
     else:
         with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".up-") as work:
             onnx = Path(work, f"{source.name}.onnx")
             _run(source, "import-darknet", *source.files, "-o", onnx)
             _run(source, "compile", onnx, *words)
     tell(f"{source.name}: compiled in {time.monotonic() - since:.1f} s, kept in {folder}")
+    return beside
 
 
-def _run(source: Source, *words: object) -> None:
-    """Run a command of ours in a process of its own, which says itself why it fails."""
+def _run(source: Source, *words: object) -> bytes:
+    """Return what a command of ours prints, in a process of its own, which says itself why it fails."""
     command = [sys.executable, "-m", "server.cli", *map(str, words)]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:  # noqa: S603  ourselves
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:  # noqa: S603  ourselves
         try:
             # Where a control group has too little for it, it is to go, and not who waits for it.
             with contextlib.suppress(OSError):
                 Path(f"/proc/{process.pid}/oom_score_adj").write_text(_OOM_FIRST, "ascii")
-            status = process.wait()
+            printed, _ = process.communicate()
+            status = process.returncode
+        except KeyboardInterrupt:  # it was told, too, and puts its folder away
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_PUTS_AWAY_SECONDS)
+            raise
         finally:
             process.kill()
     if status < 0:
@@ -213,13 +224,22 @@ def _run(source: Source, *words: object) -> None:
         )
     if status:
         raise typer.Exit(status)
+    return printed
 
 
 def _is_made(before: Mapping[str, Any], source: Source) -> bool:
     """Return whether what is there was made for here of the same files, in the same way."""
     if {key: before.get(key) for key in _way(source)} != _way(source):
         return False
-    return before.get("files") == _files(source) or before.get("digests") == _digests(source)
+    beside = _beside(before)
+    return before.get("files") == _files(source, beside) or before.get("digests") == _digests(
+        source, beside
+    )
+
+
+def _beside(before: Mapping[str, Any]) -> tuple[Path, ...]:
+    """Return the files that those of a model refer to: weights of ONNX that lie beside it."""
+    return tuple(map(Path, before.get("beside", ())))
 
 
 def _way(source: Source) -> dict[str, Any]:
@@ -230,22 +250,23 @@ def _way(source: Source) -> dict[str, Any]:
     }
 
 
-def _all_files(source: Source) -> tuple[Path, ...]:
-    return (*source.files, *(source.recipes[option] for option in sorted(source.recipes)))
+def _all_files(source: Source, beside: Sequence[Path]) -> tuple[Path, ...]:
+    recipes = (source.recipes[option] for option in sorted(source.recipes))
+    return (*source.files, *recipes, *beside)
 
 
-def _files(source: Source) -> list[list[Any]]:
+def _files(source: Source, beside: Sequence[Path]) -> list[list[Any]]:
     """Return what tells at a glance that files are the same: their places, sizes and times of change."""
     try:
-        found = [(path, path.stat()) for path in _all_files(source)]
+        found = [(path, path.stat()) for path in _all_files(source, beside)]
     except OSError as exc:
         raise InputError(f"{exc.filename}: {exc.strerror or exc}") from exc
     return [[str(path.resolve()), stat.st_size, stat.st_mtime_ns] for path, stat in found]
 
 
-def _digests(source: Source) -> list[str]:
+def _digests(source: Source, beside: Sequence[Path]) -> list[str]:
     found = []
-    for path in _all_files(source):
+    for path in _all_files(source, beside):
         with path.open("rb") as file:
             found.append(file_digest(file, "sha256").hexdigest())
     return found
@@ -262,8 +283,13 @@ def _read(folder: Path) -> dict[str, Any] | None:
     return read if isinstance(read, dict) else None
 
 
-def _record(source: Source) -> dict[str, Any]:
-    return {**_way(source), "files": _files(source), "digests": _digests(source)}
+def _record(source: Source, beside: Sequence[Path]) -> dict[str, Any]:
+    return {
+        **_way(source),
+        "beside": list(map(str, beside)),
+        "files": _files(source, beside),
+        "digests": _digests(source, beside),
+    }
 
 
 def _write(folder: Path, record: Mapping[str, Any]) -> None:

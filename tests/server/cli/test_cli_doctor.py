@@ -73,6 +73,14 @@ def test_a_sound_pack(profiled: Path, device: CpuDevice) -> None:
     assert found(told, "tiny: reads").reason.count("profile's time") == 1
 
 
+def test_a_budget_that_is_too_small_for_the_packs(profiled: Path, device: CpuDevice) -> None:
+    verdicts = [
+        next(packs.fitting([profiled], n_bytes, device)).verdict for n_bytes in (-1, 4096, 64 << 20)
+    ]
+    assert verdicts == ["fail", "fail", "ok"]
+    assert list(packs.fitting([profiled], None, device)) == []
+
+
 def test_a_file_system_without_o_direct(profiled: Path, device: CpuDevice) -> None:
     told = packs.findings(profiled, device, Disk(BufferedReader, BufferedReader))
     is_told(found(told, "tiny: O_DIRECT"), "warn", "page cache")

@@ -11,6 +11,7 @@ from shutil import copy, copytree
 
 import pytest
 import typer
+from onnx import load, save_model
 
 from pipeline.execution.errors import InputError
 from server.cli.upping.sources import Source, pack_of, sources_of
@@ -76,6 +77,22 @@ def test_what_has_not_changed_is_not_compiled_again(onnx: Path, packs: Packs) ->
     onnx.write_bytes(packs.sources["tiny"].read_bytes())
     pack_of(Source("pair", (onnx,)), repository)
     assert manifest(folder) != first
+
+
+def test_weights_beside_the_file_are_part_of_it(onnx: Path, packs: Packs) -> None:
+    model = load(packs.sources["tiny"])
+    save_model(model, onnx, save_as_external_data=True, location="pair.data", size_threshold=64)
+    repository, weights = onnx.parent / "packs", onnx.with_name("pair.data")
+    folder = pack_of(Source("pair", (onnx,)), repository)
+    first = manifest(folder)
+    pack_of(Source("pair", (onnx,)), repository)
+    assert manifest(folder) == first
+    weights.write_bytes(bytes(weights.stat().st_size))
+    pack_of(Source("pair", (onnx,)), repository)
+    assert manifest(folder) != first
+    weights.unlink()
+    with pytest.raises(InputError, match=r"pair\.data: No such file"):
+        pack_of(Source("pair", (onnx,)), repository)
 
 
 def test_other_recipes_are_another_pack(onnx: Path, packs: Packs, tmp_path: Path) -> None:
