@@ -135,5 +135,5 @@ def _designed(memory: DesignedMemory) -> dict[str, Any]:
 def _detector(detection: Detection) -> dict[str, Any]:
     """Return what a detector is, without its labels and anchors."""
     fields = {"nms", "score_threshold", "iou_threshold"}
-    heads = [head.output for head in detection.heads]
+    heads = list(detection.outputs)
     return {"classes": detection.classes, "heads": heads, **detection.model_dump(include=fields)}
