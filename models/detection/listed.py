@@ -63,7 +63,7 @@ class _Table:
     def rows(self, first: int, end: int) -> NDArray[Any]:
         """Return rows [first, end)."""
         if self._planes is None:
-            return self._rows[first:end]
+            return np.asarray(self._rows[first:end])
         row, column, anchor = np.unravel_index(np.arange(first, end), self._planes.shape[:3])
         return np.asarray(self._planes[row, column, anchor])
 
@@ -87,14 +87,14 @@ def _logit(value: float) -> float:
         return float(np.log(value) - np.log1p(-value))
 
 
-def _raw_scores(head: BoxesHead, entries: NDArray[Any]) -> NDArray[Any]:
+def _raw_scores(head: BoxesHead, entries: NDArray[Any]) -> NDArray[np.float32]:
     return entries[:, head.scores_at : head.scores_at + head.columns]
 
 
 def _without_background(head: BoxesHead, scores: NDArray[Any]) -> NDArray[Any]:
     if head.background is None or head.indices is not None:
         return scores
-    return scores[:, 1:] if head.background == "first" else scores[:, :-1]
+    return np.asarray(scores[:, 1:] if head.background == "first" else scores[:, :-1])
 
 
 def _scores(head: BoxesHead, entries: NDArray[Any]) -> NDArray[np.float32]:
@@ -159,15 +159,15 @@ class _Anchors:
         self._head, self._size = head, size
         self._starts = np.cumsum([0, *(level.count for level in head.anchors)])
 
-    def at(self, places: NDArray[np.intp]) -> Sequence[NDArray[np.float64]]:
-        """Return centres and sizes [n, 2] relative to the input."""
+    def at(self, places: NDArray[np.intp]) -> NDArray[np.float64]:
+        """Return centres and sizes relative to the input, [2, n, 2]."""
         found = np.empty((2, len(places), 2))
         levels = np.searchsorted(self._starts, places, side="right") - 1
         for number in np.unique(levels):
             of_level = levels == number
             inside = places[of_level] - self._starts[number]
             found[:, of_level] = self._of_level(self._head.anchors[number], inside)
-        return found.clip(0, 1) if self._head.clip_anchors else found
+        return np.asarray(found.clip(0, 1) if self._head.clip_anchors else found)
 
     def _of_level(self, level: AnchorLevel, places: NDArray[np.intp]) -> Sequence[NDArray[Any]]:
         columns, rows = level.grid

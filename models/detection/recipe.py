@@ -108,10 +108,10 @@ class AnchorLevel(_Record):
         return self
 
 
-class Rows(NamedTuple):
+class Listed(NamedTuple):
     """How many boxes an output lists, and how many numbers of each."""
 
-    count: int
+    boxes: int
     numbers: int
 
 
@@ -126,10 +126,10 @@ class BoxesHead(_Record):
 
     ``box``: "corners" (left, top, right, bottom) or "centre" (x, y, width, height), both in ``unit``.
     Relative to ``anchors``, which are listed by level, row, column and size (``sizes_first``: by level,
-    size, row, column), are "offsets" of centre and size, times ``variances``, of sizes the logarithm (unless
-    ``linear``), and "distances" of the edges from the centre; where ``bins`` is above 1 these are means of a
-    distribution over 0, 1, ... that is given by logarithms. ``axes`` "yx": y comes before x, height before
-    width. ``clip_anchors``: none is outside the input, or larger.
+    size, row, column), are "offsets" of centre and size, times ``variances``, of sizes the logarithm
+    (unless ``linear``), and "distances" of the edges from the centre; where ``bins`` is above 1 these are
+    means of a distribution over 0, 1, ... that is given by logarithms. ``axes`` "yx": y comes before x,
+    height before width. ``clip_anchors``: none is outside the input, or larger.
     """
 
     kind: Literal["boxes"]
@@ -194,20 +194,22 @@ class BoxesHead(_Record):
             raise ValueError("a softmax is over all classes, of which indices name one")
         return self
 
-    def rows(self, shape: Sequence[int], is_single: bool = False) -> Rows | None:
+    def rows(self, shape: Sequence[int], is_single: bool = False) -> Listed | None:
         """Return what an output of ``shape`` lists; None: no boxes. ``is_single``: one number is all."""
         sizes = len(self.anchors[0].anchors) if self.anchors else 1
         match self.layout, list(shape):
             case "columns", [1, numbers, count]:
-                return Rows(count, numbers)
+                return Listed(count, numbers)
             case ("planes", [1, planes, *area]) | ("rows", [1, *area, planes]) if (
                 len(area) == 2 and planes % sizes == 0
             ):
-                return Rows(UNKNOWN if min(area) < 0 else math.prod(area) * sizes, planes // sizes)
+                return Listed(
+                    UNKNOWN if min(area) < 0 else math.prod(area) * sizes, planes // sizes
+                )
             case "rows", [count] | [1, count] if is_single:
-                return Rows(count, 1)
+                return Listed(count, 1)
             case "rows", [count, numbers] | [1, count, numbers]:
-                return Rows(count, numbers)
+                return Listed(count, numbers)
         return None
 
     def fault(self, forms: Forms) -> str | None:
@@ -228,16 +230,16 @@ class BoxesHead(_Record):
             )
             types = _WHOLE if what == "indices" else ("float32",)
             said = f"output {output!r} is {dtype}{list(shape)}"
-            if dtype not in types or found is None or not is_listed or found.count == 0:
+            if dtype not in types or found is None or not is_listed or found.boxes == 0:
                 least = "" if is_exact else " or more"
                 return (
                     f"{said}; {what} of {self.classes} classes in {self.layout} need "
                     f"{types[0]}, {numbers}{least} numbers a box"
                 )
-            counts |= {found.count} - {UNKNOWN}
+            counts |= {found.boxes} - {UNKNOWN}
             if len(counts) > 1:
                 of = "anchors make" if self.anchors else "the others have"
-                return f"{said}: {found.count} boxes, and {of} {min(counts - {found.count})}"
+                return f"{said}: {found.boxes} boxes, and {of} {min(counts - {found.boxes})}"
         return None
 
 

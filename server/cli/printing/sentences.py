@@ -14,6 +14,7 @@ from models.packs.records.pieces import ResidentPiece
 from models.packs.records.ports import Port, SourceSizes
 from models.packs.records.spans import Store
 from models.packs.target import Target
+from models.segmentation.recipe import Segmentation
 from server.errors import few
 from server.settings.sizes import format_least, format_size
 
@@ -132,6 +133,13 @@ def detector(detection: Detection) -> str:
         f"{detection.classes} classes from {heads} head{'s' * (heads != 1)}; scores from "
         f"{detection.score_threshold:g}; {kind} suppression of boxes that overlap{overlapping}"
     )
+
+
+def segmenter(segmentation: Segmentation) -> str:
+    """Return what a network that segments gives."""
+    if segmentation.threshold is not None:
+        return f"{segmentation.output}: what is above {segmentation.threshold:g}"
+    return f"{segmentation.output}: a class for each pixel"
 
 
 def machine(target: Target) -> str:

@@ -36,7 +36,9 @@ def softmax(values: Any) -> list[float]:
     return [power / sum(powers) for power in powers]
 
 
-def corners(left: float, top: float, right: float, bottom: float) -> tuple[float, ...]:
+def corners(
+    left: float, top: float, right: float, bottom: float
+) -> tuple[float, float, float, float]:
     return (left + right) / 2, (top + bottom) / 2, right - left, bottom - top
 
 
@@ -59,8 +61,9 @@ def _priors() -> list[tuple[float, float, float, float]]:
         for row, column in product(range(rows), range(columns)):
             for side in sizes:
                 prior = (column + 0.5) / columns, (row + 0.5) / rows, side / NET[0], side / NET[1]
-                found.append(tuple(min(max(value, 0.0), 1.0) for value in prior))
-    return found  # type: ignore[return-value]
+                x, y, width, height = (min(value, 1.0) for value in prior)
+                found.append((x, y, width, height))
+    return found
 
 
 def _faces() -> Form:
@@ -96,7 +99,7 @@ def _decoded_faces() -> Form:
 
     def expected(outputs: Outputs) -> Expected:
         for box, (_, score) in zip(outputs["boxes"][0], outputs["scores"][0], strict=True):
-            yield *corners(*map(float, box)), 0, score  # type: ignore[misc]
+            yield *corners(*map(float, box)), 0, score
 
     head = {"boxes": "boxes", "scores": "scores", "classes": 1, "background": "first"}
     return Form([head], outputs, expected)
@@ -336,7 +339,7 @@ def _listed_by_class(shape: tuple[int, ...], names: tuple[str, str, str], yx: bo
             a, b, c, d = map(float, box)
             place = corners(b, a, d, c) if yx else corners(a / 96, b / 64, c / 96, d / 64)
             if index > 0:
-                yield *place, int(index) - 1, float(score)  # type: ignore[misc]
+                yield *place, int(index) - 1, float(score)
 
     head = {"boxes": boxes, "scores": scores, "indices": indices, "classes": 4}
     unit = {"axes": "yx"} if yx else {"unit": "pixels"}
