@@ -79,7 +79,7 @@ def _mask(manifest: Manifest, classes: Bytes, picture: Picture, query: SegmentQu
     assert preprocess is not None
     if query.size == "network":
         return Mask.of_network(recipe, classes)
-    placement = preprocess.placement(picture.size)
+    placement = preprocess.placement(picture.size, whole=True)
     return Mask.of_photograph(recipe, classes, placement, picture.size)
 
 

@@ -111,7 +111,7 @@ def _mask_of(pack: Pack, outputs: Arrays, image: Size | None) -> Mask | None:
         raise InputError(f"{pack.folder}: output {segmentation.output!r} has NaN: no mask")
     if image is None:
         return Mask.of_network(segmentation, classes)
-    return Mask.of_photograph(segmentation, classes, preprocess.placement(image), image)
+    return Mask.of_photograph(segmentation, classes, preprocess.placement(image, whole=True), image)
 
 
 def report(result: Result, shown_boxes: int, as_json: bool) -> None:

@@ -30,7 +30,9 @@ def drawn(*shape: int, seed: int = 0) -> NDArray[np.float32]:
     return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
 
 
-@pytest.mark.parametrize("shape", [(3, 5, 7), (2, 1, 1), (255, 2, 3), (21, 300, 200), (4, 2, 20_000)])
+@pytest.mark.parametrize(
+    "shape", [(3, 5, 7), (2, 1, 1), (255, 2, 3), (21, 300, 200), (4, 2, 20_000)]
+)
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 def test_the_best_score_is_the_class(shape: tuple[int, ...], layout: Any) -> None:
     scores = drawn(*shape)
@@ -47,7 +49,10 @@ def test_equal_scores_are_the_first_and_nan_is_none() -> None:
     assert found is not None
     assert found[1, 1] == 1
     for plane in range(3):
-        assert classes_of(recipe, np.where(np.arange(3)[:, None, None] == plane, np.nan, scores)) is None
+        assert (
+            classes_of(recipe, np.where(np.arange(3)[:, None, None] == plane, np.nan, scores))
+            is None
+        )
 
 
 @pytest.mark.parametrize("dtype", ["int64", "int32", "uint8"])
@@ -68,7 +73,7 @@ def test_what_is_above_a_threshold_is_there(shape: tuple[int, ...]) -> None:
 
 
 def placed(resize: Any, network: Size, photograph: Size) -> ImagePlacement:
-    return Preprocess(size=network, resize=resize).placement(photograph)
+    return Preprocess(size=network, resize=resize).placement(photograph, whole=True)
 
 
 @given(SIZES, SIZES, st.sampled_from(["stretch", "crop", "letterbox"]))
@@ -87,11 +92,30 @@ def test_a_pixel_has_the_class_of_where_it_lies(
             x, y = (
                 ((place + 0.5) / length * extent + corner) * there
                 for place, length, extent, corner, there in zip(
-                    (column, row), photograph, placement.extent, placement.corner, network, strict=True
+                    (column, row),
+                    photograph,
+                    placement.extent,
+                    placement.corner,
+                    network,
+                    strict=True,
                 )
             )
             inside = 0 <= x < network[0] and 0 <= y < network[1]
             assert got[row, column] == (classes[int(y), int(x)] if inside else NONE)
+
+
+@given(SIZES, SIZES)
+def test_every_pixel_of_a_letterbox_lies_on_one_of_the_photograph(
+    network: Size, photograph: Size
+) -> None:
+    """The border is the same one that the tensor has."""
+    recipe = Preprocess(size=network, resize="letterbox", pad_value=0)
+    seen = recipe.apply(Image.new("RGB", photograph, (255, 255, 255)))[0, 0]
+    placement = recipe.placement(photograph, whole=True)
+    mask = Mask.of_photograph(
+        Segmentation(output="a"), (seen > 127).astype(np.uint8), placement, photograph
+    )
+    assert all(np.all(band == 1) for band in mask.bands())
 
 
 @given(SIZES, SIZES)
@@ -139,7 +163,7 @@ def test_what_is_nothing_is_not_drawn() -> None:
     image = Image.new("RGB", (3, 1), (10, 20, 30))
     drawn = np.asarray(draw_mask(image, mask))
     assert drawn[0, 0].tolist() == drawn[0, 2].tolist() == [10, 20, 30]
-    blended = (np.array(mask.color(1)) + (10, 20, 30)) / 2
+    blended = np.mean([mask.color(1), (10, 20, 30)], axis=0)
     assert np.abs(drawn[0, 1] - blended).max() <= 0.5
 
 
