@@ -48,8 +48,8 @@ def test_masks_are_printed_drawn_and_saved(cli: Cli, folder: Path, tmp_path: Pat
     }
     # Without a photograph the mask is the network's.
     np.save(tmp_path / "x.npy", np.zeros((1, 3, 64, 96), np.float32))
-    command = ("run", folder / "painter", "--input", tmp_path / "x.npy", "--json")
-    (only,) = cli(*command).document["classes"]
+    shown = cli("run", folder / "painter", "--input", tmp_path / "x.npy", "--json")
+    (only,) = shown.document["classes"]
     assert only["pixels"] == 64 * 96
 
 

@@ -109,12 +109,14 @@ async def test_a_mask_lies_on_the_photograph(
     "ask", [{"params": {"format": "png"}}, {"headers": {"accept": "image/png"}}]
 )
 async def test_a_png_says_the_same(service: Service, ask: dict[str, Any]) -> None:
+    place = "/v2/models/boxed:segment"
     for size in ((50, 20), (700, 500)):
-        data, place = file_of(stripes(*size)[0]), "/v2/models/boxed:segment"
+        data = file_of(stripes(*size)[0])
         runs = await service.client.post(place, content=data, headers={"accept": "*/*"})
         shown = await service.client.post(place, content=data, **ask)
         np.testing.assert_array_equal(pixels(shown), unrolled(runs.json()))
-    asked = {"params": {"format": "json"}, "headers": {"accept": "image/png"}}
+    asked: dict[str, Any] = {"params": {"format": "json"}, "headers": {"accept": "image/png"}}
+    data = file_of(stripes(8, 8)[0])
     answer = await service.client.post(place, content=data, **asked)
     assert answer.headers["content-type"] == "application/json"
 
@@ -162,11 +164,11 @@ async def test_tensors_of_a_photograph_are_those_of_its_tensor(
     place = f"/v2/models/{name}:infer"
     answer = await service.client.post(place, content=file_of(image))
     np.testing.assert_array_equal(arrays(answer)["mask"], expected["mask"])
-    asked = {"params": {"binary_data_output": "true"}, "content": file_of(image)}
+    asked: dict[str, Any] = {"params": {"binary_data_output": "true"}, "content": file_of(image)}
     answer = await service.client.post(place, **asked)
     behind = int(answer.headers["inference-header-content-length"])
     assert answer.content[behind:] == expected["mask"].tobytes()
-    form = {"files": {"image": ("a", file_of(image), "image/png")}}
+    form: dict[str, Any] = {"files": {"image": ("a", file_of(image), "image/png")}}
     again = await service.client.post(f"/v2/models/{name}/versions/1:infer", **form)
     np.testing.assert_array_equal(arrays(again)["mask"], expected["mask"])
 
