@@ -2,21 +2,31 @@
 
 The forms are those of Ultra-Light-Fast-Generic-Face-Detector (RFB-320, with priors inside and without),
 NVIDIA's SSD300 and RetinaNet, MediaPipe's BlazeFace, NanoDet-Plus, YOLOX, TensorFlow's SSD-MobileNet,
-torchvision's SSDLite, DETR and RT-DETR; the numbers are drawn.
+torchvision's SSDLite, DETR and RT-DETR; the numbers are drawn, and then come
+out of networks that were compiled.
 """
 
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
+import onnxruntime
 import pytest
 from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
 
+from models.compiler import CompileOptions, compile_onnx
+from models.detection.boxes import BoxLimits, find_boxes
 from models.detection.decoding import candidates
 from models.detection.recipe import BoxesHead, Detection, head_fault
+from models.images.preprocess import Preprocess
+from models.packs.pack import open_pack
+from tests.models.streamed import streamed
 
 #: Width and height of the input of all of them.
 NET = 96, 64
@@ -468,9 +478,6 @@ def test_what_no_recipe_can_say(change: dict[str, Any], said: str) -> None:
 
 
 def test_boxes_that_are_not_to_be_suppressed_all_remain() -> None:
-    from models.detection.boxes import BoxLimits, find_boxes
-    from models.images.preprocess import Preprocess
-
     outputs = {
         "boxes": np.tile(np.array([0.1, 0.1, 0.5, 0.5], np.float32), (1, 3, 1)),
         "scores": np.full((1, 3, 1), 0.9, np.float32),
@@ -479,3 +486,62 @@ def test_boxes_that_are_not_to_be_suppressed_all_remain() -> None:
     for nms, count in (("greedy", 1), ("none", 3)):
         recipe = Detection.model_validate({"heads": [head], "nms": nms})
         assert len(find_boxes(outputs, recipe, Preprocess(size=NET), NET, BoxLimits())) == count
+
+
+def network(form: Form) -> onnx.ModelProto:
+    """A network with such outputs, which move with the brightness of its image [1, 3, 64, 96].
+
+    Which class a box is of does not.
+    """
+    outputs, still = form.outputs, form.heads[0].get("indices")
+    constants = {f"{name}_at_rest": array for name, array in outputs.items()}
+    nodes = [
+        helper.make_node("ReduceMean", ["image"], ["bright"], keepdims=0),
+        helper.make_node("Mul", ["bright", "tenth"], ["moved"]),
+        helper.make_node("Mul", ["bright", "none"], ["still"]),
+    ]
+    for name, array in outputs.items():
+        moved = "still" if name == still else "moved"
+        kind = helper.np_dtype_to_tensor_dtype(array.dtype)
+        nodes.append(helper.make_node("Cast", [moved], [f"{name}_moved"], to=kind))
+        nodes.append(helper.make_node("Add", [f"{name}_at_rest", f"{name}_moved"], [name]))
+    graph = helper.make_graph(
+        nodes,
+        "public",
+        [helper.make_tensor_value_info("image", TensorProto.FLOAT, (1, 3, NET[1], NET[0]))],
+        [
+            helper.make_tensor_value_info(
+                name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape
+            )
+            for name, array in outputs.items()
+        ],
+        [
+            numpy_helper.from_array(np.asarray(array), name)
+            for name, array in {
+                **constants,
+                "tenth": np.float32(0.1),
+                "none": np.float32(0),
+            }.items()
+        ],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_a_pack_finds_what_is_in_the_outputs_of_its_source(name: str, tmp_path: Path) -> None:
+    form = FORMS[name]
+    onnx.save(network(form), tmp_path / "m.onnx")
+    options = CompileOptions(
+        preprocess=Preprocess(size=NET, scale=1 / 255), detection=detection(form)
+    )
+    pack = open_pack(compile_onnx(tmp_path / "m.onnx", tmp_path / "made" / "m", options))
+    assert pack.manifest.verb == "detect"
+    recipe = pack.manifest.detection
+    assert recipe is not None
+    x = np.random.default_rng(0).random((1, 3, NET[1], NET[0]), np.float32)
+    source = onnxruntime.InferenceSession(tmp_path / "m.onnx")
+    made = dict(zip(form.outputs, source.run([*form.outputs], {"image": x}), strict=True))
+    found = candidates(streamed(pack, {"image": x}), recipe.heads, NET, THRESHOLD)
+    expected = sorted(row for row in form.expected(made) if row[-1] > THRESHOLD)
+    got = np.column_stack([found.boxes, found.classes, found.scores])
+    np.testing.assert_allclose(sorted(got.tolist()), expected, rtol=1e-4, atol=1e-5)
