@@ -6,7 +6,15 @@ from pydantic import BaseModel
 
 from models.packs.manifest import Manifest
 from pipeline.execution.given import Arrays
-from server.codec import Answer, Body, Coding, Framing, Output, Wanted, answer_coding
+from server.codec import (
+    Body,
+    Coding,
+    Framing,
+    ModelAnswer,
+    Output,
+    WantedOutput,
+    answer_coding,
+)
 from server.codec.classes import best_classes
 from server.codec.messages import all_wanted
 from server.protocol.pictures import read_picture
@@ -27,7 +35,7 @@ async def infer(asked: Asked, name: str, version: str | None = None) -> Pieces:
         outputs = await model.compute(
             request, lambda found: kept_outputs(request.wanted, found, model.manifest, is_raw)
         )
-        return _sent(Answer(name, model.pack.version, request.id, outputs), coding)
+        return _sent(ModelAnswer(name, model.pack.version, request.id, outputs), coding)
 
 
 class PictureQuery(BaseModel):
@@ -50,23 +58,23 @@ async def infer_picture(
             picture,
             lambda found: kept_outputs(wanted, found, manifest, is_raw and coding == "identity"),
         )
-        return _sent(Answer(name, model.pack.version, None, outputs), coding)
+        return _sent(ModelAnswer(name, model.pack.version, None, outputs), coding)
 
 
-def _sent(answer: Answer, coding: Coding) -> Pieces:
+def _sent(answer: ModelAnswer, coding: Coding) -> Pieces:
     body = Body(answer)
     return Pieces(body.text, body.raw, body.raw_bytes, body.is_mixed, coding)
 
 
 def kept_outputs(
-    asked: Sequence[Wanted], outputs: Arrays, manifest: Manifest, is_raw: bool
+    asked: Sequence[WantedOutput], outputs: Arrays, manifest: Manifest, is_raw: bool
 ) -> Kept[list[Output]]:
     """Return what is ``asked`` for of the ``outputs``, in that order; ``is_raw``: as Kept has it."""
     kept = [_kept(wanted, outputs, manifest) for wanted in asked]
     return Kept(kept, sum([array_bytes(output.array) for output in kept]), is_raw)
 
 
-def _kept(wanted: Wanted, outputs: Arrays, manifest: Manifest) -> Output:
+def _kept(wanted: WantedOutput, outputs: Arrays, manifest: Manifest) -> Output:
     """Return what is asked for of the ``outputs``, which the next sweep overwrites."""
     array = outputs[wanted.name]
     if wanted.n_classes:
