@@ -108,7 +108,7 @@ class AnchorLevel(_Record):
         return self
 
 
-class Listed(NamedTuple):
+class BoxListing(NamedTuple):
     """How many boxes an output lists, and how many numbers of each."""
 
     boxes: int
@@ -194,22 +194,22 @@ class BoxesHead(_Record):
             raise ValueError("a softmax is over all classes, of which indices name one")
         return self
 
-    def rows(self, shape: Sequence[int], is_single: bool = False) -> Listed | None:
+    def rows(self, shape: Sequence[int], is_single: bool = False) -> BoxListing | None:
         """Return what an output of ``shape`` lists; None: no boxes. ``is_single``: one number is all."""
         sizes = len(self.anchors[0].anchors) if self.anchors else 1
         match self.layout, list(shape):
             case "columns", [1, numbers, count]:
-                return Listed(count, numbers)
+                return BoxListing(count, numbers)
             case ("planes", [1, planes, *area]) | ("rows", [1, *area, planes]) if (
                 len(area) == 2 and planes % sizes == 0
             ):
-                return Listed(
+                return BoxListing(
                     UNKNOWN if min(area) < 0 else math.prod(area) * sizes, planes // sizes
                 )
             case "rows", [count] | [1, count] if is_single:
-                return Listed(count, 1)
+                return BoxListing(count, 1)
             case "rows", [count, numbers] | [1, count, numbers]:
-                return Listed(count, numbers)
+                return BoxListing(count, numbers)
         return None
 
     def fault(self, forms: Forms) -> str | None:

@@ -124,7 +124,7 @@ def _nearest(length: int, corner: float, extent: float, there: int) -> NDArray[n
 
 
 @dataclass(frozen=True)
-class ClassArea:
+class NamedArea:
     """Of how many pixels class ``index`` is."""
 
     index: int
@@ -153,12 +153,12 @@ class Counted:
         """Count the pixels of ``band``."""
         self._pixels += np.bincount(band.ravel(), minlength=NONE + 1)
 
-    def areas(self) -> list[ClassArea]:
+    def areas(self) -> list[NamedArea]:
         """Return the classes that are there, largest first; ties by index."""
         order = np.argsort(-self._pixels[:NONE], kind="stable")
         label, color = self._mask.segmentation.label, self._mask.color
         return [
-            ClassArea(index, label(index), color(index), pixels)
+            NamedArea(index, label(index), color(index), pixels)
             for index in order.tolist()
             if (pixels := int(self._pixels[index]))
         ]

@@ -14,7 +14,7 @@ _NOTHING = "background"
 _INDICES = ("int64", "int32", "uint8")
 
 
-class Area(NamedTuple):
+class MaskForm(NamedTuple):
     """How large a mask is as the network makes it, and how many classes have scores; 0: it names them."""
 
     height: int
@@ -45,7 +45,7 @@ class Segmentation(BaseModel):
             raise ValueError(f"{len(self.labels)} labels; a mask has at most {NONE} classes")
         return self
 
-    def area(self, dtype: str, shape: Sequence[int]) -> Area | None:
+    def area(self, dtype: str, shape: Sequence[int]) -> MaskForm | None:
         """Return what an output of this type and shape holds; None: no mask."""
         if min(shape, default=0) < 1 or shape[0] != 1 or len(shape) not in (3, 4):
             return None
@@ -54,13 +54,13 @@ class Segmentation(BaseModel):
                 return None
             height, width = shape[2:] if self.layout == "NCHW" else shape[1:3]
             classes = shape[1] if self.layout == "NCHW" else shape[3]
-            return Area(height, width, classes) if 2 <= classes <= NONE else None
+            return MaskForm(height, width, classes) if 2 <= classes <= NONE else None
         if dtype not in (("float32",) if self.threshold is not None else _INDICES):
             return None
         sides = list(shape[1:])
         if len(sides) == 3 and sides.pop(0 if self.layout == "NCHW" else 2) != 1:
             return None
-        return Area(sides[0], sides[1], 0 if self.threshold is None else 2)
+        return MaskForm(sides[0], sides[1], 0 if self.threshold is None else 2)
 
     def is_nothing(self, index: int) -> bool:
         """Return whether class ``index`` is the background, or none."""

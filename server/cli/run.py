@@ -42,7 +42,7 @@ from server.cli.running.answers import (
     report,
 )
 from server.cli.running.files import open_picture, read_inputs
-from server.cli.running.written import Written
+from server.cli.running.run_files import RunFiles
 from server.memory.budget import Budget
 from server.memory.candidates import Candidate, share_budget
 from server.memory.request_needs import tensor_bytes
@@ -116,7 +116,7 @@ def run(
     if sum(given is not None for given in (ring, weights, budget)) > 1:
         raise typer.BadParameter("give one of --ring, --weights and --budget")
     limits = BoxLimits(_fraction(score_threshold), _fraction(iou_threshold))
-    written = Written(output, draw, mask)
+    written = RunFiles(output, draw, mask)
     written.check(opened, image)
     picture = None if image is None else open_picture(image)
     inputs = dict(read_inputs(opened, picture, input_))

@@ -10,7 +10,7 @@ from models.classification import ClassScore, top_classes
 from models.detection.boxes import Box, BoxLimits, find_boxes
 from models.images.placement import Size
 from models.packs.pack import Pack
-from models.segmentation.mask import ClassArea, Counted, Mask, classes_of
+from models.segmentation.mask import Counted, Mask, NamedArea, classes_of
 from pipeline.energy.meter import Energy
 from pipeline.execution.errors import InputError
 from pipeline.execution.given import Arrays, copies
@@ -139,7 +139,7 @@ def report(result: Result, shown_boxes: int, as_json: bool) -> None:
     _print_figures(result)
 
 
-def _areas(mask: Mask) -> list[ClassArea]:
+def _areas(mask: Mask) -> list[NamedArea]:
     counted = Counted(mask)
     for band in mask.bands():
         counted.add(band)

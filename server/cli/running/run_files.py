@@ -32,7 +32,7 @@ _QUALITY: dict[str, dict[str, Any]] = {
 
 
 @dataclass(frozen=True)
-class Written:
+class RunFiles:
     """The files that are wanted: of tensors, of the image with what was found, of the mask alone."""
 
     output: Path | None = None
