@@ -8,7 +8,16 @@ from typing import Any
 from pydantic import BaseModel
 
 from server.page import routes as page
-from server.protocol import classify, detect, health, infer, metadata, repository, uploading
+from server.protocol import (
+    classify,
+    detect,
+    health,
+    infer,
+    metadata,
+    repository,
+    segment,
+    uploading,
+)
 from server.protocol.documentation import docs, schemas
 from server.protocol.documentation import extension_schemas as extensions
 from server.protocol.extensions import config, statistics, unserved
@@ -67,6 +76,17 @@ def _inference() -> list[Route]:
             *("POST", f"{_MODEL}:detect", detect.detect),
             **{**group, "gives": _gives(schemas.Detections), "takes": _IMAGE},
             query=detect.DetectQuery,
+        ),
+        Route(
+            *("POST", f"{_MODEL}:segment", segment.segment),
+            **{**group, "takes": _IMAGE},
+            gives={200: (Content(schemas.Segmented), Content(_FILE, segment.PNG))},
+            query=segment.SegmentQuery,
+        ),
+        Route(
+            *("POST", f"{_MODEL}:infer", infer.infer_picture),
+            **{**group, "gives": tensors, "takes": _IMAGE},
+            query=infer.PictureQuery,
         ),
     ]
 

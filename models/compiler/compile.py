@@ -145,7 +145,10 @@ def _write_pack(
     defaults = take_defaults(source.model)
     progress("optimise")
     graph = optimise(source.model, path, unfinished.work, target, progress)
-    given = Recipes(options.preprocess, options.detection, options.labels, options.scores)
+    given = Recipes(
+        *(options.preprocess, options.detection, options.segmentation),
+        *(options.labels, options.scores),
+    )
     recipes = recipe_records(path, graph, given, metadata, frozenset(defaults))
     progress("cut")
     total = sum(graph.weight_bytes(node) for node in graph.nodes)
@@ -209,6 +212,7 @@ def _write_pack(
         preprocess=recipes.preprocess,
         classification=recipes.classification,
         detection=recipes.detection,
+        segmentation=recipes.segmentation,
         source_sizes=metadata.sizes,
         designed=metadata.memory,
         parameters=source.parameters,

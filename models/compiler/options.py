@@ -16,6 +16,7 @@ from models.packs.pack import versions
 from models.packs.records.ports import Scores
 from models.packs.records.spans import Store
 from models.packs.target import Target
+from models.segmentation.recipe import Segmentation
 
 #: Judges a finished pack before anyone can see it: its folder, and the source as it was read, as a file
 #: that ONNX Runtime opens with all weights mapped. Raises to refuse it.
@@ -42,6 +43,7 @@ class CompileOptions:
     labels: tuple[str, ...] = ()
     preprocess: Preprocess | None = None
     detection: Detection | None = None
+    segmentation: Segmentation | None = None
     scores: Scores | None = None
     force: bool = False
     target: Target | None = None

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from models.detection.grids import seen_in_cells
 from models.detection.listed import seen_in_list
-from models.detection.recipe import AnyHead, ListedHead
+from models.detection.recipe import AnyHead, DetectionHead
 from models.detection.sight import BLOCK_NUMBERS, Sight
 from models.images.placement import Size
 
@@ -59,7 +59,7 @@ def candidates(
 ) -> Candidates:
     """Return the best ``most`` of what ``heads`` see whose score and objectness exceed ``threshold``.
 
-    ``outputs`` holds each head's float32 output (models/detection/recipe.py); ``size`` is (width, height)
+    ``outputs`` holds those of each head (models/detection/recipe.py); ``size`` is (width, height)
     of the network's input. Boxes and scores that are not finite are left out. Equal scores come in
     Darknet's order: by head, cell, anchor.
     """
@@ -67,7 +67,7 @@ def candidates(
     count = 0
     held = most + most // 4  # before those that are not among the best are let go
     for head in heads:
-        for sight in _sights(head, outputs[head.output], size, threshold):
+        for sight in _sights(head, outputs, size, threshold):
             found.append(_likely(sight, threshold, most))
             count += len(found[-1].scores)
             if count > held:
@@ -76,10 +76,12 @@ def candidates(
     return Candidates.best(found, most)
 
 
-def _sights(head: AnyHead, output: NDArray[Any], size: Size, threshold: float) -> Iterator[Sight]:
-    if isinstance(head, ListedHead):
-        return seen_in_list(head, output, size, threshold)
-    return seen_in_cells(head, output, size, threshold)
+def _sights(
+    head: AnyHead, outputs: Mapping[str, NDArray[Any]], size: Size, threshold: float
+) -> Iterator[Sight]:
+    if isinstance(head, DetectionHead):
+        return seen_in_cells(head, outputs[head.output], size, threshold)
+    return seen_in_list(head.listing, outputs, size, threshold)
 
 
 def _likely(sight: Sight, threshold: float, most: int) -> Candidates:

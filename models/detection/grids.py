@@ -5,16 +5,14 @@ Objectness is looked at first: few cells see anything, and only those are decode
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from models.detection.recipe import DetectionHead
-from models.detection.sight import BLOCK_NUMBERS, Sight
+from models.detection.sight import BLOCK_NUMBERS, Sight, logistic, softmax
 from models.images.placement import Size
-
-Real = TypeVar("Real", np.float32, np.float64)
 
 
 def seen_in_cells(
@@ -54,18 +52,7 @@ def _blocks(head: DetectionHead, output: NDArray[Any], threshold: float) -> Iter
 
 
 def _objectness(head: DetectionHead, values: NDArray[np.float32]) -> NDArray[np.float32]:
-    return values if head.activated or head.new_coords else _logistic(values)
-
-
-def _logistic(values: NDArray[Real]) -> NDArray[Real]:
-    with np.errstate(over="ignore"):
-        return np.asarray(1 / (1 + np.exp(-values)))
-
-
-def _softmax(values: NDArray[np.float32]) -> NDArray[np.float32]:
-    with np.errstate(invalid="ignore", over="ignore"):
-        powers = np.exp(values - values.max(axis=1, keepdims=True))
-        return np.asarray(powers / powers.sum(axis=1, keepdims=True))
+    return values if head.activated or head.new_coords else logistic(values)
 
 
 def _scores(head: DetectionHead, entries: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -73,9 +60,9 @@ def _scores(head: DetectionHead, entries: NDArray[np.float32]) -> NDArray[np.flo
     objectness, classes = _objectness(head, entries[:, 4:5]), entries[:, 5:]
     if not head.activated:
         if head.kind == "yolo" and not head.new_coords:
-            classes = _logistic(classes)
+            classes = logistic(classes)
         elif head.kind == "region" and head.softmax and len(classes):
-            classes = _softmax(classes)
+            classes = softmax(classes)
     return objectness * classes
 
 
@@ -99,6 +86,6 @@ def _boxes(head: DetectionHead, cells: _Cells, size: Size) -> NDArray[np.float64
 def _spread(head: DetectionHead, centres: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return what Darknet's layer makes of the x and y that it receives."""
     if head.kind == "region":
-        return _logistic(centres)
-    held = centres if head.new_coords else _logistic(centres)
+        return logistic(centres)
+    held = centres if head.new_coords else logistic(centres)
     return np.asarray(held * head.scale_x_y - 0.5 * (head.scale_x_y - 1))

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-Kind = Literal["greedy", "diou"]
+Kind = Literal["greedy", "diou", "none"]
 Numbers = NDArray[np.float64]
 
 #: What comparing boxes takes for each of the class that has most of them: edges, and arrays of numbers.
@@ -28,9 +28,12 @@ def suppress(
 
     A box goes when a better one of its class, which remains itself, overlaps it by more than
     ``threshold``: by their IoU, or for "diou" by IoU - (d / c) ** beta, where d is the square of the
-    distance between the centres and c that of the diagonal of the box around both. Memory is linear in n.
+    distance between the centres and c that of the diagonal of the box around both. "none": all remain.
+    Memory is linear in n.
     """
     order = np.argsort(-scores, kind="stable")
+    if kind == "none":
+        return order
     kept = np.zeros(len(order), np.bool_)
     for number in np.unique(classes):
         places = np.flatnonzero(classes[order] == number)

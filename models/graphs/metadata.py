@@ -18,6 +18,7 @@ from models.errors import OnnxError, first_fault
 from models.images.preprocess import Preprocess
 from models.packs.designed import DesignedMemory
 from models.packs.records.ports import SourceSizes
+from models.segmentation.recipe import Segmentation
 
 T = TypeVar("T")
 
@@ -25,6 +26,8 @@ T = TypeVar("T")
 PREPROCESS = "layerstream.preprocess"
 #: Detection (models/detection/recipe.py): how the outputs become boxes.
 DETECTION = "layerstream.detection"
+#: Segmentation (models/segmentation/recipe.py): how an output becomes a mask.
+SEGMENTATION = "layerstream.segmentation"
 #: A list of texts: the classes in the order of the scores.
 LABELS = "layerstream.labels"
 #: SourceSizes (models/packs/records/ports.py): what the tool that the network comes from counts.
@@ -48,6 +51,7 @@ class Metadata:
 
     preprocess: Preprocess | None = None
     detection: Detection | None = None
+    segmentation: Segmentation | None = None
     labels: tuple[str, ...] = ()
     sizes: SourceSizes | None = None
     memory: DesignedMemory | None = None
@@ -74,6 +78,7 @@ def read_metadata(model: onnx.ModelProto, source: Path) -> Metadata:
     return Metadata(
         preprocess=read(PREPROCESS, Preprocess),
         detection=read(DETECTION, Detection),
+        segmentation=read(SEGMENTATION, Segmentation),
         labels=read(LABELS, tuple[str, ...]) or (),
         sizes=read(SIZES, SourceSizes),
         memory=read(MEMORY, DesignedMemory),

@@ -48,16 +48,18 @@ class ImagePlacement:
     extent: tuple[float, float] = (1.0, 1.0)
 
     @classmethod
-    def letterboxed(cls, size: Size, image: Size) -> Self:
+    def letterboxed(cls, size: Size, image: Size, whole: bool = False) -> Self:
         """Return the place of an image that was fitted into ``size``.
 
-        The half pixel that an odd border leaves over is counted, as in Darknet's correct_yolo_boxes,
-        although the pixels themselves stand on whole ones.
+        The half pixel that an odd border leaves over is counted, as in Darknet's correct_yolo_boxes, unless
+        it is to be where its pixels are: they stand on ``whole`` ones.
         """
         inner = inside(size, image)
+        left, top = size[0] - inner[0], size[1] - inner[1]
+        if whole:
+            left, top = left - left % 2, top - top % 2
         return cls(
-            ((size[0] - inner[0]) / 2 / size[0], (size[1] - inner[1]) / 2 / size[1]),
-            (inner[0] / size[0], inner[1] / size[1]),
+            (left / 2 / size[0], top / 2 / size[1]), (inner[0] / size[0], inner[1] / size[1])
         )
 
     @classmethod

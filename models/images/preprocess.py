@@ -85,10 +85,13 @@ class Preprocess(BaseModel):
             return 1, self.channels, height, width
         return 1, height, width, self.channels
 
-    def placement(self, image: Size) -> ImagePlacement:
-        """Return where an image of that size (width, height) lies in the tensor."""
+    def placement(self, image: Size, whole: bool = False) -> ImagePlacement:
+        """Return where an image of that size (width, height) lies in the tensor.
+
+        ``whole``: where its pixels are; boxes count the half of one that an odd border leaves over.
+        """
         if self.resize == "letterbox":
-            return ImagePlacement.letterboxed(self.size, image)
+            return ImagePlacement.letterboxed(self.size, image, whole)
         if self.resize == "stretch":
             return ImagePlacement()
         if self.filter == "darknet":

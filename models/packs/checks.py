@@ -16,6 +16,7 @@ from models.packs.records.network import WindowProduct
 from models.packs.records.pieces import Operand, Piece, Value
 from models.packs.row_checks import check_rows
 from models.packs.span_checks import check_spans
+from models.segmentation.recipe import segmentation_fault
 
 
 def check_manifest(path: Path, manifest: Manifest) -> None:
@@ -164,9 +165,12 @@ def _check_recipes(path: Path, manifest: Manifest) -> None:
     inputs = [(port.dtype, port.shape) for port in manifest.required_inputs]
     if manifest.preprocess is not None and inputs != [("float32", manifest.preprocess.shape)]:
         raise PackError(f"{path}: preprocess: its tensor is not the input")
-    if manifest.detection is not None:
-        outputs = {port.name: (port.dtype, port.shape) for port in manifest.outputs}
-        fault = head_fault(manifest.detection, outputs)
+    outputs = {port.name: (port.dtype, port.shape) for port in manifest.outputs}
+    detection, segmentation = manifest.detection, manifest.segmentation
+    for fault in (
+        detection and head_fault(detection, outputs),
+        segmentation and segmentation_fault(segmentation, outputs),
+    ):
         if fault is not None:
             raise PackError(f"{path}: {fault}")
     if manifest.classification is None:

@@ -24,6 +24,7 @@ from models.packs.records.programs import ElementProgram
 from models.packs.records.rows import RowOperator, RowValue
 from models.packs.records.spans import FileRecord, Span, Store
 from models.packs.target import Target
+from models.segmentation.recipe import Segmentation
 
 #: The one that is written and read.
 FORMAT_VERSION: Literal[4] = 4
@@ -40,6 +41,10 @@ class _Described(Protocol):
     def spans(self) -> tuple[Span, ...]: ...
     @property
     def inputs(self) -> tuple[Port, ...]: ...
+
+
+#: What can be asked of a model with a photograph, as it stands behind its name and a colon.
+Verb = Literal["classify", "detect", "segment", "infer"]
 
 
 class Measures:
@@ -105,11 +110,28 @@ class Manifest(Measures, BaseModel):
     preprocess: Preprocess | None = None
     classification: Classification | None = None
     detection: Detection | None = None
+    segmentation: Segmentation | None = None
     source_sizes: SourceSizes | None = None
     designed: DesignedMemory | None = None
     parameters: Count
     least_chunk_bytes: Count = 0
     store: Store = "fp32"
+
+    @property
+    def verb(self) -> Verb | None:
+        """What is made of a photograph; "infer": tensors alone; None: the model takes none."""
+        if self.preprocess is None:
+            return None
+        if self.detection is not None:
+            return "detect"
+        if self.segmentation is not None:
+            return "segment"
+        return "infer" if self.classification is None else "classify"
+
+    @property
+    def named(self) -> Detection | Segmentation | Classification | None:
+        """What has labels, where anything may."""
+        return self.detection or self.segmentation or self.classification
 
     @property
     def resident_pieces(self) -> list[ResidentPiece]:

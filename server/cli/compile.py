@@ -14,6 +14,7 @@ from models.packs.manifest import Manifest
 from models.packs.pack import Pack, read_pack
 from models.packs.records.spans import Store, loses_bits
 from models.packs.target import CPU, named_target
+from models.segmentation.recipe import read_segmentation
 from pipeline.checking.accepting import checker
 from pipeline.devices.lowered import device_measure
 from server.cli.arguments.options import Json, open_named, size
@@ -46,6 +47,9 @@ def compile_(
     preprocess: Annotated[Path | None, typer.Option(help="TOML file: size, color, mean...")] = None,
     detection: Annotated[
         Path | None, typer.Option(help="TOML file: a detector's heads, anchors, classes...")
+    ] = None,
+    segmentation: Annotated[
+        Path | None, typer.Option(help="TOML file: which output is a mask, and how.")
     ] = None,
     scores: Annotated[
         str | None, typer.Option(help="What the output holds: probabilities or logits.")
@@ -133,6 +137,7 @@ def compile_(
         labels=read_labels(labels) if labels else (),
         preprocess=read_preprocess(preprocess) if preprocess else None,
         detection=read_detection(detection) if detection else None,
+        segmentation=read_segmentation(segmentation) if segmentation else None,
         scores=scores,  # type: ignore[arg-type]
         force=force,
         target=compiled_for,

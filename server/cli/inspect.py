@@ -43,6 +43,7 @@ from server.cli.printing.sentences import (
     picture,
     profiling,
     resident,
+    segmenter,
     serving,
     source,
     stored,
@@ -130,11 +131,7 @@ def _facts(pack: Pack, summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "pictures", picture(manifest.preprocess)
     for port in manifest.outputs:
         yield "output", f"{port.name}: {tensor(port)}"
-    if manifest.detection:
-        yield "detects", detector(manifest.detection)
-    named = manifest.detection or manifest.classification
-    if named and named.labels:
-        yield "labels", f"{len(named.labels):,}: {few(list(named.labels), '; ')}"
+    yield from _found(manifest)
     yield "runs on", machine(manifest.target)
     if manifest.source_sizes:
         yield "source", source(manifest.source_sizes)
@@ -143,6 +140,17 @@ def _facts(pack: Pack, summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield from _how(summary)
     for result in summary["evaluations"]:
         yield f"on {result['dataset']}", evaluated(result)
+
+
+def _found(manifest: Manifest) -> Iterator[tuple[str, str]]:
+    """Yield what a model finds in a picture."""
+    if manifest.detection:
+        yield "detects", detector(manifest.detection)
+    if manifest.segmentation:
+        yield "segments", segmenter(manifest.segmentation)
+    named = manifest.named
+    if named and named.labels:
+        yield "labels", f"{len(named.labels):,}: {few(list(named.labels), '; ')}"
 
 
 def _how(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:

@@ -38,12 +38,11 @@ from server.cli.running.answers import (
     Found,
     Result,
     Wish,
-    check_drawing,
     found_in,
     report,
-    save_drawing,
 )
-from server.cli.running.files import check_output, open_picture, read_inputs, save_outputs
+from server.cli.running.files import open_picture, read_inputs
+from server.cli.running.run_files import RunFiles
 from server.memory.budget import Budget
 from server.memory.candidates import Candidate, share_budget
 from server.memory.request_needs import tensor_bytes
@@ -85,7 +84,10 @@ def run(
         ),
     ] = 0,
     draw: Annotated[
-        Path | None, typer.Option(help="Write the image with its boxes: OUT.png, .jpg...")
+        Path | None, typer.Option(help="Write the image with its boxes or mask: OUT.png, .jpg...")
+    ] = None,
+    mask: Annotated[
+        Path | None, typer.Option(help="Write the mask, whose pixels are classes: OUT.png.")
     ] = None,
     score_threshold: Annotated[
         float | None,
@@ -114,10 +116,8 @@ def run(
     if sum(given is not None for given in (ring, weights, budget)) > 1:
         raise typer.BadParameter("give one of --ring, --weights and --budget")
     limits = BoxLimits(_fraction(score_threshold), _fraction(iou_threshold))
-    if draw is not None:
-        check_drawing(opened, draw, image)
-    if output is not None:
-        check_output(opened, output)
+    written = RunFiles(output, draw, mask)
+    written.check(opened, image)
     picture = None if image is None else open_picture(image)
     inputs = dict(read_inputs(opened, picture, input_))
     pixels = None if picture is None else picture.size
@@ -149,16 +149,13 @@ def run(
         with meter.measure() as energy:
             found, statistics = engine.answer(inputs, taken)
         repeats = _repeated(engine, plan, inputs, repeat, meter)
-    if output is not None:
-        save_outputs(output, found.tensors)
-    if draw is not None and picture is not None:
-        save_drawing(draw, picture, found.boxes or [])
+    written.write(found, picture)
     with_request = {"request_bytes": held, "total_bytes": plan.total_bytes + held}
     document = {**plan.as_dict(), **with_request, "reads": len(plan.groups)}
     result = Result(opened, document, fitted.by_thumb, found, statistics, energy, repeats)
     report(result, top_k or BOXES, as_json)
     if not as_json:
-        for path in filter(None, (output, draw)):
+        for path in written.paths:
             say(f"{path}: written")
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 #: Hidden, and so no model's name; beside the first file.
 _REPOSITORY = ".layerstream"
-_RECIPES = ("labels", "preprocess", "detection")
+_RECIPES = ("labels", "preprocess", "detection", "segmentation")
 _OURS = ("repository", "models", "model")
 
 
@@ -107,6 +107,7 @@ def _signature() -> Signature:
                 "one label a line",
                 "how a picture becomes its input (TOML)",
                 "heads, anchors, classes (TOML)",
+                "which output is a mask (TOML)",
             ),
             strict=True,
         )

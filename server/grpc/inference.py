@@ -58,7 +58,7 @@ async def _answer(call: Call, exchange: Exchange, in_stream: bool) -> bytes:
             await exchange.hold(short_infer_bytes(manifest))
 
         def keep(outputs: Arrays) -> Kept[list[Output]]:
-            kept = kept_outputs(request, outputs, manifest, is_raw=True)
+            kept = kept_outputs(request.wanted, outputs, manifest, is_raw=True)
             return kept._replace(n_bytes=_COPIES * kept.n_bytes)
 
         outputs = await model.compute(request, keep)

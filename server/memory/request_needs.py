@@ -10,7 +10,8 @@ from models.detection.decoding import WORK_BYTES
 from models.images.placement import Size
 from models.images.preprocess import Preprocess
 from models.network.fields import Array
-from models.packs.manifest import Manifest
+from models.packs.manifest import Manifest, Verb
+from models.segmentation.mask import WORK_BYTES as MASK_WORK_BYTES
 from server.memory.request_room import capacity_for, room_beside_others
 
 #: Text and values of a body between its arrival and its arrays, and pieces of an answer.
@@ -76,27 +77,50 @@ def boxes_room(room_bytes: int) -> int:
     return max(room_bytes - CODEC_BYTES, SHORT_CODEC_BYTES)
 
 
-def picture_sweep_bytes(manifest: Manifest, held_bytes: int = 0) -> int:
+def picture_sweep_bytes(manifest: Manifest, verb: Verb, held_bytes: int = 0) -> int:
     """Return what a request with a picture holds while it waits for its sweep, runs, and is answered.
 
-    ``held_bytes``: of the picture's tensor, which is gone when outputs are looked at.
+    ``verb``: what is made of it. ``held_bytes``: of the picture's tensor, which is gone when outputs are
+    looked at.
     """
-    detector = manifest.detection is not None
-    taken = WORK_BYTES if detector else tensor_bytes(manifest.outputs)
-    return max(held_bytes, taken) + CODEC_BYTES
+    return max(held_bytes, _taken_bytes(manifest, verb)) + CODEC_BYTES
+
+
+def _taken_bytes(manifest: Manifest, verb: Verb) -> int:
+    """Return what is taken of the outputs: boxes by blocks, a mask at the network's size, or tensors."""
+    if verb == "detect":
+        return WORK_BYTES
+    if verb == "segment":
+        return mask_bytes(manifest) + MASK_WORK_BYTES
+    return tensor_bytes(manifest.outputs)
+
+
+def mask_bytes(manifest: Manifest) -> int:
+    """Return what a mask takes as the network makes it; 0 of a model that makes none."""
+    recipe = manifest.segmentation
+    if recipe is None:
+        return 0
+    port = next(port for port in manifest.outputs if port.name == recipe.output)
+    area = recipe.area(port.dtype, port.shape)
+    return 0 if area is None else area.height * area.width
 
 
 def photograph_bytes(
-    manifest: Manifest, recipe: Preprocess, file_bytes: int, size: Size, pixel_bytes: int
+    manifest: Manifest,
+    recipe: Preprocess,
+    verb: Verb,
+    file_bytes: int,
+    size: Size,
+    pixel_bytes: int,
 ) -> int:
     """Return the most that a request with a picture of ``size`` holds, upright or lying, at any time.
 
-    ``recipe``: how the model of ``manifest`` takes it. ``file_bytes``: of its body. ``pixel_bytes``: of a
-    pixel while it is decoded.
+    ``recipe``: how the model of ``manifest`` takes it. ``verb``: what is made of it. ``file_bytes``: of its
+    body. ``pixel_bytes``: of a pixel while it is decoded.
     """
     ways = size, (size[1], size[0])
     made = file_bytes + size[0] * size[1] * pixel_bytes + max(map(recipe.work_bytes, ways))
-    return max(made, picture_sweep_bytes(manifest, max(map(recipe.held_bytes, ways))))
+    return max(made, picture_sweep_bytes(manifest, verb, max(map(recipe.held_bytes, ways))))
 
 
 def picture_bytes(manifest: Manifest) -> int:
@@ -104,11 +128,11 @@ def picture_bytes(manifest: Manifest) -> int:
 
     Beside it others have small ones answered.
     """
-    recipe = manifest.preprocess
-    if recipe is None or (manifest.detection is None and manifest.classification is None):
+    recipe, verb = manifest.preprocess, manifest.verb
+    if recipe is None or verb is None:
         return 0
     return room_beside_others(
-        photograph_bytes(manifest, recipe, _FILE_BYTES, _PICTURE, _PIXEL_BYTES)
+        photograph_bytes(manifest, recipe, verb, _FILE_BYTES, _PICTURE, _PIXEL_BYTES)
     )
 
 

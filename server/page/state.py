@@ -90,11 +90,10 @@ def _model(entry: Entry, root: Path) -> dict[str, Any]:
 
 
 def _image(manifest: Manifest) -> dict[str, Any]:
-    """Return what the page does with an image: ``takes`` detect or classify, else ``takes_none``: why."""
-    if manifest.preprocess is None:
-        return {"takes": None, "takes_none": "it was compiled without --preprocess"}
+    """Return what the page asks with an image: ``takes`` has the verb, else ``takes_none`` why none."""
+    shown: dict[str, Any] = {"takes": manifest.verb}
+    if manifest.verb is None:
+        shown["takes_none"] = "it was compiled without --preprocess"
     if manifest.detection is not None:
-        return {"takes": "detect", "score_threshold": manifest.detection.score_threshold}
-    if manifest.classification is None:
-        return {"takes": None, "takes_none": "its output is not a vector of scores"}
-    return {"takes": "classify"}
+        shown["score_threshold"] = manifest.detection.score_threshold
+    return shown

@@ -26,7 +26,7 @@ async def classify(
     """Name what is in the image (raw body, or the file of a multipart form), best label first."""
     async with Inference(asked.context, asked.exchange, name, version) as model:
         async with model.reading():
-            picture = await read_picture(asked, model, _fault(name, model.manifest))
+            picture = await read_picture(asked, model, "classify", _fault(name, model.manifest))
         classification = model.manifest.classification
         assert classification is not None
         output = classification.output
@@ -51,6 +51,8 @@ def _kept(scores: NDArray[Any]) -> Kept[NDArray[Any]]:
 def _fault(name: str, manifest: Manifest) -> str | None:
     if manifest.detection is not None:
         return f"model {name!r} does not classify images: it detects objects, use :detect"
+    if manifest.segmentation is not None:
+        return f"model {name!r} does not classify images: it segments them, use :segment"
     if manifest.preprocess is None or manifest.classification is None:
         return (
             f"model {name!r} does not classify images: it was compiled without "

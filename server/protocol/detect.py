@@ -43,7 +43,7 @@ async def detect(asked: Asked, name: str, query: DetectQuery, version: str | Non
     limits = BoxLimits(query.score_threshold, query.iou_threshold, query.max_detections, query.clip)
     async with Inference(asked.context, exchange, name, version) as model:
         async with model.reading():
-            picture = await read_picture(asked, model, _fault(name, model.manifest))
+            picture = await read_picture(asked, model, "detect", _fault(name, model.manifest))
         recipes = _recipes(model.manifest)
 
         def keep(outputs: Arrays) -> Kept[Candidates]:
@@ -65,8 +65,6 @@ async def detect(asked: Asked, name: str, query: DetectQuery, version: str | Non
 def _fault(name: str, manifest: Manifest) -> str | None:
     if manifest.detection is None:
         return f"model {name!r} does not detect objects: it was compiled without --detection"
-    if manifest.preprocess is None:
-        return f"model {name!r} does not take images: it was compiled without --preprocess"
     return None
 
 

@@ -1,4 +1,4 @@
-"""What classify and detect share: a photograph comes in, a tensor goes to the model."""
+"""What all that take a photograph share: it comes in, a tensor goes to the model."""
 
 import asyncio
 import time
@@ -10,6 +10,7 @@ from typing import TypeVar, TypeVarTuple
 from models.images.placement import Size
 from models.images.preprocess import Preprocess
 from models.images.rows import PictureTensor
+from models.packs.manifest import Verb
 from pipeline.execution.given import Tensor
 from server.codec.framing import check_not_encoded
 from server.context import Context
@@ -40,12 +41,15 @@ class Picture:
         self.inputs.clear()
 
 
-async def read_picture(asked: Asked, model: Inference, fault: str | None) -> Picture:
+async def read_picture(
+    asked: Asked, model: Inference, verb: Verb, fault: str | None = None
+) -> Picture:
     """Return what the image that is sent is to ``model``.
 
     It holds what it will take, body, pixels and tensor, before more has come of it than anybody may send.
 
-    ``fault`` says why the endpoint has no answer for this model; None: it has.
+    ``verb``: what will be made of it. ``fault`` says why there is no such answer of this model; None: there
+    is.
 
     Raises:
         InvalidRequestError: there is a ``fault``, or the body is not a picture.
@@ -57,16 +61,19 @@ async def read_picture(asked: Asked, model: Inference, fault: str | None) -> Pic
     check_not_encoded(asked.headers)
     recipe = manifest.preprocess
     if fault is not None or recipe is None:
-        raise InvalidRequestError(fault or f"model {model.name!r} does not take images")
+        raise InvalidRequestError(
+            fault
+            or f"model {model.name!r} does not take images: it was compiled without --preprocess"
+        )
     exchange.may_be_hastened = True
     await exchange.patience.arm()  # threads are waited for
-    opened = await _received(asked, partial(photograph_bytes, manifest, recipe))
+    opened = await _received(asked, partial(photograph_bytes, manifest, recipe, verb))
     await exchange.hold(opened.needed_bytes)
     started = time.perf_counter()
     tensor, size = await _aside(_made, context, recipe, opened)
     seconds = time.perf_counter() - started
     context.metrics.preprocess(model.name, seconds)
-    await exchange.hold(picture_sweep_bytes(manifest, tensor.n_bytes))
+    await exchange.hold(picture_sweep_bytes(manifest, verb, tensor.n_bytes))
     return Picture({manifest.inputs[0].name: tensor}, size, decoding_seconds=seconds)
 
 

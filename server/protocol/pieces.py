@@ -10,7 +10,7 @@ from server.protocol.answers import Answer, Headers, HttpClient
 from server.requests.exchange import Exchange
 
 _JSON, _MIXED = "application/json", "application/octet-stream"
-_JSON_TYPE, _MIXED_TYPE = ((b"content-type", kind.encode()) for kind in (_JSON, _MIXED))
+_MIXED_TYPE = b"content-type", _MIXED.encode()
 _JSON_LENGTH = JSON_LENGTH.encode()
 # So much goes as a whole; and where it could be compressed.
 _WHOLE_BYTES = 128 << 10
@@ -24,11 +24,11 @@ def _nothing() -> Iterator[bytes]:
 
 
 class Pieces(Answer):
-    """The pieces that ``text`` makes each time, JSON, then ``raw_bytes`` of ``raw``.
+    """The pieces that ``text`` makes each time, then ``raw_bytes`` of ``raw``.
 
-    ``is_mixed``: a header says how long the JSON is. What is little goes whole; else a piece is made when
-    the one before has gone, and between two of them others have their turn, also while the client takes
-    all that comes.
+    ``media``: what ``text`` is. ``is_mixed``: a header says how long it is. What is little goes whole;
+    else a piece is made when the one before has gone, and between two of them others have their turn, also
+    while the client takes all that comes.
     """
 
     def __init__(
@@ -38,13 +38,14 @@ class Pieces(Answer):
         raw_bytes: int = 0,
         is_mixed: bool = False,
         coding: Coding = "identity",
+        media: str = _JSON,
     ) -> None:
         self._make, self._raw, self._raw_bytes = text, raw, raw_bytes
         self._is_mixed, self._coding = is_mixed, coding
         begun = text()
         first, second = next(begun), next(begun, None)
         most = _WHOLE_BYTES if coding == "identity" else _WHOLE_UNCOMPRESSED_BYTES
-        headers: Headers = [_MIXED_TYPE if is_mixed else _JSON_TYPE]
+        headers: Headers = [_MIXED_TYPE if is_mixed else (b"content-type", media.encode())]
         if second is None and len(first) + raw_bytes <= most:
             body = b"".join((first, *raw()))
             headers.insert(0, (b"content-length", b"%d" % len(body)))

@@ -1,26 +1,17 @@
 """Boxes drawn on a photograph, for people to look at."""
 
-import colorsys
 from collections.abc import Sequence
 
 from PIL import Image, ImageDraw, ImageFont
 
 from models.detection.boxes import Box
+from models.images.colors import Color, color_of
 
-Color = tuple[int, int, int]
 Font = ImageFont.FreeTypeFont | ImageFont.ImageFont
 
-# Multiples of the golden ratio lie far apart on the circle of hues, however many there are.
-_GOLDEN = 0.618033988749895
 _BRIGHT = 140  # of 255: text on colours above it is black
 _MIN_FONT = 10
 _MAX_LETTERS = 80
-
-
-def color_of(index: int) -> Color:
-    """Return the colour of class ``index``: neighbours differ clearly."""
-    red, green, blue = colorsys.hsv_to_rgb(index * _GOLDEN % 1, 0.85, 0.95)
-    return round(red * 255), round(green * 255), round(blue * 255)
 
 
 def text_color(background: Color) -> Color:

@@ -371,5 +371,9 @@ def images(server: Server) -> Iterator[Exchange]:
     yield "detect: too many pixels", http(server, ask("POST", detect, scene_of("wide")))
     for name in ("photo", "total", "finder/versions/1", "finder/versions/2"):
         yield f"detect: {name}", http(server, ask("POST", f"/v2/models/{name}:detect", scene))
+    for what in ("photo:infer", "photo:infer?binary_data_output=true", "total:infer"):
+        yield f"picture: {what}", http(server, ask("POST", f"/v2/models/{what}", image))
+    for name in ("photo", "finder", "nobody"):
+        yield f"segment: {name}", http(server, ask("POST", f"/v2/models/{name}:segment", image))
     for action in ("what", "", "classify:detect"):
         yield f"action {action!r}", http(server, ask("POST", f"/v2/models/photo:{action}", image))

@@ -12,6 +12,12 @@ from models.graphs.metadata import LABELS, PREPROCESS, Metadata
 from models.images.preprocess import Preprocess
 from models.network.fields import Array
 from models.packs.records.ports import Classification, Scores
+from models.segmentation.recipe import Segmentation, segmentation_fault
+
+# What changes nothing but the order of numbers.
+_TURNS = ("Transpose", "ReorderOutput", "ReorderInput")
+# Of a picture, with transparency.
+_CHANNELS = 4
 
 
 @dataclass(frozen=True)
@@ -20,6 +26,7 @@ class Recipes:
 
     preprocess: Preprocess | None = None
     detection: Detection | None = None
+    segmentation: Segmentation | None = None
     labels: tuple[str, ...] = ()
     scores: Scores | None = None
 
@@ -31,6 +38,7 @@ class RecipeRecords:
     preprocess: Preprocess | None
     classification: Classification | None
     detection: Detection | None
+    segmentation: Segmentation | None
 
 
 def recipe_records(
@@ -49,19 +57,31 @@ def recipe_records(
     shapes = [array.shape for array in inputs.values()]
     if any(len(shape) > 1 and shape[0] != 1 for shape in shapes):
         # The file speaks of one image; a pack of several is for tensors.
-        metadata = replace(metadata, preprocess=None, detection=None, labels=())
-    detection = given.detection or metadata.detection
-    place, labels = str(source), given.labels or (detection.labels if detection else ())
+        metadata = replace(metadata, preprocess=None, detection=None, segmentation=None, labels=())
+    detection, segmentation = given.detection, given.segmentation
+    if detection and segmentation:
+        raise CompileError(f"{source}: --detection or --segmentation, not both")
+    if not detection and not segmentation:
+        detection, segmentation = metadata.detection, metadata.segmentation
+    named = detection or segmentation
+    place, labels = str(source), given.labels or (named.labels if named else ())
     if not labels and metadata.labels:
         place, labels = f"{source}: metadata {LABELS}", metadata.labels
     preprocess = _preprocess(source, inputs, given, metadata)
     if given.detection is not None and preprocess is None:
         raise CompileError(f"{source}: --detection needs --preprocess: nothing places its boxes")
+    if given.segmentation is not None and preprocess is None:
+        raise CompileError(f"{source}: --segmentation needs --preprocess: nothing places its mask")
     if detection is not None:
         detection = _detection(place, source, graph, detection, labels)
-        return RecipeRecords(preprocess, None, detection)
+        return RecipeRecords(preprocess, None, detection, None)
+    if segmentation is None and preprocess is not None and given.scores is None:
+        segmentation = _recognised(graph, preprocess, len(labels))
+    if segmentation is not None:
+        segmentation = _segmentation(source, graph, segmentation, labels)
+        return RecipeRecords(preprocess, None, None, segmentation)
     classification = _classification(place, graph, labels, given.scores)
-    return RecipeRecords(preprocess, classification, None)
+    return RecipeRecords(preprocess, classification, None, None)
 
 
 def _preprocess(
@@ -94,6 +114,39 @@ def _detection(
     return detection.model_copy(update={"labels": labels})
 
 
+def _segmentation(
+    source: Path, graph: Graph, segmentation: Segmentation, labels: tuple[str, ...]
+) -> Segmentation:
+    """Return ``segmentation`` with ``labels``, checked against the outputs."""
+    named = segmentation.model_copy(update={"labels": labels})
+    arrays = {name: graph.array(name) for name in graph.outputs}
+    fault = segmentation_fault(named, {name: (a.dtype, a.shape) for name, a in arrays.items()})
+    if fault is not None:
+        raise CompileError(f"{source}: {fault}")
+    return named
+
+
+def _recognised(graph: Graph, preprocess: Preprocess, labels: int) -> Segmentation | None:
+    """Return the recipe of a network that clearly segments; None: it does not, or may do something else.
+
+    Its one output is as large as its input and has a label for each plane, shares of all, or more planes
+    than any picture; or it names the best of them.
+    """
+    if len(graph.outputs) != 1:
+        return None
+    (output,) = graph.outputs
+    array, found = graph.array(output), Segmentation(output=output)
+    area = None if array.is_loose else found.area(array.dtype, array.shape)
+    if area is None:
+        return None
+    node = _maker(graph, output)
+    is_as_large = (area.width, area.height) == preprocess.size
+    if not area.classes:
+        return found if is_as_large or node == "ArgMax" else None
+    is_clear = labels == area.classes or node == "Softmax" or area.classes > _CHANNELS
+    return found if is_as_large and is_clear else None
+
+
 def _classification(
     place: str, graph: Graph, labels: tuple[str, ...], scores: Scores | None
 ) -> Classification | None:
@@ -117,7 +170,16 @@ def _classification(
         )
     if not is_vector or array.dtype != "float32":
         return None
-    maker = graph.makers.get(output)
-    is_softmax = maker is not None and graph.nodes[maker].op_type == "Softmax"
+    is_softmax = _maker(graph, output) == "Softmax"
     held: Scores = scores or ("probabilities" if is_softmax else "logits")
     return Classification(output=output, scores=held, labels=labels)
+
+
+def _maker(graph: Graph, value: str) -> str | None:
+    """Return the operator whose result ``value`` is, however its axes were turned since; None: an input."""
+    while value in graph.makers:
+        node = graph.nodes[graph.makers[value]]
+        if node.op_type not in _TURNS:
+            return str(node.op_type)
+        value = node.input[0]
+    return None

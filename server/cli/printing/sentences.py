@@ -14,6 +14,7 @@ from models.packs.records.pieces import ResidentPiece
 from models.packs.records.ports import Port, SourceSizes
 from models.packs.records.spans import Store
 from models.packs.target import Target
+from models.segmentation.recipe import Segmentation
 from server.errors import few
 from server.settings.sizes import format_least, format_size
 
@@ -22,7 +23,7 @@ _RESIZED = {
     "crop": "cut to the middle and resized to {size}",
     "letterbox": "fitted into {size} with borders of {pad:g}",
 }
-_SUPPRESSIONS = {"greedy": "greedy", "diou": "DIoU"}
+_SUPPRESSIONS = {"greedy": "greedy", "diou": "DIoU", "none": "no"}
 
 
 def command(*words: object) -> str:
@@ -126,12 +127,19 @@ def _numbers(values: tuple[float, ...]) -> str:
 
 def detector(detection: Detection) -> str:
     """Return what a detector finds and how boxes are chosen."""
-    heads = len(detection.heads)
+    heads, kind = len(detection.heads), _SUPPRESSIONS[detection.nms]
+    overlapping = "" if kind == "no" else f" by more than {detection.iou_threshold:g}"
     return (
         f"{detection.classes} classes from {heads} head{'s' * (heads != 1)}; scores from "
-        f"{detection.score_threshold:g}; {_SUPPRESSIONS[detection.nms]} suppression of boxes that overlap "
-        f"by more than {detection.iou_threshold:g}"
+        f"{detection.score_threshold:g}; {kind} suppression of boxes that overlap{overlapping}"
     )
+
+
+def segmenter(segmentation: Segmentation) -> str:
+    """Return what a network that segments gives."""
+    if segmentation.threshold is not None:
+        return f"{segmentation.output}: what is above {segmentation.threshold:g}"
+    return f"{segmentation.output}: a class for each pixel"
 
 
 def machine(target: Target) -> str:

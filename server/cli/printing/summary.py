@@ -80,6 +80,8 @@ def summary_of(pack: Pack, cpu: Device) -> dict[str, Any]:
         "preprocess": manifest.preprocess and manifest.preprocess.model_dump(),
         "labels": _label_count(manifest),
         "detection": manifest.detection and _detector(manifest.detection),
+        "segmentation": manifest.segmentation
+        and manifest.segmentation.model_dump(exclude={"labels"}),
         "source_sizes": manifest.source_sizes and manifest.source_sizes.model_dump(),
         "designed": manifest.designed and _designed(manifest.designed),
         "resident_pieces": [asdict(piece) for piece in manifest.resident_pieces],
@@ -124,8 +126,7 @@ def _port(port: Port) -> dict[str, Any]:
 
 
 def _label_count(manifest: Manifest) -> int:
-    named = manifest.detection or manifest.classification
-    return len(named.labels) if named else 0
+    return len(manifest.named.labels) if manifest.named else 0
 
 
 def _designed(memory: DesignedMemory) -> dict[str, Any]:
@@ -135,5 +136,5 @@ def _designed(memory: DesignedMemory) -> dict[str, Any]:
 def _detector(detection: Detection) -> dict[str, Any]:
     """Return what a detector is, without its labels and anchors."""
     fields = {"nms", "score_threshold", "iou_threshold"}
-    heads = [head.output for head in detection.heads]
+    heads = list(detection.outputs)
     return {"classes": detection.classes, "heads": heads, **detection.model_dump(include=fields)}

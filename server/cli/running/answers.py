@@ -1,18 +1,16 @@
-"""What ``layerstream run`` makes of a model's outputs: labels, boxes, a drawing of them."""
+"""What ``layerstream run`` makes of a model's outputs: labels, boxes, a mask."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
-from PIL import Image
 
 from models.classification import ClassScore, top_classes
 from models.detection.boxes import Box, BoxLimits, find_boxes
 from models.images.placement import Size
 from models.packs.pack import Pack
-from models.whole_files import users_file
+from models.segmentation.mask import Counted, Mask, NamedArea, classes_of
 from pipeline.energy.meter import Energy
 from pipeline.execution.errors import InputError
 from pipeline.execution.given import Arrays, copies
@@ -26,27 +24,10 @@ if TYPE_CHECKING:
 #: How many are printed where nobody says.
 LABELS, BOXES = 5, 20
 
-# Formats for colours that Pillow always has, by the ends of their files' names.
-_DRAWINGS = {
-    ".png": "PNG",
-    ".jpg": "JPEG",
-    ".jpeg": "JPEG",
-    ".webp": "WEBP",
-    ".bmp": "BMP",
-    ".tif": "TIFF",
-    ".tiff": "TIFF",
-    ".ppm": "PPM",
-}
-# Thin lines in strong colours are what these formats are worst at.
-_QUALITY: dict[str, dict[str, Any]] = {
-    "JPEG": {"quality": 95, "subsampling": 0},
-    "WEBP": {"quality": 95},
-}
-
 
 @dataclass(frozen=True)
 class Found:
-    """What is kept of the outputs: dtypes and shapes by name, the best labels, boxes of a detector.
+    """What is kept of the outputs: dtypes and shapes by name, the best labels, boxes of a detector, a mask.
 
     ``tensors``: the outputs themselves, where they are to be written.
     """
@@ -54,6 +35,7 @@ class Found:
     forms: Mapping[str, tuple[str, tuple[int, ...]]]
     best: Sequence[ClassScore]
     boxes: Sequence[Box] | None
+    mask: Mask | None
     tensors: dict[str, NDArray[Any]]
 
 
@@ -89,6 +71,7 @@ def found_in(pack: Pack, image: Size | None, wish: Wish, outputs: Arrays) -> Fou
         {name: (array.dtype.name, array.shape) for name, array in outputs.items()},
         _best_of(pack, outputs, wish.labels),
         _boxes_of(pack, outputs, image, wish.limits),
+        _mask_of(pack, outputs, image),
         copies(outputs) if wish.tensors else {},
     )
 
@@ -114,45 +97,33 @@ def _boxes_of(
     return find_boxes(outputs, detection, preprocess, image or preprocess.size, limits)
 
 
-def check_drawing(pack: Pack, path: Path, image: Path | None) -> None:
-    """Refuse, before the model runs, what cannot be drawn.
+def _mask_of(pack: Pack, outputs: Arrays, image: Size | None) -> Mask | None:
+    """Return the mask over an image of that size, or as the network sees it; None: the model makes none.
 
     Raises:
-        InputError: the model is no detector, there is no image, or no format ends as ``path`` does.
+        InputError: its scores are no numbers.
     """
-    if pack.manifest.detection is None:
-        raise InputError(f"{pack.folder}: --draw: not a detector: it has no boxes to draw")
+    segmentation, preprocess = pack.manifest.segmentation, pack.manifest.preprocess
+    if segmentation is None or preprocess is None:
+        return None
+    classes = classes_of(segmentation, outputs[segmentation.output])
+    if classes is None:
+        raise InputError(f"{pack.folder}: output {segmentation.output!r} has NaN: no mask")
     if image is None:
-        raise InputError(f"{path}: --draw needs --image: there is nothing to draw on")
-    if path.suffix.lower() not in _DRAWINGS:
-        raise InputError(f"{path}: --draw: not a picture's name: {', '.join(_DRAWINGS)}")
-
-
-def save_drawing(path: Path, picture: Image.Image, boxes: Sequence[Box]) -> None:
-    """Write ``picture`` with ``boxes`` to ``path``, in the format that its name says.
-
-    Raises:
-        InputError: it cannot be written.
-    """
-    from server.requests.drawing import draw_boxes  # fonts take a while to import
-
-    drawn, kind = draw_boxes(picture, boxes), _DRAWINGS[path.suffix.lower()]
-    try:
-        with users_file(path) as file:
-            drawn.save(file, kind, **_QUALITY.get(kind, {}))
-    except OSError as exc:
-        raise InputError(f"{path}: {exc.strerror or exc}") from exc
-    except ValueError as exc:  # larger than the format can be
-        raise InputError(f"{path}: {exc}") from exc
+        return Mask.of_network(segmentation, classes)
+    return Mask.of_photograph(segmentation, classes, preprocess.placement(image, whole=True), image)
 
 
 def report(result: Result, shown_boxes: int, as_json: bool) -> None:
     """Print the answer: JSON with all boxes for programs, tables and sentences for people."""
-    best, boxes = result.found.best, result.found.boxes
+    best, boxes, mask = result.found.best, result.found.boxes, result.found.mask
+    areas = None if mask is None else _areas(mask)
     if as_json:
         document = _document(result, best)
         if boxes is not None:
             document["detections"] = [box.as_dict() for box in boxes]
+        if areas is not None:
+            document["classes"] = [area.as_dict() for area in areas]
         print_json(document)
         return
     name = result.pack.name
@@ -161,7 +132,18 @@ def report(result: Result, shown_boxes: int, as_json: bool) -> None:
         print_table(name, ("label", "probability", "index"), rows)
     if boxes is not None:
         _print_boxes(name, boxes, shown_boxes)
+    if mask is not None and areas:
+        pixels = mask.size[0] * mask.size[1]
+        shares = ((each.label, f"{each.pixels / pixels:.1%}", str(each.index)) for each in areas)
+        print_table(name, ("label", "of the image", "index"), shares)
     _print_figures(result)
+
+
+def _areas(mask: Mask) -> list[NamedArea]:
+    counted = Counted(mask)
+    for band in mask.bands():
+        counted.add(band)
+    return counted.areas()
 
 
 def _print_boxes(name: str, boxes: Sequence[Box], count: int) -> None:

@@ -10,7 +10,6 @@ from models.network.fields import STRINGS
 from models.packs.manifest import Manifest
 from models.packs.records.ports import Port
 from server.codec.datatypes import datatype
-from server.memory.request_needs import picture_bytes
 from server.settings.settings import Settings
 
 #: Values that a line shows; more come out of /dev/zero.
@@ -23,14 +22,13 @@ _PICTURE = "coffee.jpg"
 def question(manifest: Manifest, name: str, place: str, settings: Settings) -> str:
     """Return the command that asks the model ``name`` of ``manifest``, which ``place`` serves.
 
-    A photograph to be classified, or in which to detect; else zeros.
+    A photograph where it takes one; else zeros.
     """
     model = f"{_base(place)}/v2/models/{name}"
     curl = ["curl", "-fsS", *_access(place, settings)]
-    if picture_bytes(manifest):
+    if manifest.verb is not None:
         picture = Path(photographs.__file__).with_name(_PICTURE)
-        way = "classify" if manifest.detection is None else "detect"
-        return shlex.join([*curl, "--data-binary", f"@{picture}", f"{model}:{way}"])
+        return shlex.join([*curl, "--data-binary", f"@{picture}", f"{model}:{manifest.verb}"])
     ports = manifest.required_inputs
     if sum(math.prod(port.shape) for port in ports) <= _SHOWN_VALUES:
         body = json.dumps({"inputs": [_port(port) | {"data": _zeros(port)} for port in ports]})

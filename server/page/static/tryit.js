@@ -1,4 +1,4 @@
-// An image to the model: labels, or boxes drawn over it; and the command that asks the same.
+// An image to the model: labels, boxes or a mask drawn over it, or tensors; and the command that asks the same.
 
 import { answer, keyOption, model as path } from "./api.js";
 import { html } from "./draw.js";
@@ -65,6 +65,7 @@ export class Try {
   #clear() {
     this.#found = null;
     element("boxes").replaceChildren();
+    element("mask").hidden = true;
     element("answers").replaceChildren();
     element("answer-said").textContent = "";
   }
@@ -88,16 +89,17 @@ export class Try {
       if (turn !== this.#turn) return;
       this.#found = found;
       if (takes === "detect") this.#boxes();
-      else this.#labels(found);
+      else this.#list(found, { classify: labels, segment: areas, infer: tensors }[takes](found));
+      if (takes === "segment") mask(element("mask"), found);
     } catch (error) {
       if (turn === this.#turn) element("answer-said").textContent = "";
       throw error;
     }
   }
 
-  #labels({ predictions, delay_ms: delay }) {
-    element("answer-said").textContent = `${milliseconds(delay / 1e3)}`;
-    element("answers").replaceChildren(...predictions.map((each) => html("li", {}, named(each))));
+  #list({ delay_ms: delay }, lines) {
+    element("answer-said").textContent = delay === undefined ? "" : milliseconds(delay / 1e3);
+    element("answers").replaceChildren(...lines.map((line) => html("li", {}, ...[line].flat())));
   }
 
   #said() {
@@ -114,6 +116,43 @@ export class Try {
     element("boxes").replaceChildren(...shown.map((each) => box(each, image)));
     element("answers").replaceChildren(...shown.map((each) => html("li", {}, named(each))));
   }
+}
+
+const labels = ({ predictions }) => predictions.map(named);
+
+// What classes of a mask are called, in which colour, and their part of the image.
+function areas({ classes, image: { width, height } }) {
+  return classes.map(({ label, color, pixels }) => {
+    const swatch = html("i", { class: "swatch" });
+    swatch.style.background = color;
+    return [swatch, ` ${label}: ${((100 * pixels) / (width * height)).toFixed(1)} %`];
+  });
+}
+
+function tensors({ outputs }) {
+  return outputs.map(({ name, datatype, shape, data }) => {
+    const range = data.reduce(([low, high], each) => [Math.min(low, each), Math.max(high, each)], [Infinity, -Infinity]);
+    const values = range.every(Number.isFinite) ? `, from ${range.map((each) => each.toPrecision(4)).join(" to ")}` : "";
+    return `${name}: ${datatype} [${shape.join(", ")}]${values}`;
+  });
+}
+
+// Paint the runs of a mask: what is background, or no class, is clear.
+function mask(canvas, { mask: { width, height, runs }, classes }) {
+  const pixels = new Uint32Array(width * height), colors = new Map(classes.map(({ index, color }) => [index, paint(color)]));
+  for (let at = 0, next = 0; next < runs.length; next += 2) {
+    pixels.fill(colors.get(runs[next]) ?? 0, at, at + runs[next + 1]);
+    at += runs[next + 1];
+  }
+  [canvas.width, canvas.height] = [width, height];
+  canvas.getContext("2d").putImageData(new ImageData(new Uint8ClampedArray(pixels.buffer), width), 0, 0);
+  canvas.hidden = false;
+}
+
+// #rrggbb as a pixel has it in memory; black is the background.
+function paint(color) {
+  const [red, green, blue] = [1, 3, 5].map((at) => parseInt(color.slice(at, at + 2), 16));
+  return red || green || blue ? ((255 << 24) | (blue << 16) | (green << 8) | red) >>> 0 : 0;
 }
 
 // A box in parts of the image, so that it keeps its place when the picture is scaled.

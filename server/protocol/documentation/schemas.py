@@ -134,6 +134,34 @@ class Detections(Schema):
     delay_ms: float
 
 
+class MaskRuns(Schema):
+    """Which class each pixel is, row after row: class, how many pixels, class, how many; 255: none."""
+
+    width: int
+    height: int
+    runs: list[NonNegativeInt]
+
+
+class ClassArea(Schema):
+    """Of how many pixels of the mask a class is, and in which colour it is drawn: #rrggbb."""
+
+    label: str
+    index: NonNegativeInt
+    color: str
+    pixels: NonNegativeInt
+
+
+class Segmented(Schema):
+    """The mask, and the classes in it, largest first; ``delay_ms`` of the model alone."""
+
+    model_name: str
+    model_version: str
+    image: ImageSize
+    mask: MaskRuns
+    classes: list[ClassArea]
+    delay_ms: float
+
+
 class ServerMetadata(Schema):
     """Name, version and extensions."""
 

@@ -200,7 +200,7 @@ async def test_every_way_to_change_what_is_served_is_guarded(shared: Service) ->
 
     But for what is not served at all: there is nothing that it could change.
     """
-    harmless = (":classify", ":detect", "/infer", "/repository/index")
+    harmless = (":classify", ":detect", ":segment", ":infer", "/infer", "/repository/index")
     for path, operations in shared.app.openapi()["paths"].items():
         for method in set(operations) - {"get"}:
             if operations[method]["tags"] == ["not served"]:

@@ -20,6 +20,8 @@ import pytest_asyncio
 from onnx import TensorProto, helper
 
 from models.compiler import CompileOptions, compile_onnx
+from models.graphs.metadata import PREPROCESS as DESCRIBED
+from models.graphs.metadata import write_metadata
 from models.packs.pack import open_pack
 from pipeline.planning.thumb import smallest_plan
 from pipeline.program.program import Program
@@ -28,6 +30,7 @@ from server.protocol.documentation.openapi import requests_table
 from server.routes import TABLE
 from server.settings.settings import Settings
 from tests.models.detector import square_finder
+from tests.models.painter import painter
 from tests.server.support import PREPROCESS, Packs, Service, inputs_for, picture, request, serving
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -49,8 +52,11 @@ def repository(packs: Packs, tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("idle", "root"):
         onnx.save(root(name), folder / f"{name}.onnx")
     onnx.save(square_finder(True), folder / "finder.onnx")
+    described = painter("softmax", size=PREPROCESS.size)
+    write_metadata(described, {DESCRIBED: PREPROCESS.model_dump(mode="json")})
+    onnx.save(described, folder / "painter.onnx")
     found = folder / "repository"
-    for name in ("finder", "idle", "root"):
+    for name in ("finder", "idle", "painter", "root"):
         compile_onnx(folder / f"{name}.onnx", found / name)
     compile_onnx(packs.sources["twin"], found / "zlarge", CompileOptions(preprocess=PREPROCESS))
     shutil.copytree(packs.repository / "tiny", found / "tiny")
@@ -67,7 +73,9 @@ async def service(repository: Path, packs: Packs) -> AsyncIterator[Service]:
         "max_upload": 1 << 20,
         "request_memory": 8 << 20,
     }
-    served = [open_pack(repository / name) for name in ("finder", "idle", "root", "tiny")]
+    served = [
+        open_pack(repository / name) for name in ("finder", "idle", "painter", "root", "tiny")
+    ]
     auto = ARCHITECTURES["auto"]
     least = sum(smallest_plan(Program.as_compiled(pack), auto).total_bytes for pack in served)
     async with serving(Settings.model_validate({**values, "budget": least + (8 << 20)})) as started:
@@ -123,6 +131,10 @@ def inference() -> Iterator[Case]:
         (f"{MODEL}:classify", image(), "tiny"),
         (f"{MODEL}:classify", {"files": {"photo": picture()}}, "tiny"),
         (f"{MODEL}:detect", image(), "finder"),
+        (f"{MODEL}:segment", image(), "painter"),
+        (f"{MODEL}:segment", image(params={"format": "png"}), "painter"),
+        (f"{MODEL}:infer", image(), "tiny"),
+        (f"{MODEL}:infer", image(params={"binary_data_output": "true"}), "tiny"),
     ):
         yield from known("post", path, good, name)
         yield Case("post", path, 400, name, {"content": b"{"})
@@ -136,6 +148,7 @@ def inference() -> Iterator[Case]:
     yield Case("post", f"{MODEL}:classify", 400, "tiny", image(params={"top_k": 0}))
     yield Case("post", f"{MODEL}:classify", 400, "finder", image())
     yield Case("post", f"{MODEL}:detect", 400, "finder", image(params={"score_threshold": "x"}))
+    yield Case("post", f"{MODEL}:segment", 400, "painter", image(params={"size": "x"}))
 
 
 def cases() -> Iterator[Case]:
@@ -187,6 +200,9 @@ def check(document: Document, path: str, method: str, answer: httpx.Response) ->
         schema = content["application/json"]["schema"]
         validate(document, schema, json.loads(answer.content[:length]))
         return
+    if media == "image/png":
+        assert content[media]["schema"]["format"] == "binary"
+        return
     found = answer.json() if media == "application/json" else answer.text
     validate(document, content[media]["schema"], found)
 
@@ -217,12 +233,12 @@ async def test_every_documented_status_is_given(document: Document) -> None:
     rare |= {("post", LOAD, 500), ("post", REPLAN, 500)}
     # These take a process that compiles: tests/server/repository/uploads.
     rare |= {("post", UPLOAD, status) for status in (200, 409, 500, 503, 504)}
-    rare |= {("post", f"{MODEL}{end}", 504) for end in ("/infer", ":classify", ":detect")}
-    rare |= {("post", f"{MODEL}{end}", 500) for end in ("/infer", ":classify", ":detect")}
+    inference = ("/infer", ":classify", ":detect", ":segment", ":infer")
+    rare |= {("post", f"{MODEL}{end}", status) for end in inference for status in (500, 504)}
     # A client that stops sending: tests/server/requests/test_stalls.py.
     takes = (INDEX, LOAD, UNLOAD, REPLAN, UPLOAD)
     rare |= {("post", path, 408) for path in takes}
-    rare |= {("post", f"{MODEL}{end}", 408) for end in ("/infer", ":classify", ":detect")}
+    rare |= {("post", f"{MODEL}{end}", 408) for end in inference}
     with_keys = {
         (case.method, case.path, 401) for case in cases() if not case.path.startswith("/v2/health")
     }
