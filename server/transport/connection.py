@@ -4,7 +4,8 @@ It reads at most READ_BYTES at a time, and no further into a body than the appli
 begins when the intake lets it, and may be refused instead. What ends before its request was read lingers,
 so that the client sees the answer and no reset. It tells the registry how long it has been silent, and
 where a newcomer waits for its place, the next answer says that it is the last. From a trusted proxy a
-request's client is the one that the proxy names. What of all this is HTTP is in ``http1.py``.
+request's client is the one that the proxy names: in a field of the request, or of the whole connection
+before its first byte (``proxy_protocol.py``). What of all this is HTTP is in ``http1.py``.
 """
 
 import asyncio
@@ -13,6 +14,7 @@ import logging
 import socket
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from ipaddress import ip_address
 from typing import Any, cast
 
 from uvicorn.server import ServerState
@@ -37,6 +39,9 @@ _log = logging.getLogger(__name__)
 #: Host and port, or the path of a Unix socket; None: nobody knows any more.
 Address = tuple[str, int | None] | None
 
+# Of a client that its proxy does not name: it is nobody of this machine.
+_UNKNOWN: Address = ("", 0)
+
 # Between get_buffer and buffer_updated nothing else runs: all connections may share one.
 BUFFER = memoryview(bytearray(READ_BYTES))
 # For what nobody keeps: the rest of a body that was refused is gone in few turns of the loop.
@@ -45,6 +50,7 @@ _SINK = memoryview(bytearray(16 * READ_BYTES))
 _EXACT_SECONDS = 0.002
 
 _NO_HEADER = "the header did not come in time"
+_NO_PROXY_HEADER = "the PROXY header did not come in time (setting proxy_protocol)"
 _NO_BODY = "the body did not come in time, and others wait for the connection"
 _NO_PLACE = "all connections are taken (setting max_connections)"
 _STOPPING = "the server is stopping"
@@ -256,6 +262,8 @@ class Connection(asyncio.BufferedProtocol):
         self._socket = sock
         self._has_place = has_place
         self.peer = Peer("")
+        #: Whose it is was said: a proxy may have to say so first.
+        self.is_announced = True
         self.used = False
         self._requests = Requests()
         self._request: Request | None = None
@@ -282,6 +290,26 @@ class Connection(asyncio.BufferedProtocol):
         if self._has_place:
             self._registry.add(self)
         else:
+            self._registry.end(self, self._since)
+
+    def announce(self, client: tuple[str, int] | None) -> None:
+        """A proxy passes it on for ``client``, or does not say for whom; that counts from now on.
+
+        A loopback address is one of the proxy's machine, and nobody's that is known here.
+        """
+        self.is_announced = True
+        self._since = self.loop.time()
+        self._client = _UNKNOWN
+        if client is None or ip_address(client[0]).is_loopback:
+            return
+        self._client = client
+        if not self._has_place:
+            return
+        peer = self._registry.peer(client[0])
+        if self._registry.hand_over(self, peer, self._since):
+            self.peer = peer
+        else:
+            self._has_place = False
             self._registry.end(self, self._since)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -555,6 +583,8 @@ class Connection(asyncio.BufferedProtocol):
         is_ending = self._ended_at is not None or not self._has_place
         if is_ending or self._blocked_since is not None:
             self.transport.abort()
+        elif not self.is_announced:
+            self.refuse(408, _NO_PROXY_HEADER)
         elif self._requests.is_heading:
             self.refuse(408, _NO_HEADER)
         else:

@@ -187,7 +187,7 @@ async def _accept(listener: socket.socket, registry: Registry, door: "_Door") ->
             await asyncio.sleep(_RETRY_SECONDS)
             continue
         for sock, address in knocking:
-            door.take(sock, registry.peer(_host(address)))
+            door.take(sock, registry.peer(peer_host(address)))
 
 
 def _others(listener: socket.socket) -> list[_Knocking]:
@@ -264,6 +264,6 @@ class _Door:
                 self._registry.missed(visitor.peer)
 
 
-def _host(address: Any) -> str:
+def peer_host(address: Any) -> str:
     """Return where who knocks comes from; empty: through a Unix socket."""
     return str(address[0]) if isinstance(address, tuple) else ""

@@ -84,6 +84,15 @@ class Registry:
         else:
             self._held[member.peer] += 1
 
+    def hand_over(self, member: Member, peer: Peer, now: float) -> bool:
+        """Let the place of ``member``, a proxy's, be one of ``peer``; False: that has all it may have."""
+        if self._is_at_limit(peer) and not self._is_given_way(now, self._own(peer)):
+            self.refused += 1
+            return False
+        self._held[peer] += 1
+        self._free(member.peer)
+        return True
+
     def missed(self, peer: Peer) -> None:
         """Give back the place that was kept for a connection of ``peer``: its client has left."""
         _less(self._coming, peer)

@@ -19,7 +19,8 @@ from server.transport.certificate import Certificate
 from server.transport.connection import Connection, Request
 from server.transport.encryption import Encrypted
 from server.transport.intake import Intake, Reception
-from server.transport.listener import accept
+from server.transport.listener import accept, peer_host
+from server.transport.proxy_protocol import Announced
 from server.transport.registry import Registry
 
 _log = logging.getLogger(__name__)
@@ -118,7 +119,13 @@ class Server(uvicorn.Server):
             sock=sock,
             has_place=has_place,
         )
-        return connection if certificate is None else Encrypted(connection, certificate.context)
+        protocol: Connection | Encrypted = connection
+        if certificate is not None:
+            protocol = Encrypted(connection, certificate.context)
+        registry = self._registry
+        if registry.limits.announced and registry.peer(peer_host(sock.getpeername())).is_proxy:
+            return Announced(connection, protocol)
+        return protocol
 
     async def _sweeping(self) -> None:
         loop = asyncio.get_running_loop()
