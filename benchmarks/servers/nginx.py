@@ -89,8 +89,12 @@ def nginx(text: str, folder: Path, files: int = 4096) -> list[str]:
 
 
 @contextlib.contextmanager
-def before(server: int, folder: Path, recipe: str = "nginx.conf") -> Iterator[int]:
+def before(
+    server: int, folder: Path, recipe: str = "nginx.conf", address: str = "127.0.0.1"
+) -> Iterator[int]:
     """Start nginx by a ``recipe`` before port ``server`` of this machine; yield its own port.
+
+    ``address``: from which it connects.
 
     Raises:
         NoNginxError: it is not installed, or does not listen within ten seconds.
@@ -98,8 +102,11 @@ def before(server: int, folder: Path, recipe: str = "nginx.conf") -> Iterator[in
     folder = folder.resolve()
     folder.mkdir(exist_ok=True)
     port = free_port()
+    text = placed(recipe, port, server).replace(
+        "proxy_pass ", f"proxy_bind {address};\nproxy_pass "
+    )
     process = subprocess.Popen(
-        nginx(placed(recipe, port, server), folder),
+        nginx(text, folder),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
