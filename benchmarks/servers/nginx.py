@@ -89,12 +89,8 @@ def nginx(text: str, folder: Path, files: int = 4096) -> list[str]:
 
 
 @contextlib.contextmanager
-def before(
-    server: int, folder: Path, recipe: str = "nginx.conf", address: str = "127.0.0.1"
-) -> Iterator[int]:
+def before(server: int, folder: Path, recipe: str = "nginx.conf") -> Iterator[int]:
     """Start nginx by a ``recipe`` before port ``server`` of this machine; yield its own port.
-
-    ``address``: from which it connects.
 
     Raises:
         NoNginxError: it is not installed, or does not listen within ten seconds.
@@ -102,11 +98,8 @@ def before(
     folder = folder.resolve()
     folder.mkdir(exist_ok=True)
     port = free_port()
-    text = placed(recipe, port, server).replace(
-        "proxy_pass ", f"proxy_bind {address};\nproxy_pass "
-    )
     process = subprocess.Popen(
-        nginx(text, folder),
+        nginx(placed(recipe, port, server), folder),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,

@@ -5,6 +5,8 @@ import shutil
 import socket
 import subprocess
 import sys
+import threading
+import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -12,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.load.paced import paced_loop
+from benchmarks.mill.crowd import Crowd, Siege
 from benchmarks.servers.nginx import NoNginxError, placed
 from benchmarks.servers.nginx import nginx as nginx_command
 from tests.deploy.test_deploy import DEPLOY
@@ -32,10 +36,11 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @dataclass
 class Proxied:
-    """A proxy that listens on ``host``:``port``, and the log of the server behind it."""
+    """A proxy that listens on ``host``:``port``; port and log of the server behind it."""
 
     host: str
     port: int
+    server: int
     log: Path
 
     def ask(self, method: str, path: str, body: bytes = b"", **headers: str) -> tuple[int, bytes]:
@@ -89,28 +94,30 @@ def envoy(folder: Path, recipe: Path) -> list[str]:
     return [found, "-c", str(recipe), "--concurrency", "2", "--log-level", "error"]
 
 
+FORWARDED = ["--trusted-proxies=127.0.0.1"]
+ANNOUNCED = ["--trusted-proxies=127.0.0.2", "--proxy-protocol"]
 # What starts it, the files, and flags of the server.
 PROXIES = {
-    "nginx": (nginx, ["nginx.conf"], []),
-    "nginx, PROXY": (nginx, ["nginx-stream.conf"], ["--proxy-protocol"]),
-    "traefik": (traefik, ["traefik.yml", "traefik-layerstream.yml"], []),
-    "envoy": (envoy, ["envoy.yaml"], []),
-    "envoy, PROXY": (envoy, ["envoy-tcp.yaml"], ["--proxy-protocol"]),
+    "nginx": (nginx, ["nginx.conf"], FORWARDED),
+    "nginx, PROXY": (nginx, ["nginx-stream.conf"], ANNOUNCED),
+    "traefik": (traefik, ["traefik.yml", "traefik-layerstream.yml"], FORWARDED),
+    "envoy": (envoy, ["envoy.yaml"], FORWARDED),
+    "envoy, PROXY": (envoy, ["envoy-tcp.yaml"], ANNOUNCED),
 }
 
 
 @contextmanager
-def behind(name: str, folder: Path, repository: Path) -> Iterator[Proxied]:
-    """Start a server, and the proxy ``name`` before it."""
+def behind(name: str, folder: Path, repository: Path, host: str) -> Iterator[Proxied]:
+    """Start a server, and the proxy ``name`` before it, which listens on ``host``."""
     start, files, flags = PROXIES[name]
-    host, port, server = own_address(), free_port(), free_port()
+    port, server = free_port(), free_port()
     for file in files:
         (folder / file).write_text(placed(file, port, server, host))
-    found = Proxied(host, port, folder / "log")
+    found = Proxied(host, port, server, folder / "log")
     serve = [sys.executable, "-m", "tests.deploy.telling_server", "serve"]
     serve += [f"--repository={repository}", f"--port={server}", "--budget=512MiB"]
     commands = {
-        "log": [*serve, "--trusted-proxies=127.0.0.1", *flags],
+        "log": [*serve, *flags],
         "proxy.log": start(folder, folder / files[0]),
     }
     with ExitStack() as stack:
@@ -132,7 +139,7 @@ def test_every_recipe_is_tried() -> None:
 @pytest.mark.parametrize("name", PROXIES)
 def test_a_recipe_as_it_stands(name: str, tmp_path: Path, repository: Path) -> None:
     """Answers come, whose they are is known, loading is not for who comes through, bodies are large."""
-    with behind(name, tmp_path, repository) as proxied:
+    with behind(name, tmp_path, repository, own_address()) as proxied:
         for _ in range(3):
             status, body = proxied.ask("POST", CLASSIFY, PHOTOGRAPH.read_bytes())
             assert status == 200, body
@@ -142,7 +149,34 @@ def test_a_recipe_as_it_stands(name: str, tmp_path: Path, repository: Path) -> N
         assert (status, b"loading and unloading" in body) == (403, True)
         status, body = proxied.ask("POST", CLASSIFY, bytes(20 << 20))
         assert (status, b"not an image" in body) == (400, True)  # it came whole
+        with urllib.request.urlopen(f"http://127.0.0.1:{proxied.server}/metrics") as answer:
+            assert answer.status == 200  # also without the proxy
         events = http.client.HTTPConnection(proxied.host, proxied.port, timeout=20)
         events.request("GET", "/page/events")
         assert events.getresponse().readline().startswith(b"event: ")
         events.close()
+
+
+@pytest.mark.parametrize("name", ["nginx", "nginx, PROXY"])
+def test_beside_a_hostile_client_no_other_loses_a_request(
+    name: str, tmp_path: Path, repository: Path
+) -> None:
+    """All come from one address: what one of them does ends nothing of another's."""
+    photograph = PHOTOGRAPH.read_bytes()
+    head = "POST {} HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n"
+    request = head.format(CLASSIFY, len(photograph)).encode()
+    with behind(name, tmp_path, repository, "127.0.0.1") as proxied, ExitStack() as stack:
+        for crowd in (
+            Crowd(20, request + photograph[:100], drip=b"x"),
+            Crowd(20, request + photograph, resets=True),
+            Crowd(20, b"\x16\x03\x01 garbage\r\n\r\n"),
+            Crowd(20, b"PROXY TCP4 127.0.0.1 127.0.0.1 1 2\r\n" + request + photograph),
+        ):
+            siege = Siege(crowd, proxied.port, ["127.0.0.66"])
+            playing = threading.Thread(target=siege.play, args=(30.0,))
+            playing.start()
+            stack.callback(playing.join)
+            stack.callback(siege.end)
+        got = paced_loop(proxied.port, request + photograph, clients=30, seconds=3.0)
+    assert got["outcomes"].keys() <= {"200", "503"}, got
+    assert got["sent"] == sum(got["outcomes"].values()) >= 60
