@@ -5,22 +5,20 @@ begins when the intake lets it, and may be refused instead. What ends before its
 so that the client sees the answer and no reset. It tells the registry how long it has been silent, and
 where a newcomer waits for its place, the next answer says that it is the last. From a trusted proxy a
 request's client is the one that the proxy names: in a field of the request, or of the whole connection
-before its first byte (``proxy_protocol.py``). What of all this is HTTP is in ``http1.py``.
+before its first byte. What of all this is HTTP is in ``http1.py``.
 """
 
 import asyncio
 import contextlib
 import logging
-import socket
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from ipaddress import ip_address
 from typing import Any, cast
 
 from uvicorn.server import ServerState
 
 from server.errors import DisconnectedError
-from server.transport.giving_way import Peer, Worth
+from server.transport.giving_way import Worth
 from server.transport.http1 import Answer, Data, Event, Head, Refusal, Requests, refused
 from server.transport.intake import Intake, Refused
 from server.transport.limits import (
@@ -31,16 +29,13 @@ from server.transport.limits import (
     PROGRESS_BYTES,
     READ_BYTES,
 )
-from server.transport.registry import Registry
+from server.transport.registry import Registry, Visitor
 from server.transport.sockets import came_at, has_unread
 
 _log = logging.getLogger(__name__)
 
 #: Host and port, or the path of a Unix socket; None: nobody knows any more.
 Address = tuple[str, int | None] | None
-
-# Of a client that its proxy does not name: it is nobody of this machine.
-_UNKNOWN: Address = ("", 0)
 
 # Between get_buffer and buffer_updated nothing else runs: all connections may share one.
 BUFFER = memoryview(bytearray(READ_BYTES))
@@ -50,7 +45,6 @@ _SINK = memoryview(bytearray(16 * READ_BYTES))
 _EXACT_SECONDS = 0.002
 
 _NO_HEADER = "the header did not come in time"
-_NO_PROXY_HEADER = "the PROXY header did not come in time (setting proxy_protocol)"
 _NO_BODY = "the body did not come in time, and others wait for the connection"
 _NO_PLACE = "all connections are taken (setting max_connections)"
 _STOPPING = "the server is stopping"
@@ -241,7 +235,7 @@ class Connection(asyncio.BufferedProtocol):
     """A connection that ``registry`` counts, whose requests ``answer`` answers.
 
     Without ``has_place`` its request is refused. ``state``: what uvicorn waits for when it ends.
-    ``intake``: None lets every request begin at once. ``sock``: what the bytes come from.
+    ``intake``: None lets every request begin at once. ``visitor``: whose it is, and its socket.
     """
 
     def __init__(
@@ -251,7 +245,7 @@ class Connection(asyncio.BufferedProtocol):
         registry: Registry,
         intake: Intake | None = None,
         *,
-        sock: socket.socket | None = None,
+        visitor: Visitor,
         has_place: bool = True,
     ) -> None:
         self.answer = answer
@@ -259,11 +253,9 @@ class Connection(asyncio.BufferedProtocol):
         self._state = state
         self._registry = registry
         self._intake = intake
-        self._socket = sock
+        self._visitor = visitor
         self._has_place = has_place
-        self.peer = Peer("")
-        #: Whose it is was said: a proxy may have to say so first.
-        self.is_announced = True
+        self.peer = visitor.peer
         self.used = False
         self._requests = Requests()
         self._request: Request | None = None
@@ -283,33 +275,12 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
         self._state.connections.add(cast(Any, self))
-        self._client = _address(self.transport, "peername")
+        self._client = self._visitor.client or _address(self.transport, "peername")
         self.server = _address(self.transport, "sockname")
         self.scheme = "https" if self.transport.get_extra_info("sslcontext") else "http"
-        self.peer = self._registry.peer(self._client[0] if self._client else "")
         if self._has_place:
             self._registry.add(self)
         else:
-            self._registry.end(self, self._since)
-
-    def announce(self, client: tuple[str, int] | None) -> None:
-        """A proxy passes it on for ``client``, or does not say for whom; that counts from now on.
-
-        A loopback address is one of the proxy's machine, and nobody's that is known here.
-        """
-        self.is_announced = True
-        self._since = self.loop.time()
-        self._client = _UNKNOWN
-        if client is None or ip_address(client[0]).is_loopback:
-            return
-        self._client = client
-        if not self._has_place:
-            return
-        peer = self._registry.peer(client[0])
-        if self._registry.hand_over(self, peer, self._since):
-            self.peer = peer
-        else:
-            self._has_place = False
             self._registry.end(self, self._since)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -339,7 +310,7 @@ class Connection(asyncio.BufferedProtocol):
         # The kernel knows exactly, but asking it takes as long as a hundredth of a short request.
         # What a newcomer sends may have waited with it at the door.
         is_exact = self.used and time.monotonic() - looked_at < _EXACT_SECONDS
-        self._came_at = looked_at if is_exact else came_at(self._socket)
+        self._came_at = looked_at if is_exact else came_at(self._visitor.sock)
 
     def data_received(self, data: bytes) -> None:
         """Take ``data`` off the wire."""
@@ -583,8 +554,6 @@ class Connection(asyncio.BufferedProtocol):
         is_ending = self._ended_at is not None or not self._has_place
         if is_ending or self._blocked_since is not None:
             self.transport.abort()
-        elif not self.is_announced:
-            self.refuse(408, _NO_PROXY_HEADER)
         elif self._requests.is_heading:
             self.refuse(408, _NO_HEADER)
         else:

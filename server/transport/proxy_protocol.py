@@ -1,18 +1,24 @@
 """The PROXY protocol, versions 1 and 2: the header with which a proxy says whose connection it passes on.
 
 A proxy that copies bytes cannot add a field to them, and says it before the first one: also before TLS. Who
-is trusted to say it must: a header that may be left out could be a client's.
+is trusted to say it must: a header that may be left out could be a client's. It is read before the
+connection comes to the door, so that it waits there among those of its client.
 """
 
 import asyncio
+import contextlib
 import logging
 import re
+import socket
+from collections.abc import Callable
 from dataclasses import dataclass
+from http import HTTPStatus
 from ipaddress import IPv4Address, IPv6Address, ip_address
-from typing import Final, cast
+from typing import Final
 
-from server.transport.connection import BUFFER, Connection
-from server.transport.encryption import Encrypted
+from server.transport.http1 import refused
+from server.transport.limits import GRACE_SECONDS, PARTING_SECONDS, READ_BYTES
+from server.transport.registry import Registry, Visitor
 
 _log = logging.getLogger(__name__)
 
@@ -33,6 +39,9 @@ _UNSPECIFIED, _TCP4, _TCP6, _UNIX = 0x00, 0x11, 0x21, 0x31
 _FAMILIES = {_UNSPECIFIED: (0, 0), _TCP4: (4, 12), _TCP6: (16, 36), _UNIX: (0, 216)}
 
 _QUIET_SECONDS = 60.0
+# Of a client that its proxy does not name: it is nobody of this machine.
+_UNKNOWN = ("", 0)
+_LATE = "the PROXY header did not come in time (setting proxy_protocol)"
 _WANTED = "a PROXY header is wanted here first (setting proxy_protocol)"
 
 
@@ -127,61 +136,105 @@ def _read_2(data: bytes) -> ProxyHeader | None:
     return ProxyHeader(size, (_written(ip_address(ends[:n_address])), port))
 
 
-class Announced(asyncio.BufferedProtocol):
-    """Reads the header of a proxy's ``connection``, then lets the event loop talk ``to`` that, or its TLS.
+class Announcements:
+    """Connections of proxies that have not said yet whose they are; ``knock``: they do once they have.
 
-    The connection is one from its first byte: it has a place, and a header has the time of a request's.
+    None holds a place. There are as many as may wait for one, and then the first gives way.
     """
 
-    _said_at = float("-inf")
+    def __init__(self, registry: Registry, knock: Callable[[Visitor], None]) -> None:
+        self._registry, self._knock = registry, knock
+        self._loop = asyncio.get_running_loop()
+        self._begun: dict[Visitor, bytes] = {}  # what has come of each header
+        self._ending: dict[socket.socket, asyncio.TimerHandle] = {}
+        self._all_said = asyncio.Event()
+        self._said_at = float("-inf")
 
-    def __init__(self, connection: Connection, to: Connection | Encrypted) -> None:
-        self._connection, self._to = connection, to
-        self._begun = b""
-        connection.is_announced = False
+    def take(self, visitor: Visitor) -> None:
+        """Read the header of ``visitor``, which has the time of a request's."""
+        visitor.sock.setblocking(False)
+        self._begun[visitor] = b""
+        self._all_said.clear()
+        self._loop.add_reader(visitor.sock, self._hear, visitor)
+        self._loop.call_later(self._registry.limits.header_seconds, self._expire, visitor)
+        if len(self._begun) > self._registry.limits.waiting:
+            self._refuse(next(iter(self._begun)), HTTPStatus.REQUEST_TIMEOUT, _LATE)
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
-        self._to.connection_made(transport)
+    async def end(self) -> None:
+        """Give the headers on their way as long as a request has when the server ends, then close all."""
+        if self._begun:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._all_said.wait(), PARTING_SECONDS)
+        for visitor in list(self._begun):
+            self._forget(visitor)
+            visitor.sock.close()
+        for sock in list(self._ending):
+            self._close(sock)
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._to.connection_lost(exc)
-
-    def pause_writing(self) -> None:
-        self._to.pause_writing()
-
-    def resume_writing(self) -> None:
-        self._to.resume_writing()
-
-    def get_buffer(self, sizehint: int) -> memoryview:
-        return BUFFER
-
-    def buffer_updated(self, nbytes: int) -> None:
-        if self._connection.is_closing():
-            return
-        data = self._begun + BUFFER[:nbytes]
+    def _hear(self, visitor: Visitor) -> None:
+        """Take what has come of the header, and nothing of what is behind it."""
+        sock, begun = visitor.sock, self._begun[visitor]
         try:
-            header = read_header(data)
+            data = sock.recv(HEADER_BYTES, socket.MSG_PEEK)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._forget(visitor)
+            sock.close()
+            return
+        try:
+            header = read_header(begun + data)
         except ProxyHeaderError as exc:
-            self._refuse(str(exc))
+            self._refuse(visitor, HTTPStatus.BAD_REQUEST, str(exc))
             return
+        sock.recv(len(data) if header is None else header.size - len(begun))
         if header is None:
-            self._begun = data
+            self._begun[visitor] = begun + data
             return
-        self._begun = b""
-        self._transport.set_protocol(self._to)
-        self._connection.announce(header.client)
-        rest = data[header.size :]  # no more than one read: the header has ended in it
-        if rest:
-            self._to.get_buffer(len(rest))[: len(rest)] = rest
-            self._to.buffer_updated(len(rest))
+        self._forget(visitor)
+        self._knock(self._named(visitor, header.client))
 
-    def _refuse(self, why: str) -> None:
+    def _named(self, visitor: Visitor, client: tuple[str, int] | None) -> Visitor:
+        """Return ``visitor`` as the ``client``'s; a loopback address is one of the proxy's machine."""
+        if client is None or ip_address(client[0]).is_loopback:
+            return Visitor(visitor.peer, visitor.sock, _UNKNOWN)
+        return Visitor(self._registry.peer(client[0]), visitor.sock, client)
+
+    def _expire(self, visitor: Visitor) -> None:
+        if visitor in self._begun:
+            self._refuse(visitor, HTTPStatus.REQUEST_TIMEOUT, _LATE)
+
+    def _refuse(self, visitor: Visitor, status: int, why: str) -> None:
         """Tell whoever can read it, and once a minute who looks after the server."""
-        now = self._connection.loop.time()
-        if now - Announced._said_at >= _QUIET_SECONDS:
-            Announced._said_at = now
-            _log.warning(
-                "from the proxy %s: %s", self._connection.peer.name or "(Unix socket)", why
-            )
-        self._connection.refuse(400, why)
+        now, sock = self._loop.time(), visitor.sock
+        if now - self._said_at >= _QUIET_SECONDS:
+            self._said_at = now
+            _log.warning("from the proxy %s: %s", visitor.peer.name or "(Unix socket)", why)
+        self._forget(visitor)
+        with contextlib.suppress(OSError):
+            sock.send(refused(status, why))
+            sock.shutdown(socket.SHUT_WR)
+        # What it sends meanwhile shall be no reset, which would take the answer away.
+        self._ending[sock] = self._loop.call_later(GRACE_SECONDS, self._close, sock)
+        self._loop.add_reader(sock, self._read_past, sock)
+
+    def _read_past(self, sock: socket.socket) -> None:
+        try:
+            goes_on = bool(sock.recv(READ_BYTES))
+        except OSError:
+            goes_on = False
+        if not goes_on:
+            self._close(sock)
+
+    def _forget(self, visitor: Visitor) -> None:
+        del self._begun[visitor]
+        if not self._begun:
+            self._all_said.set()
+        self._loop.remove_reader(visitor.sock)
+
+    def _close(self, sock: socket.socket) -> None:
+        self._ending.pop(sock).cancel()
+        self._loop.remove_reader(sock)
+        sock.close()

@@ -32,10 +32,11 @@ _PROMISE_SECONDS = 0.05
 
 @dataclass(eq=False, slots=True)
 class Visitor:
-    """A connection at the door, as the kernel gave it."""
+    """A connection at the door, as the kernel gave it; ``client``: as its proxy announced it."""
 
     peer: Peer
     sock: Any = None
+    client: tuple[str, int] | None = None
 
 
 class Registry:
@@ -83,15 +84,6 @@ class Registry:
             _less(self._coming, member.peer)
         else:
             self._held[member.peer] += 1
-
-    def hand_over(self, member: Member, peer: Peer, now: float) -> bool:
-        """Let the place of ``member``, a proxy's, be one of ``peer``; False: that has all it may have."""
-        if self._is_at_limit(peer) and not self._is_given_way(now, self._own(peer)):
-            self.refused += 1
-            return False
-        self._held[peer] += 1
-        self._free(member.peer)
-        return True
 
     def missed(self, peer: Peer) -> None:
         """Give back the place that was kept for a connection of ``peer``: its client has left."""

@@ -19,9 +19,8 @@ from server.transport.certificate import Certificate
 from server.transport.connection import Connection, Request
 from server.transport.encryption import Encrypted
 from server.transport.intake import Intake, Reception
-from server.transport.listener import accept, peer_host
-from server.transport.proxy_protocol import Announced
-from server.transport.registry import Registry
+from server.transport.listener import accept
+from server.transport.registry import Registry, Visitor
 
 _log = logging.getLogger(__name__)
 
@@ -112,20 +111,14 @@ class Server(uvicorn.Server):
             signal.signal(sig, signal.SIG_DFL)
             os.kill(os.getpid(), sig)
 
-    def _connection(self, sock: socket.socket, *, has_place: bool) -> asyncio.BaseProtocol:
+    def _connection(self, visitor: Visitor, *, has_place: bool) -> asyncio.BaseProtocol:
         answer, certificate = self._answer, self._certificate
         connection = Connection(
             *(answer, self.server_state, self._registry, self._intake),
-            sock=sock,
+            visitor=visitor,
             has_place=has_place,
         )
-        protocol: Connection | Encrypted = connection
-        if certificate is not None:
-            protocol = Encrypted(connection, certificate.context)
-        registry = self._registry
-        if registry.limits.announced and registry.peer(peer_host(sock.getpeername())).is_proxy:
-            return Announced(connection, protocol)
-        return protocol
+        return connection if certificate is None else Encrypted(connection, certificate.context)
 
     async def _sweeping(self) -> None:
         loop = asyncio.get_running_loop()

@@ -4,8 +4,8 @@ import asyncio
 import contextlib
 import logging
 import socket
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, replace
 from ipaddress import ip_address
 from itertools import pairwise
 from pathlib import Path
@@ -19,29 +19,29 @@ from hypothesis import strategies as st
 from starlette.types import Receive, Scope, Send
 
 from server.transport.certificate import Certificate
-from server.transport.connection import Connection
 from server.transport.giving_way import Peer
-from server.transport.limits import LINGER_SECONDS
+from server.transport.limits import ConnectionLimits
 from server.transport.listener import listen
 from server.transport.proxies import TrustedProxies
 from server.transport.proxy_protocol import (
     HEADER_BYTES,
-    Announced,
+    Announcements,
     ProxyHeader,
     ProxyHeaderError,
     read_header,
 )
-from server.transport.registry import Registry
+from server.transport.registry import Registry, Visitor
 from server.transport.server import Server
 from tests.examples import examples
 from tests.server.asgi import answering_with
 from tests.server.transport.authority import NAME, issue, trusting
-from tests.server.transport.wire import LIMITS, Wire, answers_at_once
+from tests.server.transport.wire import LIMITS, Application, answers_at_once
 
 SIGNATURE = b"\r\n\r\n\0\r\nQUIT\n"
 GET = b"GET /x HTTP/1.1\r\nhost: x\r\n\r\n"
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
 PROXIES = replace(LIMITS, proxies=TrustedProxies.named(["127.0.0.1", "10.0.0.1"]), announced=True)
+PROXY = Peer("127.0.0.1", is_proxy=True)
 CLIENT = b"PROXY TCP4 203.0.113.5 10.0.0.1 4711 8080\r\n"
 
 PORTS = st.integers(0, 0xFFFF)
@@ -153,49 +153,55 @@ def test_what_is_no_header_is_said_as_soon_as_it_is_seen(text: bytes, said: str)
         read_header(text)
 
 
-class AnnouncedWire(Wire):
-    """A connection from a proxy that says first whose it is."""
+@dataclass
+class Proxy:
+    """A proxy's end of a connection that it announces, and who has knocked by then."""
 
-    def _connect(self) -> None:
-        self.reads: Announced | Connection = Announced(self.connection, self.connection)
-        vars(self.transport)["set_protocol"] = self._speak_to
-        self.reads.connection_made(self.transport)
+    registry: Registry
+    here: socket.socket
+    there: socket.socket
+    knocked: list[Visitor]
+    announcements: Announcements
 
-    def _speak_to(self, protocol: Connection) -> None:
-        self.reads = protocol
-
-    async def comes(self, *reads: bytes) -> None:
-        """Deliver ``reads``, each as one."""
-        for data in reads:
-            self.reads.get_buffer(-1)[: len(data)] = data
-            self.reads.buffer_updated(len(data))
+    async def says(self, data: bytes) -> None:
+        self.here.send(data)
         await self.settled()
 
+    async def settled(self) -> None:
+        for _ in range(5):
+            await asyncio.sleep(0)
 
-def asked(seen: list[Any]) -> Callable[..., Any]:
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        seen.append(scope["client"])
-        await answers_at_once(scope, receive, send)
+    def heard(self) -> bytes:
+        """What it is answered; empty: that is all."""
+        return self.here.recv(4096)
 
-    return app
+
+@contextlib.asynccontextmanager
+async def proxy(limits: ConnectionLimits = PROXIES) -> AsyncIterator[Proxy]:
+    here, there = socket.socketpair()
+    here.settimeout(0)
+    registry, knocked = Registry(limits), list[Visitor]()
+    announcements = Announcements(registry, knocked.append)
+    announcements.take(Visitor(PROXY, there))
+    yield Proxy(registry, here, there, knocked, announcements)
+    here.close()
+    await asyncio.wait_for(announcements.end(), 5)
+    for visitor in knocked:
+        visitor.sock.close()
+    assert there.fileno() == -1
 
 
 @given(cuts=st.lists(st.integers(0, len(CLIENT + GET)), max_size=6))
-def test_a_request_is_of_the_client_that_the_header_names_wherever_reads_fall(
-    cuts: list[int],
-) -> None:
+def test_it_knocks_as_the_client_wherever_reads_fall_and_the_rest_is_left(cuts: list[int]) -> None:
     async def work() -> None:
-        seen: list[Any] = []
-        wire = AnnouncedWire(asked(seen), Registry(PROXIES))
-        assert wire.connection.peer == Peer("127.0.0.1", is_proxy=True)
-        text, ends = CLIENT + GET, sorted({0, *cuts, len(CLIENT + GET)})
-        await wire.comes(*(text[a:b] for a, b in pairwise(ends)))
-        await wire.comes(GET)
-        assert wire.answer == OK * 2
-        assert seen == [("203.0.113.5", 4711)] * 2
-        assert wire.connection.peer == Peer("203.0.113.5")
-        await wire.is_lost()
-        assert repr(wire.registry) == "<Registry 0 of 8 places, 0 at the door, 0 ending>"
+        async with proxy() as proxied:
+            text, ends = CLIENT + GET, sorted({0, *cuts, len(CLIENT + GET)})
+            for start, end in pairwise(ends):
+                await proxied.says(text[start:end])
+            (visitor,) = proxied.knocked
+            assert visitor.peer == Peer("203.0.113.5")
+            assert visitor.client == ("203.0.113.5", 4711)
+            assert visitor.sock.recv(4096) == GET
 
     asyncio.run(work())
 
@@ -209,85 +215,79 @@ def test_a_request_is_of_the_client_that_the_header_names_wherever_reads_fall(
         b"PROXY TCP6 ::ffff:127.0.0.1 ::1 1 2\r\n",
     ],
 )
-async def test_who_is_not_named_is_nobody_of_this_machine(header: bytes) -> None:
-    seen: list[Any] = []
-    wire = AnnouncedWire(asked(seen), Registry(PROXIES))
-    await wire.comes(header + GET)
-    assert seen == [("", 0)]
-    assert wire.connection.peer.is_proxy
+async def test_who_is_not_named_is_the_proxys_and_nobody_of_this_machine(header: bytes) -> None:
+    async with proxy() as proxied:
+        await proxied.says(header)
+        (visitor,) = proxied.knocked
+        assert (visitor.peer, visitor.client) == (PROXY, ("", 0))
 
 
-async def test_a_client_that_is_a_proxy_itself_names_its_own() -> None:
-    seen: list[Any] = []
-    wire = AnnouncedWire(asked(seen), Registry(PROXIES))
-    await wire.comes(CLIENT.replace(b"203.0.113.5", b"10.0.0.1"))
-    assert wire.connection.peer == Peer("10.0.0.1", is_proxy=True)
-    await wire.comes(GET[:-2] + b"X-Forwarded-For: 192.0.2.7\r\n\r\n")
-    assert seen == [("192.0.2.7", 0)]
-
-
-async def test_a_client_whom_no_proxy_may_name_says_nothing_by_its_header() -> None:
-    """Behind the header the rest is a client's."""
-    seen: list[Any] = []
-    wire = AnnouncedWire(asked(seen), Registry(PROXIES))
-    await wire.comes(CLIENT + GET[:-2] + b"X-Forwarded-For: 192.0.2.7\r\n\r\n")
-    assert seen == [("203.0.113.5", 4711)]
-    await wire.comes(CLIENT.replace(b"203", b"204") + GET)
-    wire_answer = wire.answer.removeprefix(OK)
-    assert wire_answer.startswith(b"HTTP/1.1 400 ")
-    assert b"trusted_proxies alone" in wire_answer
+async def test_a_client_that_is_a_proxy_itself_is_one() -> None:
+    async with proxy() as proxied:
+        await proxied.says(CLIENT.replace(b"203.0.113.5", b"10.0.0.1"))
+        assert proxied.knocked[0].peer == Peer("10.0.0.1", is_proxy=True)
 
 
 async def test_what_is_no_header_has_an_answer_and_the_log_one_line(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(Announced, "_said_at", float("-inf"))
-    with caplog.at_level(logging.WARNING):
-        for _ in range(3):
-            wire = AnnouncedWire(answers_at_once, Registry(PROXIES))
-            await wire.comes(GET)
-            wire.refused(400, "proxy_protocol")
-            await wire.comes(GET)
-            assert wire.answer.count(b"HTTP/1.1") == 1
+    async with proxy() as proxied:
+        with caplog.at_level(logging.WARNING):
+            await proxied.says(GET)
+            here, there = socket.socketpair()
+            proxied.announcements.take(Visitor(PROXY, there))
+            here.send(GET)
+            await proxied.settled()
+            here.close()
+        head, _, body = proxied.heard().partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 400 ")
+        assert b"a PROXY header is wanted here first (setting proxy_protocol)" in body
+        await proxied.says(GET)  # no reset takes the answer away
+        assert proxied.heard() == b""
+        assert proxied.knocked == []
     assert [each.getMessage() for each in caplog.records] == [
         "from the proxy 127.0.0.1: a PROXY header is wanted here first (setting proxy_protocol)"
     ]
 
 
 async def test_a_header_that_comes_slowly_has_the_time_of_a_requests() -> None:
-    wire = AnnouncedWire(answers_at_once, Registry(PROXIES))
-    for number in range(len(CLIENT)):
-        await wire.comes(CLIENT[number : number + 1])
-        await wire.time_passes(LIMITS.header_seconds / 20)
-        if wire.answer:
-            break
-    wire.refused(408, "PROXY header", "in time")
-    assert wire.passed == pytest.approx(LIMITS.header_seconds)
+    async with proxy(replace(PROXIES, header_seconds=0.1)) as proxied:
+        for byte in CLIENT[:-1]:
+            await proxied.says(bytes([byte]))
+        await asyncio.sleep(0.15)
+        answer = proxied.heard()
+        assert answer.startswith(b"HTTP/1.1 408 ")
+        assert b"the PROXY header did not come in time" in answer
+        assert proxied.knocked == []
 
 
-async def test_clients_have_the_limits_of_their_own_addresses() -> None:
-    """The fifth of an address that may have four is refused; one of another is not, nor is the proxy."""
-    registry = Registry(PROXIES)
-    wires = [AnnouncedWire(answers_at_once, registry) for _ in range(LIMITS.total)]
-    for wire in wires[:4]:
-        await wire.comes(CLIENT + GET)
-        assert wire.answer == OK
-    await wires[4].comes(CLIENT + GET)
-    wires[4].refused(503, "max_connections")
-    assert len(registry) == LIMITS.total - 1
-    await wires[5].comes(CLIENT.replace(b"203.0.113.5", b"203.0.113.6") + GET)
-    assert wires[5].answer == OK
-    assert not any(wire.transport.is_closing() for wire in (*wires[:4], *wires[6:]))
-    await wires[4].time_passes(LINGER_SECONDS)
-    assert wires[4].transport.is_closing()
+async def test_as_many_may_come_slowly_as_may_wait_and_then_the_first_gives_way() -> None:
+    async with proxy(replace(PROXIES, waiting=2)) as proxied:
+        pairs = [socket.socketpair() for _ in range(2)]
+        for _, there in pairs:
+            proxied.announcements.take(Visitor(PROXY, there))
+        assert proxied.heard().startswith(b"HTTP/1.1 408 ")
+        pairs[1][0].send(CLIENT)
+        await proxied.settled()
+        assert len(proxied.knocked) == 1
+        for here, _ in pairs:
+            here.close()
 
 
-async def test_without_a_place_it_is_refused_like_any_other() -> None:
-    wire = AnnouncedWire(answers_at_once, Registry(PROXIES), has_place=False)
-    await wire.comes(CLIENT + GET)
-    wire.refused(503, "max_connections")
-    await wire.is_lost()
-    assert repr(wire.registry) == "<Registry 0 of 8 places, 0 at the door, 0 ending>"
+async def test_a_proxy_that_leaves_is_forgotten() -> None:
+    async with proxy() as proxied:
+        await proxied.says(CLIENT[:10])
+        proxied.here.close()
+        await proxied.settled()
+        assert proxied.there.fileno() == -1
+
+
+def asked(seen: list[Any]) -> Application:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        seen.append(scope["client"])
+        await answers_at_once(scope, receive, send)
+
+    return app
 
 
 async def closed(writer: asyncio.StreamWriter) -> None:
