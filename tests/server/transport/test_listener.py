@@ -330,7 +330,7 @@ class Refusing:
         self.slept.append(seconds)
 
 
-def nothing(sock: socket.socket, *, has_place: bool) -> asyncio.Protocol:
+def nothing(visitor: Visitor, *, has_place: bool) -> asyncio.Protocol:
     return asyncio.Protocol()
 
 
