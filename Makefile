@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: demo test test-gpu test-newest check bench bench-gpu format lock clean help
+.PHONY: demo test test-gpu test-newest check bench bench-gpu deb format lock clean help
 
 BIN := .venv/bin
 SETUP := @sh tools/bootstrap.sh
@@ -32,6 +32,10 @@ bench: ## run the benchmarks
 
 bench-gpu: ## measure kernels and pipelines on the GPU of this machine: build/gpu.json and .md
 	@sh tools/gpu.sh -m benchmarks.gpu $(ARGS)
+
+deb: ## the Debian package of this checkout in build/ (for another architecture: make deb ARCH=arm64)
+	$(SETUP) run
+	@sh deploy/debian/build.sh $(ARCH)
 
 format: ## format the code and fix what ruff can fix
 	$(SETUP) dev

@@ -48,7 +48,7 @@ class StartupError(ServiceError):
         self.may_pass = may_pass
 
 
-class Way(Protocol):
+class OtherServer(Protocol):
     """What takes requests beside the HTTP server."""
 
     def end(self) -> Awaitable[None]:
@@ -95,7 +95,7 @@ class Context:
         #: Set when no more requests are taken: what would go on for ever ends.
         self.draining = asyncio.Event()
         #: Other ways by which requests come: they end before the models do.
-        self.ways: list[Way] = []
+        self.ways: list[OtherServer] = []
         #: What goes on beside requests, once the models were tried.
         self._tasks: list[asyncio.Task[None]] = []
 

@@ -63,8 +63,13 @@ async def serve(settings: Settings, tell: Tell | None = None) -> None:
         app = create_app(settings, context)
         pass_over_what_stays()
         # From here on probes come, and are answered at once: what takes long has been done, or goes on
-        # beside them.
-        server = _server(app, context, _listener(settings), certificate, reloading, tell)
+        # beside them. Only at the service manager's socket clients wait until models serve: it is open
+        # while no server runs, and who knocks between two servers shall not notice.
+        given = inherited()
+        listener = _listener(settings, given)
+        server = _server(
+            app, context, listener, certificate, reloading, tell, waits=given is not None
+        )
     except BaseException:
         await context.stop()
         raise
@@ -77,9 +82,8 @@ def _certificate(settings: Settings) -> Certificate | None:
     return Certificate(settings.tls_certificate, settings.tls_key)
 
 
-def _listener(settings: Settings) -> socket.socket:
-    """Return what is listened on: the service manager's socket, a Unix socket, or host and port."""
-    found = inherited()
+def _listener(settings: Settings, found: socket.socket | None) -> socket.socket:
+    """Return what is listened on: ``found``, the service manager's, a Unix socket, or host and port."""
     if found is None and settings.unix_socket is not None:
         return UnixListener(settings.unix_socket, int(settings.unix_socket_mode, 8))
     found = found or listen(settings.host, settings.port)
@@ -147,6 +151,8 @@ def _server(
     certificate: Certificate | None,
     reloading: Reloading,
     tell: Tell | None,
+    *,
+    waits: bool,
 ) -> Server:
     settings = context.settings
     config = uvicorn.Config(
@@ -202,6 +208,7 @@ def _server(
         sweep=sweep,
         certificate=certificate,
         reception=InferReception(context, TABLE),
+        waits=waits,
     )
 
 

@@ -29,18 +29,13 @@ done
 
 work=$(mktemp -d "${TMPDIR:-/tmp}/layerstream-deploy.XXXXXX")
 root=$work/root
-container=
 prober=
 trap 'stop; rm -rf --one-file-system "$work"' EXIT
 trap 'exit 130' HUP INT TERM
 
 stop() {
     [ -z "$prober" ] || kill "$prober" 2>/dev/null || true
-    [ -n "$container" ] || return 0
-    # SIGTERM ends a container that was booted as its power button would.
-    kill -TERM "$container" 2>/dev/null || true
-    wait "$container" || true
-    container=
+    debian_halt
 }
 
 . "$here/tools/debian_root.sh"
@@ -52,61 +47,7 @@ GIT_CONFIG_GLOBAL=$work/gitconfig git clone --quiet --no-hardlinks "$here" "$roo
 install -m 755 "$here/tools/closed_loop.py" "$root/srv/closed_loop.py"
 
 # ---- The container.
-binds=()
-while read -r path; do
-    if [ -d "$path" ]; then
-        binds+=("--bind-ro=$path")
-    elif [ -f "$path" ] && [ ! -e "$root$path" ]; then
-        install -D -m 644 "$path" "$root$path"
-    fi
-done < <(sort -u "$work/paths")
-setsid systemd-nspawn --quiet --boot --directory="$root" --machine="layerstream-$$" --register=no --keep-unit \
-    "${binds[@]}" </dev/null >"$work/boot" 2>&1 &
-container=$!
-leader=
-for _ in $(seq 100); do
-    sleep 0.2
-    leader=$(pgrep --parent "$container" | head -n 1) && [ -n "$leader" ] && break
-done
-[ -n "$leader" ] || { cat "$work/boot"; exit 1; }
-
-# As root in FOLDER of the container, with hardly any environment and no standard input.
-settings=(PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root DEBIAN_FRONTEND=noninteractive)
-for name in http_proxy https_proxy no_proxy; do
-    [ -z "${!name:-}" ] || settings+=("$name=${!name}")
-done
-inside() { # COMMAND...
-    nsenter --target "$leader" --all --root --wd env -i "${settings[@]}" \
-        sh -c 'cd /srv/layerstream 2>/dev/null; exec "$@"' - "$@" </dev/null
-}
-# `systemctl is-system-running --wait` returns when all units of the boot have been started.
-for _ in $(seq 50); do
-    inside systemctl is-system-running --wait >"$work/log" 2>&1 && break
-    grep -q '^degraded' "$work/log" && break
-    sleep 0.5
-done
-# With control groups of version 1 systemd-nspawn hands the controllers in read-only, and systemd looks once for those
-# that it can use. Without this there would be no MemoryMax.
-if [ -d /sys/fs/cgroup/memory ]; then
-    nsenter --target "$leader" --mount --root mount -o remount,bind,rw /sys/fs/cgroup/memory
-    inside systemctl daemon-reexec
-fi
-
-try() { # CASE COMMAND...
-    local case=$1 status=0
-    shift
-    "$@" >"$work/log" 2>&1 || status=$?
-    verdict "$status" "$case"
-}
-# Until COMMAND succeeds, for at most SECONDS.
-until_true() { # SECONDS COMMAND...
-    local end=$((SECONDS + $1))
-    shift
-    until "$@"; do
-        [ "$SECONDS" -lt "$end" ] || return 1
-        sleep 1
-    done
-}
+debian_boot "$root"
 
 # ---- deploy/README.md, block by block.
 awk -v folder="$work" '/^```sh$/ { inside = 1; file = sprintf("%s/block%02d", folder, count++); next }
@@ -132,12 +73,12 @@ without_drop_in() { # NAME
 }
 # Its start may find the limit on starts reached, by those that came before.
 restart() {
-    inside systemctl reset-failed layerstream 2>/dev/null || true
+    inside systemctl reset-failed layerstream.socket layerstream 2>/dev/null || true
     inside systemctl restart layerstream
 }
 serve_networks() {
     local models=/var/lib/layerstream/models name number=0
-    inside systemctl stop layerstream
+    inside systemctl stop layerstream.socket layerstream
     for name in "${networks[@]}"; do
         inside sh -ec "layerstream zoo build $name -o /tmp/$name.onnx
             layerstream compile /tmp/$name.onnx -o $models/$name; rm /tmp/$name.onnx"
@@ -258,14 +199,14 @@ restart
 try "killed three times it comes back, and LayerstreamRestarts fires" provoke_restarts
 
 provoke_down() {
-    inside systemctl stop layerstream
+    inside systemctl stop layerstream.socket layerstream
     alert 150 LayerstreamDown
 }
 try "LayerstreamDown fires: stopped" provoke_down
 
 # ---- A unit that is killed at every start.
 left_failed() {
-    inside systemctl reset-failed layerstream || true
+    inside systemctl reset-failed layerstream.socket layerstream || true
     inside systemctl start layerstream || true
     local status=0
     until_true "$1" inside sh -c '[ "$(systemctl show layerstream --property ActiveState --value)" = failed ] && sleep 5 &&
@@ -288,7 +229,7 @@ try "a repository that is not there: left failed" killed "[Service]\nEnvironment
 sed 's/^/    /' "$work/status"
 try "systemctl status says what is missing" grep -q 'Status: .*/nowhere' "$work/status"
 without_drop_in zz-kill
-inside systemctl reset-failed layerstream || true
+inside systemctl reset-failed layerstream.socket layerstream || true
 
 try "README: the upgrade" paste_block "${blocks[-1]}"
 try "it serves again" until_true 60 inside curl -sf -o /dev/null http://127.0.0.1:8080/v2/health/ready

@@ -72,6 +72,59 @@ PYTHON
     done
 }
 
+# Boots ROOT with the network of this machine; it ends with debian_halt, which the caller's trap calls.
+container=
+debian_boot() { # ROOT
+    local binds=() path _
+    while read -r path; do
+        if [ -d "$path" ]; then
+            binds+=("--bind-ro=$path")
+        elif [ -f "$path" ] && [ ! -e "$1$path" ]; then
+            install -D -m 644 "$path" "$1$path"
+        fi
+    done < <(sort -u "$work/paths")
+    setsid systemd-nspawn --quiet --boot --directory="$1" --machine="layerstream-$$" --register=no --keep-unit \
+        "${binds[@]}" </dev/null >"$work/boot" 2>&1 &
+    container=$!
+    leader=
+    for _ in $(seq 100); do
+        sleep 0.2
+        leader=$(pgrep --parent "$container" | head -n 1) && [ -n "$leader" ] && break
+    done
+    [ -n "$leader" ] || { cat "$work/boot"; exit 1; }
+    # `systemctl is-system-running --wait` returns when all units of the boot have been started.
+    for _ in $(seq 50); do
+        inside systemctl is-system-running --wait >"$work/log" 2>&1 && break
+        grep -q '^degraded' "$work/log" && break
+        sleep 0.5
+    done
+    # With control groups of version 1 systemd-nspawn hands the controllers in read-only, and systemd looks once for
+    # those that it can use. Without this there would be no MemoryMax.
+    if [ -d /sys/fs/cgroup/memory ]; then
+        nsenter --target "$leader" --mount --root mount -o remount,bind,rw /sys/fs/cgroup/memory
+        inside systemctl daemon-reexec
+    fi
+}
+
+debian_halt() {
+    [ -n "$container" ] || return 0
+    # SIGTERM ends a container that was booted as its power button would.
+    kill -TERM "$container" 2>/dev/null || true
+    wait "$container" || true
+    container=
+}
+
+# As root in the booted system, in its checkout if it has one, with hardly any environment and no standard input.
+inside() { # COMMAND...
+    local settings=(PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root) name
+    settings+=(DEBIAN_FRONTEND=noninteractive)
+    for name in http_proxy https_proxy no_proxy; do
+        [ -z "${!name:-}" ] || settings+=("$name=${!name}")
+    done
+    nsenter --target "$leader" --all --root --wd env -i "${settings[@]}" \
+        sh -c 'cd /srv/layerstream 2>/dev/null; exec "$@"' - "$@" </dev/null
+}
+
 # What every case ends with; $work/log has what it printed.
 failed=0
 verdict() { # STATUS CASE
@@ -82,4 +135,20 @@ verdict() { # STATUS CASE
         sed 's/^/    /' "$work/log" | tail -n 40
         echo "FAIL $2"
     fi
+}
+
+try() { # CASE COMMAND...
+    local case=$1 status=0
+    shift
+    "$@" >"$work/log" 2>&1 || status=$?
+    verdict "$status" "$case"
+}
+# Until COMMAND succeeds, for at most SECONDS.
+until_true() { # SECONDS COMMAND...
+    local end=$((SECONDS + $1))
+    shift
+    until "$@"; do
+        [ "$SECONDS" -lt "$end" ] || return 1
+        sleep 1
+    done
 }

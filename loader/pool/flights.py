@@ -9,14 +9,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Generic
 
-from loader.pool.order import Client, Order, R
+from loader.pool.order import Order, R, ReadClient
 
 
 @dataclass(eq=False)
 class Flight(Generic[R]):
     """A request in flight. ``started``: seconds; ``replaced``: another may fly in its place."""
 
-    client: Client[R]
+    client: ReadClient[R]
     request: R
     started: float
     hung: bool = False
@@ -90,5 +90,5 @@ class Flights(Generic[R]):
         oldest = min(started, default=None)
         return None if oldest is None else oldest + self._hung_seconds
 
-    def _of(self, client: Client[R]) -> Iterable[Flight[R]]:
+    def _of(self, client: ReadClient[R]) -> Iterable[Flight[R]]:
         return (flight for flight in self._flying if flight.client is client)

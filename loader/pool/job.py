@@ -8,7 +8,7 @@ from typing import NamedTuple
 import xxhash
 
 from loader.errors import ChecksumError, LoaderError
-from loader.pool.order import Client, Urgency
+from loader.pool.order import ReadClient, Urgency
 from loader.readers.reader import Range, Reader
 
 
@@ -30,7 +30,7 @@ class ReadJob:
     target: memoryview
     verify: bool
     done: Callable[[LoaderError | None, float], None]
-    client: "Client[ReadJob] | None" = None
+    client: "ReadClient[ReadJob] | None" = None
     urgency: Urgency = Urgency.NEEDED_LATER
     deadline: float | None = None
 

@@ -51,7 +51,7 @@ R = TypeVar("R", bound=OrderedRead)
 
 
 @dataclass(eq=False)
-class Client(Generic[R]):
+class ReadClient(Generic[R]):
     """One engine's line of requests. Its fields belong to the ``Order`` that registered it.
 
     ``hurried``: so many requests at the front are waited for, whatever they said when they came.
@@ -86,19 +86,19 @@ class Order(Generic[R]):
     """The lines of all clients. Calls are made by one thread at a time."""
 
     def __init__(self, queue_limit: int = _QUEUE_LIMIT) -> None:
-        self.clients: list[Client[R]] = []
+        self.clients: list[ReadClient[R]] = []
         self._queue_limit = queue_limit
         self._virtual = 0
 
-    def register(self, name: str, depth: int = DEFAULT_DEPTH) -> Client[R]:
+    def register(self, name: str, depth: int = DEFAULT_DEPTH) -> ReadClient[R]:
         """Return a new client; names need not differ."""
         if depth < 1:
             raise ValueError(f"client {name!r}: depth {depth}, but at least one read is in flight")
-        client: Client[R] = Client(name, depth, tag=self._virtual)
+        client: ReadClient[R] = ReadClient(name, depth, tag=self._virtual)
         self.clients.append(client)
         return client
 
-    def forget(self, client: Client[R]) -> None:
+    def forget(self, client: ReadClient[R]) -> None:
         """Remove a client without requests.
 
         Raises:
@@ -112,7 +112,7 @@ class Order(Generic[R]):
         if client in self.clients:
             self.clients.remove(client)
 
-    def add(self, client: Client[R], request: R) -> None:
+    def add(self, client: ReadClient[R], request: R) -> None:
         """Put ``request`` at the end of its client's line.
 
         Raises:
@@ -128,11 +128,11 @@ class Order(Generic[R]):
             self._rejoin(client)
         client.waiting.append(request)
 
-    def hurry(self, client: Client[R]) -> None:
+    def hurry(self, client: ReadClient[R]) -> None:
         """A kernel waits now for what the client has in line."""
         client.hurried = len(client.waiting)
 
-    def start(self) -> tuple[Client[R], R] | None:
+    def start(self) -> tuple[ReadClient[R], R] | None:
         """Take the request that comes next out of its line; None where none may start."""
         eligible = [client for client in self.clients if client.eligible]
         if not eligible:
@@ -149,7 +149,7 @@ class Order(Generic[R]):
         self._virtual = max(self._virtual, min([each.tag for each in self.clients if each.active]))
         return client, request
 
-    def ended(self, client: Client[R]) -> None:
+    def ended(self, client: ReadClient[R]) -> None:
         """Note that one read of ``client`` is no longer in flight."""
         assert client.in_flight > 0
         client.in_flight -= 1
@@ -162,18 +162,18 @@ class Order(Generic[R]):
             client.hurried = 0
         return left
 
-    def set_stuck(self, client: Client[R], stuck: bool) -> None:
+    def set_stuck(self, client: ReadClient[R], stuck: bool) -> None:
         """Stop starting reads of ``client``, or go on with them."""
         if client.stuck and not stuck:
             self._rejoin(client)
         client.stuck = stuck
 
-    def _rejoin(self, client: Client[R]) -> None:
+    def _rejoin(self, client: ReadClient[R]) -> None:
         client.tag = max(client.tag, self._virtual)
         client.passed_bytes = 0
 
 
-def choose(eligible: Sequence[Client[R]]) -> Client[R]:
+def choose(eligible: Sequence[ReadClient[R]]) -> ReadClient[R]:
     """Return the client whose first request comes next; ``eligible`` is not empty."""
     if len(eligible) == 1:
         return eligible[0]

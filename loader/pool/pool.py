@@ -12,7 +12,7 @@ import time
 from loader.errors import ClosedError
 from loader.pool.flights import Flights
 from loader.pool.job import Outcome, ReadJob
-from loader.pool.order import DEFAULT_DEPTH, Client, Order
+from loader.pool.order import DEFAULT_DEPTH, Order, ReadClient
 from loader.pool.statistics import ClientStatistics, PoolStatistics, ReadTally
 from loader.pool.threads import ReaderThreads, ReadFlight
 
@@ -20,7 +20,7 @@ __all__ = ["PoolClient", "ReadJob", "ReadPool"]
 
 _log = logging.getLogger(__name__)
 
-PoolClient = Client[ReadJob]
+PoolClient = ReadClient[ReadJob]
 
 _CLOSE_SECONDS = 30.0
 _HUNG_SECONDS = 10.0

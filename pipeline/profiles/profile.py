@@ -114,14 +114,9 @@ class Profile(BaseModel):
         """
         depth = plan.choice.depth
         factors = self.overlaps.get(order_of(plan), Overlap(slowdown=self.slowdown))
-        # No limit counts on fewer reads in flight than there may be.
-        beside = (
-            [depth] * len(plan.stages[0])
-            if quantile == "max"
-            else reads_in_flight(plan.stages, depth)
-        )
+        beside = reads_in_flight(plan.stages, depth)
         reads = [
-            factors.read * self.read_seconds(group.read_bytes, many, quantile)
+            factors.read * self._read(group.read_bytes, many, depth, quantile)
             for group, many in zip(cycle(plan.groups), beside, strict=False)
         ]
         times = [tuple(reads)]
@@ -137,6 +132,13 @@ class Profile(BaseModel):
             kernels = [max(self.whole, 1.0) * seconds for seconds in kernels]
         times.append(tuple(loop + each for each in kernels))
         return Durations(tuple(times), depth, factors.slowdown, factors.disturbance)
+
+    def _read(self, n_bytes: int, many: int, depth: int, quantile: Quantile) -> float:
+        """Return r of a read that is one of ``many``; no limit counts on fewer than ``depth``."""
+        seconds = self.read_seconds(n_bytes, many, quantile)
+        if quantile != "max":
+            return seconds
+        return max(seconds, self.read_seconds(n_bytes, depth, quantile))
 
     def read_seconds(self, n_bytes: int, depth: int = 1, quantile: Quantile = "median") -> float:
         """Return r of one read of ``n_bytes`` while ``depth`` are in flight."""

@@ -12,8 +12,10 @@ from models.errors import first_fault
 from models.packs.checksum import checksum
 from models.packs.pack import Pack
 from models.whole_files import write_atomically
-from pipeline.profiles.machine import Machine
+from pipeline.devices.base import Device
+from pipeline.profiles.machine import Machine, this_machine
 from pipeline.profiles.profile import Profile, ProfileError, is_disturbed
+from pipeline.program.prepare import prepare
 from pipeline.program.program import Program
 from pipeline.program.steps import row_network
 
@@ -105,6 +107,39 @@ def load_profile(pack: Pack, machine: Machine, level: int = logging.WARNING) -> 
     if not profile.has_row_times(row_network(Program.as_compiled(pack))):
         _log.log(level, "%s: no times of operators on rows, so none are planned; %s", path, remedy)
     return profile
+
+
+def prepared(
+    pack: Pack, device: Device, level: int = logging.WARNING
+) -> tuple[Program, Profile | None]:
+    """Return ``pack`` as ``device`` runs it, and its profile, as which the device works from now on.
+
+    ``level``: of what is said of a profile that does not hold here.
+
+    Raises:
+        ReadError: the weights cannot be read.
+    """
+    profile = find_profile(pack, device, level)
+    if profile is not None:
+        device.tune(profile.tuning)
+    return prepare(pack, device), profile
+
+
+def find_profile(pack: Pack, device: Device, level: int = logging.WARNING) -> Profile | None:
+    """Return the profile of ``pack`` computed by ``device`` on this machine, if it has one.
+
+    One that does not hold here is a warning: the pack is then planned by rule of thumb.
+
+    Raises:
+        ReadError: the weights cannot be read.
+    """
+    if not (pack.folder / FILE).exists():
+        return None
+    try:
+        return load_profile(pack, this_machine(pack.weights_path, device), level)
+    except ProfileError as exc:
+        _log.log(level, "planned without a profile: %s", exc)
+        return None
 
 
 def _content(path: Path, remedy: str) -> bytes:

@@ -75,6 +75,9 @@ COMMANDS = {
     "serve": _Command(
         "Serve the packs of a repository over HTTP, inside one memory budget.", "serve", "serve"
     ),
+    "service": _Command(
+        "The service of systemd, with limits that follow from its budget.", "service"
+    ),
     "doctor": _Command(
         "Check this machine before it serves: disks, memory, processor, clocks, limits, files.",
         "doctor",

@@ -18,7 +18,7 @@ from server.cli.printing.steps import planning
 from server.errors import few
 from server.memory.budget import Budget
 from server.memory.shared_space import possible
-from server.repository.survey import Found, Verdict, judge, needed_for_all, survey
+from server.repository.survey import FoundModel, Verdict, judge, needed_for_all, survey
 from server.settings.group import split_names
 
 _COLUMNS = ("model", "versions", MIB.head("weights"), MIB.head("needs"))
@@ -74,7 +74,7 @@ def list_(
         _print(document)
 
 
-def _row(model: Found, verdict: Verdict | None) -> dict[str, Any]:
+def _row(model: FoundModel, verdict: Verdict | None) -> dict[str, Any]:
     row = {
         "model": model.name,
         "versions": list(model.versions),

@@ -18,6 +18,7 @@ from pipeline.fitting.fit import fit
 from pipeline.fitting.wanted import Fitted, Wanted
 from pipeline.planning.plan import Plan, PlanError
 from pipeline.planning.words import sized
+from pipeline.profiles.profile_file import prepared
 from server.cli.arguments.options import Arena, Json, PackPath, Ring, architecture, open_named, size
 from server.cli.arguments.served import (
     ArchitectureName,
@@ -46,7 +47,6 @@ from server.cli.running.files import check_output, open_picture, read_inputs, sa
 from server.memory.budget import Budget
 from server.memory.candidates import Candidate, share_budget
 from server.memory.request_needs import tensor_bytes
-from server.repository.preparing import prepared
 
 if TYPE_CHECKING:
     from server.cli.running.repeats import Repeats

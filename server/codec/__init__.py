@@ -9,17 +9,17 @@ short and ordinary are parsed at once (plain.py).
 from server.codec.decoding import BodyDecoder, decode_at_once
 from server.codec.encoding import Body
 from server.codec.framing import Coding, Framing, answer_coding
-from server.codec.messages import Answer, Output, Request, Wanted
+from server.codec.messages import ModelAnswer, ModelRequest, Output, WantedOutput
 
 __all__ = [
-    "Answer",
     "Body",
     "BodyDecoder",
     "Coding",
     "Framing",
+    "ModelAnswer",
+    "ModelRequest",
     "Output",
-    "Request",
-    "Wanted",
+    "WantedOutput",
     "answer_coding",
     "decode_at_once",
 ]

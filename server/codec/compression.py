@@ -19,7 +19,7 @@ _GZIP = 16  # added to the window, says zlib
 _LEVEL, _ANSWER_WINDOW, _ANSWER_MEMORY = 1, 12, 5
 
 
-class Opener(Protocol):
+class Decompressor(Protocol):
     """Makes what was sent of what came."""
 
     def blocks(self, part: bytes) -> Iterator[bytes]:
@@ -73,7 +73,7 @@ class _Inflater:
             raise InvalidRequestError(f"the {self._coding} body ends early")
 
 
-def opener(coding: Coding, limit_bytes: int) -> Opener:
+def opener(coding: Coding, limit_bytes: int) -> Decompressor:
     """Return what opens bodies of ``coding``, to ``limit_bytes`` at most.
 
     Its ``blocks`` raises InvalidRequestError: they are not of that coding; TooLargeError: over the limit.

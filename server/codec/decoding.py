@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from models.packs.records.ports import Port
 from server.codec.framing import Framing
-from server.codec.messages import Request, all_wanted
+from server.codec.messages import ModelRequest, all_wanted
 from server.codec.plain import read_plain
 from server.codec.raw.reader import RawReader, bare_tensor
 from server.codec.text.reader import RequestReader
@@ -18,7 +18,9 @@ from server.errors import InvalidRequestError
 Ports = Sequence[Port]
 
 
-def decode_at_once(body: bytes, framing: Framing, ports: Ports, outputs: Ports) -> Request | None:
+def decode_at_once(
+    body: bytes, framing: Framing, ports: Ports, outputs: Ports
+) -> ModelRequest | None:
     """Return the request that a short, ordinary ``body`` is, or None: a BodyDecoder must be asked."""
     length = framing.json_bytes
     if framing.coding != "identity" or length == 0 or (length or 0) > len(body):
@@ -35,16 +37,16 @@ class BodyDecoder:
         self._text_left = framing.json_bytes
         self._text = RequestReader(ports, outputs)
         # Both are there when the JSON has ended.
-        self._request: Request | None = None
+        self._request: ModelRequest | None = None
         self._raw = RawReader(())
         self._seconds = 0.0
         if framing.json_bytes == 0:
             name, tensor = bare_tensor(ports)
-            self._request = Request({name: tensor.array}, all_wanted(outputs, is_binary=True))
+            self._request = ModelRequest({name: tensor.array}, all_wanted(outputs, is_binary=True))
             self._raw = RawReader([tensor])
 
     @property
-    def begun(self) -> Request | None:
+    def begun(self) -> ModelRequest | None:
         """The request, once its JSON has come; its raw tensors may still be coming."""
         return self._request
 
@@ -67,7 +69,7 @@ class BodyDecoder:
         self._raw.feed(block)
         self._seconds += time.perf_counter() - began
 
-    def finish(self) -> Request:
+    def finish(self) -> ModelRequest:
         """Return the request: the body has ended.
 
         Raises:

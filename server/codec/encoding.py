@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from server.codec.messages import Answer
+from server.codec.messages import ModelAnswer
 from server.codec.raw.writer import raw_bytes, raw_pieces
 from server.codec.text.writer import check_finite, write_text
 
@@ -14,7 +14,7 @@ class Body:
         NotFiniteError: an output that is wanted as JSON has NaN or infinite values.
     """
 
-    def __init__(self, answer: Answer) -> None:
+    def __init__(self, answer: ModelAnswer) -> None:
         self._answer = answer
         self._raw_sizes = {
             output.name: raw_bytes(output.array) for output in answer.outputs if output.is_binary

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr, Validat
 from models.network.fields import STRINGS
 from models.packs.records.ports import Port
 from server.codec.datatypes import datatype
-from server.codec.messages import Wanted, all_wanted
+from server.codec.messages import WantedOutput, all_wanted
 from server.errors import InvalidRequestError, few, shown
 
 _MICROSECONDS = 1_000_000
@@ -192,7 +192,7 @@ def matched_inputs(
     return list(found.values())
 
 
-def wanted_outputs(fields: InferFields, ports: Iterable[Port]) -> tuple[Wanted, ...]:
+def wanted_outputs(fields: InferFields, ports: Iterable[Port]) -> tuple[WantedOutput, ...]:
     """Return which outputs of ``ports`` are asked for, and how; all where none is named.
 
     Raises:
@@ -209,7 +209,7 @@ def wanted_outputs(fields: InferFields, ports: Iterable[Port]) -> tuple[Wanted, 
     )
 
 
-def _wanted(where: str, output: RequestedOutput, port: Port, is_binary: bool) -> Wanted:
+def _wanted(where: str, output: RequestedOutput, port: Port, is_binary: bool) -> WantedOutput:
     parameters = output.parameters
     if "shared_memory_region" in parameters:
         raise InvalidRequestError(where + _SHARED_MEMORY)
@@ -220,7 +220,7 @@ def _wanted(where: str, output: RequestedOutput, port: Port, is_binary: bool) ->
         )
     if n_classes and port.dtype in _UNRANKED:
         raise InvalidRequestError(f"{where}: {datatype(port.dtype)} has no classes")
-    return Wanted(
+    return WantedOutput(
         port.name, _flag(f"{where}.parameters", parameters, "binary_data", is_binary), n_classes
     )
 

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from models.packs.records.ports import Port
 
 
-class Wanted(NamedTuple):
+class WantedOutput(NamedTuple):
     """An output that is asked for: raw bytes or JSON; its best ``n_classes`` instead of all, if any."""
 
     name: str
@@ -16,12 +16,12 @@ class Wanted(NamedTuple):
     n_classes: int = 0
 
 
-def all_wanted(outputs: Iterable[Port], is_binary: bool = False) -> tuple[Wanted, ...]:
+def all_wanted(outputs: Iterable[Port], is_binary: bool = False) -> tuple[WantedOutput, ...]:
     """Return what a request asks for that names no output."""
-    return tuple([Wanted(port.name, is_binary) for port in outputs])
+    return tuple([WantedOutput(port.name, is_binary) for port in outputs])
 
 
-class Request(NamedTuple):
+class ModelRequest(NamedTuple):
     """An infer request: an array a port, with its dtype and shape, contiguous.
 
     ``wanted``: outputs, in the order of the answer. ``timeout_seconds``: of the client's own.
@@ -29,7 +29,7 @@ class Request(NamedTuple):
     """
 
     inputs: dict[str, NDArray[Any]]
-    wanted: tuple[Wanted, ...]
+    wanted: tuple[WantedOutput, ...]
     id: str | None = None
     timeout_seconds: float | None = None
     decoding_seconds: float = 0.0
@@ -48,7 +48,7 @@ class Output(NamedTuple):
     is_binary: bool = False
 
 
-class Answer(NamedTuple):
+class ModelAnswer(NamedTuple):
     """The outputs of a model, in the order in which they were asked for."""
 
     model: str

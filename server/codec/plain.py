@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from models.packs.records.ports import Port
 from server.codec.datatypes import datatype
 from server.codec.fields import check_names, priority, timeout_seconds
-from server.codec.messages import Request, Wanted, all_wanted
+from server.codec.messages import ModelRequest, WantedOutput, all_wanted
 from server.codec.raw.reader import RawReader, RawTensor, raw_tensor
 from server.codec.text.arrays import PortArray
 from server.errors import ServiceError
@@ -34,7 +34,7 @@ class _OtherError(Exception):
 
 def read_plain(
     text: bytes, raw: bytes, ports: Sequence[Port], outputs: Sequence[Port]
-) -> Request | None:
+) -> ModelRequest | None:
     """Return what BodyDecoder makes of ``text`` and ``raw`` bytes behind it, or None: it must be asked."""
     if len(text) > PLAIN_BYTES or b"\\" in text:
         return None
@@ -69,7 +69,7 @@ def _request(
     ports: Sequence[Port],
     outputs: Sequence[Port],
     began: float,
-) -> Request:
+) -> ModelRequest:
     inputs, identity = document["inputs"], document.get("id")
     _need(
         document.keys() <= _REQUEST_KEYS
@@ -89,7 +89,7 @@ def _request(
         reader.finish()
     parameters = document.get("parameters", {})
     _need(parameters.keys() <= _PARAMETERS)
-    return Request(
+    return ModelRequest(
         *(arrays, _wanted(document, parameters, outputs), identity),
         timeout_seconds=timeout_seconds(parameters),
         priority=priority(parameters),
@@ -99,7 +99,7 @@ def _request(
 
 def _wanted(
     document: Mapping[str, Any], parameters: Mapping[str, Any], outputs: Sequence[Port]
-) -> tuple[Wanted, ...]:
+) -> tuple[WantedOutput, ...]:
     is_binary = parameters.get("binary_data_output", False)
     _need(type(is_binary) is bool)
     asked = document.get("outputs")
@@ -107,7 +107,7 @@ def _wanted(
         return all_wanted(outputs, is_binary)
     _need(type(asked) is list and all(output.keys() <= _OUTPUT_KEYS for output in asked))
     check_names((output["name"] for output in asked), (port.name for port in outputs))
-    named = (Wanted(output["name"], _is_raw(output, is_binary)) for output in asked)
+    named = (WantedOutput(output["name"], _is_raw(output, is_binary)) for output in asked)
     return tuple(named) or all_wanted(outputs, is_binary)
 
 

@@ -13,7 +13,7 @@ from server.access.guard import Admitted
 from server.access.keys import Key
 from server.context import Context
 from server.errors import BusyError, DisconnectedError
-from server.grpc.shares import Shares
+from server.grpc.shares import CallPlaces
 from server.grpc.statuses import code_of, hints_of
 from server.operation.tracing import Trace, Tracing
 from server.protocol.administration import Caller
@@ -53,7 +53,7 @@ class Call:
     is_begun = False
 
     def __init__(
-        self, context: Context, shares: Shares, method: str, wire: ServicerContext, work: Work
+        self, context: Context, shares: CallPlaces, method: str, wire: ServicerContext, work: Work
     ) -> None:
         self.context = context
         self._shares = shares

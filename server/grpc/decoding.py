@@ -18,7 +18,7 @@ from server.codec.fields import (
     timeout_seconds,
     wanted_outputs,
 )
-from server.codec.messages import Request
+from server.codec.messages import ModelRequest
 from server.codec.raw.reader import raw_tensor
 from server.errors import InvalidRequestError
 from server.grpc.contents import contents_array
@@ -71,10 +71,10 @@ class Parts:
         """What the message takes, with what is made of it before tensors are: from above."""
         return sum(map(len, self.raw)) + _WORK_FACTOR * len(self.rest)
 
-    def asked(self) -> "Asked":
+    def asked(self) -> "GrpcMessage":
         """Return what protobuf makes of it; raises as ``of``."""
         try:
-            return Asked(ModelInferRequest.FromString(self.rest), self.raw)
+            return GrpcMessage(ModelInferRequest.FromString(self.rest), self.raw)
         except DecodeError:
             raise _no_request() from None
 
@@ -84,7 +84,7 @@ def _no_request() -> InvalidRequestError:
 
 
 @dataclass(frozen=True)
-class Asked:
+class GrpcMessage:
     """A message that was read: ``head`` is all of it but the ``raw`` tensors."""
 
     head: ModelInferRequest
@@ -92,7 +92,7 @@ class Asked:
 
     def request(
         self, ports: Sequence[Port], outputs: Sequence[Port], left_seconds: float | None
-    ) -> Request:
+    ) -> ModelRequest:
         """Return the request, to a model with these ``ports`` and ``outputs``.
 
         ``left_seconds``: until the deadline of the call; None: it has none.
@@ -122,7 +122,7 @@ class Asked:
             inputs[port.name] = tensor.array
         own = timeout_seconds(fields.parameters)
         limits = [seconds for seconds in (own, left_seconds) if seconds is not None]
-        return Request(
+        return ModelRequest(
             inputs,
             wanted_outputs(fields, outputs),
             fields.id,

@@ -1,7 +1,7 @@
 """An answer to the message that it is, each tensor copied once."""
 
 from server.codec.datatypes import datatype
-from server.codec.messages import Answer
+from server.codec.messages import ModelAnswer
 from server.codec.raw.writer import raw_bytes, raw_parts
 from server.grpc.messages.inference_pb2 import ModelInferResponse, ModelStreamInferResponse
 
@@ -9,7 +9,7 @@ _RAW_FIELD = ModelInferResponse.RAW_OUTPUT_CONTENTS_FIELD_NUMBER
 _ANSWER_FIELD = ModelStreamInferResponse.INFER_RESPONSE_FIELD_NUMBER
 
 
-def encoded(answer: Answer, in_stream: bool = False) -> bytes:
+def encoded(answer: ModelAnswer, in_stream: bool = False) -> bytes:
     """Return ``answer`` as a ModelInferResponse, ``in_stream`` inside of a ModelStreamInferResponse."""
     parts: list[bytes | memoryview] = [_head(answer).SerializeToString()]
     for output in answer.outputs:
@@ -20,7 +20,7 @@ def encoded(answer: Answer, in_stream: bool = False) -> bytes:
     return b"".join(parts)
 
 
-def _head(answer: Answer) -> ModelInferResponse:
+def _head(answer: ModelAnswer) -> ModelInferResponse:
     return ModelInferResponse(
         model_name=answer.model,
         model_version=answer.version,

@@ -2,12 +2,12 @@
 
 from models.packs.manifest import Manifest
 from pipeline.execution.given import Arrays
-from server.codec.messages import Answer, Output
+from server.codec.messages import ModelAnswer, Output
 from server.context import Context
 from server.errors import DisconnectedError
 from server.failures import FAILURES
 from server.grpc.call import Call
-from server.grpc.decoding import Asked, Parts
+from server.grpc.decoding import GrpcMessage, Parts
 from server.grpc.encoding import encoded
 from server.grpc.messages.inference_pb2 import ModelStreamInferResponse
 from server.memory.request_needs import SHORT_CODEC_BYTES, short_infer_bytes, tensor_bytes
@@ -62,10 +62,10 @@ async def _answer(call: Call, exchange: Exchange, in_stream: bool) -> bytes:
             return kept._replace(n_bytes=_COPIES * kept.n_bytes)
 
         outputs = await model.compute(request, keep)
-        return encoded(Answer(name, model.pack.version, request.id, outputs), in_stream)
+        return encoded(ModelAnswer(name, model.pack.version, request.id, outputs), in_stream)
 
 
-async def _asked(context: Context, exchange: Exchange, in_stream: bool) -> Asked:
+async def _asked(context: Context, exchange: Exchange, in_stream: bool) -> GrpcMessage:
     """Return the next message.
 
     How long it is, nobody knows before it is there. So what the largest request takes is held first, but in

@@ -7,7 +7,7 @@ from grpc import aio
 
 from server.context import Context
 from server.grpc.service import handlers
-from server.grpc.shares import Shares
+from server.grpc.shares import CallPlaces
 from server.settings.settings import Settings
 from server.transport.certificate import Certificate
 from server.transport.limits import HEADER_BYTES, ConnectionLimits, allowed_files
@@ -34,7 +34,7 @@ class GrpcServer:
             options=_options(context),
             maximum_concurrent_rpcs=_CALLS_EACH * settings.max_connections,
         )
-        self._shares = Shares(_limits(settings), asyncio.get_running_loop().time)
+        self._shares = CallPlaces(_limits(settings), asyncio.get_running_loop().time)
         self._server.add_generic_rpc_handlers((handlers(context, self._shares),))
 
     async def start(self, host: str, port: int) -> int:

@@ -15,7 +15,7 @@ from server.grpc import inference
 from server.grpc.call import SERVICE, Call, ServicerContext, Work
 from server.grpc.decoding import values_of
 from server.grpc.messages import inference_pb2 as messages
-from server.grpc.shares import Shares
+from server.grpc.shares import CallPlaces
 from server.protocol import health, metadata, repository
 from server.protocol.administration import check_may_change
 from server.protocol.attending import attend
@@ -120,7 +120,7 @@ METHODS: dict[str, Work] = {
 }
 
 
-def handlers(context: Context, shares: Shares) -> grpc.GenericRpcHandler:
+def handlers(context: Context, shares: CallPlaces) -> grpc.GenericRpcHandler:
     """Return what answers calls to the service, as many as ``shares`` has for each address.
 
     All methods are streams to gRPC: on the wire a call with one message looks the same, and a message is

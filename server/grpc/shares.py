@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from server.errors import BusyError, NotServingError
-from server.transport.giving_way import Member, Peer
+from server.transport.giving_way import CountedConnection, Peer
 from server.transport.limits import ConnectionLimits
 from server.transport.registry import Registry, Visitor
 
@@ -13,7 +13,7 @@ from server.transport.registry import Registry, Visitor
 _LOOK_SECONDS = 0.05
 
 
-class Shares:
+class CallPlaces:
     """Gives out places for calls, as many as ``limits`` has; ``clock``: the event loop's."""
 
     def __init__(self, limits: ConnectionLimits, clock: Callable[[], float]) -> None:
@@ -33,7 +33,7 @@ class Shares:
         return self._registry.peer(address)
 
     @asynccontextmanager
-    async def place(self, call: Member) -> AsyncIterator[None]:
+    async def place(self, call: CountedConnection) -> AsyncIterator[None]:
         """Give ``call`` a place while this is open; where none is free it waits for one.
 
         Raises:

@@ -21,7 +21,7 @@ _SAID_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
-class Step:
+class LookStep:
     """What a search does: ``done`` of so many parts of ``step``."""
 
     step: str
@@ -34,13 +34,13 @@ class _Search:
     """A frontier that is planned for all who ``wait`` for it."""
 
     task: "asyncio.Task[Rows]"
-    step: Step = Step("begins", 0, 1)
+    step: LookStep = LookStep("begins", 0, 1)
     waiting: int = 0
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def hear(self, *told: Any) -> None:
         """Note how far it is, and say so."""
-        self.step = Step(*told)
+        self.step = LookStep(*told)
         changed, self.changed = self.changed, asyncio.Event()
         changed.set()
 
@@ -67,7 +67,7 @@ class Looks:
             "boxes": [asdict(box) for box in arena_boxes(entry.prepared.program, plan)],
         }
 
-    async def frontier(self, name: str) -> AsyncGenerator[Step | Rows]:
+    async def frontier(self, name: str) -> AsyncGenerator[LookStep | Rows]:
         """Yield how far planning a frontier is, at the end the plans, ascending in memory, with delays.
 
         Raises:
@@ -113,7 +113,7 @@ class Looks:
         return search
 
 
-async def _steps(search: _Search) -> AsyncIterator[Step]:
+async def _steps(search: _Search) -> AsyncIterator[LookStep]:
     """Yield each step of ``search``, and the same again where it takes long, until it has ended."""
     while not search.task.done():
         yield search.step

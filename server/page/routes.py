@@ -13,7 +13,7 @@ from starlette.responses import FileResponse
 from server.errors import NotFoundError
 from server.failures import FAILURES
 from server.page.events import Watchers
-from server.page.looks import Looks, Rows, Step
+from server.page.looks import Looks, LookStep, Rows
 from server.protocol.answers import Answer
 from server.protocol.browsers import FILE_HEADERS
 from server.protocol.errors import status_of, told
@@ -80,11 +80,11 @@ async def frontier(asked: Asked, name: str) -> Answer:
     return event_stream(_events(looks.frontier(name), root), AsyncExitStack(), _HEADERS)
 
 
-async def _events(said: AsyncGenerator[Step | Rows], root: Path) -> AsyncGenerator[bytes]:
+async def _events(said: AsyncGenerator[LookStep | Rows], root: Path) -> AsyncGenerator[bytes]:
     try:
         async with aclosing(said):
             async for each in said:
-                if isinstance(each, Step):
+                if isinstance(each, LookStep):
                     yield event("step", asdict(each))
                 else:
                     yield event("plans", each)

@@ -4,7 +4,15 @@ from collections.abc import Sequence
 
 from models.packs.manifest import Manifest
 from pipeline.execution.given import Arrays
-from server.codec import Answer, Body, Framing, Output, Request, Wanted, answer_coding
+from server.codec import (
+    Body,
+    Framing,
+    ModelAnswer,
+    ModelRequest,
+    Output,
+    WantedOutput,
+    answer_coding,
+)
 from server.codec.classes import best_classes
 from server.protocol.pieces import Pieces
 from server.protocol.routing import Asked
@@ -23,19 +31,19 @@ async def infer(asked: Asked, name: str, version: str | None = None) -> Pieces:
         outputs = await model.compute(
             request, lambda found: kept_outputs(request, found, model.manifest, is_raw)
         )
-        body = Body(Answer(name, model.pack.version, request.id, outputs))
+        body = Body(ModelAnswer(name, model.pack.version, request.id, outputs))
         return Pieces(body.text, body.raw, body.raw_bytes, body.is_mixed, coding)
 
 
 def kept_outputs(
-    asked: Request, outputs: Arrays, manifest: Manifest, is_raw: bool
+    asked: ModelRequest, outputs: Arrays, manifest: Manifest, is_raw: bool
 ) -> Kept[list[Output]]:
     """Return what is ``asked`` for of the ``outputs``, in that order; ``is_raw``: as Kept has it."""
     kept = [_kept(wanted, outputs, manifest) for wanted in asked.wanted]
     return Kept(kept, sum([array_bytes(output.array) for output in kept]), is_raw)
 
 
-def _kept(wanted: Wanted, outputs: Arrays, manifest: Manifest) -> Output:
+def _kept(wanted: WantedOutput, outputs: Arrays, manifest: Manifest) -> Output:
     """Return what is asked for of the ``outputs``, which the next sweep overwrites."""
     array = outputs[wanted.name]
     if wanted.n_classes:

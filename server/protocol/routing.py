@@ -84,7 +84,7 @@ class Route:
         return tuple(self.path.replace(option[0], part) for part in (option[1], ""))
 
 
-class Found(NamedTuple):
+class FoundRoute(NamedTuple):
     """What answers a path, by method, and its parts by name; ``path``: with these in braces."""
 
     path: str
@@ -117,13 +117,13 @@ class Table:
         self._actions = sorted({path.rpartition("}:")[2] for path in ordered if "}:" in path})
         self.find = lru_cache(_KNOWN_PATHS)(self._find)
 
-    def _find(self, path: str) -> Found | None:
+    def _find(self, path: str) -> FoundRoute | None:
         """Return what answers ``path``; None: it is none of this server."""
         if path in self._plain:
-            return Found(path, self._plain[path], {})
+            return FoundRoute(path, self._plain[path], {})
         for pattern, template, routes in self._patterns:
             if found := pattern.fullmatch(path):
-                return Found(template, routes, found.groupdict())
+                return FoundRoute(template, routes, found.groupdict())
         return None
 
     def refused(self, client: HttpClient) -> Answer:

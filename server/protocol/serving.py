@@ -19,7 +19,7 @@ from server.memory.request_room import SMALL_BYTES
 from server.metrics.inference_statistics import Passage
 from server.protocol.errors import outcome_of
 from server.repository.entry import Use
-from server.repository.served_engine import Answer
+from server.repository.served_engine import ComputedAnswer
 from server.repository.worker import Worker
 from server.requests.exchange import Exchange, until_left
 from server.scheduling.configured import deadline_of
@@ -86,7 +86,7 @@ class Inference:
         self._use: Use | None = None
         self._worker: Worker | None = None
         self._decoding_seconds = 0.0
-        self._answer: Answer[Any] | None = None
+        self._answer: ComputedAnswer[Any] | None = None
         self._encodes_since = 0.0
 
     async def __aenter__(self) -> Self:

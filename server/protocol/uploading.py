@@ -14,7 +14,7 @@ from server.protocol.answers import Answer
 from server.protocol.errors import status_of, told
 from server.protocol.event_stream import MEDIA_TYPE, event, event_stream
 from server.protocol.routing import Asked
-from server.repository.uploads import Placed, Upload
+from server.repository.uploads import PlacedVersion, Upload
 from server.requests.exchange import Exchange, until_left
 from server.settings.sizes import parse_shapes
 
@@ -68,16 +68,16 @@ async def _parts(exchange: Exchange) -> AsyncIterator[bytes]:
         yield await exchange.part()
 
 
-async def _placed(taken: Upload) -> Placed:
+async def _placed(taken: Upload) -> PlacedVersion:
     """Return what became of ``taken``."""
     async with aclosing(taken.make()) as steps:
         async for said in steps:
-            if isinstance(said, Placed):
+            if isinstance(said, PlacedVersion):
                 return said
     raise AssertionError("an upload ends with what became of it")
 
 
-def _public(placed: Placed, root: Path) -> dict[str, Any]:
+def _public(placed: PlacedVersion, root: Path) -> dict[str, Any]:
     return {**placed.as_dict(), "reason": reason_of(placed.reason, root)}
 
 
@@ -86,7 +86,7 @@ async def _events(taken: Upload, root: Path) -> AsyncGenerator[bytes]:
     try:
         async with aclosing(taken.make()) as steps:
             async for said in steps:
-                if isinstance(said, Placed):
+                if isinstance(said, PlacedVersion):
                     yield event("placed", _public(said, root))
                 else:
                     yield event("step", {"step": said.step, "detail": said.detail})

@@ -18,7 +18,7 @@ from server.errors import LoadingError, NotLoadedError, NotServingError, Refused
 from server.failures import may_pass, reason_of
 from server.repository.fleet import Place
 from server.repository.on_disk import Slot
-from server.repository.planning_threads import Progress
+from server.repository.planning_threads import SearchProgress
 from server.repository.preparing import Prepared
 from server.repository.worker import Worker
 
@@ -113,7 +113,7 @@ class Loading:
     """It is being planned, then read and opened (``step``); ``progress``: how far planning is."""
 
     step: str = "planning"
-    progress: Progress = field(default_factory=Progress)
+    progress: SearchProgress = field(default_factory=SearchProgress)
     cause: Absence = "loading"
 
     @property

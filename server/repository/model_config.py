@@ -64,7 +64,7 @@ class ModelConfigError(ModelError):
 
 
 @dataclass(frozen=True)
-class Batching:
+class ConfiguredBatching:
     """How requests that wait are computed together. ``preferred_sizes``: those worth waiting for."""
 
     preferred_sizes: tuple[int, ...] = ()
@@ -82,7 +82,7 @@ class ModelConfig:
     """
 
     max_batch_size: int | None = None
-    batching: Batching | None = None
+    batching: ConfiguredBatching | None = None
     label_files: Mapping[str, str] = field(default_factory=dict)
     policy: Policy = LATEST
     ignored: Mapping[str, int] = field(default_factory=dict)
@@ -151,13 +151,13 @@ def _check_name(fields: Fields, name: str) -> None:
         )
 
 
-def _batching(at: At) -> Batching:
+def _batching(at: At) -> ConfiguredBatching:
     fields = at.fields()
     sizes = fields.each("preferred_batch_size", whole(1, _MOST_INT32))
     delay = fields.one("max_queue_delay_microseconds", whole(0, _MOST_INT64))
     timeout = fields.one("default_queue_policy", _timeout)
     fields.ignore_rest()
-    return Batching(tuple(sizes), (delay or 0) / 1e6, timeout / 1e6 if timeout else None)
+    return ConfiguredBatching(tuple(sizes), (delay or 0) / 1e6, timeout / 1e6 if timeout else None)
 
 
 def _timeout(at: At) -> int | None:

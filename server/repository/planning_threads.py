@@ -22,7 +22,7 @@ _END_SECONDS = 1.0
 T = TypeVar("T")
 
 
-class Progress:
+class SearchProgress:
     """What a search has told last, in words; empty before it tells anything."""
 
     def __init__(self) -> None:

@@ -39,7 +39,7 @@ _GONE = frozenset({errno.ENODEV, errno.ENXIO, errno.ESTALE, errno.ESHUTDOWN})
 T = TypeVar("T")
 
 
-class Answer(NamedTuple, Generic[T]):
+class ComputedAnswer(NamedTuple, Generic[T]):
     """What was taken of the outputs, what the sweep took, and how long the request waited for its turn.
 
     ``ended_at``: when it had ended, on time.monotonic's clock. ``lanes``: requests of the sweep.
@@ -118,7 +118,7 @@ class ServedEngine:
             return False
         return self.usual_seconds < _QUICK_SECONDS and engine.reads_nothing
 
-    def answer(self, inputs: Tensors, deadline: float, take: Take[T]) -> Answer[T]:
+    def answer(self, inputs: Tensors, deadline: float, take: Take[T]) -> ComputedAnswer[T]:
         """Answer one request that has not waited, in next to no time. Raises as ``sweep`` says."""
         (answer,) = self.sweep([Lane(inputs, deadline, take=take)], [0.0], keeps_core=False)
         if isinstance(answer, Exception):
@@ -133,7 +133,7 @@ class ServedEngine:
         claim: ComputeClaim = FREE,
         *,
         keeps_core: bool = True,
-    ) -> list[Answer[Any] | Exception]:
+    ) -> list[ComputedAnswer[Any] | Exception]:
         """Run the engine for ``lanes``; return for each its answer, or why it has none.
 
         A fault that lasts takes the model out of service. ``waited``: seconds before, of each lane.
@@ -146,7 +146,7 @@ class ServedEngine:
             found = self._swept(lanes, record, claim, keeps_core)
         except Exception as exc:  # noqa: BLE001  the thread outlives it, and who asked hears of it
             found = [exc for _ in lanes]
-        answers: list[Answer[Any] | Exception] = []
+        answers: list[ComputedAnswer[Any] | Exception] = []
         now = time.monotonic()
         answered, swept = 0, None
         for each, before in zip(found, waited, strict=True):
@@ -157,7 +157,7 @@ class ServedEngine:
             outputs, statistics = each
             answered, swept = answered + 1, statistics
             queue_seconds = before + statistics.turn_seconds
-            answers.append(Answer(outputs, statistics, queue_seconds, now, len(lanes)))
+            answers.append(ComputedAnswer(outputs, statistics, queue_seconds, now, len(lanes)))
         if swept is not None:
             self._count(answered, swept)
         return answers

@@ -32,7 +32,7 @@ _ARCHITECTURE = ARCHITECTURES["auto"]
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundModel:
     """A model of a repository, of which the latest version counts. ``fault``: why it cannot be opened.
 
     ``least``: bytes by kind that it takes at least, requests to it aside. ``profile_fault``: why its
@@ -80,7 +80,7 @@ class Verdict:
         return self.memory_bytes is not None
 
 
-def survey(root: Path, device: Device, chosen: Sequence[str] = ()) -> list[Found]:
+def survey(root: Path, device: Device, chosen: Sequence[str] = ()) -> list[FoundModel]:
     """Return the models in ``root`` as ``device`` would run them; one that fails has a fault.
 
     ``chosen``: only these, in this order; none: all, by name.
@@ -100,19 +100,19 @@ def survey(root: Path, device: Device, chosen: Sequence[str] = ()) -> list[Found
     return found
 
 
-def needed_for_all(models: Sequence[Found], activations: Activations = "auto") -> int:
+def needed_for_all(models: Sequence[FoundModel], activations: Activations = "auto") -> int:
     """Return the smallest budget in which all ``models`` that can be opened answer all requests."""
     minima = _minima(models)
     needs = [minimum.need for minimum in minima]
     return smallest_budgets(least_together(minima, activations != "own"), needs).full_bytes
 
 
-def _minima(models: Sequence[Found]) -> list[Minimum]:
+def _minima(models: Sequence[FoundModel]) -> list[Minimum]:
     return [Minimum(model.least, model.need) for model in models if model.need is not None]
 
 
 def judge(
-    models: Sequence[Found],
+    models: Sequence[FoundModel],
     budget: Budget,
     device: Device,
     request_bytes: int | None = None,
@@ -141,7 +141,7 @@ def judge(
     return [verdicts[model.name] or Verdict() for model in models]
 
 
-def _found(folder: Path, device: Device) -> Found:
+def _found(folder: Path, device: Device) -> FoundModel:
     numbers: tuple[str, ...] = ()
     try:
         numbers = tuple(path.name for path in versions(folder))
@@ -154,10 +154,10 @@ def _found(folder: Path, device: Device) -> Found:
         least = fit(program, device.adapt(_ARCHITECTURE), LEAST, profile, known).plan.memory
         program.let_go()
     except OSError as exc:
-        return Found(folder.name, numbers, f"{exc.filename or folder}: {exc.strerror or exc}")
+        return FoundModel(folder.name, numbers, f"{exc.filename or folder}: {exc.strerror or exc}")
     except FAILURES as exc:
-        return Found(folder.name, numbers, str(exc))
-    return Found(folder.name, numbers, "", program, least, profile, profile_fault, known)
+        return FoundModel(folder.name, numbers, str(exc))
+    return FoundModel(folder.name, numbers, "", program, least, profile, profile_fault, known)
 
 
 def _profile(pack: Pack, device: Device) -> tuple[Profile | None, str]:
@@ -168,7 +168,7 @@ def _profile(pack: Pack, device: Device) -> tuple[Profile | None, str]:
         return None, str(exc) if (pack.folder / FILE).exists() else ""
 
 
-def _unservable(model: Found, budget: Budget) -> Verdict | None:
+def _unservable(model: FoundModel, budget: Budget) -> Verdict | None:
     """Return why ``model`` is served in no budget as large as this one; None: it may be."""
     if model.program is None:
         return Verdict(reason=model.fault)
@@ -179,7 +179,7 @@ def _unservable(model: Found, budget: Budget) -> Verdict | None:
     return None
 
 
-def _sharer(model: Found, device: Device) -> Sharer:
+def _sharer(model: FoundModel, device: Device) -> Sharer:
     assert model.program is not None
     architecture = device.adapt(_ARCHITECTURE)
     return sharer(model.name, model.program, architecture, model.profile, known=model.known)

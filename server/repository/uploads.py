@@ -121,7 +121,7 @@ _Compiled = Callable[[Path, Path], AsyncGenerator[dict[str, Any]]]
 
 
 @dataclass(frozen=True)
-class Step:
+class UploadStep:
     """What is being done, and how far that is."""
 
     step: str
@@ -129,7 +129,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Placed:
+class PlacedVersion:
     """A version is in the repository; ``state`` and ``reason``: whether it serves, and why not."""
 
     name: str
@@ -152,7 +152,7 @@ class Uploads:
         self._underway: dict[str, Upload | None] = {}
         self._turns = Turns("a file to be compiled", _LINE)
 
-    def steps(self) -> dict[str, Step]:
+    def steps(self) -> dict[str, UploadStep]:
         """Return the step of each upload that is under way, by name."""
         return {name: taken.step for name, taken in self._underway.items() if taken is not None}
 
@@ -203,7 +203,7 @@ class Upload:
         self._turns = turns
         self._source = folder / f"{name}.onnx"
         self._warnings: list[str] = []
-        self.step = Step("receive")
+        self.step = UploadStep("receive")
 
     async def receive(self, parts: AsyncIterator[bytes]) -> int:
         """Write ``parts`` to the disk; return how many bytes they are.
@@ -218,12 +218,12 @@ class Upload:
                 async for part in parts:
                     await file.write(part)
                     size += len(part)
-                    self.step = Step("receive", format_size(size))
+                    self.step = UploadStep("receive", format_size(size))
         if not size:
             raise InvalidRequestError("the body is empty; send an ONNX file")
         return size
 
-    async def make(self) -> AsyncGenerator[Step | Placed]:
+    async def make(self) -> AsyncGenerator[UploadStep | PlacedVersion]:
         """Compile what was received, place it and load it; the last thing yielded is what became of it.
 
         ``step`` is the last step that was yielded.
@@ -243,7 +243,7 @@ class Upload:
         yield self._next("load")
         yield await self._loaded(pack.name)
 
-    async def _compiled(self, made: Path) -> AsyncGenerator[Step]:
+    async def _compiled(self, made: Path) -> AsyncGenerator[UploadStep]:
         """Compile into ``made``; yield the steps, and keep the warnings."""
         try:
             async with aclosing(self._compile(self._source, made)) as lines:
@@ -257,11 +257,11 @@ class Upload:
         except ServiceError as exc:
             raise type(exc)(self._public(str(exc))) from exc
 
-    def _next(self, step: str, detail: str = "") -> Step:
-        self.step = Step(step, detail)
+    def _next(self, step: str, detail: str = "") -> UploadStep:
+        self.step = UploadStep(step, detail)
         return self.step
 
-    async def _loaded(self, version: str) -> Placed:
+    async def _loaded(self, version: str) -> PlacedVersion:
         """Load what was placed, as far as it is to be served."""
         reason = ""
         try:
@@ -272,7 +272,7 @@ class Upload:
         if not serves and not reason:
             reason = "the version_policy of its config.pbtxt has other versions served"
         state = "READY" if serves else "UNAVAILABLE"
-        return Placed(self._name, version, state, reason, tuple(self._warnings))
+        return PlacedVersion(self._name, version, state, reason, tuple(self._warnings))
 
     def _public(self, text: str) -> str:
         """Return ``text`` for a client: without the hidden folder, with parameters instead of options."""

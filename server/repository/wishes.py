@@ -24,7 +24,7 @@ from server.repository.executor import Executor, Undo
 from server.repository.fleet import Change, Fleet, Member, Place
 from server.repository.models import Models
 from server.repository.on_disk import Slot
-from server.repository.planning_threads import PlanningThreads, Progress
+from server.repository.planning_threads import PlanningThreads, SearchProgress
 from server.repository.preparing import Prepared, Preparer
 from server.requests.uninterrupted import uninterrupted
 from server.settings.per_model import ALL
@@ -57,7 +57,7 @@ class Wishes:
         self._evictable = evictable
         self.planning = PlanningThreads()
         #: How far the search is for plans in place of those that models have; None: there is none.
-        self.search: Progress | None = None
+        self.search: SearchProgress | None = None
         self._alone = asyncio.Lock()
         self._growth: asyncio.Task[None] | None = None
         self._closed = False
@@ -322,7 +322,7 @@ class Wishes:
 
     async def _searched(self, decide: Callable[[], T]) -> T:
         """Return what ``decide`` does; meanwhile ``search`` says how far it is."""
-        self.search = search = Progress()
+        self.search = search = SearchProgress()
         try:
             with telling(search):
                 return await self._decided(decide)

@@ -20,7 +20,7 @@ from pipeline.execution.interleaving.baton import ComputeClaim
 from pipeline.execution.partitions.answering import Answering
 from pipeline.schedule.trace import TraceEvent
 from server.errors import LateError
-from server.repository.served_engine import Answer, Running, ServedEngine
+from server.repository.served_engine import ComputedAnswer, Running, ServedEngine
 from server.repository.working import Gate, Job, Reopening, Underway, jobs_of, refuse
 from server.requests.uninterrupted import to_its_end
 from server.scheduling.dispatcher import Dispatcher
@@ -133,7 +133,9 @@ class Worker:
         """Whether ``answer_at_once`` may be called: nobody waits, and an answer takes next to nothing."""
         return self.served.is_quick and self.idle
 
-    def answer_at_once(self, inputs: Tensors, limit_seconds: float, take: Take[T]) -> Answer[T]:
+    def answer_at_once(
+        self, inputs: Tensors, limit_seconds: float, take: Take[T]
+    ) -> ComputedAnswer[T]:
         """Compute on this thread, the event loop's, while the worker's own sleeps; as Engine.answer.
 
         Raises:
@@ -149,13 +151,15 @@ class Worker:
         finally:
             self._underway.end(request)
 
-    async def infer(self, inputs: Tensors, limit_seconds: float) -> Answer[dict[str, NDArray[Any]]]:
+    async def infer(
+        self, inputs: Tensors, limit_seconds: float
+    ) -> ComputedAnswer[dict[str, NDArray[Any]]]:
         """Queue a request and wait for copies of its outputs; as ``answer``."""
         return await self.answer(inputs, limit_seconds, copies)
 
     def answer(
         self, inputs: Tensors, limit_seconds: float, take: Take[T], priority: int = NORMAL
-    ) -> Coroutine[Any, Any, Answer[T]]:
+    ) -> Coroutine[Any, Any, ComputedAnswer[T]]:
         """Queue a request at once, and return its answer to wait for, which has to be done.
 
         Cancelling that cancels only its own work. ``take`` runs on the worker's thread; see Engine.answer.
@@ -171,7 +175,7 @@ class Worker:
         self._line.join(job)
         return self._answered(job, limit_seconds)
 
-    async def _answered(self, job: Job, limit_seconds: float) -> Answer[Any]:
+    async def _answered(self, job: Job, limit_seconds: float) -> ComputedAnswer[Any]:
         """Return the answer to ``job``, which waits in line."""
         try:
             async with asyncio.timeout(limit_seconds):
@@ -273,10 +277,10 @@ class Worker:
         record = events.append if self.served.watch is not None and len(jobs) == 1 else None
         waited = [began - job.arrived for job in jobs]
         answers = self.served.sweep([job.lane() for job in jobs], waited, record, claim)
-        answered = [answer for answer in answers if isinstance(answer, Answer)]
+        answered = [answer for answer in answers if isinstance(answer, ComputedAnswer)]
         took = time.monotonic() - began - claim.waited_seconds
         for job, answer in zip(jobs, answers, strict=True):
-            if isinstance(answer, Answer):
+            if isinstance(answer, ComputedAnswer):
                 job.future.set_result(answer)
             else:
                 job.future.set_exception(answer)

@@ -11,7 +11,7 @@ from typing import Any, Self, cast
 from pipeline.execution.given import Take, Tensors
 from pipeline.execution.interleaving.baton import ComputeClaim
 from pipeline.execution.lanes import Lane
-from server.repository.served_engine import Answer, Running
+from server.repository.served_engine import ComputedAnswer, Running
 from server.scheduling.sweeps import Sweep, Ticket
 
 
@@ -23,7 +23,7 @@ class Job(Ticket):
     limit: float
     take: Take[Any]
     cancelled: threading.Event = field(default_factory=threading.Event)
-    future: "Future[Answer[Any]]" = field(default_factory=Future)
+    future: "Future[ComputedAnswer[Any]]" = field(default_factory=Future)
 
     @classmethod
     def within(

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
 from server.errors import DisconnectedError, TooLargeError
 from server.memory.request_memory import Lease
-from server.requests.patience import Patience, Within
+from server.requests.patience import Patience, TimeLimit
 
 T = TypeVar("T")
 
@@ -187,9 +187,9 @@ class Exchange:
         if not self.client.body_has_come:
             self.lease.check_room()
 
-    def within(self, seconds: float, what: str = "the request was not read") -> Within:
+    def within(self, seconds: float, what: str = "the request was not read") -> TimeLimit:
         """Limit what happens inside to ``seconds``; raises as Within."""
-        return Within(self.patience, seconds, what)
+        return TimeLimit(self.patience, seconds, what)
 
     def late_seconds(self, now: float) -> float:
         """Return how late a body is that still comes and may be hastened."""

@@ -34,7 +34,7 @@ class Patience:
         # While the body came.
         self._kept_waiting = 0.0
         #: Of what happens now, if it has a limit.
-        self.limit: Within | None = None
+        self.limit: TimeLimit | None = None
         #: It waits for memory, or waited for it when its time was over.
         self.is_short = False
         #: Why it was ended.
@@ -89,7 +89,7 @@ class Patience:
             self._cut_off()
 
 
-class Within:
+class TimeLimit:
     """A limit of ``seconds`` on what happens inside; ``what`` did not, where it takes longer.
 
     Inside, the request can be ended. Memory is waited for in here alone: who waits elsewhere can neither be

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 
 from models.packs.manifest import Manifest
-from server.codec import BodyDecoder, Framing, Request, decode_at_once
+from server.codec import BodyDecoder, Framing, ModelRequest, decode_at_once
 from server.codec.compression import opener
 from server.memory.request_needs import (
     INFLATE_BYTES,
@@ -20,7 +20,7 @@ Check = Callable[[float | None], None]
 
 async def read_tensors(
     exchange: Exchange, framing: Framing, manifest: Manifest, check: Check
-) -> Request:
+) -> ModelRequest:
     """Return the infer request that the body of ``exchange`` is, to the model of ``manifest``.
 
     What it needs is held from the moment on in which more has come than anybody may send. ``check`` is

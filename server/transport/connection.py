@@ -19,7 +19,7 @@ from uvicorn.server import ServerState
 
 from server.errors import DisconnectedError
 from server.transport.giving_way import Worth
-from server.transport.http1 import Answer, Data, Event, Head, Refusal, Requests, refused
+from server.transport.http1 import Data, Event, Head, Refusal, Requests, WireAnswer, refused
 from server.transport.intake import Intake, Refused
 from server.transport.limits import (
     GRACE_SECONDS,
@@ -70,7 +70,7 @@ class Request:
         self.is_expecting = head.expects
         #: Nobody waits for the answer any more.
         self.is_gone = False
-        self.answer = Answer(head, connection.usual)
+        self.answer = WireAnswer(head, connection.usual)
         # Set while there is what ``part`` or ``left`` has not told.
         self._news = asyncio.Event()
 

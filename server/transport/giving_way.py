@@ -39,7 +39,7 @@ class Worth(IntEnum):
 _UNUSED = (Worth.EMPTY, Worth.UNANSWERED)
 
 
-class Member(Protocol):
+class CountedConnection(Protocol):
     """What the registry sees of a connection."""
 
     @property
@@ -89,12 +89,14 @@ class Claim:
 class Leavers:
     """The silent ones of ``members``, in the order in which they give way."""
 
-    def __init__(self, members: Collection[Member]) -> None:
+    def __init__(self, members: Collection[CountedConnection]) -> None:
         self._members = members
-        self._order: list[tuple[Worth, Member]] = []
+        self._order: list[tuple[Worth, CountedConnection]] = []
         self._ordered_at = float("-inf")
 
-    def next(self, now: float, may: Callable[[Worth, Member], bool]) -> Member | None:
+    def next(
+        self, now: float, may: Callable[[Worth, CountedConnection], bool]
+    ) -> CountedConnection | None:
         """Return the first that ``may`` go; it has been told to. None: none can.
 
         Least worth first, then the longest silent.
@@ -113,7 +115,7 @@ class Leavers:
         return None
 
 
-def _rank(member: Member, now: float) -> tuple[Worth, float] | None:
+def _rank(member: CountedConnection, now: float) -> tuple[Worth, float] | None:
     """Return what is lost with ``member``, then the longest silence first; None: it cannot go."""
     silence = member.silence(now)
     if silence is None or silence < FRESH_SECONDS:
@@ -123,7 +125,9 @@ def _rank(member: Member, now: float) -> tuple[Worth, float] | None:
     return (Worth.FRESH, -silence) if member.worth in _UNUSED else None
 
 
-def _ordered(members: Collection[Member], now: float) -> list[tuple[Worth, Member]]:
+def _ordered(
+    members: Collection[CountedConnection], now: float
+) -> list[tuple[Worth, CountedConnection]]:
     silent = [
         (*rank, index, member)
         for index, member in enumerate(members)

@@ -315,7 +315,7 @@ _STATUS_LINES = {status: _status_line(status) for status in range(100, 600)}
 _WITHOUT_BODY = (204, 304)
 
 
-class Answer:
+class WireAnswer:
     """The answer to ``head``: what the application says of it as bytes.
 
     ``usual``: headers that every answer has. ``keeps``: whether the connection is kept behind it; it says
@@ -402,6 +402,6 @@ def refused(status: int, message: str, usual: Headers = ()) -> bytes:
     ]
     if status == HTTPStatus.SERVICE_UNAVAILABLE:
         headers.append((b"retry-after", b"1"))
-    answer = Answer(_NOBODY, usual)
+    answer = WireAnswer(_NOBODY, usual)
     answer.begin(status, headers)
     return bytes(answer.body(body, more=False))

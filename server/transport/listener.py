@@ -45,9 +45,8 @@ def listen(host: str, port: int) -> socket.socket:
     # With the protocol named, event loops know TCP and send small answers at once (TCP_NODELAY).
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    stamp_arrivals(
-        listener
-    )  # what it accepts inherits that: bytes that come to the door have a time
+    # What it accepts inherits that: bytes that come to the door have a time.
+    stamp_arrivals(listener)
     try:
         listener.bind((host, port))
         listener.listen(BACKLOG)
@@ -145,6 +144,8 @@ def inherited(
     if not listens or found.type != socket.SOCK_STREAM:
         found.close()
         raise PortError("the service manager's socket is no stream that listens")
+    if found.family != socket.AF_UNIX:
+        stamp_arrivals(found)
     found.setblocking(False)
     return found
 
@@ -174,9 +175,10 @@ async def _accept(listener: socket.socket, registry: Registry, door: "_Door") ->
     loop = asyncio.get_running_loop()
     said_at = -_QUIET_SECONDS
     while True:
+        await _knocks(listener)
         try:
-            knocking = [await loop.sock_accept(listener), *_others(listener)]
-        except ConnectionError:
+            knocking = [listener.accept(), *_others(listener)]
+        except (BlockingIOError, ConnectionError):
             continue  # it left before its turn
         except OSError as exc:
             # No descriptor or no memory: somebody silent may give his back.
@@ -188,6 +190,17 @@ async def _accept(listener: socket.socket, registry: Registry, door: "_Door") ->
             continue
         for sock, address in knocking:
             door.take(Visitor(registry.peer(_host(address)), sock))
+
+
+async def _knocks(listener: socket.socket) -> None:
+    """Wait until somebody knocks. Whoever ``loop.sock_accept`` has let in when it is cancelled is lost."""
+    loop = asyncio.get_running_loop()
+    knocked = asyncio.Event()
+    loop.add_reader(listener, knocked.set)
+    try:
+        await knocked.wait()
+    finally:
+        loop.remove_reader(listener)
 
 
 def _others(listener: socket.socket) -> list[_Knocking]:
@@ -245,8 +258,9 @@ class _Door:
             self._begin(visitor, has_place=False)
 
     async def shut(self) -> None:
-        """Refuse all visitors; return when each is a connection."""
+        """Let in who has a place and refuse the others; return when each is a connection."""
         await self._announcements.end()
+        self._open()
         for visitor in self._registry.turn_all_away():
             self._begin(visitor, has_place=False)
         if self._coming:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from ipaddress import IPv6Address
 from typing import Any, Generic, TypeVar
 
-from server.transport.giving_way import Claim, Leavers, Member, Peer, Worth
+from server.transport.giving_way import Claim, CountedConnection, Leavers, Peer, Worth
 from server.transport.limits import (
     ENDING_CONNECTIONS,
     GRACE_SECONDS,
@@ -22,7 +22,7 @@ from server.transport.limits import (
     ConnectionLimits,
 )
 
-_May = Callable[[Worth, Member], bool]
+_May = Callable[[Worth, CountedConnection], bool]
 
 # As long as a peer has fewer than one place in so many, its newcomers count as its first one.
 _FEW = 32
@@ -44,13 +44,15 @@ class Registry:
 
     def __init__(self, limits: ConnectionLimits) -> None:
         self.limits = limits
-        self._members: set[Member] = set()
+        self._members: set[CountedConnection] = set()
         self._leavers = Leavers(self._members)
         self._held: Counter[Peer] = Counter()  # places, those that are kept too
         self._coming: Counter[Peer] = Counter()  # those that are kept
         self._door: _Lines[Visitor] = _Lines()
-        self._ending: _Lines[Member] = _Lines()
-        self._promised: dict[Member, float] = {}  # whose answer is their last, and when it began
+        self._ending: _Lines[CountedConnection] = _Lines()
+        self._promised: dict[
+            CountedConnection, float
+        ] = {}  # whose answer is their last, and when it began
         #: Set when a place may have become free, or a visitor has come.
         self.changed = asyncio.Event()
         #: The server ends: nothing is waited for longer than need be.
@@ -77,7 +79,7 @@ class Registry:
 
     # Places
 
-    def add(self, member: Member) -> None:
+    def add(self, member: CountedConnection) -> None:
         """Give ``member`` the place that was kept for it, or one of its own."""
         self._members.add(member)
         if self._coming[member.peer] > 0:
@@ -90,7 +92,7 @@ class Registry:
         _less(self._coming, peer)
         self._free(peer)
 
-    def end(self, member: Member, now: float) -> None:
+    def end(self, member: CountedConnection, now: float) -> None:
         """Take the place of ``member``, which has had its last answer, or gets it without having a place.
 
         Where too many end at once, the one that has for longest is cut off, of the peer that has most.
@@ -100,12 +102,12 @@ class Registry:
         if len(self._ending) > ENDING_CONNECTIONS:
             self._ending.pop_of_most().drop()
 
-    def discard(self, member: Member) -> None:
+    def discard(self, member: CountedConnection) -> None:
         """Forget ``member``: it is closed."""
         self._leave(member)
         self._ending.remove(member.peer, member)
 
-    def _leave(self, member: Member) -> None:
+    def _leave(self, member: CountedConnection) -> None:
         if member in self._members:
             self._members.discard(member)
             self._promised.pop(member, None)
@@ -183,7 +185,7 @@ class Registry:
             self._ending.pop(peer).drop()
         return has_had_time
 
-    def wants_back(self, member: Member, now: float) -> bool:
+    def wants_back(self, member: CountedConnection, now: float) -> bool:
         """Return whether the answer that ``member`` begins is its last, so that a visitor gets its place.
 
         As many are asked as wait, and none for a peer that has more places than its own.

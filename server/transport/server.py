@@ -36,6 +36,8 @@ class Server(uvicorn.Server):
     raises it. It is cancelled when the server ends before. ``stopping`` is called when no more requests
     are accepted, ``sweep`` every quarter of a second with the time of the loop, from the first moment to
     the end of draining. ``reception``: what requests ask for; None: every request begins at once.
+    ``waits``: clients wait at the door until ``begin`` has ended, and where it fails, for the next server:
+    somebody else holds the listener open.
     """
 
     def __init__(
@@ -50,8 +52,10 @@ class Server(uvicorn.Server):
         sweep: Callable[[float], None],
         certificate: Certificate | None = None,
         reception: Reception | None = None,
+        waits: bool = False,
     ) -> None:
         super().__init__(config)
+        self._waits = waits
         self._answer, self._reception = answer, reception
         self._listener = listener
         self._registry = registry
@@ -75,9 +79,9 @@ class Server(uvicorn.Server):
             return
         if self._reception is not None:
             self._intake = Intake(self._reception, asyncio.get_running_loop())
-        accepting = accept(self._listener, self._registry, self._connection)
-        self._tasks = [asyncio.create_task(accepting), asyncio.create_task(self._sweeping())]
         self._beginning = asyncio.create_task(self._begun())
+        accepting = asyncio.create_task(self._accepting(self._beginning))
+        self._tasks = [accepting, asyncio.create_task(self._sweeping())]
 
     async def _begun(self) -> None:
         try:
@@ -85,6 +89,12 @@ class Server(uvicorn.Server):
         except Exception:
             self.should_exit = True
             raise
+
+    async def _accepting(self, beginning: asyncio.Task[None]) -> None:
+        if self._waits:
+            await asyncio.wait({beginning})
+        if not self.should_exit:
+            await accept(self._listener, self._registry, self._connection)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._stopping()

@@ -169,5 +169,5 @@ def watched(
             "--log.level=error",
         )
         found = Watched(server, f"http://127.0.0.1:{port}", f"http://127.0.0.1:{monitor}")
-        until(lambda: fetch(f"{found.base}/v2/health/live")["live"] and found.is_watched())
+        until(lambda: fetch(f"{found.base}/v2/health/ready")["ready"] and found.is_watched())
         yield found

@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Sequence
 
 from models.packs.records.ports import Port
-from server.codec import BodyDecoder, Coding, Framing, Request, decode_at_once
+from server.codec import BodyDecoder, Coding, Framing, ModelRequest, decode_at_once
 from server.codec.compression import opener
 from server.errors import InvalidRequestError, TooLargeError
 from tests.fuzz.pack import chosen_run, run_examples
@@ -64,7 +64,9 @@ def check_at_once(
         check_same(found, expected)
 
 
-def decoded(rng: random.Random, body: bytes, framing: Framing, ports: Sequence[Port]) -> Request:
+def decoded(
+    rng: random.Random, body: bytes, framing: Framing, ports: Sequence[Port]
+) -> ModelRequest:
     """Send ``body`` as ``framing`` says, in chunks; return what it is on the other side."""
     decoder = BodyDecoder(framing, ports, OUTPUTS)
     opened = opener(framing.coding, _MOST_BYTES)
@@ -91,7 +93,7 @@ def check_message(message: str) -> None:
     assert len(message) <= _LONGEST_MESSAGE, message
 
 
-def check_same(found: Request, expected: Meaning) -> None:
+def check_same(found: ModelRequest, expected: Meaning) -> None:
     assert list(found.inputs) == list(expected.inputs)
     for name, array in found.inputs.items():
         right = expected.inputs[name]

@@ -12,7 +12,6 @@ from typing import Any
 
 from PIL import Image
 
-from benchmarks.load.messages import Response
 from benchmarks.mill.attacks.requests import head, post, tiny_document
 from benchmarks.mill.target import AttackedServer
 
@@ -75,10 +74,10 @@ async def _pour(target: AttackedServer, start: bytes, piece: bytes) -> None:
         except ConnectionError:  # the answer may have come before
             await asyncio.wait([reading], timeout=1)
         finally:
-            if not reading.done():
-                reading.cancel()
-        answered: Response = await reading
-        target.count(answered)
+            answered = reading.done()
+            reading.cancel()
+        if answered:
+            target.count(await reading)
 
 
 def _chunked(path: str) -> bytes:

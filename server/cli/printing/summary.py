@@ -17,6 +17,7 @@ from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Plan
 from pipeline.profiles.found_plans_file import plans_of
 from pipeline.profiles.profile import ProfileError
+from pipeline.profiles.profile_file import find_profile
 from pipeline.program.choice import choose_pieces, largest_unit_bytes, scratch_bytes
 from pipeline.program.prepare import prepare
 from pipeline.program.program import Program
@@ -25,7 +26,6 @@ from pipeline.program.sessions import session_bytes
 from pipeline.schedule.architectures import ARCHITECTURES
 from server.memory.request_needs import Need, smallest_budgets
 from server.memory.whole_process import process_bytes
-from server.repository.preparing import find_profile
 
 # Of the smallest budget, what is worth a line of its own: a quarter.
 _LARGE = 4

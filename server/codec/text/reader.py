@@ -21,7 +21,7 @@ from server.codec.fields import (
     timeout_seconds,
     wanted_outputs,
 )
-from server.codec.messages import Request
+from server.codec.messages import ModelRequest
 from server.codec.raw.reader import RawTensor, raw_tensor
 from server.codec.text.arrays import HeldValues, PortArray
 from server.codec.text.skeleton import Skeleton, not_json
@@ -101,7 +101,7 @@ class RequestReader:
                 _check_encoding(block)
             self._feed(block)
 
-    def finish(self) -> Request:
+    def finish(self) -> ModelRequest:
         """Return the request: the JSON has ended. Of tensors in ``raw`` the arrays are still to be filled.
 
         Takes microseconds, but for data that came before the name of their input.
@@ -120,7 +120,7 @@ class RequestReader:
         wanted = wanted_outputs(fields, self._outputs)
         timeout = timeout_seconds(fields.parameters)
         urgency = priority(fields.parameters)
-        return Request(self._arrays(fields), wanted, fields.id, timeout, priority=urgency)
+        return ModelRequest(self._arrays(fields), wanted, fields.id, timeout, priority=urgency)
 
     def _feed(self, block: bytes) -> None:
         position = 0

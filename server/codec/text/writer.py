@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from models.network.fields import STRINGS
 from server.codec.datatypes import DATATYPES
-from server.codec.messages import Answer, Output
+from server.codec.messages import ModelAnswer, Output
 from server.errors import NotFiniteError
 
 #: The longest piece of text.
@@ -23,7 +23,7 @@ _DATATYPES = {
 }
 
 
-def write_text(answer: Answer, raw_sizes: Mapping[str, int]) -> Iterator[bytes]:
+def write_text(answer: ModelAnswer, raw_sizes: Mapping[str, int]) -> Iterator[bytes]:
     """Return the pieces of ``answer`` as JSON; of outputs in ``raw_sizes`` only their fields and size.
 
     Each is at most PIECE_BYTES long and takes about a millisecond; a small response is one piece. All
@@ -51,7 +51,7 @@ def check_finite(output: Output) -> None:
             )
 
 
-def _is_small(answer: Answer, raw_sizes: Mapping[str, int]) -> bool:
+def _is_small(answer: ModelAnswer, raw_sizes: Mapping[str, int]) -> bool:
     """Return whether all that becomes text is so little, and so surely, that it is made at once."""
     left = _NUMBERS
     for output in answer.outputs:
@@ -63,7 +63,7 @@ def _is_small(answer: Answer, raw_sizes: Mapping[str, int]) -> bool:
     return True
 
 
-def _whole(answer: Answer, raw_sizes: Mapping[str, int]) -> bytes:
+def _whole(answer: ModelAnswer, raw_sizes: Mapping[str, int]) -> bytes:
     """Return a small response at once; the same bytes as its pieces."""
     document: dict[str, Any] = {
         "model_name": answer.model,
@@ -92,7 +92,7 @@ def _fields(output: Output, raw_sizes: Mapping[str, int]) -> dict[str, Any]:
     return fields
 
 
-def _texts(answer: Answer, raw_sizes: Mapping[str, int]) -> Iterator[bytes]:
+def _texts(answer: ModelAnswer, raw_sizes: Mapping[str, int]) -> Iterator[bytes]:
     head = orjson.dumps({"model_name": answer.model, "model_version": answer.version})
     before = head[:-1] + b',"outputs":['
     for output in answer.outputs:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loader.pool.flights import Flight, Flights
-from loader.pool.order import Client, Order, Urgency
+from loader.pool.order import Order, ReadClient, Urgency
 
 HUNG_SECONDS = 10.0
 
@@ -21,7 +21,7 @@ class Wish:
 
 def build(
     capacity: int, replacements: int, *lines: int
-) -> tuple[Flights[Wish], Order[Wish], list[Client[Wish]]]:
+) -> tuple[Flights[Wish], Order[Wish], list[ReadClient[Wish]]]:
     order: Order[Wish] = Order()
     clients = [order.register(str(number)) for number in range(len(lines))]
     for client, length in zip(clients, lines, strict=True):

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loader.errors import LoaderError
-from loader.pool.order import PATIENCE_BYTES, Client, Order, Urgency
+from loader.pool.order import PATIENCE_BYTES, Order, ReadClient, Urgency
 
 MIB = 1 << 20
 
@@ -21,7 +21,7 @@ class Wish:
     number: int = 0
 
 
-Pair = tuple[Client[Wish], Wish]
+Pair = tuple[ReadClient[Wish], Wish]
 
 
 def started(order: Order[Wish]) -> Pair:
@@ -56,8 +56,8 @@ def test_all_are_started_once_in_order_and_within_depth(data: st.DataObject) -> 
     order: Order[Wish] = Order()
     depths = data.draw(st.lists(st.integers(1, 3), min_size=1, max_size=4))
     clients = [order.register(f"client {number}", depth) for number, depth in enumerate(depths)]
-    sent: dict[Client[Wish], list[Wish]] = {client: [] for client in clients}
-    got: dict[Client[Wish], list[Wish]] = {client: [] for client in clients}
+    sent: dict[ReadClient[Wish], list[Wish]] = {client: [] for client in clients}
+    got: dict[ReadClient[Wish], list[Wish]] = {client: [] for client in clients}
     for step in data.draw(st.lists(st.integers(0, 2), max_size=60)):
         client = data.draw(st.sampled_from(clients))
         if step == 0:

@@ -248,14 +248,14 @@ async def test_calls_leave_nothing(service: Service, method: str) -> None:
     pytest.importorskip("grpc")
     from server.grpc.call import Call
     from server.grpc.service import METHODS
-    from server.grpc.shares import Shares
+    from server.grpc.shares import CallPlaces
     from server.protocol.attending import attend
     from server.transport.limits import ConnectionLimits
     from tests.server.grpc.stubs import asking
 
     message = asking("pair", PAIR).SerializeToString()
     limits = ConnectionLimits(1, None, header_seconds=1.0, idle_seconds=1.0, stall_seconds=1.0)
-    shares = Shares(limits, asyncio.get_running_loop().time)
+    shares = CallPlaces(limits, asyncio.get_running_loop().time)
 
     async def call() -> None:
         wire = FakeCall([message, message] if method == "ModelStreamInfer" else [message])

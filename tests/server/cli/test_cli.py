@@ -19,7 +19,6 @@ from models.packs.pack import open_pack
 from pipeline.execution.engine import Engine
 from server.context import StartupError
 from server.memory import search
-from server.repository.repository import Repository
 from server.settings.table import settings_table
 from server.transport.listener import listen
 from tests.server.support import (
@@ -564,10 +563,10 @@ def test_a_start_that_may_go_better_the_next_time_is_a_failure(
 def test_a_repository_that_cannot_be_read_is_named(
     cli: Cli, packs: Packs, monkeypatch: pytest.MonkeyPatch, error: OSError, status: int
 ) -> None:
-    def fails(self: Repository) -> list[str]:
+    def fails(folder: Path) -> list[str]:
         raise error
 
-    monkeypatch.setattr(Repository, "names", fails)
+    monkeypatch.setattr("server.repository.models.model_names", fails)
     refused = cli("serve", "--repository", packs.repository, "--budget", "64MiB", "--port", "0")
     refused.refuses(status, f"repository {packs.repository}: {error.strerror}")
 

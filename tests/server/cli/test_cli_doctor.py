@@ -91,7 +91,7 @@ def test_a_pack_in_memory(profiled: Path, device: CpuDevice) -> None:
 
 
 def test_a_slow_disk(profiled: Path, device: CpuDevice) -> None:
-    disk = Disk(open_reader, lambda path: PacedReader(open_reader(path), 2e6))
+    disk = Disk(open_reader, lambda path: PacedReader(open_reader(path), 2e7))
     is_told(found(packs.findings(profiled, device, disk), "tiny: reads"), "fail", "times")
 
 

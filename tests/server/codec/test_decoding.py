@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from models.packs.records.ports import Port
-from server.codec import BodyDecoder, Framing, Request, decode_at_once
+from server.codec import BodyDecoder, Framing, ModelRequest, decode_at_once
 from server.errors import InvalidRequestError, ServiceError, TooLargeError
 from tests.fuzz.infer import check_message
 from tests.server.clients import messages
@@ -40,7 +40,7 @@ def mixed(entries: list[dict[str, Any]], *data: bytes) -> tuple[bytes, Framing]:
     return text + b"".join(data), Framing(len(text))
 
 
-def read(body: bytes, framing: Framing, *ports: Port, step: int = 0) -> Request:
+def read(body: bytes, framing: Framing, *ports: Port, step: int = 0) -> ModelRequest:
     decoder = BodyDecoder(framing, ports, OUTPUTS)
     for start in range(0, len(body), step or len(body) or 1):
         decoder.feed(body[start : start + (step or len(body))])

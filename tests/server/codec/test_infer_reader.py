@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.packs.records.ports import Port
-from server.codec import BodyDecoder, Framing, Request, Wanted
+from server.codec import BodyDecoder, Framing, ModelRequest, WantedOutput
 from server.codec.datatypes import body_limit
 from server.codec.text.layout import Layout
 from server.codec.text.reader import RequestReader
@@ -28,7 +28,7 @@ S = Port(name="s", dtype="bytes", shape=(2,), value=2)
 SCALAR = Port(name="c", dtype="float64", shape=(), value=3)
 
 
-def read(body: bytes, *ports: Port, step: int = 0) -> Request:
+def read(body: bytes, *ports: Port, step: int = 0) -> ModelRequest:
     """Read ``body`` in chunks of ``step`` bytes, or in one."""
     decoder = BodyDecoder(Framing(), ports or (X,), OUTPUTS)
     feed_bytes(decoder, body, step or len(body) or 1)
@@ -263,28 +263,28 @@ def test_parameters_that_contradict(body: bytes, words: str) -> None:
 @pytest.mark.parametrize(
     ("body", "wanted"),
     [
-        (GOOD, (Wanted("y"), Wanted("z"))),
-        (wants(binary_data=False), (Wanted("y"),)),
-        (wants(binary_data=True, more=[{}]), (Wanted("y", is_binary=True),)),
-        (wants(classification=3), (Wanted("y", n_classes=3),)),
+        (GOOD, (WantedOutput("y"), WantedOutput("z"))),
+        (wants(binary_data=False), (WantedOutput("y"),)),
+        (wants(binary_data=True, more=[{}]), (WantedOutput("y", is_binary=True),)),
+        (wants(classification=3), (WantedOutput("y", n_classes=3),)),
         (
             request(parameters={"binary_data_output": False, "more": [{}]}),
-            (Wanted("y"), Wanted("z")),
+            (WantedOutput("y"), WantedOutput("z")),
         ),
         (
             request(parameters={"binary_data_output": True}),
-            (Wanted("y", is_binary=True), Wanted("z", is_binary=True)),
+            (WantedOutput("y", is_binary=True), WantedOutput("z", is_binary=True)),
         ),
         (
             request(
                 parameters={"binary_data_output": True},
                 outputs=[{"name": "z"}, {"name": "y", "parameters": {"binary_data": False}}],
             ),
-            (Wanted("z", is_binary=True), Wanted("y")),
+            (WantedOutput("z", is_binary=True), WantedOutput("y")),
         ),
     ],
 )
-def test_what_is_asked_for(body: bytes, wanted: tuple[Wanted, ...]) -> None:
+def test_what_is_asked_for(body: bytes, wanted: tuple[WantedOutput, ...]) -> None:
     assert read(body).wanted == wanted
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from server.codec import Answer, Body, Output
+from server.codec import Body, ModelAnswer, Output
 from server.codec.datatypes import DATATYPES, datatype
 from server.codec.text.writer import PIECE_BYTES
 from server.errors import NotFiniteError
@@ -18,7 +18,7 @@ from tests.examples import examples
 
 def body(outputs: dict[str, NDArray[Any]], identity: str | None = None) -> Body:
     named = [Output(name, array) for name, array in outputs.items()]
-    return Body(Answer("m", "1", identity, named))
+    return Body(ModelAnswer("m", "1", identity, named))
 
 
 def written(outputs: dict[str, NDArray[Any]], *wanted: str, identity: str | None = None) -> Any:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.packs.records.ports import Port
-from server.codec import Request
+from server.codec import ModelRequest
 from server.codec.plain import PLAIN_BYTES, read_plain
 from server.codec.text.reader import RequestReader
 from server.errors import ServiceError
@@ -25,7 +25,7 @@ C = Port(name="c", dtype="float64", shape=(), value=4)
 Ports = tuple[Port, ...]
 
 
-def slowly(body: bytes, ports: Ports) -> Request | None:
+def slowly(body: bytes, ports: Ports) -> ModelRequest | None:
     """What RequestReader makes of ``body``; None: it refuses."""
     reader = RequestReader(ports, OUTPUTS)
     try:
@@ -35,7 +35,7 @@ def slowly(body: bytes, ports: Ports) -> Request | None:
         return None
 
 
-def meaning(request: Request | None) -> Any:
+def meaning(request: ModelRequest | None) -> Any:
     """``request`` as something that is equal exactly where its bits are."""
     if request is None:
         return None

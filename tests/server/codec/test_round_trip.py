@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from tritonclient.http import InferResult
 
 from models.packs.records.ports import Port
-from server.codec import Answer, Body, BodyDecoder, Coding, Framing, Output, Wanted
+from server.codec import Body, BodyDecoder, Coding, Framing, ModelAnswer, Output, WantedOutput
 from server.codec.datatypes import DATATYPES
 from server.codec.raw.writer import PIECE_BYTES
 from tests.fuzz.infer import decoded
@@ -73,7 +73,7 @@ def dtype_of(array: NDArray[Any]) -> str:
 def test_answers_are_read_by_the_client(number: int) -> None:
     rng = random.Random(number)
     drawn = draw_arrays(rng)
-    answer = Answer("m", "1", "7", [Output(*each) for each in drawn])
+    answer = ModelAnswer("m", "1", "7", [Output(*each) for each in drawn])
     made = Body(answer)
     raw = list(made.raw())
     text = b"".join(made.text())
@@ -90,7 +90,7 @@ def test_answers_are_read_by_the_client(number: int) -> None:
 def test_large_outputs_go_in_pieces() -> None:
     array = np.random.default_rng(0).standard_normal((100, 1000)).astype(np.float32).T
     texts = strings(*("ab" * 100 for _ in range(2000)))
-    made = Body(Answer("m", "1", None, [Output("y", array, True), Output("s", texts, True)]))
+    made = Body(ModelAnswer("m", "1", None, [Output("y", array, True), Output("s", texts, True)]))
     raw = list(made.raw())
     assert max(map(len, raw)) <= PIECE_BYTES
     assert b"".join(raw)[:400_000] == array.tobytes()
@@ -101,9 +101,12 @@ def test_wanted_is_what_the_client_asks_for() -> None:
     port = Port(name="x", dtype="float32", shape=(1,), value=0)
     x = tensor("x", np.zeros(1, np.float32))
     for asked, wanted in (
-        (None, (Wanted("y", True), Wanted("z", True))),
-        ([output("z", False)], (Wanted("z"),)),
-        ([output("z", True, 5), output("y")], (Wanted("z", True, 5), Wanted("y", True))),
+        (None, (WantedOutput("y", True), WantedOutput("z", True))),
+        ([output("z", False)], (WantedOutput("z"),)),
+        (
+            [output("z", True, 5), output("y")],
+            (WantedOutput("z", True, 5), WantedOutput("y", True)),
+        ),
     ):
         text, json_bytes = body([x], asked)
         decoder = BodyDecoder(Framing(json_bytes), [port], OUTPUTS)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from server.errors import BusyError
-from server.grpc.shares import Shares
+from server.grpc.shares import CallPlaces
 from server.transport.giving_way import Peer, Worth
 from server.transport.limits import WAIT_SECONDS, ConnectionLimits
 from server.transport.proxies import TrustedProxies
@@ -50,7 +50,7 @@ class World:
     def __post_init__(self) -> None:
         proxies = TrustedProxies.named(("10.0.0.9",))
         limits = ConnectionLimits(TOTAL, self.per_address, 1.0, 1.0, 1.0, TOTAL, proxies)
-        self.shares = Shares(limits, lambda: self.now)
+        self.shares = CallPlaces(limits, lambda: self.now)
         self.runs: list[FakeCall] = []
 
     async def begin(self, *calls: FakeCall) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from pipeline.program.stopping import Tell
 from server.errors import BusyError
-from server.page.looks import MOST_SEARCHES, Looks, Rows, Step
+from server.page.looks import MOST_SEARCHES, Looks, LookStep, Rows
 from server.repository.repository import Repository
 
 ROWS: Rows = [{"plan_bytes": 1}]
@@ -53,7 +53,7 @@ def looks(searches: _Searches) -> Looks:
     return Looks(cast(Repository, searches))
 
 
-async def listen(looks: Looks, name: str) -> list[Step | Rows]:
+async def listen(looks: Looks, name: str) -> list[LookStep | Rows]:
     return [said async for said in looks.frontier(name)]
 
 
@@ -70,8 +70,8 @@ async def test_all_who_wait_share_one_search(looks: Looks, searches: _Searches) 
     await turn()
     searches.found.set()
     for said in await asyncio.gather(*tasks):
-        assert said[0] == Step("begins", 0, 1)
-        assert Step("plans", 1, 18) in said
+        assert said[0] == LookStep("begins", 0, 1)
+        assert LookStep("plans", 1, 18) in said
         assert said[-1] == ROWS
     assert await listen(looks, "a") == [ROWS]
     assert searches.begun == ["a"]

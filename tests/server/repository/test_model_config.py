@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from server.repository.model_config import (
-    Batching,
+    ConfiguredBatching,
     Every,
     Latest,
     ModelConfig,
@@ -44,7 +44,7 @@ def test_what_is_read_and_what_is_not() -> None:
     found = model_config(TRITON, "net")
     assert found == ModelConfig(
         8,
-        Batching((4, 8), 100e-6, 0.25),
+        ConfiguredBatching((4, 8), 100e-6, 0.25),
         {"output0": "labels.txt"},
         Specific(frozenset({1, 3})),
         found.ignored,
@@ -65,13 +65,13 @@ def test_what_is_read_and_what_is_not() -> None:
     ("text", "expected"),
     [
         ("", ModelConfig()),
-        ("max_batch_size: 0 dynamic_batching { }", ModelConfig(0, Batching())),
+        ("max_batch_size: 0 dynamic_batching { }", ModelConfig(0, ConfiguredBatching())),
         ("version_policy { all { } }", ModelConfig(policy=Every())),
         ("version_policy { latest { } }", ModelConfig(policy=Latest(1))),
         ("version_policy { latest { num_versions: 3 } }", ModelConfig(policy=Latest(3))),
         (
             "dynamic_batching { default_queue_policy { default_timeout_microseconds: 0 } }",
-            ModelConfig(batching=Batching()),
+            ModelConfig(batching=ConfiguredBatching()),
         ),
     ],
 )

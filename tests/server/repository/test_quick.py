@@ -20,7 +20,7 @@ from pipeline.execution.errors import CancelledError, DeadlineError
 from pipeline.execution.given import Take
 from pipeline.execution.sweeps.sweep import Sweeper
 from pipeline.schedule.schedule import Stage
-from server.repository.served_engine import Answer
+from server.repository.served_engine import ComputedAnswer
 from server.repository.worker import Worker
 from server.settings.settings import Settings
 from tests.server.conftest import SettingsFactory
@@ -115,7 +115,7 @@ async def test_a_short_answer_has_the_time_of_its_request(
     worker = await warm(quick)
     answer, left = worker.served.answer, list[float]()
 
-    def seen(inputs: Tensors, deadline: float, take: Take[Any]) -> Answer[Any]:
+    def seen(inputs: Tensors, deadline: float, take: Take[Any]) -> ComputedAnswer[Any]:
         left.append(deadline - time.monotonic())
         return answer(inputs, deadline, take)
 

@@ -10,7 +10,7 @@ import pytest
 
 from models.packs.manifest import Manifest
 from models.packs.records.ports import Port
-from server.codec import Framing, Request
+from server.codec import Framing, ModelRequest
 from server.errors import DisconnectedError, LateError, TooLargeError
 from server.memory.request_memory import Lease, RequestMemory
 from server.memory.request_needs import CODEC_BYTES, INFLATE_BYTES, SHORT_CODEC_BYTES
@@ -72,7 +72,7 @@ class Sender:
         port: Port = X,
         max_body: int = 4 * MIB,
         check: Check = lambda timeout: None,
-    ) -> Request:
+    ) -> ModelRequest:
         fields: dict[str, Any] = {"inputs": (port,), "outputs": (Y,)}
         manifest = Manifest.model_construct(**fields)
         lease = Lease(self.memory)

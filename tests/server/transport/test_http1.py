@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.transport.http1 import Answer, Data, End, Head, Refusal, Requests, refused
+from server.transport.http1 import Data, End, Head, Refusal, Requests, WireAnswer, refused
 from server.transport.limits import HEADER_BYTES, HEADER_FIELDS
 from tests.examples import examples
 from tests.fuzz.http_requests import cut, said, stream
@@ -139,7 +139,7 @@ def test_a_client_reads_what_the_application_said(
     parts: list[bytes], framing: str, version: str, keeps: bool
 ) -> None:
     head = Head("GET", version, "/", b"/", b"", [], keeps, expects=False)
-    answer, sent = Answer(head, [(b"date", b"today")]), b""
+    answer, sent = WireAnswer(head, [(b"date", b"today")]), b""
     size = b"%d" % sum(map(len, parts))
     answer.begin(200, [(b"content-length", size)] if framing == "length" else [])
     for part in parts:
@@ -168,14 +168,14 @@ def test_a_client_reads_what_the_application_said(
 
 @pytest.mark.parametrize("header", [(b"a", b"b\r\nc: d"), (b"a\n", b"b"), (b"a", b"\0")])
 def test_no_header_of_an_answer_becomes_two(header: tuple[bytes, bytes]) -> None:
-    answer = Answer(Head("GET", "1.1", "/", b"/", b"", [], keeps=True, expects=False), [])
+    answer = WireAnswer(Head("GET", "1.1", "/", b"/", b"", [], keeps=True, expects=False), [])
     with pytest.raises(RuntimeError, match="line end"):
         answer.begin(200, [header])
 
 
 @pytest.mark.parametrize("body", [b"o", b"okk"])
 def test_an_answer_is_as_long_as_it_says(body: bytes) -> None:
-    answer = Answer(Head("GET", "1.1", "/", b"/", b"", [], keeps=True, expects=False), [])
+    answer = WireAnswer(Head("GET", "1.1", "/", b"/", b"", [], keeps=True, expects=False), [])
     answer.begin(200, [(b"content-length", b"2")])
     with pytest.raises(RuntimeError, match="Content-Length"):
         answer.body(body, more=False)

@@ -9,7 +9,7 @@ import ssl
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 import uvloop
@@ -311,20 +311,31 @@ def test_through_a_unix_socket(run: Callable[..., None], tmp_path: Path) -> None
 # Without descriptors
 
 
-class Refusing:
-    """An event loop's accept, as the kernel makes it fail, and a sleep that takes no time."""
+class Refusing(socket.socket):
+    """Listens, and a client knocks; accept fails as the kernel makes it fail, a sleep takes no time."""
 
     def __init__(self, errors: list[OSError]) -> None:
+        super().__init__()
         self._errors: Iterator[OSError] = iter(errors)
+        self._client = socket.socket()
         self.slept: list[float] = []
         self.over = asyncio.Event()
 
-    async def sock_accept(self, sock: socket.socket) -> tuple[socket.socket, Any]:
+    def __enter__(self) -> Self:
+        self.bind(("127.0.0.1", 0))
+        self.listen()
+        self._client.connect(self.getsockname())
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._client.close()
+        self.close()
+
+    def accept(self) -> tuple[socket.socket, Any]:
         for error in self._errors:
             raise error
         self.over.set()
-        await asyncio.Event().wait()
-        raise AssertionError
+        raise BlockingIOError
 
     async def sleep(self, seconds: float) -> None:
         self.slept.append(seconds)
@@ -338,12 +349,10 @@ async def test_without_descriptors_it_says_so_once_and_waits(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     refusing = Refusing([OSError(errno.EMFILE, "Too many open files")] * 100)
-    loop = asyncio.get_running_loop()
-    monkeypatch.setattr(loop, "sock_accept", refusing.sock_accept)
     monkeypatch.setattr("server.transport.listener.asyncio.sleep", refusing.sleep)
     silent = Wire(answers_at_once)
     silent.passed = GRACE_SECONDS
-    with listen("127.0.0.1", 0) as listener, caplog.at_level(logging.WARNING):
+    with refusing as listener, caplog.at_level(logging.WARNING):
         task = asyncio.create_task(accept(listener, silent.registry, nothing))
         await refusing.over.wait()
         task.cancel()
@@ -355,13 +364,40 @@ async def test_without_descriptors_it_says_so_once_and_waits(
     assert silent.transport.is_closed  # who says nothing gives his descriptor back
 
 
+class Closes(asyncio.Protocol):
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport.close()
+
+
+@pytest.mark.parametrize("turns", range(6))
+async def test_who_knocks_while_the_server_ends_is_taken_in_or_left_at_the_door(turns: int) -> None:
+    """With systemd's socket the next server takes those that were left."""
+    taken: list[bool] = []
+
+    def takes(visitor: Visitor, *, has_place: bool) -> asyncio.Protocol:
+        taken.append(has_place)
+        return Closes()
+
+    with listen("127.0.0.1", 0) as listener:
+        task = asyncio.create_task(accept(listener, Registry(LIMITS), takes))
+        await asyncio.sleep(0)
+        with socket.create_connection(listener.getsockname()):
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.wait({task})
+            if not taken:
+                listener.accept()[0].close()
+    await asyncio.sleep(0.01)  # what was taken is closed
+    assert taken in ([], [True])
+
+
 async def test_who_left_before_his_turn_is_no_fault(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     refusing = Refusing([ConnectionAbortedError()] * 3)
-    monkeypatch.setattr(asyncio.get_running_loop(), "sock_accept", refusing.sock_accept)
     monkeypatch.setattr("server.transport.listener.asyncio.sleep", refusing.sleep)
-    with listen("127.0.0.1", 0) as listener, caplog.at_level(logging.WARNING):
+    with refusing as listener, caplog.at_level(logging.WARNING):
         task = asyncio.create_task(accept(listener, Registry(LIMITS), nothing))
         await refusing.over.wait()
         task.cancel()

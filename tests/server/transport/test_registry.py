@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.transport.giving_way import Claim, Leavers, Member, Peer, Worth
+from server.transport.giving_way import Claim, CountedConnection, Leavers, Peer, Worth
 from server.transport.limits import (
     ENDING_CONNECTIONS,
     FRESH_SECONDS,
@@ -55,7 +55,7 @@ class FakeMember:
         return not self.has_data
 
 
-def anything(worth: Worth, member: Member) -> bool:
+def anything(worth: Worth, member: CountedConnection) -> bool:
     return True
 
 
@@ -114,7 +114,7 @@ def test_least_worth_goes_first_then_the_longest_silent(
 
 def test_what_was_asked_since_the_order_was_made_stays() -> None:
     members = [FakeMember(since=number) for number in range(3)]
-    there: set[Member] = set(members)
+    there: set[CountedConnection] = set(members)
     leavers = Leavers(there)
     members[0].since = None
     assert leavers.next(100.0, anything) is members[1]
@@ -134,7 +134,7 @@ def test_finding_one_does_not_look_at_all_for_each_that_comes() -> None:
             looks += 1
             return super().silence(now)
 
-    members: set[Member] = {Counted() for _ in range(2000)}
+    members: set[CountedConnection] = {Counted() for _ in range(2000)}
     leavers = Leavers(members)
     for step in range(1000):
         left = leavers.next(2.0 + step / 1000, anything)

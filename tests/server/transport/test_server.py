@@ -23,7 +23,13 @@ from tests.server.transport.wire import LIMITS, answers_at_once
 POST = b"POST /v2/models/tiny/infer HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{"
 
 
-def make(listener: socket.socket, begin: Callable[[], Awaitable[None]], said: list[str]) -> Server:
+def make(
+    listener: socket.socket,
+    begin: Callable[[], Awaitable[None]],
+    said: list[str],
+    *,
+    waits: bool = False,
+) -> Server:
     return Server(
         uvicorn.Config(answers_at_once, log_config=None, ws="none", lifespan="off"),
         listener,
@@ -32,6 +38,7 @@ def make(listener: socket.socket, begin: Callable[[], Awaitable[None]], said: li
         begin=begin,
         stopping=lambda: said.append("stopping"),
         sweep=lambda now: None,
+        waits=waits,
     )
 
 
@@ -80,6 +87,36 @@ async def test_what_cannot_begin_ends_the_server_with_its_error() -> None:
     with listen("127.0.0.1", 0) as listener, pytest.raises(ValueError, match="no model"):
         await asyncio.wait_for(make(listener, begin, said).run_until_told(), LIMIT_SECONDS)
     assert said == ["stopping"]
+
+
+async def test_who_knocks_between_two_servers_is_answered_by_the_second() -> None:
+    """The first cannot begin; somebody else holds the listener open, as systemd does."""
+    said: list[str] = []
+    begun = asyncio.Event()
+
+    async def fails() -> None:
+        await asyncio.sleep(0)
+        raise ValueError("no model")
+
+    async def begin() -> None:
+        await begun.wait()
+
+    async with asyncio.timeout(LIMIT_SECONDS):
+        with listen("127.0.0.1", 0) as held:
+            reader, writer = await asyncio.open_connection(*held.getsockname())
+            writer.write(b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+            with pytest.raises(ValueError, match="no model"):
+                await make(held.dup(), fails, said, waits=True).run_until_told()
+            server = make(held.dup(), begin, said, waits=True)
+            running = asyncio.create_task(server.run_until_told())
+            answer = asyncio.create_task(reader.read())
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(asyncio.shield(answer), 0.2)
+            begun.set()
+            assert (await answer).startswith(b"HTTP/1.1 200")
+            writer.close()
+            server.should_exit = True
+            await running
 
 
 @contextlib.contextmanager

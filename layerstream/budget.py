@@ -1,0 +1,263 @@
+"""A budget of memory, and the models that answer inside it."""
+
+import asyncio
+import itertools
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from loader.pool.pool import ReadPool
+from models.packs.pack import open_pack
+from models.packs.records.ports import Port
+from pipeline.devices.find import open_device
+from pipeline.execution.engine import Engine
+from pipeline.execution.errors import InputError
+from pipeline.execution.leases import SharedArena
+from pipeline.execution.opened import open_engine
+from pipeline.fitting.wanted import NOTHING, Fitted
+from pipeline.planning.plan import Plan
+from pipeline.profiles.profile_file import prepared
+from pipeline.schedule.architectures import ARCHITECTURES
+from server.errors import RefusedError
+from server.memory.budget import Budget as Ledger
+from server.memory.candidates import Candidate, share_budget
+from server.memory.shared_space import shared_space
+from server.memory.sharing import Activations
+from server.requests.uninterrupted import to_its_end
+from server.settings.sizes import format_size, parse_size
+
+#: Without a budget a model has what it can use.
+_UNLIMITED = 1 << 50
+
+
+class Model:
+    """A model that answers inside a budget; ``Budget.open`` and ``open`` make it. Thread-safe.
+
+    One request is answered at a time; others wait for it. Closed, it gives its memory back.
+    """
+
+    def __init__(self, engine: Engine, fitted: Fitted, closing: ExitStack) -> None:
+        self._engine = engine
+        self._fitted = fitted
+        self._closing = closing
+
+    @property
+    def name(self) -> str:
+        return self._engine.program.name
+
+    @property
+    def inputs(self) -> tuple[Port, ...]:
+        """What it takes: names, dtypes and shapes, of which some may have a default."""
+        return self._engine.program.pack.manifest.inputs
+
+    @property
+    def outputs(self) -> tuple[Port, ...]:
+        """What it answers: names, dtypes and shapes; None where only a run gives one."""
+        return self._engine.program.pack.manifest.outputs
+
+    @property
+    def memory(self) -> dict[str, int]:
+        """Bytes that it holds of the budget, by kind."""
+        return self._engine.plan.memory
+
+    @property
+    def plan(self) -> Plan:
+        """How it runs: what is resident, what streams, where activations lie; its ``as_dict`` is JSON."""
+        return self._engine.plan
+
+    @property
+    def predicted_seconds(self) -> float | None:
+        """What a request is expected to take; None without a profile (`layerstream profile PACK`)."""
+        return self._fitted.predicted_seconds
+
+    def __call__(
+        self, inputs: ArrayLike | Mapping[str, ArrayLike], *, timeout: float | None = None
+    ) -> dict[str, NDArray[Any]]:
+        """Return the outputs by name, for ``inputs`` by name, or the one input alone; blocks.
+
+        Args:
+            inputs: of exactly the shapes that ``self.inputs`` say; arrays of their dtypes are not copied.
+            timeout: seconds within which the answer must be there; None: whenever it is.
+
+        Raises:
+            InputError: one is unknown, missing, or of another dtype or shape. DeadlineError: ``timeout``
+                passed. LoaderError: a read failed. EngineClosedError: the model is closed.
+        """
+        return self._answer(inputs, timeout, threading.Event())
+
+    async def infer(self, inputs: ArrayLike | Mapping[str, ArrayLike]) -> dict[str, NDArray[Any]]:
+        """Return the outputs as calling it does, while the event loop goes on.
+
+        Cancelled (by asyncio.timeout, say), it stops computing at the next kernel, and only then returns.
+        """
+        stop = threading.Event()
+        answering = asyncio.create_task(asyncio.to_thread(self._answer, inputs, None, stop))
+        try:
+            return await asyncio.shield(answering)
+        except asyncio.CancelledError:
+            stop.set()
+            self._engine.wake()
+            await to_its_end(asyncio.wait({answering}))
+            if not answering.cancelled():
+                answering.exception()  # nobody waits for it
+            raise
+
+    def close(self) -> None:
+        """Give its memory back to the budget; the request that runs is answered first."""
+        self._closing.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _answer(
+        self,
+        inputs: ArrayLike | Mapping[str, ArrayLike],
+        timeout: float | None,
+        stop: threading.Event,
+    ) -> dict[str, NDArray[Any]]:
+        deadline = None if timeout is None else time.monotonic() + timeout
+        outputs, _ = self._engine.run(self._arrays(inputs), deadline, stop.is_set)
+        return outputs
+
+    def _arrays(self, inputs: ArrayLike | Mapping[str, ArrayLike]) -> dict[str, NDArray[Any]]:
+        if isinstance(inputs, Mapping):
+            return {name: np.ascontiguousarray(array) for name, array in inputs.items()}
+        required = self._engine.program.pack.manifest.required_inputs
+        if len(required) != 1:
+            raise InputError(f"{self.name}: give its inputs by name: {_names(required)}")
+        return {required[0].name: np.ascontiguousarray(inputs)}
+
+
+class Budget:
+    """Memory that models share: of their weights, activations, sessions and objects, not of requests.
+
+    Args:
+        size: bytes, or as people write it: "256MiB", "300MB".
+        device: "cpu", "cuda", "cuda:1", ...
+        activations: "own": each model has an arena of its own and they compute at once; "shared": they take
+            turns in one; "auto": in turns only where more of them fit so.
+
+    Raises:
+        ValueError: no size, or no device. DeviceError: there is no such device here.
+    """
+
+    def __init__(
+        self, size: int | str, *, device: str = "cpu", activations: Activations = "auto"
+    ) -> None:
+        self._ledger = Ledger(parse_size(str(size) if isinstance(size, str) else f"{size}B"))
+        self._closing = ExitStack()
+        self._device = open_device(device)
+        self._closing.callback(self._device.close)
+        self._pool = ReadPool()
+        self._closing.callback(self._pool.close)
+        space, _ = shared_space(self._device, self._ledger.total_bytes, activations)
+        self._arena = None if space is None else SharedArena(space)
+        self._activations: Activations = "own" if self._arena is None else activations
+        if self._arena is not None:
+            self._closing.callback(self._arena.close)
+        self._numbers = itertools.count(1)
+
+    @property
+    def total_bytes(self) -> int:
+        return self._ledger.total_bytes
+
+    @property
+    def free_bytes(self) -> int:
+        """What no model holds."""
+        return self._ledger.free_bytes
+
+    def open(self, *packs: str | Path) -> tuple[Model, ...]:
+        """Open ``packs`` (NAME, or NAME/VERSION), planned together within what is free; blocks.
+
+        What is left when each has its least is shared evenly. Those opened before keep what they hold.
+
+        Raises:
+            RefusedError: they do not fit; the message says which budget would do. ModelError: a pack is
+                damaged, or of another machine. PlanError, LoaderError, DeviceError: as they say. Then
+                none is open.
+        """
+        candidates = [self._candidate(Path(pack)) for pack in packs]
+        try:
+            shares = share_budget(candidates, self._ledger.without(()), self._activations)
+        except RefusedError as exc:
+            held = self._ledger.used_bytes
+            beside = f"; open models hold {format_size(held)} of it beside that" if held else ""
+            raise RefusedError(f"{exc}{beside}") from exc
+        with ExitStack() as failed:
+            models = []
+            for candidate, fitted in zip(candidates, shares.plans(), strict=True):
+                candidate.known.save()
+                models.append(self._open(candidate, fitted, shares.in_turns))
+                failed.callback(models[-1].close)
+            failed.pop_all()
+        for model in models:
+            self._closing.callback(model.close)
+        return tuple(models)
+
+    def close(self) -> None:
+        """Close all its models, and what they share."""
+        self._closing.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _candidate(self, pack: Path) -> Candidate:
+        program, profile = prepared(open_pack(pack, self._device.target), self._device)
+        return Candidate(program, self._device.adapt(ARCHITECTURES["auto"]), NOTHING, profile)
+
+    def _open(self, candidate: Candidate, fitted: Fitted, in_turns: bool) -> Model:
+        program, plan = candidate.program, fitted.plan
+        name = f"{program.name} ({next(self._numbers)})"  # two may be called the same
+        with ExitStack() as failed:
+            self._ledger.reserve(name, plan.memory, in_turns)
+            failed.callback(self._ledger.release, name)
+            arena = self._arena if in_turns else None
+            lease = None if arena is None else lambda: arena.join(plan.arena_bytes)
+            engine = open_engine(program, plan, self._device, self._pool, lease=lease)
+            failed.callback(engine.close)
+            return Model(engine, fitted, failed.pop_all())
+
+
+def open(  # noqa: A001  as Python's own: what it returns is closed
+    pack: str | Path, *, budget: int | str | None = None, device: str = "cpu"
+) -> Model:
+    """Open one pack within ``budget`` (None: all that it can use); closing it closes its budget.
+
+    Raises:
+        As ``Budget`` and ``Budget.open``.
+    """
+    with ExitStack() as failed:
+        own = failed.enter_context(
+            Budget(_UNLIMITED if budget is None else budget, device=device, activations="own")
+        )
+        (model,) = own.open(pack)
+        model._closing.callback(own.close)
+        failed.pop_all()
+        return model
+
+
+def _names(ports: tuple[Port, ...]) -> str:
+    return ", ".join(port.name for port in ports)

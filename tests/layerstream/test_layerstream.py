@@ -1,0 +1,161 @@
+"""The Python interface: answers of ONNX Runtime within a budget, nothing left behind."""
+
+import asyncio
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+import pytest
+from numpy.typing import NDArray
+
+import layerstream
+from models.errors import ModelError
+from models.packs.pack import Pack
+from pipeline.execution.errors import DeadlineError, EngineClosedError, InputError
+from server.errors import RefusedError
+
+IMAGE = np.random.default_rng(7).random((1, 3, 8, 8), np.float32)
+
+
+@pytest.fixture
+def pack(tiny_pack: Pack) -> Path:
+    return tiny_pack.folder
+
+
+@pytest.fixture
+def expected(tiny_onnx: Path) -> NDArray[Any]:
+    (logits,) = ort.InferenceSession(tiny_onnx).run(None, {"image": IMAGE})
+    return np.asarray(logits)
+
+
+@pytest.fixture(autouse=True)
+def no_thread_is_left() -> Iterator[None]:
+    before = threading.active_count()
+    yield
+    assert threading.active_count() == before
+
+
+def test_a_file_is_compiled_opened_and_asked(
+    tiny_onnx: Path, tmp_path: Path, expected: NDArray[Any]
+) -> None:
+    folder = layerstream.compile(tiny_onnx, tmp_path / "net")
+    assert folder == tmp_path / "net" / "1"
+    with layerstream.open(tmp_path / "net") as model:
+        assert (model.name, model.inputs[0].name, model.outputs[0].name) == (
+            "net",
+            "image",
+            "logits",
+        )
+        for inputs in (IMAGE, {"image": IMAGE}):
+            np.testing.assert_allclose(model(inputs)["logits"], expected, rtol=1e-4, atol=1e-6)
+
+
+def test_in_the_smallest_budget_answers_are_those_of_all_memory(pack: Path) -> None:
+    with layerstream.open(pack) as whole:
+        answer, most = whole(IMAGE)["logits"], sum(whole.memory.values())
+    with pytest.raises(RefusedError, match=r"a budget of .* is enough") as refused:
+        layerstream.open(pack, budget="1KiB")
+    enough = str(refused.value).split("a budget of ")[1].split(" is enough")[0]
+    with layerstream.open(pack, budget=enough.replace(" ", "")) as small:
+        assert sum(small.memory.values()) < most
+        assert small.plan.read_bytes > 0
+        np.testing.assert_array_equal(small(IMAGE)["logits"], answer)
+
+
+def test_models_share_a_budget_and_give_back_what_they_held(pack: Path) -> None:
+    with layerstream.Budget("4MiB") as budget:
+        one, two = budget.open(pack, pack)
+        held = sum(one.memory.values()) + sum(two.memory.values())
+        assert budget.total_bytes - budget.free_bytes <= held <= budget.total_bytes
+        np.testing.assert_array_equal(one(IMAGE)["logits"], two(IMAGE)["logits"])
+        one.close()
+        two.close()
+        assert budget.free_bytes == budget.total_bytes
+        (again,) = budget.open(pack)
+    with pytest.raises(EngineClosedError):
+        again(IMAGE)
+
+
+def test_what_does_not_fit_leaves_those_that_are_open(pack: Path) -> None:
+    with layerstream.open(pack) as model:
+        n_bytes = sum(model.memory.values())
+    with layerstream.Budget(n_bytes + 1024) as budget:
+        (model,) = budget.open(pack)
+        free = budget.free_bytes
+        with pytest.raises(RefusedError, match="open models hold"):
+            budget.open(pack)
+        assert budget.free_bytes == free
+        assert model(IMAGE)["logits"].shape == (1, 10)
+
+
+async def test_the_event_loop_goes_on_and_a_request_can_be_cancelled(pack: Path) -> None:
+    with layerstream.open(pack) as model:
+        answers = await asyncio.gather(*(model.infer(IMAGE) for _ in range(4)))
+        for answer in answers:
+            np.testing.assert_array_equal(answer["logits"], answers[0]["logits"])
+        asked = asyncio.create_task(model.infer({"image": IMAGE}))
+        await asyncio.sleep(0)
+        asked.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asked
+        assert (await model.infer(IMAGE)).keys() == {"logits"}
+    executor = asyncio.get_running_loop()
+    await executor.shutdown_default_executor()
+
+
+@pytest.mark.parametrize(
+    ("inputs", "words"),
+    [
+        ({"picture": IMAGE}, "unknown input 'picture'"),
+        (IMAGE[:, :1], r"float32\[1, 1, 8, 8\]"),
+        (IMAGE.astype(np.float64), "float64"),
+        ({}, "image"),
+    ],
+)
+def test_an_input_that_is_wrong_is_named(pack: Path, inputs: Any, words: str) -> None:
+    with layerstream.open(pack) as model, pytest.raises(InputError, match=words):
+        model(inputs)
+
+
+def test_a_time_that_has_passed_is_an_error(pack: Path) -> None:
+    with layerstream.open(pack) as model:
+        with pytest.raises(DeadlineError):
+            model(IMAGE, timeout=0.0)
+        model(IMAGE, timeout=60.0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ({"budget": "much"}, ValueError),
+        ({"device": "tpu"}, ValueError),
+        ({"budget": 0}, ValueError),
+    ],
+)
+def test_what_is_no_budget_and_no_device(
+    pack: Path, arguments: dict[str, Any], error: type[Exception]
+) -> None:
+    with pytest.raises(error):
+        layerstream.open(pack, **arguments)
+
+
+def test_what_is_no_pack(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="none"):
+        layerstream.open(tmp_path / "none", budget="64MiB")
+
+
+def test_a_package_of_the_caller_with_one_of_our_names_is_named(tmp_path: Path) -> None:
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "__init__.py").touch()
+    root = Path(layerstream.__file__).parents[1]
+    code = f"import sys; sys.path[:0] = [{str(tmp_path)!r}, {str(root)!r}]; import layerstream"
+    done = subprocess.run(
+        [sys.executable, "-c", code], check=False, capture_output=True, text=True, timeout=60
+    )
+    assert "its own package 'models'" in done.stderr
+    assert str(tmp_path) in done.stderr

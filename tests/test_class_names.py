@@ -1,0 +1,23 @@
+"""One name, one class: who reads it need not ask from where it was imported."""
+
+import ast
+from collections import defaultdict
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+FOLDERS = ("models", "loader", "pipeline", "papers", "server", "benchmarks")
+#: A schema of the documentation is called as what it documents.
+SCHEMAS = Path("server/protocol/documentation")
+
+
+def test_no_public_class_name_is_defined_twice() -> None:
+    places = defaultdict(list)
+    for folder in FOLDERS:
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            place = path.relative_to(ROOT)
+            if place.is_relative_to(SCHEMAS):
+                continue
+            for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+                if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                    places[node.name].append(str(place))
+    assert {name: where for name, where in places.items() if len(where) > 1} == {}
