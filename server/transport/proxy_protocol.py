@@ -146,6 +146,7 @@ class Announcements:
         self._registry, self._knock = registry, knock
         self._loop = asyncio.get_running_loop()
         self._begun: dict[Visitor, bytes] = {}  # what has come of each header
+        self._due: dict[Visitor, asyncio.TimerHandle] = {}
         self._ending: dict[socket.socket, asyncio.TimerHandle] = {}
         self._all_said = asyncio.Event()
         self._said_at = float("-inf")
@@ -156,9 +157,10 @@ class Announcements:
         self._begun[visitor] = b""
         self._all_said.clear()
         self._loop.add_reader(visitor.sock, self._hear, visitor)
-        self._loop.call_later(self._registry.limits.header_seconds, self._expire, visitor)
-        if len(self._begun) > self._registry.limits.waiting:
-            self._refuse(next(iter(self._begun)), HTTPStatus.REQUEST_TIMEOUT, _LATE)
+        limits = self._registry.limits
+        self._due[visitor] = self._loop.call_later(limits.header_seconds, self._expire, visitor)
+        if len(self._begun) > limits.waiting:
+            self._expire(next(iter(self._begun)))
 
     async def end(self) -> None:
         """Give the headers on their way as long as a request has when the server ends, then close all."""
@@ -203,8 +205,7 @@ class Announcements:
         return Visitor(self._registry.peer(client[0]), visitor.sock, client)
 
     def _expire(self, visitor: Visitor) -> None:
-        if visitor in self._begun:
-            self._refuse(visitor, HTTPStatus.REQUEST_TIMEOUT, _LATE)
+        self._refuse(visitor, HTTPStatus.REQUEST_TIMEOUT, _LATE)
 
     def _refuse(self, visitor: Visitor, status: int, why: str) -> None:
         """Tell whoever can read it, and once a minute who looks after the server."""
@@ -230,6 +231,7 @@ class Announcements:
 
     def _forget(self, visitor: Visitor) -> None:
         del self._begun[visitor]
+        self._due.pop(visitor).cancel()
         if not self._begun:
             self._all_said.set()
         self._loop.remove_reader(visitor.sock)

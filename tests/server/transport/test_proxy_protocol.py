@@ -340,7 +340,7 @@ def test_over_real_sockets_the_header_comes_before_all_and_only_from_a_proxy(
             assert (await ask(port, CLIENT))[:12] == OK[:12]
             if not encrypted:
                 assert b"proxy_protocol" in await ask(port, b"")
-                assert (await ask_plainly(port))[:12] == b"HTTP/1.1 400"
+                assert b"trusted_proxies alone" in await ask_plainly(port)
             server.should_exit = True
             await running
 
