@@ -241,6 +241,7 @@ def _limits(settings: Settings) -> ConnectionLimits:
         stall_seconds=settings.stall_timeout,
         waiting=waiting,
         proxies=TrustedProxies.named(settings.trusted_proxies),
+        announced=settings.proxy_protocol,
     )
 
 

@@ -2,10 +2,12 @@
 
 64, 256 and 1,000 clients keep a connection each and ask once a second, all from 127.0.0.1, as those of a
 NAT or a container bridge do. ``nginx``: the same through nginx with kept connections to the service.
+``hostile``: the same through nginx beside one client that sends bodies slowly, resets its requests and says
+garbage, 50 connections of each at a time; ``stream``: so that they all reach the service, by PROXY headers.
 ``announced``: 100 such clients beside 300 connections of the same address that announce 2 GB each, are
 refused, do not go, and come again.
 
-Run as ``python -m benchmarks.load.shared_address [--ways direct,nginx,announced] [--clients 64,256,1000]``.
+Run as ``python -m benchmarks.load.shared_address [--ways direct,nginx,hostile] [--clients 64,256,1000]``.
 ``--program FILE`` measures another installation; the clients know of a service only what HTTP says.
 """
 
@@ -28,10 +30,25 @@ from benchmarks.servers.served import Served, ours, running
 from benchmarks.servers.small_models import TINY_SHAPE, tiny
 from models.compiler import compile_onnx
 
-_WAYS = ("direct", "nginx", "announced")
+_WAYS = ("direct", "nginx", "hostile", "stream", "announced")
+# Of the service, as the recipes say.
+_FLAGS = {
+    "nginx": ["--trusted-proxies", "127.0.0.1"],
+    "hostile": ["--trusted-proxies", "127.0.0.1"],
+    "stream": ["--trusted-proxies", "127.0.0.2", "--proxy-protocol"],
+}
 _GOOD = 100
+_HOSTILE = "127.0.0.66"
 _ANNOUNCED = request_bytes("POST", "/v2/models/tiny/infer", None, {"Content-Length": str(2 << 30)})
 _ANNOUNCING = Crowd(300, _ANNOUNCED, drip=b"x", stays=True)
+_INFER = request_bytes("POST", "/v2/models/tiny/infer", None, {"Content-Length": "1000000"})
+_LISTS = request_bytes("POST", "/v2/repository/index", b"")
+_HOSTILITIES = {
+    "slow bodies": Crowd(50, _INFER, drip=b" "),
+    "resets": Crowd(50, _INFER + bytes(100_000), pace=100, resets=True),
+    "resets behind requests": Crowd(50, _LISTS, pace=100, resets=True),
+    "garbage": Crowd(50, b"\x16\x03\x01 garbage\r\n\r\n" * 20, pace=200),
+}
 #: What a client may get: an answer, or that there is no room for now and when to come again.
 _FAIR = {"200", "503"}
 
@@ -60,7 +77,8 @@ class _Bench:
 
     def measure(self, way: str, clients: int) -> dict[str, Any]:
         """Return what ``clients`` got on a ``way``."""
-        command = ours(self._repository, self._given.budget, *self._given.flags)
+        flags = [*_FLAGS.get(way, ()), *self._given.flags]
+        command = ours(self._repository, self._given.budget, *flags)
         if self._given.program:
             command = [self._given.program, *command[3:]]
         with running(command, "--port") as served:
@@ -81,16 +99,36 @@ class _Bench:
         with before(served.port, self._folder / "nginx") as port:
             return self._paced(port, clients)
 
+    def _hostile(self, served: Served, clients: int) -> dict[str, Any]:
+        with before(served.port, self._folder / "nginx") as port:
+            return self._beside(_HOSTILITIES, _HOSTILE, port, clients)
+
+    def _stream(self, served: Served, clients: int) -> dict[str, Any]:
+        with before(served.port, self._folder / "nginx", "nginx-stream.conf") as port:
+            return self._beside(_HOSTILITIES, _HOSTILE, port, clients)
+
     def _announced(self, served: Served, clients: int) -> dict[str, Any]:
-        siege = Siege(_ANNOUNCING, served.port, ["127.0.0.1"])
-        playing = threading.Thread(target=siege.play, args=(self._given.seconds + 15,))
-        playing.start()
+        return self._beside({"announcing": _ANNOUNCING}, "127.0.0.1", served.port, clients)
+
+    def _beside(
+        self, crowds: dict[str, Crowd], address: str, port: int, clients: int
+    ) -> dict[str, Any]:
+        """Return what ``clients`` got beside ``crowds`` of one ``address``, and these."""
+        sieges = {name: Siege(crowd, port, [address]) for name, crowd in crowds.items()}
+        playing = [
+            threading.Thread(target=siege.play, args=(self._given.seconds + 15,))
+            for siege in sieges.values()
+        ]
+        for each in playing:
+            each.start()
         try:
-            result = self._paced(served.port, clients)
+            result = self._paced(port, clients)
         finally:
-            siege.end()
-            playing.join()
-        return {**result, "announcing": dict(siege.seen)}
+            for siege in sieges.values():
+                siege.end()
+            for each in playing:
+                each.join()
+        return {**result, "beside": {name: dict(siege.seen) for name, siege in sieges.items()}}
 
 
 def _faults(result: dict[str, Any]) -> list[str]:

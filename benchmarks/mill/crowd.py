@@ -8,6 +8,7 @@ are opened again at that pace when the server ends them.
 import heapq
 import select
 import socket
+import struct
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -22,7 +23,7 @@ class Crowd:
     """``size`` connections; each says ``opening`` at once and ``drip`` every second.
 
     ``pace``: how many are opened in a second, at most. ``stays``: one that the server has ended stays until
-    it is cut off.
+    it is cut off. ``resets``: it is reset where its first drip would be.
     """
 
     size: int
@@ -30,6 +31,7 @@ class Crowd:
     drip: bytes = b""
     pace: int = 500
     stays: bool = False
+    resets: bool = False
 
 
 def spread(count: int) -> list[str]:
@@ -95,18 +97,27 @@ class Siege:
         self.seen["opened"] += 1
         self._open[client.fileno()] = client
         self._epoll.register(client.fileno(), select.EPOLLIN)
-        if self._crowd.drip:
+        if self._crowd.drip or self._crowd.resets:
             heapq.heappush(self._drips, (now + 1, number, client.fileno()))
 
     def _drip(self, now: float) -> None:
         while self._drips and self._drips[0][0] <= now:
             _, number, descriptor = heapq.heappop(self._drips)
-            if descriptor in self._open:
+            if descriptor in self._open and self._crowd.resets:
+                self._reset(descriptor)
+            elif descriptor in self._open:
                 try:
                     self._open[descriptor].send(self._crowd.drip)
                 except OSError:
                     continue  # its end is heard of
                 heapq.heappush(self._drips, (now + 1, number, descriptor))
+
+    def _reset(self, descriptor: int) -> None:
+        self.seen["reset"] += 1
+        self._epoll.unregister(descriptor)
+        client = self._open.pop(descriptor)
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        client.close()
 
     def _hear(self, descriptor: int, is_cut_off: bool) -> None:
         try:

@@ -1,4 +1,4 @@
-"""nginx before a server, with a configuration of its own in a folder of its own."""
+"""nginx before a server, as the recipes of deploy/proxies have it, in a folder of its own."""
 
 import contextlib
 import os
@@ -13,14 +13,19 @@ from benchmarks.servers.served import free_port
 
 _READY_SECONDS = 10.0
 
-# What its documentation names for an upstream with kept connections, nothing tuned beside.
-_CONFIGURATION = """
-{user}daemon off;
+_RECIPES = Path(__file__).parents[2] / "deploy" / "proxies"
+_STREAM_MODULE = Path("/usr/lib/nginx/modules/ngx_stream_module.so")
+
+# What is around a recipe, everything that it writes in a folder of its own.
+_MAIN = """
+daemon off;
 worker_processes 2;
 worker_rlimit_nofile {files};
 pid {folder}/pid;
 error_log {folder}/error.log;
 events {{ worker_connections {files}; }}
+"""
+_HTTP = """
 http {{
     access_log off;
     client_body_temp_path {folder}/body;
@@ -28,21 +33,7 @@ http {{
     fastcgi_temp_path {folder}/fastcgi;
     uwsgi_temp_path {folder}/uwsgi;
     scgi_temp_path {folder}/scgi;
-    client_max_body_size 0;
-    upstream service {{
-        server 127.0.0.1:{server};
-        keepalive 256;
-    }}
-    server {{
-        listen 127.0.0.1:{port} backlog=2048;
-        location / {{
-            proxy_pass http://service;
-            proxy_http_version 1.1;
-            proxy_set_header Host $host;
-            proxy_set_header Connection "";
-            proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;
-        }}
-    }}
+    {text}
 }}
 """
 
@@ -63,24 +54,55 @@ def check_nginx() -> str:
     return found
 
 
+def placed(recipe: str, port: int, server: int, host: str = "127.0.0.1") -> str:
+    """Return a file of deploy/proxies that listens on ``host``:``port``, before port ``server``."""
+    text = (_RECIPES / recipe).read_text()
+    for found, wanted in {
+        "127.0.0.1:8080": f"127.0.0.1:{server}",
+        "port_value: 8080": f"port_value: {server}",
+        "0.0.0.0, port_value: 80 ": f"{host}, port_value: {port} ",
+        "listen 80 ": f"listen {host}:{port} ",
+        '":80"': f'"{host}:{port}"',
+    }.items():
+        text = text.replace(found, wanted)
+    return text
+
+
+def nginx(text: str, folder: Path, files: int = 4096) -> list[str]:
+    """Write the recipe ``text`` and what is around it to ``folder``; return the command.
+
+    Raises:
+        NoNginxError: it is not installed, or its module for streams of bytes is not.
+    """
+    program = check_nginx()
+    main = "user root;\n" if os.geteuid() == 0 else ""
+    main += _MAIN.format(folder=folder, files=files)
+    if "\nstream {" not in text:
+        main += _HTTP.format(folder=folder, text=text)
+    elif _STREAM_MODULE.exists():
+        main = f"load_module {_STREAM_MODULE};\n{main}{text}"
+    else:
+        raise NoNginxError(f"{_STREAM_MODULE} is not there (Debian: libnginx-mod-stream)")
+    configuration = folder / "main.conf"
+    configuration.write_text(main)
+    return [program, "-e", str(folder / "error.log"), "-c", str(configuration)]
+
+
 @contextlib.contextmanager
-def before(server: int, folder: Path, files: int = 4096) -> Iterator[int]:
-    """Start nginx before port ``server`` of this machine; yield its own port.
+def before(server: int, folder: Path, recipe: str = "nginx.conf") -> Iterator[int]:
+    """Start nginx by a ``recipe`` before port ``server`` of this machine; yield its own port.
 
     Raises:
         NoNginxError: it is not installed, or does not listen within ten seconds.
     """
-    program = check_nginx()
     folder = folder.resolve()
     folder.mkdir(exist_ok=True)
     port = free_port()
-    user = "user root;\n" if os.geteuid() == 0 else ""
-    configuration = folder / "nginx.conf"
-    text = _CONFIGURATION.format(user=user, folder=folder, server=server, port=port, files=files)
-    configuration.write_text(text)
-    command = [program, "-e", str(folder / "error.log"), "-c", str(configuration)]
     process = subprocess.Popen(
-        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        nginx(placed(recipe, port, server), folder),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
     )
     try:
         _wait(process, port)

@@ -4,13 +4,13 @@ It reads at most READ_BYTES at a time, and no further into a body than the appli
 begins when the intake lets it, and may be refused instead. What ends before its request was read lingers,
 so that the client sees the answer and no reset. It tells the registry how long it has been silent, and
 where a newcomer waits for its place, the next answer says that it is the last. From a trusted proxy a
-request's client is the one that the proxy names. What of all this is HTTP is in ``http1.py``.
+request's client is the one that the proxy names: in a field of the request, or of the whole connection
+before its first byte. What of all this is HTTP is in ``http1.py``.
 """
 
 import asyncio
 import contextlib
 import logging
-import socket
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, cast
@@ -18,7 +18,7 @@ from typing import Any, cast
 from uvicorn.server import ServerState
 
 from server.errors import DisconnectedError
-from server.transport.giving_way import Peer, Worth
+from server.transport.giving_way import Worth
 from server.transport.http1 import Data, Event, Head, Refusal, Requests, WireAnswer, refused
 from server.transport.intake import Intake, Refused
 from server.transport.limits import (
@@ -29,7 +29,7 @@ from server.transport.limits import (
     PROGRESS_BYTES,
     READ_BYTES,
 )
-from server.transport.registry import Registry
+from server.transport.registry import Registry, Visitor
 from server.transport.sockets import came_at, has_unread
 
 _log = logging.getLogger(__name__)
@@ -235,7 +235,7 @@ class Connection(asyncio.BufferedProtocol):
     """A connection that ``registry`` counts, whose requests ``answer`` answers.
 
     Without ``has_place`` its request is refused. ``state``: what uvicorn waits for when it ends.
-    ``intake``: None lets every request begin at once. ``sock``: what the bytes come from.
+    ``intake``: None lets every request begin at once. ``visitor``: whose it is, and its socket.
     """
 
     def __init__(
@@ -245,7 +245,7 @@ class Connection(asyncio.BufferedProtocol):
         registry: Registry,
         intake: Intake | None = None,
         *,
-        sock: socket.socket | None = None,
+        visitor: Visitor,
         has_place: bool = True,
     ) -> None:
         self.answer = answer
@@ -253,9 +253,9 @@ class Connection(asyncio.BufferedProtocol):
         self._state = state
         self._registry = registry
         self._intake = intake
-        self._socket = sock
+        self._visitor = visitor
         self._has_place = has_place
-        self.peer = Peer("")
+        self.peer = visitor.peer
         self.used = False
         self._requests = Requests()
         self._request: Request | None = None
@@ -275,10 +275,9 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
         self._state.connections.add(cast(Any, self))
-        self._client = _address(self.transport, "peername")
+        self._client = self._visitor.client or _address(self.transport, "peername")
         self.server = _address(self.transport, "sockname")
         self.scheme = "https" if self.transport.get_extra_info("sslcontext") else "http"
-        self.peer = self._registry.peer(self._client[0] if self._client else "")
         if self._has_place:
             self._registry.add(self)
         else:
@@ -311,7 +310,7 @@ class Connection(asyncio.BufferedProtocol):
         # The kernel knows exactly, but asking it takes as long as a hundredth of a short request.
         # What a newcomer sends may have waited with it at the door.
         is_exact = self.used and time.monotonic() - looked_at < _EXACT_SECONDS
-        self._came_at = looked_at if is_exact else came_at(self._socket)
+        self._came_at = looked_at if is_exact else came_at(self._visitor.sock)
 
     def data_received(self, data: bytes) -> None:
         """Take ``data`` off the wire."""

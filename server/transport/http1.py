@@ -35,6 +35,7 @@ _NO_LENGTH = "this is not an HTTP request: its header does not say well how long
 _NO_CHUNKS = "this is not an HTTP request: its body does not come in chunks as its header says"
 _NOT_SPOKEN = "HTTP/%s is not spoken here, HTTP/1.1 is"
 _UNKNOWN = "the method %s is not known here"
+_NO_PROXY = "a PROXY header: it is read with the setting proxy_protocol, from trusted_proxies alone"
 _NO_PATH = "this is not an HTTP request: what it asks for has no path"
 
 
@@ -291,7 +292,7 @@ def _wrong(head: bytes, is_method_unknown: bool) -> Refusal:
     first, *fields = head[: -len(_END)].split(b"\r\n")
     line = _FIRST_LINE.fullmatch(first)
     if line is None:
-        return Refusal(400, _NO_REQUEST)
+        return Refusal(400, _NO_PROXY if first.startswith(b"PROXY ") else _NO_REQUEST)
     if line[3] is not None and not line[3].startswith(b"1."):
         return Refusal(400, _NOT_SPOKEN % line[3].decode())
     if is_method_unknown:

@@ -38,8 +38,9 @@ _OTHER_FILES = ENDING_CONNECTIONS + 128
 class ConnectionLimits:
     """At most ``total`` connections, ``per_address`` of one client address (None: as many as are free).
 
-    ``waiting``: newcomers that may wait for a place. Those from ``proxies`` count as clients of their own.
-    Times in seconds.
+    ``waiting``: newcomers that may wait for a place. Those from ``proxies`` count as clients of their own;
+    ``announced``: each begins with a PROXY header, and counts as the client's that this names. Times in
+    seconds.
 
     ``header_seconds``: from the first byte of a header to its last, and before the first byte of all.
     ``idle_seconds``: between two requests. ``stall_seconds``: without progress of an answer.
@@ -52,6 +53,7 @@ class ConnectionLimits:
     stall_seconds: float
     waiting: int = _MOST_WAITING
     proxies: TrustedProxies = NO_PROXIES
+    announced: bool = False
 
 
 def allowed_files(wanted_connections: int, ports: int = 1) -> tuple[int, int]:

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-from server.transport.giving_way import Peer
+from server.transport.proxy_protocol import Announcements
 from server.transport.registry import Registry, Visitor
 from server.transport.sockets import stamp_arrivals
 
@@ -153,7 +153,7 @@ def inherited(
 class Create(Protocol):
     """Makes the protocol of a connection: one with a place, or one whose request is refused."""
 
-    def __call__(self, sock: socket.socket, *, has_place: bool) -> asyncio.BaseProtocol: ...
+    def __call__(self, visitor: Visitor, *, has_place: bool) -> asyncio.BaseProtocol: ...
 
 
 async def accept(listener: socket.socket, registry: Registry, create: Create) -> None:
@@ -189,7 +189,7 @@ async def _accept(listener: socket.socket, registry: Registry, door: "_Door") ->
             await asyncio.sleep(_RETRY_SECONDS)
             continue
         for sock, address in knocking:
-            door.take(sock, registry.peer(_host(address)))
+            door.take(Visitor(registry.peer(_host(address)), sock))
 
 
 async def _knocks(listener: socket.socket) -> None:
@@ -222,10 +222,17 @@ class _Door:
         self._create = create
         self._loop = asyncio.get_running_loop()
         self._coming: set[asyncio.Task[None]] = set()
+        self._announcements = Announcements(registry, self._knock)
 
-    def take(self, sock: socket.socket, peer: Peer) -> None:
-        """Let ``sock`` knock."""
-        refused = self._registry.knock(Visitor(peer, sock), self._loop.time())
+    def take(self, visitor: Visitor) -> None:
+        """Let ``visitor`` knock; one of a proxy that announces its clients does as the client's."""
+        if visitor.peer.is_proxy and self._registry.limits.announced:
+            self._announcements.take(visitor)
+        else:
+            self._knock(visitor)
+
+    def _knock(self, visitor: Visitor) -> None:
+        refused = self._registry.knock(visitor, self._loop.time())
         if refused is not None:
             self._begin(refused, has_place=False)
 
@@ -252,6 +259,7 @@ class _Door:
 
     async def shut(self) -> None:
         """Let in who has a place and refuse the others; return when each is a connection."""
+        await self._announcements.end()
         self._open()
         for visitor in self._registry.turn_all_away():
             self._begin(visitor, has_place=False)
@@ -270,7 +278,7 @@ class _Door:
             sock.setblocking(False)
             if sock.family != socket.AF_UNIX:
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            create = partial(self._create, sock, has_place=has_place)
+            create = partial(self._create, visitor, has_place=has_place)
             await self._loop.connect_accepted_socket(create, sock)
         except OSError:
             sock.close()  # the client left

@@ -32,10 +32,11 @@ _PROMISE_SECONDS = 0.05
 
 @dataclass(eq=False, slots=True)
 class Visitor:
-    """A connection at the door, as the kernel gave it."""
+    """A connection at the door, as the kernel gave it; ``client``: as its proxy announced it."""
 
     peer: Peer
     sock: Any = None
+    client: tuple[str, int] | None = None
 
 
 class Registry:

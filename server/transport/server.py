@@ -20,7 +20,7 @@ from server.transport.connection import Connection, Request
 from server.transport.encryption import Encrypted
 from server.transport.intake import Intake, Reception
 from server.transport.listener import accept
-from server.transport.registry import Registry
+from server.transport.registry import Registry, Visitor
 
 _log = logging.getLogger(__name__)
 
@@ -121,11 +121,11 @@ class Server(uvicorn.Server):
             signal.signal(sig, signal.SIG_DFL)
             os.kill(os.getpid(), sig)
 
-    def _connection(self, sock: socket.socket, *, has_place: bool) -> asyncio.BaseProtocol:
+    def _connection(self, visitor: Visitor, *, has_place: bool) -> asyncio.BaseProtocol:
         answer, certificate = self._answer, self._certificate
         connection = Connection(
             *(answer, self.server_state, self._registry, self._intake),
-            sock=sock,
+            visitor=visitor,
             has_place=has_place,
         )
         return connection if certificate is None else Encrypted(connection, certificate.context)

@@ -7,8 +7,6 @@ the rest, with the unit and the rules as they are.
 import json
 import math
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +14,7 @@ from shutil import copytree
 
 import pytest
 
-from tests.deploy.watched import Watched, compile_default, fetch, until, watched
+from tests.deploy.watched import Watched, compile_default, fetch, profile, until, watched
 
 pytestmark = [pytest.mark.tools, pytest.mark.slow]
 
@@ -33,8 +31,7 @@ def profiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A repository with a network that has a profile."""
     repository = tmp_path_factory.mktemp("profiled")
     compile_default(repository / "cifar10")
-    command = [sys.executable, "-m", "server.cli", "profile", "--iterations=2"]
-    subprocess.run([*command, repository / "cifar10"], check=True, capture_output=True, timeout=300)
+    profile(repository / "cifar10", "--iterations=2")
     return repository
 
 

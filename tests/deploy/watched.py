@@ -21,6 +21,7 @@ import pytest
 from models.compiler import CompileOptions, compile_onnx
 from models.default import FOLDER
 from models.images.preprocess import read_labels, read_preprocess
+from pipeline.peers.cgroup import MemoryGroup
 from server.transport.listener import listen
 from tests.deploy.test_deploy import PROMETHEUS, tool
 
@@ -58,6 +59,12 @@ def compile_default(folder: Path) -> None:
         preprocess=read_preprocess(FOLDER / "preprocess.toml"),
     )
     compile_onnx(FOLDER / "cifar10.onnx", folder, options)
+
+
+def profile(pack: Path, *more: str) -> None:
+    """Measure ``pack`` on this machine, in a few seconds."""
+    command = [sys.executable, "-m", "server.cli", "profile", *more, str(pack)]
+    subprocess.run(command, check=True, capture_output=True, timeout=300)
 
 
 def shortened(rules: str) -> str:
@@ -132,8 +139,12 @@ def watched(
     *settings: str,
     module: str = "server.cli",
     environment: dict[str, str] | None = None,
+    group: MemoryGroup | None = None,
 ) -> Iterator[Watched]:
-    """Serve ``folder``/repository by the command ``module``, scraped every second, rules shortened."""
+    """Serve ``folder``/repository by the command ``module``, scraped every second, rules shortened.
+
+    ``group``: in which the server is.
+    """
     prometheus = tool("prometheus")
     port, monitor = free_port(), free_port()
     with ExitStack() as stack:
@@ -145,9 +156,8 @@ def watched(
             return process
 
         repository = f"--repository={folder}/repository"
-        server = start(
-            sys.executable, "-m", module, "serve", repository, f"--port={port}", *settings
-        )
+        command = [sys.executable, "-m", module, "serve", repository, f"--port={port}", *settings]
+        server = start(*(command if group is None else group.inside(command)))
         text = (PROMETHEUS / "prometheus.yml").read_text().replace("15s", "1s")
         (folder / "prometheus.yml").write_text(text.replace("localhost:8080", f"localhost:{port}"))
         (folder / "alerts.yml").write_text(shortened((PROMETHEUS / "alerts.yml").read_text()))

@@ -17,6 +17,7 @@ from tests.fuzz import model_config as config_fuzzer
 from tests.fuzz import network as network_fuzzer
 from tests.fuzz import onnx as onnx_fuzzer
 from tests.fuzz import pack as pack_fuzzer
+from tests.fuzz import proxy_protocol as proxy_protocol_fuzzer
 from tests.fuzz import sdf3 as sdf3_fuzzer
 from tests.fuzz import wire as wire_fuzzer
 
@@ -65,6 +66,11 @@ def test_model_config_reader() -> None:
 
 def test_requests_on_the_wire() -> None:
     accepted = [requests_fuzzer.run(number) for number in range(EXAMPLES)]
+    assert 0 < sum(accepted) < EXAMPLES
+
+
+def test_headers_of_proxies() -> None:
+    accepted = [proxy_protocol_fuzzer.run(number) for number in range(EXAMPLES)]
     assert 0 < sum(accepted) < EXAMPLES
 
 

@@ -3,7 +3,7 @@
 from ipaddress import ip_network
 from typing import Annotated, ClassVar
 
-from pydantic import Field, PositiveInt, field_validator
+from pydantic import Field, PositiveInt, ValidationInfo, field_validator
 
 from server.errors import shown
 from server.settings.group import Default, Group, Names, Seconds
@@ -37,6 +37,11 @@ class LimitSettings(Group):
         description="Addresses and networks of proxies, unix: those of the Unix socket. A request from one "
         "is of the client that X-Forwarded-For or Forwarded names; none gives way to other addresses.",
     )
+    proxy_protocol: bool = Field(
+        False,
+        description="Connections from trusted_proxies begin with a PROXY header, version 1 or 2, which "
+        "names the client. Not those for gRPC.",
+    )
     max_body: Size = Field(
         64 << 20, validate_default=True, description="Largest body of a request."
     )
@@ -55,4 +60,12 @@ class LimitSettings(Group):
                 raise ValueError(
                     f"{shown(name)} is no proxy; write an address, a network as 10.0.0.0/8, or unix"
                 ) from exc
+        return value
+
+    @field_validator("proxy_protocol")
+    @classmethod
+    def _is_somebodys(cls, value: bool, info: ValidationInfo) -> bool:
+        # Where trusted_proxies is wrong, that is what is said.
+        if value and not info.data.get("trusted_proxies", True):
+            raise ValueError("true, and trusted_proxies names none whose PROXY header is read")
         return value

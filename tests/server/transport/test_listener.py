@@ -20,7 +20,7 @@ from server.transport.connection import Connection
 from server.transport.encryption import Encrypted
 from server.transport.limits import GRACE_SECONDS, WAIT_SECONDS, ConnectionLimits
 from server.transport.listener import UnixListener, accept, listen
-from server.transport.registry import Registry
+from server.transport.registry import Registry, Visitor
 from tests.server.asgi import answering_with
 from tests.server.transport.authority import NAME, issue, trusting
 from tests.server.transport.wire import (
@@ -93,9 +93,9 @@ async def served(
     registry, made = Registry(limits), list[Connection]()
     listener = listener or listen("127.0.0.1", 0)
 
-    def create(sock: socket.socket, *, has_place: bool) -> asyncio.BaseProtocol:
-        answer = answering_with(app)
-        made.append(Connection(answer, ServerState(), registry, sock=sock, has_place=has_place))
+    def create(visitor: Visitor, *, has_place: bool) -> asyncio.BaseProtocol:
+        answer, state = answering_with(app), ServerState()
+        made.append(Connection(answer, state, registry, visitor=visitor, has_place=has_place))
         return made[-1] if context is None else Encrypted(made[-1], context)
 
     accepting = asyncio.create_task(accept(listener, registry, create))
@@ -341,7 +341,7 @@ class Refusing(socket.socket):
         self.slept.append(seconds)
 
 
-def nothing(sock: socket.socket, *, has_place: bool) -> asyncio.Protocol:
+def nothing(visitor: Visitor, *, has_place: bool) -> asyncio.Protocol:
     return asyncio.Protocol()
 
 
@@ -374,7 +374,7 @@ async def test_who_knocks_while_the_server_ends_is_taken_in_or_left_at_the_door(
     """With systemd's socket the next server takes those that were left."""
     taken: list[bool] = []
 
-    def takes(sock: socket.socket, *, has_place: bool) -> asyncio.Protocol:
+    def takes(visitor: Visitor, *, has_place: bool) -> asyncio.Protocol:
         taken.append(has_place)
         return Closes()
 

@@ -10,7 +10,7 @@ from uvicorn.server import ServerState
 
 from server.transport.connection import Connection
 from server.transport.limits import READ_BYTES, ConnectionLimits
-from server.transport.registry import Registry
+from server.transport.registry import Registry, Visitor
 from tests.server.asgi import answering_with
 
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
@@ -69,8 +69,9 @@ class Wire:
         self.registry = Registry(LIMITS) if registry is None else registry
         self.transport = FakeTransport()
         self.state = ServerState()
+        visitor = Visitor(self.registry.peer("127.0.0.1"))
         self.connection = Connection(
-            answering_with(app), self.state, self.registry, has_place=has_place
+            *(answering_with(app), self.state, self.registry), visitor=visitor, has_place=has_place
         )
         self._began = self.connection.loop.time()
         self.connection.loop.time = self._time  # type: ignore[method-assign]

@@ -1,0 +1,18 @@
+"""``python -m tests.deploy.telling_server serve ...``: a server that prints whose each request is."""
+
+from typing import Any
+
+from server.cli import main
+from server.requests.exchanges import Exchanges
+
+_exchange = Exchanges.exchange
+
+
+def _told(self: Exchanges, client: Any, kind: Any = "body") -> Any:
+    print(client.head.path, client.address or "-", flush=True)
+    return _exchange(self, client, kind)
+
+
+if __name__ == "__main__":
+    Exchanges.exchange = _told  # type: ignore[method-assign]
+    main()
