@@ -182,6 +182,7 @@ def test_compile_inspect_run(
     manifest = open_pack(destination).manifest
     assert summary["weight_bytes"] == manifest.weight_bytes
     assert summary["spans"] == len(manifest.spans)
+    assert summary.pop("source_files") == [str(packs.sources["tiny"])]
 
     inspected = cli("inspect", destination, "--layers", "--json").document
     table = inspected.pop("layer_table")
