@@ -31,9 +31,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=".") as folder:
         source, pack = Path(folder, "resnet50.onnx"), Path(folder, "resnet50")
         codes = [
-            _run("server.cli", "zoo", "build", "resnet50", "-o", str(source)),
-            _run("server.cli", "compile", str(source), "-o", str(pack)),
-            _run("server.cli", "bench", "pipeline", str(pack)),
+            _run("cli", "zoo", "build", "resnet50", "-o", str(source)),
+            _run("cli", "compile", str(source), "-o", str(pack)),
+            _run("cli", "bench", "pipeline", str(pack)),
         ]
     codes += [_run(name) for name in _OTHERS]
     sys.exit(1 if any(codes) else 0)

@@ -69,7 +69,7 @@ def summary(runs: list[dict[str, float]]) -> dict[str, float]:
 def commands(options: argparse.Namespace, pack: Path, inputs: Path) -> dict[str, list[str]]:
     """Return what answers ``inputs`` once, by name."""
     python, threads = [sys.executable, "-m"], str(options.threads)
-    ours = [*python, "server.cli", "run", str(pack), "--input", str(inputs), "--json"]
+    ours = [*python, "cli", "run", str(pack), "--input", str(inputs), "--json"]
     ours += ["--weights", f"{options.weights}%", "--threads", threads]
     peer = [*python, "benchmarks.children.cold_child"]
     given = [str(options.onnx), str(inputs), threads]

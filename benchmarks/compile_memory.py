@@ -22,7 +22,7 @@ from server.settings.sizes import parse_size
 def attempt(environment: Environment, arguments: list[str], limit: int) -> dict[str, Any]:
     """Run one command of ours inside ``limit`` bytes; return what happened."""
     environment.drop()
-    command = environment.private([sys.executable, "-m", "server.cli", *arguments])
+    command = environment.private([sys.executable, "-m", "cli", *arguments])
     with sampled_group("layerstream-compile", limit) as memory:
         started = time.monotonic()
         process = memory.group.start(command)

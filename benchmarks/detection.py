@@ -63,7 +63,7 @@ def main() -> None:
             ["compile", str(source), "-o", str(repository / options.network)],
         ):
             subprocess.run(
-                [sys.executable, "-m", "server.cli", *arguments],
+                [sys.executable, "-m", "cli", *arguments],
                 check=True,
                 stdout=subprocess.DEVNULL,
             )

@@ -29,7 +29,7 @@ def layerstream(*arguments: str) -> str:
         SystemExit: it fails.
     """
     print(f"== layerstream {' '.join(arguments)}", file=sys.stderr, flush=True)
-    command = [sys.executable, "-m", "server.cli", *arguments]
+    command = [sys.executable, "-m", "cli", *arguments]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"layerstream {' '.join(arguments)}: exit {done.returncode}")

@@ -35,7 +35,7 @@ rm -rf "$packages/bin" "$packages/hatchling" "$packages/trove_classifiers" "$pac
     "$packages"/trove_classifiers-* "$packages"/numpy/*/tests "$packages/numpy/tests" "$packages/onnx/backend/test"
 printf 'home = /usr/bin\ninclude-system-site-packages = false\nversion = 3.11\n' >"$tree/pyvenv.cfg"
 ln -s /usr/bin/python3.11 "$tree/bin/python"
-printf '#!/opt/layerstream/bin/python\nimport sys\n\nfrom server.cli import main\n\nsys.exit(main())\n' >"$tree/bin/layerstream"
+printf '#!/opt/layerstream/bin/python\nimport sys\n\nfrom cli import main\n\nsys.exit(main())\n' >"$tree/bin/layerstream"
 # Bytecode is never looked up against its source: the service may not write a newer one, and times of files vary.
 "$python" -m compileall -q --invalidation-mode unchecked-hash -s "$tree" -p /opt/layerstream "$packages" >/dev/null
 find "$tree" -type d -exec chmod 755 {} +

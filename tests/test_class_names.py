@@ -5,7 +5,7 @@ from collections import defaultdict
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-FOLDERS = ("models", "loader", "pipeline", "papers", "server", "benchmarks")
+FOLDERS = ("models", "loader", "pipeline", "papers", "server", "layerstream", "cli", "benchmarks")
 #: A schema of the documentation is called as what it documents.
 SCHEMAS = Path("server/protocol/documentation")
 

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import pytest
 
 _ROOT = Path(__file__).parents[1]
-_PRODUCT = ("models", "loader", "pipeline", "papers", "server")
+_PRODUCT = ("models", "loader", "pipeline", "papers", "server", "layerstream", "cli")
 # protobuf promises that what it generated runs with the next major version, too.
 _GENERATED = {"server/grpc/messages/inference_pb2.py"}
 # Modules that no documentation names: everything in them counts as private, not underscores alone.

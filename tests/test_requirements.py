@@ -13,7 +13,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 _ROOT = Path(__file__).parents[1]
-_PRODUCT = ("models", "loader", "pipeline", "papers", "server")
+_PRODUCT = ("models", "loader", "pipeline", "papers", "server", "layerstream", "cli")
 _CONFIG = tomllib.loads((_ROOT / "pyproject.toml").read_text())
 _EXTRAS = _CONFIG["project"]["optional-dependencies"]
 _RUN = (*_CONFIG["build-system"]["requires"], *_CONFIG["project"]["dependencies"])

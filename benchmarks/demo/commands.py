@@ -12,5 +12,5 @@ def layerstream(*arguments: str) -> Any:
     Raises:
         CalledProcessError: it failed, and has said why on stderr.
     """
-    command = [sys.executable, "-m", "server.cli", *arguments, "--json"]
+    command = [sys.executable, "-m", "cli", *arguments, "--json"]
     return json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)

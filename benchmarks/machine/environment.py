@@ -24,7 +24,7 @@ from pathlib import Path
 from benchmarks.machine import page_cache
 
 _PROJECT = Path(__file__).resolve().parents[2]
-_OURS = ("models", "loader", "pipeline", "papers", "server", "benchmarks")
+_OURS = ("models", "loader", "pipeline", "papers", "server", "cli", "benchmarks")
 _NOT_NEEDED = (
     "site-packages",
     "dist-packages",

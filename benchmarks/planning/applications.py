@@ -31,6 +31,7 @@ import numpy as np
 
 from benchmarks.children.application import CHOICES, partitions
 from benchmarks.machine.sampling import sampled_group
+from cli.applications.opened import OpenedApplication, OpenedPack, open_application
 from models.runtime.sessions import claim_process
 from papers.applications.application import Application
 from papers.applications.ours.frontiers import planned, preloaded_frontier, streaming_frontier
@@ -48,7 +49,6 @@ from pipeline.devices.cpu import CpuDevice
 from pipeline.measuring.sample_inputs import random_inputs
 from pipeline.planning.plan import Plan
 from pipeline.program.program import Program
-from server.cli.applications.opened import OpenedApplication, OpenedPack, open_application
 
 #: The network whole, on one core, beside its partitions on several.
 _ONE = "one-partition"

@@ -167,7 +167,7 @@ def _settled(process: int, quiet_seconds: float = 3.0) -> dict[str, float]:
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Start a server, and return what each phase gave."""
     port = _free_port()
-    command = [sys.executable, "-m", "server.cli", "serve", "--repository", options.repository]
+    command = [sys.executable, "-m", "cli", "serve", "--repository", options.repository]
     command += ["--models", options.model, "--budget", options.budget, "--port", str(port)]
     command += ["--model-control", "explicit", "--allow-admin"]
     server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)

@@ -50,7 +50,7 @@ def free_port() -> int:
 
 def ours(repository: Path, budget: str, *flags: str) -> list[str]:
     """Return the command, less its port, that serves ``repository`` in ``budget``."""
-    command = [sys.executable, "-m", "server.cli", "serve", "--repository", str(repository)]
+    command = [sys.executable, "-m", "cli", "serve", "--repository", str(repository)]
     return [*command, "--budget", budget, *flags]
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from typer.main import get_command
 
-from server.cli.commands import COMMANDS, loaded, program
+from cli.commands import COMMANDS, loaded, program
 from server.operation.process import installed_version
 
 

@@ -10,10 +10,10 @@ import threading
 from pathlib import Path
 from types import FrameType
 
+from cli import main
 from loader.readers.faults import Fault, FaultyReader
 from loader.readers.files import open_reader
 from loader.readers.reader import Reader
-from server.cli import main
 from server.repository import opening
 
 _LEAK_BYTES = 100 << 20

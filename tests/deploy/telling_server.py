@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from server.cli import main
+from cli import main
 from server.requests.exchanges import Exchanges
 
 _exchange = Exchanges.exchange

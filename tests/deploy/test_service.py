@@ -30,7 +30,7 @@ def test_ready_watchdog_and_stopping_arrive_in_order(
 ) -> None:
     compile_onnx(FOLDER / "cifar10.onnx", tmp_path / "repository" / "cifar10")
     port = free_port()
-    command = [sys.executable, "-m", "server.cli", "serve", "--budget", "2816KiB"]
+    command = [sys.executable, "-m", "cli", "serve", "--budget", "2816KiB"]
     process = subprocess.Popen(
         [*command, "--repository", f"{tmp_path}/repository", "--port", str(port)],
         env={

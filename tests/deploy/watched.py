@@ -63,7 +63,7 @@ def compile_default(folder: Path) -> None:
 
 def profile(pack: Path, *more: str) -> None:
     """Measure ``pack`` on this machine, in a few seconds."""
-    command = [sys.executable, "-m", "server.cli", "profile", *more, str(pack)]
+    command = [sys.executable, "-m", "cli", "profile", *more, str(pack)]
     subprocess.run(command, check=True, capture_output=True, timeout=300)
 
 
@@ -137,7 +137,7 @@ class Watched:
 def watched(
     folder: Path,
     *settings: str,
-    module: str = "server.cli",
+    module: str = "cli",
     environment: dict[str, str] | None = None,
     group: MemoryGroup | None = None,
 ) -> Iterator[Watched]:

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 import layerstream
 from models.errors import ModelError
-from models.packs.pack import Pack
 from pipeline.execution.errors import DeadlineError, EngineClosedError, InputError
 from server.errors import RefusedError
 
@@ -24,8 +23,8 @@ IMAGE = np.random.default_rng(7).random((1, 3, 8, 8), np.float32)
 
 
 @pytest.fixture
-def pack(tiny_pack: Pack) -> Path:
-    return tiny_pack.folder
+def pack(pack_folder: Path) -> Path:
+    return pack_folder  # plans are kept beside it
 
 
 @pytest.fixture

@@ -14,10 +14,10 @@ import pytest
 import pytest_asyncio
 from onnx import TensorProto, helper, numpy_helper
 
+from cli import main
 from models.compiler import CompileOptions, compile_onnx
 from models.initial import filled
 from models.zoo.builder import SkeletonBuilder
-from server.cli import main
 from server.scheduling.line import Line
 from server.scheduling.sweeps import Ticket
 from server.settings.settings import Settings
@@ -199,7 +199,7 @@ def cli(
 ) -> Iterator[Cli]:
     """The command in this process."""
     # The tests' process is not the command's to set up.
-    monkeypatch.setattr("server.cli.claim_process", lambda: None)
+    monkeypatch.setattr("cli.claim_process", lambda: None)
     numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
     before = {number: signal.getsignal(number) for number in numbers}
 

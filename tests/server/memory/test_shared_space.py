@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from cli.arguments import options
 from pipeline.devices.base import Device
 from pipeline.devices.cpu import CpuDevice
 from pipeline.devices.space import Space
-from server.cli.arguments import options
 from server.memory.shared_space import possible, shared_space
 from server.memory.sharing import Activations
 from tests.server.support import Cli, Packs

@@ -22,7 +22,7 @@ _WAIT_MS = 60_000
 def server(packs: Packs) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
     budget = 2 * (packs.smallest("tiny") + packs.smallest("pair")) + REQUEST_MEMORY
     settings = ("--repository", packs.repository, "--models", "tiny,pair", "--budget", budget)
-    command = [sys.executable, "-m", "server.cli", "serve", *map(str, settings), "--port", "0"]
+    command = [sys.executable, "-m", "cli", "serve", *map(str, settings), "--port", "0"]
     root = Path(__file__).parents[3]
     with subprocess.Popen(command, stderr=subprocess.PIPE, cwd=root) as process:
         try:

@@ -1,0 +1,66 @@
+"""The ``layerstream`` command: one group of commands a file, errors as one line on stderr."""
+
+import logging
+import sys
+
+import typer
+
+from cli.commands import program
+from cli.printing.output import Warnings, fail
+from models.runtime.sessions import claim_process
+
+BAD_INPUT, FAILURE = 2, 1
+#: What Typer makes of Ctrl-C, and a shell of a process that SIGINT ended.
+_INTERRUPTED = 130
+
+#: What Python says, in no class of its own.
+_NO_THREAD = "can't start new thread"
+
+
+def main() -> None:
+    """Run the command line; exit 0, 2 for bad usage or input, 1 for a failure, 130 after Ctrl-C."""
+    claim_process()
+    logging.lastResort = Warnings(logging.WARNING)  # serve has handlers of its own
+    try:
+        code = program()(standalone_mode=False)
+    except SystemExit:  # completion has answered; the errors below are not worth their imports
+        raise
+    except typer.TyperException as exc:
+        fail(exc.format_message() or "no command given", BAD_INPUT)
+    except _bad_input() as exc:
+        # A service manager tries a failure again, bad input never.
+        fail(str(exc), FAILURE if getattr(exc, "may_pass", False) else BAD_INPUT)
+    except _failures() as exc:
+        fail(str(exc) or "out of memory", FAILURE)
+    except RuntimeError as exc:
+        if str(exc) != _NO_THREAD:
+            raise
+        fail("the system allows no more threads: a limit on them, or on memory", FAILURE)
+    if code == _INTERRUPTED:
+        fail("interrupted", _INTERRUPTED)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _bad_input() -> tuple[type[Exception], ...]:
+    """Return the errors about what the user gave: a file, a setting, a name, too small a budget.
+
+    Asked for when there is one: importing these takes longer than completing a name.
+    """
+    from models.errors import ModelError
+    from pipeline.execution.errors import InputError
+    from pipeline.planning.plan import PlanError
+    from server.errors import ServiceError
+    from server.settings.settings import SettingsError
+    from server.transport.certificate import CertificateError
+    from server.transport.listener import PortError
+
+    given = (SettingsError, CertificateError, PortError)
+    return ModelError, PlanError, InputError, ServiceError, *given
+
+
+def _failures() -> tuple[type[Exception], ...]:
+    from loader.errors import LoaderError
+    from pipeline.devices.base import DeviceError
+    from pipeline.execution.errors import EngineError
+
+    return LoaderError, DeviceError, EngineError, MemoryError, OSError

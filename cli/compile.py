@@ -1,0 +1,198 @@
+"""``layerstream compile``: from an ONNX file to a pack."""
+
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args
+
+import typer
+
+from cli.arguments.options import Json, open_named, size
+from cli.printing.output import print_json, say, suggest, warn
+from cli.printing.sentences import counted, less_for_pictures, serving, stored_as, typed
+from cli.printing.steps import steps
+from cli.printing.summary import summary_of
+from models.datasets.folders import read_folder
+from models.detection.recipe import read_detection
+from models.images.preprocess import read_labels, read_preprocess
+from models.packs.manifest import Manifest
+from models.packs.pack import Pack, read_pack
+from models.packs.records.spans import Store, loses_bits
+from models.packs.target import CPU, named_target
+from models.segmentation.recipe import read_segmentation
+from pipeline.checking.accepting import checker
+from pipeline.devices.lowered import device_measure
+from server.settings.sizes import format_least, format_size, parse_shapes
+
+# A CPU has no kernels for these: what they save is reading.
+_STORED_AS = {"half": "fp16", "mixed": "int8"}
+# Pictures of --calibrate on which is measured what --store costs.
+_MEASURED = 8
+#: What --store takes.
+STORES: tuple[Store, ...] = get_args(Store)
+
+
+def _shapes(texts: list[str]) -> dict[str, tuple[int, ...]]:
+    try:
+        return parse_shapes(texts)
+    except ValueError as exc:
+        raise typer.BadParameter(str(exc), param_hint="--shape") from exc
+
+
+def compile_(
+    context: typer.Context,
+    source: Annotated[Path, typer.Argument(help="The ONNX file.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="REPOSITORY/NAME")],
+    labels: Annotated[Path | None, typer.Option(help="Text file, one label a line.")] = None,
+    preprocess: Annotated[Path | None, typer.Option(help="TOML file: size, color, mean...")] = None,
+    detection: Annotated[
+        Path | None, typer.Option(help="TOML file: a detector's heads, anchors, classes...")
+    ] = None,
+    segmentation: Annotated[
+        Path | None, typer.Option(help="TOML file: which output is a mask, and how.")
+    ] = None,
+    scores: Annotated[
+        str | None, typer.Option(help="What the output holds: probabilities or logits.")
+    ] = None,
+    batch: Annotated[
+        int | None, typer.Option(min=1, help="What an unknown batch becomes; default 1.")
+    ] = None,
+    shape: Annotated[list[str] | None, typer.Option(help="NAME=1,3,224,224, repeatable.")] = None,
+    keep_input: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="An input with a value that requests may replace, though it looks like a weight.",
+        ),
+    ] = None,
+    chunk: Annotated[str | None, typer.Option(help="Finest chunk of a layer, e.g. 256KiB.")] = None,
+    precision: Annotated[
+        Literal["none", "half", "mixed", "int8"],
+        typer.Option(
+            help="half, mixed: weights of 16-bit floats or 8-bit integers, computed as float32, as --store "
+            "fp16 and int8. int8: computed in 8-bit integers, calibrated on pictures (--calibrate)."
+        ),
+    ] = "none",
+    calibrate: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Pictures like those to come, of any size. --precision int8: a hundred do; "
+            "--store fp16, bf16, int8: what it costs is measured on eight of them.",
+        ),
+    ] = None,
+    target: Annotated[
+        str,
+        typer.Option(
+            help="cpu (of this machine), aarch64-generic (any CPU, in plain layouts), or cuda-sm72 "
+            "(compute capability 7.2)."
+        ),
+    ] = CPU,
+    store: Annotated[
+        str | None,
+        typer.Option(
+            metavar="|".join(STORES),
+            help="How weights lie in the file; they are expanded to float32 beside reads. Default: fp32.",
+        ),
+    ] = None,
+    version: Annotated[int, typer.Option(min=1, help="Version folder to write.")] = 1,
+    force: Annotated[bool, typer.Option(help="Replace that version if it exists.")] = False,
+    check: Annotated[
+        bool, typer.Option(help="Run the pack once and compare it with ONNX Runtime on the source.")
+    ] = True,
+    as_json: Json = False,
+) -> None:
+    """Compile an ONNX file to a pack for this machine, or for a GPU."""
+    from models.compiler import CompileOptions, compile_onnx  # onnx: not for the service
+    from models.graphs.reader import source_files
+
+    if scores not in (None, "probabilities", "logits"):
+        raise typer.BadParameter("probabilities or logits", param_hint="--scores")
+    if precision in _STORED_AS:
+        if store is not None:
+            raise typer.BadParameter(
+                f"--precision {precision} is --store {_STORED_AS[precision]}: leave one of them out"
+            )
+        store = _STORED_AS[precision]
+    store = store or "fp32"
+    if store not in STORES:
+        raise typer.BadParameter(f"{store!r} is none of {', '.join(STORES)}", param_hint="--store")
+    if precision == "int8" and calibrate is None:
+        raise typer.BadParameter("--precision int8 needs --calibrate DIR")
+    if calibrate is not None and precision != "int8" and not (loses_bits(store) and check):
+        raise typer.BadParameter(
+            "--calibrate DIR goes with --precision int8, or with --store fp16, bf16 or int8 and its check"
+        )
+    pictures = read_folder(calibrate) if calibrate else None
+    if pictures:
+        pictures.check_pictures()
+    compiled_for = named_target(target)
+    warnings: list[str] = []
+    options = CompileOptions(
+        version=version,
+        batch=batch,
+        shapes=_shapes(shape or []),
+        keep_inputs=tuple(keep_input or ()),
+        chunk_bytes=size(chunk, "--chunk"),
+        labels=read_labels(labels) if labels else (),
+        preprocess=read_preprocess(preprocess) if preprocess else None,
+        detection=read_detection(detection) if detection else None,
+        segmentation=read_segmentation(segmentation) if segmentation else None,
+        scores=scores,  # type: ignore[arg-type]
+        force=force,
+        target=compiled_for,
+        calibrate=pictures.pictures if pictures and precision == "int8" else None,
+        measure=device_measure(compiled_for),
+        warn=warnings.append,
+        store=store,
+    )
+    with steps(f"compiling {source.name}") as progress:
+        measured = partial(pictures.pictures, _MEASURED) if pictures else None
+        judge = checker(source, compiled_for, warnings.append, progress, measured)
+        accept = judge if check else None
+        folder = compile_onnx(source, output, replace(options, accept=accept), progress)
+    pack = read_pack(folder)
+    summary = summary_of(pack, open_named(context, "cpu"))
+    warnings += _whole_layers(pack.manifest, options.chunk_bytes)
+    for warning in warnings:
+        warn(warning)
+    if as_json:
+        files = list(map(str, source_files(source)))
+        print_json({**summary, "source_files": files, "warnings": warnings})
+    else:
+        _print_made(pack, summary)
+
+
+def _print_made(pack: Pack, summary: dict[str, Any]) -> None:
+    least = summary["smallest_budget_bytes"]
+    say(
+        f"{pack.folder}: {format_size(summary['weight_bytes'])} of weights{_stored(summary)} in "
+        f"{counted(summary['spans'], 'span')}, {counted(summary['pieces'], 'piece')}; "
+        f"serves from a budget of {typed(least)} up{less_for_pictures(summary)}"
+    )
+    suggest("To serve it", serving(pack, least))
+
+
+def _stored(summary: dict[str, Any]) -> str:
+    stored = f" {stored_as(summary['store'])}" if summary["expands"] else ""
+    shared = ""
+    if summary["file_bytes"] < summary["weight_bytes"] and summary["shared_bytes"]:
+        shared = f", as layers share {format_size(summary['shared_bytes'])}"
+    if not stored and not shared:
+        return ""
+    return f", {format_size(summary['file_bytes'])} in the file{stored}{shared},"
+
+
+def _whole_layers(manifest: Manifest, chunk_bytes: int | None) -> list[str]:
+    """Return a warning where layers stay whole because of their batch."""
+    from models.compiler.cutting.chunks import default_chunk_bytes  # onnx: not for the service
+
+    batches = [port.shape[0] for port in manifest.required_inputs if len(port.shape) > 1]
+    finest = chunk_bytes or default_chunk_bytes(manifest.weight_bytes)
+    largest = manifest.largest_chunk_bytes
+    if max(batches, default=1) == 1 or largest <= finest:
+        return []
+    return [
+        f"with a batch of {max(batches)} layers are not cut: the smallest ring holds the largest of them, "
+        f"{format_least(largest)}, where chunks of a batch of 1 take about {format_least(finest)}"
+    ]

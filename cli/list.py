@@ -1,0 +1,171 @@
+"""``layerstream list``: the models of a repository, and which of them a budget would serve."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from cli.arguments import served
+from cli.arguments.options import Json, open_named, size
+from cli.arguments.served import ActivationsOption, DeviceName, Names, RequestMemory, Threads
+from cli.printing.figures import MIB
+from cli.printing.output import print_json, print_table, say, suggest, warn
+from cli.printing.sentences import command, shares, typed
+from cli.printing.steps import planning
+from models.errors import PackError
+from models.packs.pack import find_pack
+from server.errors import few
+from server.memory.budget import Budget
+from server.memory.shared_space import possible
+from server.repository.survey import FoundModel, Verdict, judge, needed_for_all, survey
+from server.settings.group import split_names
+
+_COLUMNS = ("model", "versions", MIB.head("weights"), MIB.head("needs"))
+
+
+def list_(
+    context: typer.Context,
+    repository: Annotated[Path, typer.Argument(help="A folder of packs: NAME/VERSION.")],
+    budget: served.Budget = None,
+    request_memory: RequestMemory = None,
+    activations: ActivationsOption = "auto",
+    models: Names = None,
+    device_name: DeviceName = "cpu",
+    threads: Threads = None,
+    as_json: Json = False,
+) -> None:
+    """List the models of a repository, and which a budget would serve.
+
+    --budget, --request-memory, --activations and --models are those of `serve`.
+    """
+    budget_bytes = size(budget, "--budget")
+    request_bytes = size(request_memory, "--request-memory")
+    device = open_named(context, device_name, threads)
+    chosen = split_names(",".join(models or ()))
+    with planning():
+        found = survey(repository, device, chosen)
+    activations, why = possible(device, activations, budget_bytes)
+    if why:
+        warn(why)
+    shared = None if budget_bytes is None else Budget(budget_bytes)
+    verdicts = [Verdict()] * len(found)
+    if shared is not None:
+        with planning():
+            verdicts = judge(found, shared, device, request_bytes, activations)
+    for model in found:
+        model.known.save()
+    document = {
+        "repository": str(repository),
+        "all_bytes": needed_for_all(found, activations),
+        "budget_bytes": budget_bytes,
+        "request_bytes": shared and shared.request_bytes,
+        "models_bytes": shared and shared.used_bytes - shared.request_bytes,
+        "activations": activations,
+        "chosen": list(chosen),
+        "models": [
+            _row(model, verdict if shared else None)
+            for model, verdict in zip(found, verdicts, strict=True)
+        ],
+    }
+    if as_json:
+        print_json(document)
+    else:
+        _print(document)
+
+
+def _row(model: FoundModel, verdict: Verdict | None) -> dict[str, Any]:
+    row = {
+        "model": model.name,
+        "versions": list(model.versions),
+        "weight_bytes": model.program and model.program.weight_bytes,
+        "smallest_budget_bytes": model.smallest_budget_bytes,
+        "profile": model.profile is not None,
+        "profile_exact": model.profile is not None and model.profile.exact,
+        "profile_error": model.profile_fault,
+        "error": model.fault,
+    }
+    if verdict is None:
+        return row
+    return row | {
+        "served": verdict.is_served,
+        "memory_bytes": verdict.memory_bytes,
+        "missing_bytes": verdict.missing_bytes,
+        "reason": verdict.reason,
+    }
+
+
+def _print(document: dict[str, Any]) -> None:
+    rows, budget_bytes = document["models"], document["budget_bytes"]
+    if not rows:
+        say(f"{document['repository']}: no models in it{_hint(Path(document['repository']))}")
+        return
+    planned = (MIB.head("takes"), "served") if budget_bytes else ()
+    print_table(
+        f"{document['repository']}: a model needs a budget of so much to be served alone",
+        (*_COLUMNS, *planned, "profile"),
+        map(_cells, rows),
+    )
+    for note in (note for row in rows for note in _notes(row)):
+        say(note)
+    _print_shares(document)
+
+
+def _hint(folder: Path) -> str:
+    """Return which repository is meant where ``folder`` is a model of one, or a version of it."""
+    try:
+        pack = find_pack(folder).resolve()
+    except (PackError, OSError):
+        return ""
+    return f"; it is a model, its repository is {pack.parents[1]}"
+
+
+def _cells(row: dict[str, Any]) -> tuple[str, ...]:
+    planned = (
+        (MIB.show(row["memory_bytes"]), "yes" if row["served"] else "no") if "served" in row else ()
+    )
+    return (
+        row["model"],
+        few(row["versions"][::-1]),
+        MIB.show(row["weight_bytes"]),
+        MIB.show_least(row["smallest_budget_bytes"]),
+        *planned,
+        _profile(row),
+    )
+
+
+def _notes(row: dict[str, Any]) -> Iterator[str]:
+    """Yield why a model cannot be read or is not served, and why its profile does not hold."""
+    if row["error"]:
+        yield f"{row['model']}: {row['error']}"
+    elif row.get("reason"):
+        named = f"model {row['model']!r}"
+        yield (
+            row["reason"] if row["reason"].startswith(named) else f"{row['model']}: {row['reason']}"
+        )
+    if row["profile_error"]:
+        yield f"{row['model']}: {row['profile_error']}"
+
+
+def _profile(row: dict[str, Any]) -> str:
+    if row["error"]:
+        return "-"
+    if row["profile"]:
+        return "yes" if row["profile_exact"] else "no bound"
+    return "unusable" if row["profile_error"] else "none"
+
+
+def _print_shares(document: dict[str, Any]) -> None:
+    rows, budget_bytes = document["models"], document["budget_bytes"]
+    if budget_bytes is not None:
+        say(shares(budget_bytes, document["models_bytes"], document["request_bytes"]))
+    if any(not row["error"] for row in rows):
+        least = typed(document["all_bytes"])
+        chosen = ("--models", ",".join(document["chosen"])) if document["chosen"] else ()
+        turns = (
+            () if document["activations"] == "auto" else ("--activations", document["activations"])
+        )
+        serve = command(
+            *("serve", "--repository", document["repository"], *chosen, *turns, "--budget", least)
+        )
+        suggest("To serve all that can be read", serve)

@@ -1,0 +1,231 @@
+"""``layerstream plan``: what packs would take of a budget, and how long they would take."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cli.arguments import served
+from cli.arguments.options import Arena, Json, Ring, architecture, open_named, size
+from cli.arguments.predicted import profiled
+from cli.arguments.served import (
+    ActivationsOption,
+    ArchitectureName,
+    DeviceName,
+    Recompile,
+    RequestMemory,
+    Threads,
+)
+from cli.arguments.weights import Weights, weight_bytes
+from cli.planning.deadlines import deadlines_of, seconds_of
+from cli.planning.frontier import frontier_rows, print_frontier
+from cli.planning.partitioned import check_models, workers_by_model
+from cli.planning.rows import document_of, planned, print_plans
+from cli.printing.output import print_json, say, warn, write_text
+from cli.printing.steps import planning
+from models.packs.pack import Pack, open_pack
+from pipeline.devices.base import Device
+from pipeline.fitting.fit import fit
+from pipeline.fitting.frontier import frontier
+from pipeline.fitting.wanted import Wanted
+from pipeline.profiles.profile import Profile, ProfileError
+from pipeline.program.prepare import prepare
+from pipeline.program.program import Program
+from pipeline.schedule.architectures import ARCHITECTURES, Architecture
+from server.errors import RefusedError
+from server.memory.budget import Budget, check_requests
+from server.memory.candidates import Candidate, share_served
+from server.memory.shared_space import possible
+from server.memory.whole_process import budget_within, process_bytes
+from server.plots.plans import arena_picture, frontier_picture
+from server.settings.workers import has_several, workers_of
+
+
+def plan(
+    context: typer.Context,
+    packs: Annotated[list[Path], typer.Argument(help="Packs that share the budget.")],
+    budget: served.Budget = None,
+    memory: served.Memory = None,
+    request_memory: RequestMemory = None,
+    activations: ActivationsOption = "auto",
+    delay: Annotated[
+        str | None, typer.Option(help="Least memory that answers in so long, e.g. 800ms.")
+    ] = None,
+    weights: Weights = None,
+    ring: Ring = None,
+    arena: Arena = None,
+    architecture_name: ArchitectureName = "auto",
+    deadline: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="MODEL=TIME", help="The same of one model, by its bound, e.g. resnet50=50ms."
+        ),
+    ] = None,
+    workers: Annotated[
+        str | None,
+        typer.Option(metavar="[MODEL=]NUMBER", help="Partitions that compute at once, as serve."),
+    ] = None,
+    explain: Annotated[bool, typer.Option("--explain", help="Say why, in words.")] = False,
+    show_frontier: Annotated[
+        bool,
+        typer.Option("--frontier", help="Memory against delay of one pack, whatever the limits."),
+    ] = False,
+    picture: Annotated[
+        Path | None,
+        typer.Option(help="Draw one pack's arena over time, or its frontier: F.svg."),
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Plan as fast as a model that is loaded.")
+    ] = False,
+    device_name: DeviceName = "cpu",
+    recompile: Recompile = False,
+    threads: Threads = None,
+    as_json: Json = False,
+) -> None:
+    """Plan packs within a budget: memory by kind, and with a profile the delay and its bound."""
+    chosen = architecture(architecture_name)
+    budget_bytes = _budget_bytes(budget, memory, device_name, len(packs))
+    target = seconds_of(delay)
+    limits = (budget_bytes, weights, delay, ring, arena)
+    unlimited = all(limit is None for limit in limits) and not (deadline or show_frontier)
+    _check_options(unlimited, delay is not None and bool(deadline))
+    _check_pictures(packs, show_frontier, picture)
+    parted = workers_by_model(workers, (weights, delay, ring, deadline, picture), show_frontier)
+    device = open_named(context, device_name, 1 if has_several(parted) else threads)
+    found = [open_pack(path, device.target, recompile) for path in packs]
+    check_models(parted, [pack.name for pack in found])
+    deadlines = deadlines_of(deadline or (), [pack.name for pack in found])
+    candidates, hints = [], []
+    for compiled in found:
+        wanted = Wanted(
+            weight_bytes=weight_bytes(weights, compiled.manifest),
+            ring_bytes=size(ring, "--ring"),
+            arena_bytes=size(arena, "--arena"),
+            delay_seconds=deadlines.get(compiled.name, target),
+            guaranteed=compiled.name in deadlines,
+            thorough=not quick,
+        )
+        needed = wanted.delay_seconds is not None
+        opened, profile, hint = _profiled_or_hint(compiled, device, needed)
+        candidates.append(
+            Candidate(
+                *(opened, device.adapt(chosen), wanted, profile),
+                workers_of(parted, compiled.name),
+            )
+        )
+        hints.append(hint)
+    if show_frontier:
+        _frontier(candidates[0], device.adapt(ARCHITECTURES["pre"]), picture, as_json)
+        return
+    with planning():
+        if budget_bytes is None:  # nothing to share: no service has none
+            request_bytes, in_turns = 0, False
+            plans = [fit(*candidate.question) for candidate in candidates]
+        else:
+            shared = Budget(budget_bytes)
+            activations, why = possible(device, activations, budget_bytes)
+            if why:
+                warn(why)
+            requests = size(request_memory, "--request-memory")
+            shares = share_served(candidates, shared, requests, activations)
+            request_bytes, in_turns, plans = shared.request_bytes, shares.in_turns, shares.plans()
+            _warn_of_requests(candidates, shared)
+    rows = [
+        planned(candidate, item, hint, candidate.known.save())
+        for candidate, item, hint in zip(candidates, plans, hints, strict=True)
+    ]
+    if picture is not None:
+        first = candidates[0].program
+        write_text(picture, arena_picture(first.name, first, plans[0].plan))
+    whole = budget_bytes if device_name == "cpu" else None
+    document = {
+        **document_of(budget_bytes, request_bytes, in_turns, rows),
+        "memory_bytes": whole and whole + process_bytes(len(packs)),
+    }
+    if as_json:
+        print_json(document)
+        return
+    print_plans(document, explain)
+    if picture is not None:
+        say(f"{picture}: written")
+
+
+def _budget_bytes(
+    budget: str | None, memory: str | None, device_name: str, models: int
+) -> int | None:
+    """Return the budget: as it is given, or what ``memory`` for all of the process leaves.
+
+    Raises:
+        typer.BadParameter: both are given, or for a GPU. RefusedError: nothing is left.
+    """
+    memory_bytes = size(memory, "--memory")
+    if memory_bytes is None:
+        return size(budget, "--budget")
+    if budget is not None or device_name != "cpu":
+        raise typer.BadParameter("give --budget or, for --device cpu, --memory")
+    return budget_within(memory_bytes, models)
+
+
+def _warn_of_requests(candidates: list[Candidate], shared: Budget) -> None:
+    """Say what a service could not answer within what is set aside: it may be what `run` has."""
+    for each in candidates:
+        try:
+            check_requests(each.program.name, each.program.pack.manifest, shared)
+        except RefusedError as exc:
+            warn(f"not served so: {exc}")
+
+
+def _check_options(unlimited: bool, twice: bool) -> None:
+    if unlimited:
+        raise typer.BadParameter(
+            "give --budget, --memory, --weights, --ring, --arena, --delay, --deadline or --frontier"
+        )
+    if twice:
+        raise typer.BadParameter("give --delay or --deadline")
+
+
+def _check_pictures(packs: list[Path], show_frontier: bool, picture: Path | None) -> None:
+    if (show_frontier or picture) and len(packs) != 1:
+        raise typer.BadParameter("--frontier and --picture are of one pack")
+    if picture is not None and picture.suffix != ".svg":
+        raise typer.BadParameter(f"{picture}: not F.svg", param_hint="--picture")
+
+
+def _frontier(
+    candidate: Candidate, resident: Architecture, picture: Path | None, as_json: bool
+) -> None:
+    program, asked = candidate.program, candidate.architecture
+    thorough = candidate.wanted.thorough
+    with planning():
+        points = frontier(
+            *(program, asked, resident, candidate.profile, candidate.known),
+            thorough=thorough,
+        )
+        candidate.known.save()
+    rows = frontier_rows(points)
+    if picture is not None:
+        curve = [(row["total_bytes"], row["delay_ms"]) for row in rows]
+        estimated = any(row["estimated"] for row in rows)
+        write_text(picture, frontier_picture(program.name, curve, estimated))
+    if as_json:
+        print_json({"model": program.name, "frontier": rows})
+        return
+    print_frontier(program.name, rows)
+    if picture is not None:
+        say(f"{picture}: written")
+
+
+def _profiled_or_hint(
+    pack: Pack, device: Device, needed: bool
+) -> tuple[Program, Profile | None, str]:
+    """Return ``pack`` as ``device`` runs it and its profile, or None and what to do.
+
+    Raises:
+        ProfileError: there is none, and it is needed.
+    """
+    try:
+        return *profiled(pack, device), ""
+    except ProfileError as exc:
+        if needed:
+            raise
+        return prepare(pack, device), None, str(exc)

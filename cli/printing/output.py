@@ -1,0 +1,170 @@
+"""What commands print: JSON, tables, facts and sentences on stdout, progress and errors on stderr.
+
+Names come from files of strangers: nothing of what is printed is read as markup, and no character of it
+reaches a terminal that is not for reading. Rich and the tables are imported when something is printed: a
+server, which imports this to say what is wrong with its settings, would hold their 5 MB as long as it runs.
+"""
+
+import contextlib
+import json
+import logging
+import os
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from models.errors import printable
+from models.whole_files import check_users_file, users_file
+from pipeline.execution.errors import InputError
+from server.operation.logs import is_journal, priority
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+# By these variables Rich takes anything for a terminal.
+_TOLD = frozenset({"FORCE_COLOR", "TTY_COMPATIBLE"})
+
+
+def console() -> "Console | None":
+    """Return standard output as Rich has it; None in a pipe, for which it would be imported in vain."""
+    return _console() if sys.stdout.isatty() or not _TOLD.isdisjoint(os.environ) else None
+
+
+@cache
+def _console() -> "Console":
+    from rich.console import Console
+
+    return Console()
+
+
+@cache
+def errors() -> "Console":
+    """Return standard error, where commands say what they are doing."""
+    from rich.console import Console
+
+    return Console(stderr=True)
+
+
+class Warnings(logging.Handler):
+    """Says warnings of the packages below as commands say theirs."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print the message of ``record`` in one line."""
+        warn(record.getMessage())
+
+
+def fail(message: str, code: int) -> NoReturn:
+    """End the process with one line on stderr."""
+    begin = priority(logging.ERROR) if is_journal(sys.stderr) else ""
+    sys.stderr.write(f"{begin}layerstream: {_one_line(message)}\n")
+    sys.exit(code)
+
+
+def warn(message: str) -> None:
+    """Say on stderr, in one line, what a user should know."""
+    sys.stderr.write(f"layerstream: warning: {_one_line(message)}\n")
+
+
+def tell(message: str) -> None:
+    """Say on stderr, in one line, how far a command is."""
+    sys.stderr.write(f"{_one_line(message)}\n")
+
+
+def print_json(document: Any) -> None:
+    """Print ``document`` for programs."""
+    sys.stdout.write(json.dumps(document, indent=2) + "\n")
+
+
+def check_text(path: Path) -> None:
+    """Refuse a file that ``write_text`` could not write, before long work whose result it would be.
+
+    Raises:
+        InputError: it cannot be written.
+    """
+    with _refusing(path):
+        check_users_file(path)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write ``text`` to a file that the user named.
+
+    Raises:
+        InputError: it cannot be written.
+    """
+    with _refusing(path), users_file(path) as file:
+        file.write(text.encode())
+
+
+@contextlib.contextmanager
+def _refusing(path: Path) -> Iterator[None]:
+    """Raise an InputError that names ``path`` where the system refuses it."""
+    try:
+        yield
+    except OSError as exc:
+        raise InputError(f"{path}: {exc.strerror or exc}") from exc
+
+
+def say(sentence: str) -> None:
+    """Print a sentence for people: one line, which in a terminal folds between words."""
+    width = _width()
+    if width is None:
+        _print(sentence)
+        return
+    from cli.printing.tables import fold
+
+    for line in fold(sentence, width, cut=False):
+        _print(line)
+
+
+def suggest(what: str, command: str) -> None:
+    """Print a command to type, in a line of its own whatever its length, so that it can be copied."""
+    _print(f"{what}:")
+    _print(f"  {command}")
+
+
+def print_facts(facts: Iterable[tuple[str, str]]) -> None:
+    """Print names and what there is to say of each, aligned."""
+    from cli.printing.tables import lay_out_facts
+
+    for line in lay_out_facts(facts, _width()):
+        _print(line)
+
+
+def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Print a table for people, and an empty line: numbers right, texts left, nothing cut.
+
+    In a pipe each row is one line; a terminal's width decides what folds (cli/printing/tables.py).
+    """
+    from cli.printing.tables import lay_out
+
+    table = lay_out(columns, rows, _width())
+    _print(title, "bold")
+    for line in table.head[:-1]:
+        _print(line)
+    for line in table.head[-1:]:
+        _print(line, "underline")
+    for line in table.body:
+        _print(line)
+    _print("")
+
+
+def _print(line: str, style: str = "") -> None:
+    shown = console()
+    if shown is None:
+        sys.stdout.write(f"{printable(line)}\n")
+        return
+    from rich.text import Text
+
+    shown.print(Text(printable(line), style), soft_wrap=True)
+
+
+def _width() -> int | None:
+    """Return the columns of the terminal, None in a pipe."""
+    shown = console()
+    return shown.width if shown is not None and shown.is_terminal else None
+
+
+def _one_line(message: str) -> str:
+    return printable(" ".join(message.split()))

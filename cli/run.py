@@ -1,0 +1,211 @@
+"""``layerstream run``: answer one request on the command line."""
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import numpy as np
+import typer
+
+from cli.arguments.options import Arena, Json, PackPath, Ring, architecture, open_named, size
+from cli.arguments.served import (
+    ArchitectureName,
+    DeviceName,
+    MemoryKind,
+    PrecisionName,
+    Recompile,
+    Threads,
+    Verify,
+)
+from cli.arguments.weights import Weights, weight_bytes
+from cli.printing.output import say
+from cli.printing.steps import planning
+from cli.running.answers import (
+    BOXES,
+    LABELS,
+    Found,
+    Result,
+    Wish,
+    found_in,
+    report,
+)
+from cli.running.files import open_picture, read_inputs
+from cli.running.run_files import RunFiles
+from models.detection.boxes import BoxLimits
+from models.packs.manifest import Manifest
+from models.packs.pack import open_pack
+from pipeline.energy.meter import EnergyMeter, find_meter
+from pipeline.execution.engine import Engine
+from pipeline.execution.given import Arrays, Tensors
+from pipeline.execution.opened import opened as opened_engine
+from pipeline.fitting.fit import fit
+from pipeline.fitting.wanted import Fitted, Wanted
+from pipeline.planning.plan import Plan, PlanError
+from pipeline.planning.words import sized
+from pipeline.profiles.profile_file import prepared
+from server.memory.budget import Budget
+from server.memory.candidates import Candidate, share_budget
+from server.memory.request_needs import tensor_bytes
+
+if TYPE_CHECKING:
+    from cli.running.repeats import Repeats
+
+
+def run(
+    context: typer.Context,
+    pack: PackPath,
+    image: Annotated[Path | None, typer.Option(help="An image for the model.")] = None,
+    input_: Annotated[
+        Path | None, typer.Option("--input", help="A .npy tensor, or .npz with one a name.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", help="Write outputs: .npy (one) or .npz.")
+    ] = None,
+    architecture_name: ArchitectureName = "auto",
+    ring: Ring = None,
+    weights: Weights = None,
+    arena: Arena = None,
+    budget: Annotated[
+        str | None,
+        typer.Option(metavar="SIZE", help="All memory, the request included: 3MB, 64MiB."),
+    ] = None,
+    top_k: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="NUMBER",
+            help=f"How many labels or boxes to print. Default: {LABELS} labels, {BOXES} boxes.",
+        ),
+    ] = None,
+    repeat: Annotated[
+        int,
+        typer.Option(
+            min=0, metavar="NUMBER", help="Answer so often again, warm: median and spread."
+        ),
+    ] = 0,
+    draw: Annotated[
+        Path | None, typer.Option(help="Write the image with its boxes or mask: OUT.png, .jpg...")
+    ] = None,
+    mask: Annotated[
+        Path | None, typer.Option(help="Write the mask, whose pixels are classes: OUT.png.")
+    ] = None,
+    score_threshold: Annotated[
+        float | None,
+        typer.Option(min=0, max=1, metavar="0...1", help="Lowest score of a box."),
+    ] = None,
+    iou_threshold: Annotated[
+        float | None,
+        typer.Option(
+            min=0, max=1, metavar="0...1", help="Largest overlap of two boxes of a class."
+        ),
+    ] = None,
+    verify: Verify = "first",
+    device_name: DeviceName = "cpu",
+    recompile: Recompile = False,
+    memory_kind: MemoryKind = None,
+    precision: PrecisionName = "fp32",
+    threads: Threads = None,
+    as_json: Json = False,
+) -> None:
+    """Answer one request, an image or tensors. With --repeat it is answered again warm, and timed."""
+    device = open_named(context, device_name, threads, memory_kind, precision)
+    opened = open_pack(pack, device.target, recompile)
+    count = sum(given is not None for given in (image, input_))
+    if not min(len(opened.manifest.required_inputs), 1) <= count <= 1:
+        raise typer.BadParameter("give either --image or --input")
+    if sum(given is not None for given in (ring, weights, budget)) > 1:
+        raise typer.BadParameter("give one of --ring, --weights and --budget")
+    limits = BoxLimits(_fraction(score_threshold), _fraction(iou_threshold))
+    written = RunFiles(output, draw, mask)
+    written.check(opened, image)
+    picture = None if image is None else open_picture(image)
+    inputs = dict(read_inputs(opened, picture, input_))
+    pixels = None if picture is None else picture.size
+    if draw is None:
+        picture = None  # what is needed of it, its tensor holds
+    chosen = architecture(architecture_name)
+    total = size(budget, "--budget")
+    wanted = Wanted(
+        ring_bytes=size(ring, "--ring"),
+        weight_bytes=weight_bytes(weights, opened.manifest),
+        arena_bytes=size(arena, "--arena"),
+    )
+    program, profile = prepared(opened, device)
+    wish = Wish(top_k or LABELS, limits, output is not None)
+    held = _held_bytes(opened.manifest, inputs, wish.tensors, repeat > 0)
+    with planning():  # seconds, where a profile is new
+        candidate = Candidate(program, device.adapt(chosen), wanted, profile)
+        fitted = _fitted(candidate, total, held, at_once=repeat == 0)
+        candidate.known.save()
+    plan = fitted.plan
+
+    def taken(outputs: Arrays) -> Found:
+        if not repeat:
+            inputs.clear()
+        return found_in(opened, pixels, wish, outputs)
+
+    meter = find_meter()
+    with opened_engine(program, plan, device, verify=verify == "always") as engine:
+        with meter.measure() as energy:
+            found, statistics = engine.answer(inputs, taken)
+        repeats = _repeated(engine, plan, inputs, repeat, meter)
+    written.write(found, picture)
+    with_request = {"request_bytes": held, "total_bytes": plan.total_bytes + held}
+    document = {**plan.as_dict(), **with_request, "reads": len(plan.groups)}
+    result = Result(opened, document, fitted.by_thumb, found, statistics, energy, repeats)
+    report(result, top_k or BOXES, as_json)
+    if not as_json:
+        for path in written.paths:
+            say(f"{path}: written")
+
+
+def _fitted(candidate: Candidate, total: int | None, held: int, *, at_once: bool) -> Fitted:
+    """Return the plan of what is wanted, within a budget of ``total`` bytes where that is given.
+
+    A budget is as that of ``plan`` and of a service: memory of requests is set aside in it, and the models
+    have the rest. Here is one request, which holds exactly ``held`` bytes. ``at_once``: it is the only one,
+    and the search for a better plan would take longer than the plan saves.
+
+    Raises:
+        PlanError, RefusedError: there is none.
+    """
+    if total is None:
+        return fit(*candidate.question)
+    if held >= total:
+        raise PlanError(
+            f"{candidate.program.name}: the tensors of the request take {sized(held)}, the budget is "
+            f"{sized(total)}"
+        )
+    budget = Budget(total)
+    budget.set_aside(held, ())
+    return share_budget([candidate], budget, at_once=at_once).plans()[0]
+
+
+def _repeated(
+    engine: Engine, plan: Plan, inputs: Tensors, runs: int, meter: EnergyMeter
+) -> "Repeats | None":
+    if not runs:  # a first answer does not wait for what only measures
+        return None
+    from cli.running.repeats import repeated
+
+    return repeated(engine, plan, inputs, runs, meter)
+
+
+def _held_bytes(manifest: Manifest, inputs: Tensors, with_outputs: bool, repeats: bool) -> int:
+    """Return what tensors of the request take beside the plan: as they are given, then as they are kept.
+
+    Both at once only where inputs are needed again: so any budget in which a service answers tensors is
+    enough for one.
+    """
+    given = sum(
+        tensor.nbytes if isinstance(tensor, np.ndarray) else tensor.n_bytes
+        for tensor in inputs.values()
+    )
+    kept = tensor_bytes(manifest.outputs) if with_outputs else 0
+    return given + kept if repeats else max(given, kept)
+
+
+def _fraction(value: float | None) -> float | None:
+    if value is not None and math.isnan(value):  # which no range of an option excludes
+        raise typer.BadParameter("nan is not a threshold")
+    return value

@@ -1,0 +1,128 @@
+"""``layerstream serve``: the HTTP service. Its flags are the settings (server/settings/settings.py)."""
+
+import os
+from collections.abc import Callable
+from inspect import Parameter, Signature
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from server.settings.settings import Settings, load_settings, warn_of_variables
+from server.settings.sources import flag
+from server.settings.table import Setting, settings_table
+
+if TYPE_CHECKING:
+    from server.serve import Tell
+
+#: Spellings that were flags once, and the settings that they give.
+_OLD = {"model": "models"}
+
+
+def serve(config: Path | None, **flags: Any) -> None:
+    """Serve the packs of a repository over HTTP, inside one memory budget.
+
+    A setting is a flag (--queue-limit 8), a variable (LAYERSTREAM_QUEUE_LIMIT=8)
+    or a line of the file of --config (queue_limit = 8); the first of these wins.
+    Sizes are written 64MiB, 24MB or in bytes.
+    """
+    serving(lambda: load_settings(given(flags), config))
+
+
+def serving(settings_of: Callable[[], Settings], tell: "Tell | None" = None) -> None:
+    """Serve as the settings say, and tell the service manager how a start ends; ``tell``: as of ``run``."""
+    from server.memory.cgroup import memory_limited
+    from server.operation.notify import Notifier
+
+    notifier = Notifier.from_environment(os.environ)
+    try:
+        settings = settings_of()
+        # Libraries take a while, and memory.
+        notifier.status(f"starting{memory_limited()}")
+
+        from server.context import StartupError
+        from server.errors import RefusedError
+        from server.operation import logs
+        from server.serve import run
+
+        logs.configure(settings.log_format)
+        warn_of_variables()
+        try:
+            run(settings, tell)
+        except (RefusedError, StartupError) as exc:
+            exc.args = (f"{exc}{(enough := suffices(settings)) and f'; {enough}'}",)
+            raise
+    except Exception as exc:
+        notifier.status(f"ended: {exc}")
+        raise
+
+
+def suffices(settings: Settings) -> str:
+    """Return which ``memory`` is enough for all models at once, where it is given and is less; else ""."""
+    if settings.memory is None or settings.device != "cpu":
+        return ""
+    from contextlib import closing
+
+    from cli.printing.sentences import typed
+    from pipeline.devices.find import open_device
+    from server.errors import NotFoundError
+    from server.memory.whole_process import process_bytes
+    from server.repository.survey import needed_for_all, survey
+
+    try:
+        with closing(open_device("cpu", settings.threads)) as device:
+            found = survey(settings.repository, device, settings.models)
+    except NotFoundError:
+        return ""
+    budget = needed_for_all(found, settings.activations)
+    enough = budget + process_bytes(len(found), grpc=settings.grpc_port is not None)
+    return f"--memory {typed(enough)} suffices for all" if enough > settings.memory else ""
+
+
+def given(flags: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings that were given, each by its own name; what was given several times is a list."""
+    for old, name in _OLD.items():
+        older = flags.pop(old, None)
+        flags[name] = [*(flags.get(name) or ()), *(older or ())]
+    lists = {name: ",".join(value) for name, value in flags.items() if isinstance(value, list)}
+    return {**flags, **{name: text or None for name, text in lists.items()}}
+
+
+def parameters() -> list[Parameter]:
+    """Return the parameters of ``serve``: all settings, and the file of them."""
+    config = typer.Option(
+        help="TOML file with settings: budget = '256MiB'. Variable: LAYERSTREAM_CONFIG.",
+        metavar="FILE",
+        rich_help_panel="Settings from a file",
+    )
+    return [
+        *map(_parameter, settings_table()),
+        *(_option(old, list[str], typer.Option(flag(old), hidden=True)) for old in _OLD),
+        _option("config", Path, config),
+    ]
+
+
+def _parameter(item: Setting) -> Parameter:
+    """Return the parameter of ``serve`` that gives a setting: a text, which Settings reads, or a switch."""
+    option = typer.Option(
+        item.flag,
+        help=item.help,
+        metavar=item.value or None,
+        rich_help_panel=item.panel,
+        show_default=False,
+    )
+    kind = list[str] if item.value == "NAMES" else str
+    return _option(item.name, kind if item.value else bool, option)
+
+
+def _option(name: str, kind: Any, option: Any) -> Parameter:
+    return parameter(name, Annotated[kind | None, option])
+
+
+def parameter(name: str, annotation: Any, *, required: bool = False) -> Parameter:
+    """Return a parameter of a command as Typer reads it."""
+    default = Parameter.empty if required else None
+    return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+serve.__signature__ = Signature(parameters())  # type: ignore[attr-defined]

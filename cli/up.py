@@ -1,0 +1,125 @@
+"""``layerstream up``: from files of models to a service, in one command."""
+
+import os
+import signal
+import threading
+from collections.abc import Sequence
+from inspect import Signature
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cli.serve import given, parameter, parameters, serving, suffices
+from cli.upping.sources import Source, pack_of, sources_of
+from models.errors import printable
+from server.settings.settings import Settings, load_settings
+
+if TYPE_CHECKING:
+    from server.context import Context
+    from server.repository.entry import Entry
+
+#: Hidden, and so no model's name; beside the first file.
+_REPOSITORY = ".layerstream"
+_RECIPES = ("labels", "preprocess", "detection", "segmentation")
+_OURS = ("repository", "models", "model")
+
+
+def up(paths: list[Path], repository: Path | None, config: Path | None, **flags: Any) -> None:
+    """Compile what is new, and serve it: files of ONNX, CFG and WEIGHTS of Darknet, folders of packs.
+
+    --memory is for all of the serving process. What compiling takes is beside it, in a process of its own
+    before anything is served. Packs are kept beside the first file, or in --repository, and made again only
+    where a file is another. Models that do not fit together take turns (--budget-policy evict-lru).
+    All settings of `serve` are taken.
+    """
+    recipes = {name: file for name in _RECIPES if (file := flags.pop(name)) is not None}
+    sources = sources_of(paths, recipes)
+    folder = repository or (paths[0].resolve().parent / _REPOSITORY)
+    named = {"repository": str(folder), "models": ",".join(source.name for source in sources)}
+    settings = load_settings({**given(flags), **named}, config)
+    if "budget_policy" not in settings.model_fields_set:
+        settings = settings.model_copy(update={"budget_policy": "evict-lru"})
+    signal.signal(signal.SIGTERM, _exit)  # whoever compiles goes, too
+    for source in sources:
+        pack_of(source, folder)
+    serving(lambda: settings, _Told(settings, sources))
+
+
+class _Told:
+    """Prints once of each model how it is asked, as soon as it answers, or why it does not."""
+
+    def __init__(self, settings: Settings, sources: Sequence[Source]) -> None:
+        self._settings = settings
+        self._waiting = {source.name for source in sources}
+        self._turn = threading.Lock()  # one look may go on while the last one begins
+
+    def __call__(self, context: "Context", place: str, all_were_tried: bool) -> None:
+        with self._turn:
+            for entry in context.repository.entries():
+                if entry.name in self._waiting and (entry.answers or all_were_tried):
+                    self._waiting.remove(entry.name)
+                    _say(self._settings, entry, place)
+            absent = all_were_tried and not all(
+                entry.answers for entry in context.repository.entries()
+            )
+            if absent and (enough := suffices(self._settings)):
+                print(f"# {enough}", flush=True)
+
+
+def _say(settings: Settings, entry: "Entry", place: str) -> None:
+    from cli.upping.asking import question
+    from models.packs.pack import read_pack
+    from server.failures import FAILURES
+
+    try:
+        if entry.answers:
+            manifest = read_pack(settings.repository / entry.name).manifest
+            line = question(manifest, entry.name, place, settings)
+        else:
+            line = f"# {entry.name} is not served: {entry.reason}"
+    except FAILURES as exc:
+        line = f"# {entry.name}: {exc}"
+    print(printable(line), flush=True)
+
+
+def _exit(number: int, frame: FrameType | None) -> None:
+    raise SystemExit(os.EX_OK)
+
+
+def _signature() -> Signature:
+    paths = typer.Argument(
+        metavar="MODEL...",
+        help="F.onnx, CFG WEIGHTS, or the folder of a pack: REPOSITORY/NAME.",
+        show_default=False,
+    )
+    folder = typer.Option(
+        help=f"Where packs are kept. Default: {_REPOSITORY} beside the first MODEL.",
+        metavar="FOLDER",
+        show_default=False,
+    )
+    recipe = {
+        name: typer.Option(help=f"Of the one ONNX file, as of `compile`: {what}.", metavar="FILE")
+        for name, what in zip(
+            _RECIPES,
+            (
+                "one label a line",
+                "how a picture becomes its input (TOML)",
+                "heads, anchors, classes (TOML)",
+                "which output is a mask (TOML)",
+            ),
+            strict=True,
+        )
+    }
+    return Signature(
+        [
+            parameter("paths", Annotated[list[Path], paths], required=True),
+            parameter("repository", Annotated[Path | None, folder]),
+            *(parameter(name, Annotated[Path | None, recipe[name]]) for name in _RECIPES),
+            *(each for each in parameters() if each.name not in _OURS),
+        ]
+    )
+
+
+up.__signature__ = _signature()  # type: ignore[attr-defined]

@@ -1,0 +1,300 @@
+"""Files of models to packs in one repository; what has not changed since is not compiled again.
+
+In the folder of a model lies which files its pack was made of, with which options; while one is made, that
+one is. Who compiles is the command itself in a process of its own: all that it
+held is given back before anything is served.
+"""
+
+import contextlib
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from hashlib import file_digest
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from cli.printing.output import tell
+from models.packs.manifest import FORMAT_VERSION
+from models.packs.names import is_model_name
+from models.packs.pack import find_pack, versions
+from models.packs.target import host_target
+from models.whole_files import check_writable, whole_file
+from pipeline.execution.errors import InputError
+
+#: In the folder of a model, beside its versions.
+_MADE = "made.json"
+_DARKNET = (".cfg", ".weights")
+_OOM_FIRST = "1000"
+_PUTS_AWAY_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class Source:
+    """A model as it was given: ``files`` of ONNX or Darknet, or the folder of a pack.
+
+    ``recipes``: options of ``compile``, and the file of each.
+    """
+
+    name: str
+    files: tuple[Path, ...]
+    recipes: Mapping[str, Path] = field(default_factory=dict)
+
+    @property
+    def is_pack(self) -> bool:
+        return self.files[0].is_dir()
+
+
+def sources_of(paths: Sequence[Path], recipes: Mapping[str, Path]) -> list[Source]:
+    """Return the models that ``paths`` mean: F.onnx, CFG with WEIGHTS, folders of packs.
+
+    ``recipes``: for the one ONNX file.
+
+    Raises:
+        InputError: one is no such thing, or two have one name. PackError: a folder is no pack.
+    """
+    weights = [path for path in paths if path.suffix == ".weights"]
+    found: dict[str, Source] = {}
+    for path in paths:
+        if path.suffix == ".weights" and path.exists():
+            continue
+        source = _source(path, weights, {each.stem for each in paths if each.suffix == ".cfg"})
+        if not is_model_name(source.name):
+            raise InputError(
+                f"{path}: a model cannot be called {source.name!r}: letters, digits, . _ -"
+            )
+        if source.name in found:
+            other = found[source.name].files[0]
+            raise InputError(f"two models are called {source.name!r}: {other} and {path}")
+        found[source.name] = source
+    if weights:
+        raise InputError(f"{weights[0]}: give the cfg file that it belongs to, before it")
+    return [_with_recipes(source, recipes, len(found)) for source in found.values()]
+
+
+def _source(path: Path, weights: list[Path], darknet: Set[str]) -> Source:
+    """Return the model of ``path``; of Darknet what belongs to it is taken out of ``weights``.
+
+    ``darknet``: names of cfg files; weights that are called as none of them belong to the next.
+    """
+    if path.is_dir():
+        model = find_pack(path).resolve().parent
+        if path.resolve() not in (model, find_pack(model).resolve()):
+            raise InputError(f"{path}: not the latest version of {model.name}: give {model}")
+        return Source(model.name, (model,))
+    if not path.exists():
+        raise InputError(f"{path}: no such file")
+    if path.suffix == ".onnx":
+        return Source(path.stem, (path,))
+    if path.suffix not in _DARKNET:
+        raise InputError(
+            f"{path}: no kind of model that is known: F.onnx, CFG and WEIGHTS of Darknet, "
+            "or a pack's folder"
+        )
+    own = [each for each in weights if each.stem == path.stem]
+    own = own or [each for each in weights if each.stem not in darknet][:1]
+    if not own and path.with_suffix(".weights").exists():
+        return Source(path.stem, (path, path.with_suffix(".weights")))
+    if not own:
+        raise InputError(f"{path}: its weights are missing: give CFG WEIGHTS")
+    weights.remove(own[0])
+    return Source(path.stem, (path, own[0]))
+
+
+def _with_recipes(source: Source, recipes: Mapping[str, Path], models: int) -> Source:
+    if not recipes:
+        return source
+    if models > 1 or source.files[0].suffix != ".onnx":
+        raise InputError(
+            f"--{next(iter(recipes))} is for one ONNX file alone; compile others before, "
+            "and give their packs"
+        )
+    return Source(source.name, source.files, recipes)
+
+
+def pack_of(source: Source, repository: Path) -> Path:
+    """Return the folder in ``repository`` of ``source`` as a pack, which is made if it is new.
+
+    Raises:
+        InputError: the folder takes no pack, or has one there that is none of ours. MemoryError: the system
+            ended the compiler. typer.Exit: it failed, and has said why.
+    """
+    folder = repository / source.name
+    if source.is_pack:
+        _link(source.files[0], folder)
+        return folder
+    before = _read(folder)
+    if before is not None and _is_made(before, source) and versions(folder):
+        beside = _beside(before)
+        if before.get("files") != _files(source, beside):  # touched, with the same content
+            _write(folder, _record(source, beside))
+        tell(f"{source.name}: {folder} is of {source.files[0]} as it is")
+        return folder
+    if before is None:
+        _check_free(folder)
+    _check_writable(repository)
+    folder.mkdir(exist_ok=True)
+    _write(folder, {})  # it is ours, and of nothing until it is whole
+    beside = _compile(source, folder)
+    _write(folder, _record(source, beside))
+    return folder
+
+
+def _check_free(folder: Path) -> None:
+    """Refuse a folder with packs that somebody else has put there; empty ones are in nobody's way."""
+    is_used = folder.is_symlink() or (
+        bool(versions(folder)) if folder.is_dir() else folder.exists()
+    )
+    if is_used:
+        raise InputError(
+            f"{folder}: something else is there; name another folder with --repository"
+        )
+
+
+def _check_writable(repository: Path) -> None:
+    try:
+        repository.mkdir(parents=True, exist_ok=True)
+        check_writable(repository)
+    except OSError as exc:
+        raise InputError(
+            f"{repository}: packs are kept there: {exc.strerror or exc}; "
+            "name another folder with --repository"
+        ) from exc
+
+
+def _link(model: Path, folder: Path) -> None:
+    """Have ``folder``, of a repository, lead to the folder of a ``model``, which stays where it is."""
+    if folder.resolve() == model.resolve():
+        return
+    _check_writable(folder.parent)
+    if folder.is_symlink():
+        folder.unlink()
+    elif folder.exists():
+        raise InputError(
+            f"{folder}: something else is there; name another folder with --repository"
+        )
+    folder.symlink_to(model.resolve(), target_is_directory=True)
+
+
+def _compile(source: Source, folder: Path) -> tuple[Path, ...]:
+    """Compile ``source``; return the files that its own refer to."""
+    since = time.monotonic()
+    tell(f"compiling {source.files[0]}")
+    words: list[object] = ["-o", folder, "--force"]
+    for option, file in source.recipes.items():
+        words += [f"--{option}", file]
+    beside: tuple[Path, ...] = ()
+    if source.files[0].suffix == ".onnx":
+        made = json.loads(_run(source, "compile", source.files[0], *words, "--json"))
+        beside = tuple(map(Path, made["source_files"][1:]))
+    else:
+        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".up-") as work:
+            onnx = Path(work, f"{source.name}.onnx")
+            _run(source, "import-darknet", *source.files, "-o", onnx)
+            _run(source, "compile", onnx, *words)
+    tell(f"{source.name}: compiled in {time.monotonic() - since:.1f} s, kept in {folder}")
+    return beside
+
+
+def _run(source: Source, *words: object) -> bytes:
+    """Return what a command of ours prints, in a process of its own, which says itself why it fails."""
+    command = [sys.executable, "-m", "cli", *map(str, words)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:  # noqa: S603  ourselves
+        try:
+            # Where a control group has too little for it, it is to go, and not who waits for it.
+            with contextlib.suppress(OSError):
+                Path(f"/proc/{process.pid}/oom_score_adj").write_text(_OOM_FIRST, "ascii")
+            printed, _ = process.communicate()
+            status = process.returncode
+        except KeyboardInterrupt:  # it was told, too, and puts its folder away
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_PUTS_AWAY_SECONDS)
+            raise
+        finally:
+            process.kill()
+    if status < 0:
+        raise MemoryError(
+            f"{source.files[0]}: the system ended its compilation (signal {-status}), mostly for want of "
+            "memory: compile it where there is more, and give its pack"
+        )
+    if status:
+        raise typer.Exit(status)
+    return printed
+
+
+def _is_made(before: Mapping[str, Any], source: Source) -> bool:
+    """Return whether what is there was made for here of the same files, in the same way."""
+    if {key: before.get(key) for key in _way(source)} != _way(source):
+        return False
+    beside = _beside(before)
+    return before.get("files") == _files(source, beside) or before.get("digests") == _digests(
+        source, beside
+    )
+
+
+def _beside(before: Mapping[str, Any]) -> tuple[Path, ...]:
+    """Return the files that those of a model refer to: weights of ONNX that lie beside it."""
+    return tuple(map(Path, before.get("beside", ())))
+
+
+def _way(source: Source) -> dict[str, Any]:
+    return {
+        "format_version": FORMAT_VERSION,
+        "isa": host_target().isa,
+        "options": sorted(source.recipes),
+    }
+
+
+def _all_files(source: Source, beside: Sequence[Path]) -> tuple[Path, ...]:
+    recipes = (source.recipes[option] for option in sorted(source.recipes))
+    return (*source.files, *recipes, *beside)
+
+
+def _files(source: Source, beside: Sequence[Path]) -> list[list[Any]]:
+    """Return what tells at a glance that files are the same: their places, sizes and times of change."""
+    try:
+        found = [(path, path.stat()) for path in _all_files(source, beside)]
+    except OSError as exc:
+        raise InputError(f"{exc.filename}: {exc.strerror or exc}") from exc
+    return [[str(path.resolve()), stat.st_size, stat.st_mtime_ns] for path, stat in found]
+
+
+def _digests(source: Source, beside: Sequence[Path]) -> list[str]:
+    found = []
+    for path in _all_files(source, beside):
+        with path.open("rb") as file:
+            found.append(file_digest(file, "sha256").hexdigest())
+    return found
+
+
+def _read(folder: Path) -> dict[str, Any] | None:
+    """Return what was written of the pack of a model; None: it is none of ours."""
+    if folder.is_symlink():
+        return None
+    try:
+        read = json.loads((folder / _MADE).read_bytes())
+    except (OSError, ValueError):
+        return None
+    return read if isinstance(read, dict) else None
+
+
+def _record(source: Source, beside: Sequence[Path]) -> dict[str, Any]:
+    return {
+        **_way(source),
+        "beside": list(map(str, beside)),
+        "files": _files(source, beside),
+        "digests": _digests(source, beside),
+    }
+
+
+def _write(folder: Path, record: Mapping[str, Any]) -> None:
+    try:
+        with whole_file(folder / _MADE) as file:
+            file.write(json.dumps(record).encode())
+    except OSError as exc:
+        raise InputError(f"{folder / _MADE}: {exc.strerror or exc}") from exc

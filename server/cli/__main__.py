@@ -1,5 +1,0 @@
-"""``python -m server.cli`` is the ``layerstream`` command."""
-
-from server.cli import main
-
-main()

@@ -1,0 +1,271 @@
+"""``layerstream doctor``: defects that are planted are found, and a healthy machine has none."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from shutil import copytree, rmtree
+
+import pytest
+
+from cli.checks import machine, packs, service
+from cli.checks.finding import Finding, worst
+from loader.readers.disk import Disk
+from loader.readers.files import BufferedReader, open_reader
+from loader.readers.paced import PacedReader
+from models.packs.pack import open_pack
+from pipeline.devices.cpu import CpuDevice
+from pipeline.devices.elementwise.library import LibraryError
+from pipeline.measuring.profiling import profile_pack
+from pipeline.profiles.profile_file import save_profile
+from server.memory.cgroup import MemoryLimit
+from server.operation.process import ProcessMemory
+from tests.server.support import FAILED, Cli, Packs
+
+MIB = 1 << 20
+POLICY = "sys/devices/system/cpu/cpufreq/policy0"
+
+
+def found(findings: Iterable[Finding], check: str) -> Finding:
+    (finding,) = (each for each in findings if each.check == check)
+    return finding
+
+
+def is_told(finding: Finding, verdict: str, *words: str) -> None:
+    """Every defect has a verdict, a reason with ``words``, and a remedy."""
+    assert (finding.verdict, bool(finding.remedy)) == (verdict, verdict != "ok")
+    assert all(word in finding.reason for word in words), finding.reason
+
+
+def _write(path: Path, said: object) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"{said}\n")
+
+
+def tree(root: Path, files: dict[str, object]) -> Path:
+    for name, said in files.items():
+        _write(root / name, said)
+    return root
+
+
+@pytest.fixture
+def device() -> CpuDevice:
+    return CpuDevice(1)
+
+
+@pytest.fixture(scope="module")
+def profiled(packs: Packs, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A pack with a profile of this machine."""
+    folder = tmp_path_factory.mktemp("profiled") / "tiny"
+    copytree(packs.repository / "tiny", folder)
+    pack = open_pack(folder)
+    save_profile(profile_pack(pack, CpuDevice(1), 1), pack)
+    return folder
+
+
+def test_a_sound_pack(profiled: Path, device: CpuDevice) -> None:
+    told = list(packs.findings(profiled, device))
+    is_told(found(told, "tiny"), "ok", "version 1")
+    assert found(told, "tiny: profile").verdict in ("ok", "warn")  # others may have been busy
+    assert found(told, "tiny: reads").reason.count("profile's time") == 1
+
+
+def test_a_budget_that_is_too_small_for_the_packs(profiled: Path, device: CpuDevice) -> None:
+    verdicts = [
+        next(packs.fitting([profiled], n_bytes, device)).verdict for n_bytes in (-1, 4096, 64 << 20)
+    ]
+    assert verdicts == ["fail", "fail", "ok"]
+    assert list(packs.fitting([profiled], None, device)) == []
+
+
+def test_a_file_system_without_o_direct(profiled: Path, device: CpuDevice) -> None:
+    told = packs.findings(profiled, device, Disk(BufferedReader, BufferedReader))
+    is_told(found(told, "tiny: O_DIRECT"), "warn", "page cache")
+
+
+def test_a_pack_in_memory(profiled: Path, device: CpuDevice) -> None:
+    memory = Path("/dev/shm", f"layerstream-doctor-{os.getpid()}")
+    if not memory.parent.is_dir():
+        pytest.skip("no /dev/shm here")
+    copytree(profiled, memory / "tiny")
+    try:
+        told = list(packs.findings(memory / "tiny", device))
+    finally:
+        rmtree(memory)
+    is_told(found(told, "tiny: O_DIRECT"), "warn", "memory")
+
+
+def test_a_slow_disk(profiled: Path, device: CpuDevice) -> None:
+    disk = Disk(open_reader, lambda path: PacedReader(open_reader(path), 2e7))
+    is_told(found(packs.findings(profiled, device, disk), "tiny: reads"), "fail", "times")
+
+
+def test_a_profile_of_another_machine(profiled: Path, device: CpuDevice, tmp_path: Path) -> None:
+    foreign = Path(copytree(profiled, tmp_path / "tiny"))
+    file = foreign / "1" / "profile.json"
+    document = json.loads(file.read_text())
+    document["machine"]["cpu"] = "Another"
+    file.write_text(json.dumps(document))
+    is_told(found(packs.findings(foreign, device), "tiny: profile"), "warn", "cpu Another")
+    file.unlink()
+    is_told(found(packs.findings(foreign, device), "tiny: profile"), "warn", "none")
+
+
+def test_a_damaged_pack(profiled: Path, device: CpuDevice, tmp_path: Path) -> None:
+    broken = Path(copytree(profiled, tmp_path / "tiny"))
+    (broken / "1" / "weights.bin").unlink()
+    (finding,) = packs.findings(broken, device)
+    is_told(finding, "fail", "weights.bin")
+
+
+def test_too_few_files_and_a_port_that_is_taken(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        command = f"ulimit -n 480; exec {sys.executable} -m cli doctor --port {port} --json"
+        done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert done.returncode == FAILED
+    told = [Finding(**each) for each in json.loads(done.stdout)["findings"]]
+    is_told(found(told, "open files"), "warn", "of 256 connections")
+    is_told(found(told, "port"), "fail", str(port))
+
+
+def test_a_control_group_that_is_too_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service, "memory_limit", lambda: MemoryLimit(64 * MIB, 0))
+    monkeypatch.setattr(service, "machine_bytes", lambda: (64 * MIB, "the control group allows"))
+    monkeypatch.setattr(service, "free_bytes", lambda: 32 * MIB)
+    monkeypatch.setattr(service, "process_memory", lambda: ProcessMemory(8 * MIB, 0))
+    told = list(service.memory(128 * MIB))
+    is_told(found(told, "control group"), "fail", "128.0 MiB", "the control group allows")
+    is_told(found(told, "free memory"), "warn", "40.0 MiB")
+    assert worst(list(service.memory(24 * MIB))) == "ok"
+
+
+def test_busy_cores() -> None:
+    busy = [
+        subprocess.Popen([sys.executable, "-c", "while True: pass"])
+        for _ in range(os.cpu_count() or 1)
+    ]
+    try:
+        is_told(machine.other_work(), "warn", "others take")
+    finally:
+        for process in busy:
+            process.kill()
+            process.wait()
+
+
+def test_keys_and_certificates(tmp_path: Path) -> None:
+    is_told(service.keys(None), "ok")
+    is_told(service.keys(tmp_path / "missing"), "fail", "missing")
+    is_told(service.certificate(None, None), "ok")
+    (tmp_path / "wrong.pem").write_text("no certificate")
+    is_told(service.certificate(tmp_path / "wrong.pem", None), "fail", "wrong.pem")
+
+
+def test_keys_that_anybody_may_read(cli: Cli, tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    assert cli("key", "add", file, "me").code == 0
+    is_told(service.keys(file), "ok", "1")
+    file.chmod(0o644)
+    is_told(service.keys(file), "warn", "anybody")
+
+
+def test_no_native_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "find_library", lambda: LibraryError("not built"))
+    told = machine.processor(machine.ROOT)
+    is_told(found(told, "native kernels"), "warn", "not built")
+
+
+@pytest.mark.parametrize(
+    ("files", "check", "words"),
+    [
+        (
+            {"sys/kernel/mm/transparent_hugepage/enabled": "always madvise [never]"},
+            "huge pages",
+            "never",
+        ),
+        ({"proc/meminfo": "SwapTotal: 2048 kB"}, "swap", "2.0 MiB"),
+        (
+            {"sys/devices/system/clocksource/clocksource0/current_clocksource": "hpet"},
+            "clock",
+            "hpet",
+        ),
+        ({f"{POLICY}/scaling_governor": "powersave"}, "core clocks", "powersave"),
+        (
+            {f"{POLICY}/scaling_max_freq": 1_000_000, f"{POLICY}/cpuinfo_max_freq": 2_000_000},
+            "core clocks",
+            "policy0",
+        ),
+        (
+            {"sys/devices/system/cpu/online": "0-3", "sys/devices/system/cpu/present": "0-7"},
+            "cores",
+            "0-3 of 0-7",
+        ),
+        (
+            {
+                "sys/class/thermal/thermal_zone0/temp": 84_000,
+                "sys/class/thermal/thermal_zone0/type": "CPU-therm",
+                "sys/class/thermal/thermal_zone0/trip_point_0_type": "passive",
+                "sys/class/thermal/thermal_zone0/trip_point_0_temp": 86_000,
+            },
+            "heat",
+            "CPU-therm has 84 of 86 C",
+        ),
+        ({"sys/fs/cgroup/cpu.max": "50000 100000"}, "threads", "0.5 cores"),
+    ],
+)
+def test_what_the_kernel_says(
+    files: dict[str, object], check: str, words: str, tmp_path: Path
+) -> None:
+    root = tree(tmp_path, files)
+    told = [
+        *machine.pages(root),
+        *machine.clocks(root),
+        machine.cores_online(root),
+        machine.heat(root),
+        machine.threads(root, 1),
+    ]
+    is_told(found(told, check), "warn", words)
+
+
+def test_a_xavier(tmp_path: Path) -> None:
+    """Board, mode, clocks and rails, as JetPack 5 has them."""
+    chip = "sys/bus/i2c/devices/1-0040/hwmon/hwmon3"
+    root = tree(
+        tmp_path,
+        {
+            "proc/device-tree/model": "NVIDIA Jetson AGX Xavier Developer Kit\0",
+            "var/lib/nvpmodel/status": "pmode:0002 fmode:quiet",
+            f"{POLICY}/scaling_min_freq": 2_265_600,
+            f"{POLICY}/scaling_max_freq": 2_265_600,
+            "sys/class/devfreq/17000000.gv11b/cur_freq": 318_750_000,
+            "sys/class/devfreq/17000000.gv11b/max_freq": 1_377_000_000,
+            f"{chip}/name": "ina3221x",
+            f"{chip}/in1_label": "GPU",
+            f"{chip}/in1_enable": 1,
+            f"{chip}/in1_input": 5000,
+            f"{chip}/curr1_input": 1000,
+        },
+    )
+    told = list(machine.power(root))
+    is_told(found(told, "power"), "ok", "ina3221: GPU")
+    is_told(found(told, "board"), "ok", "Xavier")
+    is_told(found(told, "power mode"), "warn", "2")
+    is_told(found(told, "board clocks"), "ok", "held", "GPU 319 of 1377 MHz")
+    _write(root / "var/lib/nvpmodel/status", "pmode:0000 fmode:quiet")
+    is_told(found(machine.power(root), "power mode"), "ok", "0")
+
+
+def test_the_command(cli: Cli, packs: Packs) -> None:
+    pack = packs.repository / "tiny"
+    document = cli("doctor", pack, "--memory", "256MiB", "--port", 0, "--json").document
+    checks = [each["check"] for each in document["findings"]]
+    assert len(checks) == len({*checks}) >= 20
+    assert document["verdict"] == worst([Finding(**each) for each in document["findings"]])
+    shown = cli("doctor", pack, "--budget", "3MiB", "--port", 0)
+    assert "tiny: O_DIRECT" in shown.out
+    missing = cli("doctor", pack.parent / "missing", "--port", 0)
+    assert missing.code == FAILED
+    assert "no such folder" in missing.out

@@ -1,0 +1,216 @@
+"""``layerstream up``: what it takes, what it compiles again, and that the lines which it prints work."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from shutil import copy, copytree
+
+import pytest
+import typer
+from onnx import load, save_model
+
+from cli.upping.sources import Source, pack_of, sources_of
+from pipeline.execution.errors import InputError
+from tests.server.support import BAD, LIMIT_SECONDS, Cli, Packs
+
+MEMORY = ("--memory", "400MiB", "--port", "0", "--threads", "1")
+
+
+@pytest.fixture
+def onnx(packs: Packs, tmp_path: Path) -> Path:
+    return Path(copy(packs.sources["pair"], tmp_path / "pair.onnx"))
+
+
+@contextlib.contextmanager
+def running(*arguments: object) -> Iterator["subprocess.Popen[str]"]:
+    command = [sys.executable, "-m", "cli", "up", *map(str, arguments)]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait(LIMIT_SECONDS)
+
+
+def asked(process: "subprocess.Popen[str]", models: int) -> list[str]:
+    """Run the lines that it prints, a model each, and return what is answered."""
+    assert process.stdout is not None
+    lines = [process.stdout.readline() for _ in range(models)]
+    return [
+        subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=True).stdout
+        for line in lines
+    ]
+
+
+def test_lines_to_copy_work(packs: Packs, onnx: Path) -> None:
+    with running(onnx, packs.repository / "tiny", *MEMORY) as process:
+        answers = sorted(asked(process, 2))
+    assert process.returncode == 0
+    assert '"predictions"' in answers[1]
+    assert '"scores"' in answers[0]
+    assert '"hidden"' in answers[0]
+
+
+def pairs(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+def manifest(folder: Path) -> os.stat_result:
+    return (folder / "1" / "manifest.json").stat()
+
+
+def test_what_has_not_changed_is_not_compiled_again(onnx: Path, packs: Packs) -> None:
+    repository = onnx.parent / "packs"
+    folder = pack_of(Source("pair", (onnx,)), repository)
+    first = manifest(folder)
+    pack_of(Source("pair", (onnx,)), repository)
+    assert manifest(folder) == first
+    os.utime(onnx)  # the same content
+    pack_of(Source("pair", (onnx,)), repository)
+    assert manifest(folder) == first
+    onnx.write_bytes(packs.sources["tiny"].read_bytes())
+    pack_of(Source("pair", (onnx,)), repository)
+    assert manifest(folder) != first
+
+
+def test_weights_beside_the_file_are_part_of_it(onnx: Path, packs: Packs) -> None:
+    model = load(packs.sources["tiny"])
+    save_model(model, onnx, save_as_external_data=True, location="pair.data", size_threshold=64)
+    repository, weights = onnx.parent / "packs", onnx.with_name("pair.data")
+    folder = pack_of(Source("pair", (onnx,)), repository)
+    first = manifest(folder)
+    pack_of(Source("pair", (onnx,)), repository)
+    assert manifest(folder) == first
+    weights.write_bytes(bytes(weights.stat().st_size))
+    pack_of(Source("pair", (onnx,)), repository)
+    assert manifest(folder) != first
+    weights.unlink()
+    with pytest.raises(InputError, match=r"pair\.data: No such file"):
+        pack_of(Source("pair", (onnx,)), repository)
+
+
+def test_other_recipes_are_another_pack(onnx: Path, packs: Packs, tmp_path: Path) -> None:
+    copy(packs.sources["tiny"], onnx)
+    labels = tmp_path / "labels.txt"
+    labels.write_text("".join(f"{number}\n" for number in range(10)))
+    folder = pack_of(Source("pair", (onnx,)), tmp_path / "packs")
+    first = manifest(folder)
+    pack_of(Source("pair", (onnx,), {"labels": labels}), tmp_path / "packs")
+    assert manifest(folder) != first
+
+
+def test_a_pack_stays_where_it_is(packs: Packs, tmp_path: Path) -> None:
+    (source,) = sources_of([packs.repository / "tiny"], {})
+    folder = pack_of(source, tmp_path / "packs")
+    assert folder.resolve() == packs.repository / "tiny"
+    pack_of(source, tmp_path / "packs")
+    assert sources_of([packs.repository / "tiny" / "1"], {}) == [source]
+
+
+def test_what_is_there_already_stays(onnx: Path, packs: Packs, tmp_path: Path) -> None:
+    copytree(packs.repository / "tiny", tmp_path / "packs" / "pair")
+    before = pairs(tmp_path / "packs")
+    for source in (Source("pair", (onnx,)), Source("pair", (packs.repository / "pair",))):
+        with pytest.raises(InputError, match="something else is there"):
+            pack_of(source, tmp_path / "packs")
+    assert pairs(tmp_path / "packs") == before
+
+
+def test_what_was_interrupted_is_made_again(
+    onnx: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before the pack was there, and before it was known to be ours."""
+
+    def killed(*_: object) -> None:
+        raise MemoryError("killed")
+
+    source = Source("pair", (onnx,))
+    with monkeypatch.context() as patched:
+        patched.setattr("cli.upping.sources._run", killed)
+        with pytest.raises(MemoryError):
+            pack_of(source, tmp_path / "packs")
+    folder = pack_of(source, tmp_path / "packs")
+    first = manifest(folder)
+    (folder / "made.json").write_text("{}")
+    pack_of(source, tmp_path / "packs")
+    assert manifest(folder) != first
+
+
+def test_a_file_that_is_no_model_leaves_what_was_there(
+    onnx: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    folder = pack_of(Source("pair", (onnx,)), tmp_path / "packs")
+    first = manifest(folder)
+    onnx.write_text("no model")
+    capfd.readouterr()
+    with pytest.raises(typer.Exit):
+        pack_of(Source("pair", (onnx,)), tmp_path / "packs")
+    lines = capfd.readouterr().err.splitlines()
+    assert [line for line in lines if line.startswith("layerstream: ")] == lines[1:]
+    assert str(onnx) in lines[1]
+    assert manifest(folder) == first
+
+
+def test_a_folder_that_takes_nothing_is_named(onnx: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match=r"file/packs: .*--repository"):
+        pack_of(Source("pair", (onnx,)), tmp_path / "file" / "packs")
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        (["a.onnx", "sub/a.onnx"], "two models are called 'a'"),
+        (["a.onnx", "a.cfg", "a.weights"], "two models are called 'a'"),
+        (["a.txt"], "a.txt: no kind of model"),
+        (["missing.onnx"], "no such file"),
+        (["b.weights"], "b.weights: give the cfg file"),
+        (["b.cfg"], "its weights are missing"),
+        (["not a name.onnx"], "cannot be called"),
+    ],
+)
+def test_what_is_no_model_is_one_line(names: Sequence[str], said: str, tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    for name in {*names} - {"missing.onnx"}:
+        (tmp_path / name).touch()
+    with pytest.raises(InputError, match=said):
+        sources_of([tmp_path / name for name in names], {})
+
+
+def test_weights_go_to_their_cfg(tmp_path: Path) -> None:
+    names = ("a.cfg", "b.cfg", "b.weights", "other.weights", "c.cfg", "c.weights")
+    files = {name: tmp_path / name for name in names}
+    for file in files.values():
+        file.touch()
+    given = [files[name] for name in ("a.cfg", "other.weights", "b.cfg", "b.weights", "c.cfg")]
+    assert [source.files for source in sources_of(given, {})] == [
+        (files["a.cfg"], files["other.weights"]),
+        (files["b.cfg"], files["b.weights"]),
+        (files["c.cfg"], files["c.weights"]),
+    ]
+
+
+def test_recipes_are_of_one_file(packs: Packs, onnx: Path, tmp_path: Path) -> None:
+    labels = {"labels": tmp_path / "labels.txt"}
+    for paths in ([onnx, packs.repository / "tiny"], [packs.repository / "tiny"]):
+        with pytest.raises(InputError, match="--labels is for one ONNX file alone"):
+            sources_of(paths, labels)
+
+
+def test_too_little_memory_says_what_suffices(cli: Cli, packs: Packs, tmp_path: Path) -> None:
+    given = (packs.repository / "tiny", "--repository", tmp_path / "packs", "--port", 0)
+    shown = cli("up", *given, "--memory", "100MiB")
+    assert shown.code == BAD
+    (line,) = shown.err.splitlines()
+    enough = line.split("--memory ")[1].split()[0]
+    assert line.endswith(f"--memory {enough} suffices for all")
+    with running(*given, "--memory", enough, "--threads", 1) as process:
+        assert '"predictions"' in asked(process, 1)[0]
+    assert "more than" in cli("up", *given, "--memory", "900TiB").err
+    assert "--memory instead" in cli("up", *given).err
