@@ -122,8 +122,8 @@ def _missing(root: Path) -> Iterator[tuple[Path, str]]:
     """Yield what the package would have brought, where it has not, and what each file holds."""
     if (root / _UNITS / "layerstream.service").exists():
         return
-    here = Path(__file__).parents[1] / "units"
-    folder = here if here.is_dir() else Path(__file__).parents[2] / "deploy"
+    here = Path(__file__).parent / "units"
+    folder = here if here.is_dir() else Path(__file__).parents[1] / "deploy"
     for name, place in _PLACES.items():
         text = _read(folder / name)
         if text is None:

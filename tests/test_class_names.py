@@ -5,7 +5,8 @@ from collections import defaultdict
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-FOLDERS = ("models", "loader", "pipeline", "papers", "server", "layerstream", "cli", "benchmarks")
+# What users import from layerstream has their words, such as Budget.
+FOLDERS = ("models", "loader", "pipeline", "papers", "server", "cli", "benchmarks")
 #: A schema of the documentation is called as what it documents.
 SCHEMAS = Path("server/protocol/documentation")
 

@@ -16,7 +16,7 @@ DAY = 24 * 60 * 60
     ("changed", "folders"),
     [
         (["models/packs/pack.py", "models/zoo/vgg.py"], ["tests/models"]),
-        (["tests/cli/test_cli.py", "loader/ring.py"], ["tests/loader", "tests/server"]),
+        (["tests/cli/test_cli.py", "loader/ring.py"], ["tests/cli", "tests/loader"]),
         (["deploy/layerstream.service"], ["tests/deploy"]),
         (["README.md", "docs/gpu.md", "tests/conftest.py", "tools/gpu.sh"], []),
         (["benchmarks/reads.py"], ["tests/benchmarks"]),

@@ -10,7 +10,7 @@ from tests.deploy.test_deploy import DEPLOY, MARGIN, MIB, PROCESS_BASE, UNIT, di
 from tests.server.support import BAD, Cli
 
 DROP_IN = "etc/systemd/system/layerstream.service.d/budget.conf"
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 
 
 def derived(budget: int, root: Path) -> dict[str, str]:
