@@ -65,9 +65,9 @@ class InferReception:
             )
         body = orjson.dumps({"error": str(why)})
         headers = [
+            (b"retry-after", b"%d" % retry_after(why.retry_seconds)),  # first, as handlers say it
             (b"content-length", b"%d" % len(body)),
             (b"content-type", b"application/json"),
-            (b"retry-after", b"%d" % retry_after(why.retry_seconds)),
             (b"x-request-id", identity(request.head.headers).encode()),
         ]
         return Refused(status_of(why), headers, body)
