@@ -11,13 +11,14 @@ import typer
 from cli.arguments.options import size
 from cli.printing.output import say
 from server.errors import ServiceError
+from server.memory.whole_process import process_bytes
 from server.settings.sizes import format_size
 
 app = typer.Typer(help="The service of systemd, with limits that follow from its budget.")
 
 _MIB = 1 << 20
-# Of MemoryMax, beside the budget (deploy/layerstream.service).
-_BASE, _MARGIN = 116 * _MIB, 64 * _MIB
+# Of MemoryMax, beside the budget and the process with at least so many models (deploy/layerstream.service).
+_MARGIN, _MODELS_EXPECTED = 64 * _MIB, 6
 # Files of connections and of what else is open; and of each model, which takes a MiB at the very least, its
 # weights twice while another version comes.
 _FILES, _FILES_OF_MODEL = 16384, 2
@@ -80,15 +81,18 @@ def drop_in(budget: int, root: Path) -> str:
     Raises:
         ServiceError: the machine has less memory than the service would be allowed.
     """
-    most = budget + _BASE + _MARGIN
+    packs = list((root / _MODELS).glob("*/*/weights.bin"))
+    models = len({path.parent.parent for path in packs})
+    base = -(-process_bytes(max(models, _MODELS_EXPECTED)) // _MIB) * _MIB
+    most = budget + base + _MARGIN
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if most > memory:
         raise ServiceError(
             f"--budget {format_size(budget)}: with the process {format_size(most)}, and this machine has "
-            f"{format_size(memory)}; at most --budget {max(0, (memory - _BASE - _MARGIN) // _MIB)}MiB"
+            f"{format_size(memory)}; at most --budget {max(0, (memory - base - _MARGIN) // _MIB)}MiB"
         )
     mib = -(-budget // _MIB)
-    weights = sum(path.stat().st_size for path in (root / _MODELS).glob("*/*/weights.bin"))
+    weights = sum(path.stat().st_size for path in packs)
     # Without models it is not known, and who gives a budget has too little memory.
     streams = not weights or weights > budget
     known = (
@@ -100,10 +104,10 @@ def drop_in(budget: int, root: Path) -> str:
 # Written by `layerstream service install --budget {_written(budget)}`; for another budget: once more.
 [Service]
 Environment=LAYERSTREAM_BUDGET={_written(budget)}
-# {mib}M budget + {_BASE // _MIB}M process base + {_MARGIN // _MIB}M margin.
-MemoryMax={mib + (_BASE + _MARGIN) // _MIB}M
+# {mib}M budget + {base // _MIB}M process base + {_MARGIN // _MIB}M margin.
+MemoryMax={mib + (base + _MARGIN) // _MIB}M
 # From here on the kernel drops pages of files.
-MemoryHigh={mib + (_BASE + _MARGIN // 2) // _MIB}M
+MemoryHigh={mib + (base + _MARGIN // 2) // _MIB}M
 # {known}: {reads}.
 IOWeight={share[0]}
 CPUWeight={share[1]}

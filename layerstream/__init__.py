@@ -15,6 +15,8 @@ Several models in one budget are planned together::
 What is served beside HTTP is `layerstream serve` (docs/server.md).
 """
 
+import warnings
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -40,9 +42,9 @@ def _check_packages() -> None:
 _check_packages()
 
 from layerstream.budget import Budget, Model, open  # noqa: E402, A004  after the check
-from layerstream.packs import compile  # noqa: E402, A004
 from loader.errors import LoaderError  # noqa: E402
 from models.errors import ModelError  # noqa: E402
+from models.packs.records.spans import Store  # noqa: E402
 from pipeline.devices.base import DeviceError  # noqa: E402
 from pipeline.execution.errors import (  # noqa: E402
     DeadlineError,
@@ -66,3 +68,52 @@ __all__ = [
     "compile",
     "open",
 ]
+
+
+def compile(  # noqa: A001  as the command is called
+    source: str | Path,
+    destination: str | Path,
+    *,
+    batch: int | None = None,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    store: Store = "fp32",
+    version: int = 1,
+    force: bool = False,
+) -> Path:
+    """Compile the ONNX file ``source`` to the pack ``destination``/``version`` and return its folder.
+
+    The pack is run once beside ONNX Runtime on ``source`` before it appears. What a user should know is a
+    warning. Labels and other settings of `layerstream compile` are that command's.
+
+    Args:
+        source: an ONNX file, weights beside it or in it.
+        destination: REPOSITORY/NAME.
+        batch: what an unknown first dimension becomes; None: 1.
+        shapes: of inputs whose other dimensions are unknown, by name.
+        store: how weights lie in the file; computed with float32.
+        version: of the model, from 1 on.
+        force: replace that version.
+
+    Raises:
+        ModelError: it cannot be compiled; the message says what and where. OSError: the disk refuses it.
+    """
+    # Onnx is not needed by a program that only runs models.
+    from models.compiler import CompileOptions, compile_onnx
+    from models.packs.target import host_target
+    from models.progress import silent
+    from pipeline.checking.accepting import checker
+
+    def warn(text: str) -> None:
+        warnings.warn(text, stacklevel=2)
+
+    file, target = Path(source), host_target()
+    options = CompileOptions(
+        version=version,
+        batch=batch,
+        shapes={name: tuple(shape) for name, shape in (shapes or {}).items()},
+        force=force,
+        accept=checker(file, target, warn, silent),
+        warn=warn,
+        store=store,
+    )
+    return compile_onnx(file, Path(destination), options, silent)

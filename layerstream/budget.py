@@ -8,9 +8,8 @@ import time
 import warnings
 import weakref
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
@@ -40,22 +39,38 @@ from server.settings.sizes import format_size, parse_size
 _UNLIMITED = 1 << 50
 
 
-class Model:
+class _Open:
+    """What is open until ``close``, or the end of a ``with``; dropped before, it warns and is closed."""
+
+    def __init__(self, what: str, held: ExitStack) -> None:
+        self._closing = held
+        self._dropped = weakref.finalize(self, _close_dropped, what, held)
+        self._dropped.atexit = False
+
+    def close(self) -> None:
+        """Give back what it holds; a request that runs is answered first. A second time it does nothing."""
+        self._dropped.detach()
+        self._closing.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Model(_Open):
     """A model that answers inside a budget; ``Budget.open`` and ``open`` make it. Thread-safe.
 
     One request is answered at a time; others wait for it. Closed, it gives its memory back.
     """
 
-    def __init__(
-        self, engine: Engine, fitted: Fitted, budget: "Budget", closing: ExitStack
-    ) -> None:
+    def __init__(self, engine: Engine, fitted: Fitted, budget: "Budget", held: ExitStack) -> None:
         self._engine = engine
         self._fitted = fitted
         self._budget = budget  # which stays as long as one of its models
-        self._closing = closing
         self._process = os.getpid()
-        self._dropped = weakref.finalize(self, _close_dropped, f"model {self.name}", closing)
-        self._dropped.atexit = False
+        super().__init__(f"model {self.name}", held)
 
     @property
     def name(self) -> str:
@@ -118,22 +133,6 @@ class Model:
                 answering.exception()  # nobody waits for it
             raise
 
-    def close(self) -> None:
-        """Give its memory back to the budget; the request that runs is answered first."""
-        self._dropped.detach()
-        self._closing.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
-
     def _answer(
         self,
         inputs: ArrayLike | Mapping[str, ArrayLike],
@@ -157,7 +156,7 @@ class Model:
         return {required[0].name: np.ascontiguousarray(inputs)}
 
 
-class Budget:
+class Budget(_Open):
     """Memory that models share: of their weights, activations, sessions and objects, not of requests.
 
     Args:
@@ -174,19 +173,16 @@ class Budget:
         self, size: int | str, *, device: str = "cpu", activations: Activations = "auto"
     ) -> None:
         self._ledger = Ledger(parse_size(str(size) if isinstance(size, str) else f"{size}B"))
-        self._closing = ExitStack()
-        self._device = open_device(device)
-        self._closing.callback(self._device.close)
-        self._pool = ReadPool()
-        self._closing.callback(self._pool.close)
-        space, _ = shared_space(self._device, self._ledger.total_bytes, activations)
-        self._arena = None if space is None else SharedArena(space)
-        self._activations: Activations = "own" if self._arena is None else activations
-        if self._arena is not None:
-            self._closing.callback(self._arena.close)
         self._numbers = itertools.count(1)
-        self._dropped = weakref.finalize(self, _close_dropped, "a budget", self._closing)
-        self._dropped.atexit = False
+        with ExitStack() as failed:
+            self._device = failed.enter_context(closing(open_device(device)))
+            self._pool = failed.enter_context(closing(ReadPool()))
+            space, _ = shared_space(self._device, self._ledger.total_bytes, activations)
+            self._arena = (
+                None if space is None else failed.enter_context(closing(SharedArena(space)))
+            )
+            self._activations: Activations = "own" if self._arena is None else activations
+            super().__init__("a budget", failed.pop_all())
 
     @property
     def total_bytes(self) -> int:
@@ -226,22 +222,6 @@ class Budget:
             self._closing.callback(model._closing.close)
         return tuple(models)
 
-    def close(self) -> None:
-        """Close all its models, and what they share."""
-        self._dropped.detach()
-        self._closing.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
-
     def _candidate(self, pack: Path) -> Candidate:
         program, profile = prepared(open_pack(pack, self._device.target), self._device)
         return Candidate(program, self._device.adapt(ARCHITECTURES["auto"]), NOTHING, profile)
@@ -277,10 +257,10 @@ def open(  # noqa: A001  as Python's own: what it returns is closed
         return model
 
 
-def _close_dropped(what: str, closing: ExitStack) -> None:
-    """Close what nobody refers to any more."""
+def _close_dropped(what: str, held: ExitStack) -> None:
+    """Close what is not referred to any more, and say so."""
+    held.close()  # first: the warning may be an error
     warnings.warn(f"{what} was not closed", ResourceWarning, stacklevel=2)
-    closing.close()
 
 
 def _names(ports: tuple[Port, ...]) -> str:

@@ -22,8 +22,8 @@ from server.repository.entry import Use
 from server.repository.served_engine import ComputedAnswer
 from server.repository.worker import Worker
 from server.requests.exchange import Exchange, until_left
-from server.scheduling.configured import deadline_of
 from server.scheduling.sweeps import level
+from server.settings.per_model import of_model
 
 A = TypeVar("A")
 
@@ -242,4 +242,4 @@ def usual_timeout(context: Context, model: str, configured: float | None) -> flo
 
     ``configured``: by the model's own configuration.
     """
-    return deadline_of(context.settings, model) or configured
+    return of_model(context.settings.deadline, model, None) or configured

@@ -270,7 +270,8 @@ class Entry:
     @property
     def evicted(self) -> bool:
         """Whether the next request loads it again."""
-        return self.absence == "evicted"
+        found = self.condition  # of a request each time: whose engine works need not be asked
+        return isinstance(found, Unloaded) and found.cause == "evicted"
 
     @property
     def answers(self) -> bool:

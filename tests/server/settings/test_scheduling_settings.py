@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from server.scheduling.configured import deadline_of
 from server.scheduling.sweeps import HIGHEST, LOWEST, NORMAL, level
+from server.settings.per_model import of_model
 from server.settings.settings import SettingsError, load_settings
 
 GIVEN: dict[str, Any] = {"repository": Path("models"), "budget": 64 << 20}
@@ -16,7 +16,7 @@ GIVEN: dict[str, Any] = {"repository": Path("models"), "budget": 64 << 20}
     ("given", "expected"), [(None, None), ("0.2", 0.2), ("m=1.5,2", 1.5), ({"m": 3}, 3.0)]
 )
 def test_deadlines_of_models(given: object, expected: float | None) -> None:
-    assert deadline_of(load_settings(GIVEN | {"deadline": given}), "m") == expected
+    assert of_model(load_settings(GIVEN | {"deadline": given}).deadline, "m", None) == expected
 
 
 @pytest.mark.parametrize(
