@@ -188,7 +188,7 @@ class Exchange:
             self.lease.check_room()
 
     def within(self, seconds: float, what: str = "the request was not read") -> TimeLimit:
-        """Limit what happens inside to ``seconds``; raises as Within."""
+        """Limit what happens inside to ``seconds``; raises as TimeLimit."""
         return TimeLimit(self.patience, seconds, what)
 
     def late_seconds(self, now: float) -> float:

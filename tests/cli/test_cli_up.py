@@ -25,6 +25,19 @@ def onnx(packs: Packs, tmp_path: Path) -> Path:
     return Path(copy(packs.sources["pair"], tmp_path / "pair.onnx"))
 
 
+@pytest.fixture
+def in_process(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compile in this process: starting another takes most of the time of a test."""
+
+    def run(source: Source, *words: object) -> bytes:
+        done = cli(*words)
+        if done.code:
+            raise typer.Exit(done.code)
+        return done.out.encode()
+
+    monkeypatch.setattr("cli.upping.sources._run", run)
+
+
 @contextlib.contextmanager
 def running(*arguments: object) -> Iterator["subprocess.Popen[str]"]:
     command = [sys.executable, "-m", "cli", "up", *map(str, arguments)]
@@ -65,6 +78,7 @@ def manifest(folder: Path) -> os.stat_result:
     return (folder / "1" / "manifest.json").stat()
 
 
+@pytest.mark.usefixtures("in_process")
 def test_what_has_not_changed_is_not_compiled_again(onnx: Path, packs: Packs) -> None:
     repository = onnx.parent / "packs"
     folder = pack_of(Source("pair", (onnx,)), repository)
@@ -79,6 +93,7 @@ def test_what_has_not_changed_is_not_compiled_again(onnx: Path, packs: Packs) ->
     assert manifest(folder) != first
 
 
+@pytest.mark.usefixtures("in_process")
 def test_weights_beside_the_file_are_part_of_it(onnx: Path, packs: Packs) -> None:
     model = load(packs.sources["tiny"])
     save_model(model, onnx, save_as_external_data=True, location="pair.data", size_threshold=64)
@@ -95,6 +110,7 @@ def test_weights_beside_the_file_are_part_of_it(onnx: Path, packs: Packs) -> Non
         pack_of(Source("pair", (onnx,)), repository)
 
 
+@pytest.mark.usefixtures("in_process")
 def test_other_recipes_are_another_pack(onnx: Path, packs: Packs, tmp_path: Path) -> None:
     copy(packs.sources["tiny"], onnx)
     labels = tmp_path / "labels.txt"
@@ -122,6 +138,7 @@ def test_what_is_there_already_stays(onnx: Path, packs: Packs, tmp_path: Path) -
     assert pairs(tmp_path / "packs") == before
 
 
+@pytest.mark.usefixtures("in_process")
 def test_what_was_interrupted_is_made_again(
     onnx: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
