@@ -42,6 +42,7 @@ RULES: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (r"(?m)^(HTTP/1.1 41[36]) .*", r"\1 PHRASE"),  # Python's, another one from 3.13 on
     (r"\b[0-9a-f]{32}\b", "ID"),
     (r"(?m)^(retry-after|grpc-retry-pushback-ms): \d+", r"\1: N"),
+    (r'("count": "\d+"), "ns": "\d+"', r"\1"),  # of gRPC, which leaves out what takes no time
     (rf'("(?:{_FIGURES})": ?)"?[0-9][0-9.e+-]*"?', r"\1N"),
     (r'"(?:probability|score|box)": ?(\[[^]]*\]|[0-9.e+-]+)', lambda found: rounded(found[0])),
     (r"\b[0-9.]+ [KMG]iB( \(\d+ bytes\))?|SIZE \(\d+ bytes\)", "SIZE"),
