@@ -40,6 +40,10 @@ from server.memory.whole_process import budget_within, process_bytes
 from server.plots.plans import arena_picture, frontier_picture
 from server.settings.workers import has_several, workers_of
 
+_MIB = 1 << 20
+#: Of /tmp in deploy/kubernetes and deploy/kserve.
+_TMP_MIB = 64
+
 
 def plan(
     context: typer.Context,
@@ -77,6 +81,10 @@ def plan(
     quick: Annotated[
         bool, typer.Option("--quick", help="Plan as fast as a model that is loaded.")
     ] = False,
+    resources: Annotated[
+        bool,
+        typer.Option("--resources", help="What a container that serves them asks of Kubernetes."),
+    ] = False,
     device_name: DeviceName = "cpu",
     recompile: Recompile = False,
     threads: Threads = None,
@@ -89,6 +97,8 @@ def plan(
     limits = (budget_bytes, weights, delay, ring, arena)
     unlimited = all(limit is None for limit in limits) and not (deadline or show_frontier)
     _check_options(unlimited, delay is not None and bool(deadline))
+    if resources and (budget_bytes is None or device_name != "cpu"):
+        raise typer.BadParameter("--resources: give --budget or --memory, for --device cpu")
     _check_pictures(packs, show_frontier, picture)
     parted = workers_by_model(workers, (weights, delay, ring, deadline, picture), show_frontier)
     device = open_named(context, device_name, 1 if has_several(parted) else threads)
@@ -142,6 +152,9 @@ def plan(
         **document_of(budget_bytes, request_bytes, in_turns, rows),
         "memory_bytes": whole and whole + process_bytes(len(packs)),
     }
+    if resources:
+        _print_resources(found, document["memory_bytes"], device.threads)
+        return
     if as_json:
         print_json(document)
         return
@@ -164,6 +177,20 @@ def _budget_bytes(
     if budget is not None or device_name != "cpu":
         raise typer.BadParameter("give --budget or, for --device cpu, --memory")
     return budget_within(memory_bytes, models)
+
+
+def _print_resources(packs: list[Pack], memory_bytes: int, threads: int) -> None:
+    """Print the resources of a container that serves ``packs``, as YAML.
+
+    Storage is what packs take where they are copied for each container; it has no limit, since the log of
+    a container counts, too.
+    """
+    files = (file for pack in packs for file in pack.folder.rglob("*") if file.is_file())
+    stored = sum(file.stat().st_size for file in files)
+    memory = f"    memory: {-(-memory_bytes // _MIB)}Mi"
+    storage = f"    ephemeral-storage: {-(-stored // _MIB) + _TMP_MIB}Mi"
+    asked = ["resources:", "  requests:", f'    cpu: "{threads}"', memory, storage]
+    typer.echo("\n".join([*asked, "  limits:", memory]))
 
 
 def _warn_of_requests(candidates: list[Candidate], shared: Budget) -> None:
