@@ -1,5 +1,6 @@
-"""Run where the package kserve is: reads YAML files, builds what each describes of the classes of kserve and
-kubernetes, and prints all of it as JSON. A field that these do not have, or of another type, is an error.
+"""Run where the package kserve is: builds what YAML files describe of the classes of kserve and kubernetes.
+
+All of it is printed as JSON. A field that these do not have, or of another type, is an error.
 """
 
 import json
@@ -19,7 +20,7 @@ _KINDS = {
     "Service": kubernetes.client.V1Service,
     "HorizontalPodAutoscaler": kubernetes.client.V2HorizontalPodAutoscaler,
 }
-_PLAIN = {"str": str, "int": int, "bool": bool, "float": (int, float)}
+_PLAIN: dict[str, Any] = {"str": str, "int": int, "bool": bool, "float": (int, float)}
 
 
 def built(kind: str, value: Any, place: str) -> Any:

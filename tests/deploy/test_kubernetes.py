@@ -69,7 +69,7 @@ def kserve(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def objects(python: Path, *files: Path) -> dict[str, Any]:
-    """What is in ``files``, by kind; fails where the classes of kserve and kubernetes have no such fields."""
+    """What is in ``files``, by kind; fails where the packages' classes have no such fields."""
     script = Path(__file__).with_name("kubernetes_objects.py")
     found = json.loads(run(python, script, *files))
     return {each["kind"]: each for each in found if "kind" in each}
@@ -127,7 +127,7 @@ def test_the_runtime_serves_what_a_storage_initializer_copies(
 
 @contextmanager
 def started(container: Any, folder: Path, packs: Path, inside: Any) -> Iterator[str]:
-    """The container's command, as a kubelet starts it in our image, with files below ``folder``; its address."""
+    """The container as a kubelet starts it in our image, with files below ``folder``; its address."""
     port = free_port()
     resources = container["resources"]
     kubelet = {
