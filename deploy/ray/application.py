@@ -24,6 +24,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from layerstream import DeadlineError, RefusedError
+from models.packs.pack import find_pack
 from models.runtime.sessions import claim_process, use_threads
 from server.codec.decoding import BodyDecoder
 from server.codec.encoding import Body
@@ -46,8 +47,8 @@ Answer = tuple[int, dict[str, str], bytes]
 class Group(BaseModel):
     """Models that share a budget, and how many replicas answer for them.
 
-    ``models``: names in the repository, those that are most wanted first. ``threads``: of each replica, each
-    with a core. ``at_once``: requests that a replica works at; ``waiting``: more before it refuses.
+    ``models``: names in the repository, those that are most wanted first. ``threads``: of each replica, a
+    core for each. ``at_once``: requests that a replica works at; ``waiting``: more before it refuses.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -110,6 +111,7 @@ class Replica:
         claim_process()
         use_threads(threads)
         self._shelf = Shelf(budget, packs)
+        self._versions = {name: find_pack(path).name for name, path in packs.items()}
 
         # Ray's list of what is open here, for its routing: as long as the shelf's, and in its order.
         @serve.multiplexed(max_num_models_per_replica=len(self._shelf.names))
@@ -120,6 +122,7 @@ class Replica:
 
     async def infer(self, name: str, body: bytes, headers: list[tuple[bytes, bytes]]) -> Answer:
         """Answer ``body`` by the model called ``name``; what goes wrong is an answer, too."""
+        began = asyncio.get_running_loop().time()
         try:
             await self._listed(name)
             async with self._shelf.model(name) as model:
@@ -128,12 +131,13 @@ class Replica:
                 request = decoder.finish()
                 if any(wanted.n_classes for wanted in request.wanted):
                     raise InvalidRequestError("classification: ask `layerstream serve`")
-                async with asyncio.timeout(request.timeout_seconds):
+                limit = request.timeout_seconds
+                async with asyncio.timeout_at(None if limit is None else began + limit):
                     outputs = await model.infer(request.inputs)
             wanted = [
                 Output(each.name, outputs[each.name], each.is_binary) for each in request.wanted
             ]
-            return _answered(Body(ModelAnswer(name, "1", request.id, wanted)))
+            return _answered(Body(ModelAnswer(name, self._versions[name], request.id, wanted)))
         except TimeoutError:
             return refused(
                 DeadlineError(f"model {name}: no answer within the timeout of the request")

@@ -20,7 +20,7 @@ from pipeline.peers.cgroup import memory_group
 from server.memory.whole_process import process_bytes
 from server.metrics.metrics import METRIC_NAMES
 from tests.deploy.test_deploy import DEPLOY, MIB, family, metrics_in, run, tool
-from tests.deploy.watched import compile_default, free_port
+from tests.deploy.watched import PHOTOGRAPH, compile_default, fetch, free_port
 from tests.server.clients.environments import programs
 
 FILES = sorted([*(DEPLOY / "kserve").glob("*.yaml"), *(DEPLOY / "kubernetes").glob("*.yaml")])
@@ -91,38 +91,51 @@ def test_objects_are_those_of_their_packages(kserve: Path, tmp_path: Path) -> No
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("packs", "names"),
+    ("file", "packs", "names"),
     [
-        ("repository", {"one", "two"}),
-        ("repository/one", {"cameras"}),
-        ("repository/one/1", {"cameras"}),
+        ("kserve/runtime.yaml", "repository", ("one", "two")),
+        ("kserve/runtime.yaml", "repository/one", ("cameras",)),
+        ("kserve/runtime.yaml", "repository/one/1", ("cameras",)),
+        ("kubernetes/layerstream.yaml", "repository", ("one", "two")),
     ],
 )
-def test_the_runtime_serves_what_a_storage_initializer_copies(
-    kserve: Path, tmp_path: Path, packs: str, names: set[str]
+def test_a_container_serves_in_what_plan_says(
+    kserve: Path, tmp_path: Path, file: str, packs: str, names: tuple[str, ...]
 ) -> None:
-    """A repository, a model and a pack; alive at once, ready when planned, never above the limit."""
-    for name in ("one", "two"):
-        compile_default(tmp_path / "repository" / name)
-    container = objects(kserve, DEPLOY / "kserve/runtime.yaml")["ClusterServingRuntime"]["spec"][
-        "containers"
-    ][0]
-    memory = int(container["resources"]["limits"]["memory"].removesuffix("Mi")) * MIB
+    """Of a repository, a model or a pack: alive at once, ready when planned, and never killed."""
+    folders = [tmp_path / "repository" / name for name in ("one", "two")]
+    for folder in folders:
+        compile_default(folder)
+    asked = run(
+        *(sys.executable, "-m", "cli", "plan", *folders[: len(names)]),
+        *("--budget", "8MiB", "--resources", "--threads", "1"),
+    )
+    (container,) = containers(objects(kserve, DEPLOY / file))
+    for limit in ("requests", "limits"):
+        (memory,) = set(re.findall(r"memory: (\S+)", asked))
+        container["resources"][limit]["memory"] = memory
+    limit_bytes = int(memory.removesuffix("Mi")) * MIB
     try:
         with (
-            memory_group("kubernetes", memory) as group,
+            memory_group("kubernetes", limit_bytes) as group,
             started(container, tmp_path, tmp_path / packs, group.inside) as base,
         ):
             seen = probed(base, container)
             assert seen[0] == (200, 503)
             assert seen[-1] == (200, 200)
             assert {alive for alive, _ in seen} == {200}
-            for name in names:
-                assert get(f"{base}/v2/models/{name}/ready") == 200
+            for name in 20 * names:
+                assert fetch(f"{base}/v2/models/{name}:classify", PHOTOGRAPH.read_bytes())
             assert group.oom_kills == 0
-            assert group.peak_bytes <= memory
     except PermissionError as exc:
         pytest.skip(f"no memory group can be made here: {exc}")
+
+
+def containers(found: dict[str, Any]) -> Any:
+    """What serves in the object of ``found`` that has containers."""
+    if "Deployment" in found:
+        return found["Deployment"]["spec"]["template"]["spec"]["containers"]
+    return found["ClusterServingRuntime"]["spec"]["containers"]
 
 
 @contextmanager
@@ -144,15 +157,18 @@ def started(container: Any, folder: Path, packs: Path, inside: Any) -> Iterator[
     programs_folder.mkdir()
     (programs_folder / "layerstream").write_text(f'#!/bin/sh\nexec {sys.executable} -m cli "$@"\n')
     (programs_folder / "layerstream").chmod(0o755)
-    (script,) = container["args"]
-    assert "/mnt/models" in script
-    script = script.replace("/tmp/", f"{folder}/tmp/").replace("/mnt/models", str(packs))
+    command = [
+        each.replace("/tmp/", f"{folder}/tmp/").replace("/mnt/models", str(packs))
+        for each in (*container["command"], *container["args"])
+    ]
     process = subprocess.Popen(
-        inside([*container["command"], script]),
+        inside(command),
         env={
             "PATH": f"{programs_folder}:{os.environ['PATH']}",
             "PYTHONPATH": str(DEPLOY.parent),
-            "LAYERSTREAM_BUDGET": "256MiB",  # of the image
+            # Of the image; its repository is /models.
+            "LAYERSTREAM_BUDGET": "256MiB",
+            "LAYERSTREAM_REPOSITORY": str(packs),
             **variables,
             "LAYERSTREAM_PORT": str(port),
         },
