@@ -107,12 +107,20 @@ def test_a_container_serves_in_what_plan_says(
     for folder in folders:
         compile_default(folder)
     asked = run(
-        *(sys.executable, "-m", "cli", "plan", *folders[: len(names)]),
-        *("--budget", "8MiB", "--resources", "--threads", "1"),
+        sys.executable,
+        "-m",
+        "cli",
+        "plan",
+        *folders[: len(names)],
+        "--budget",
+        "8MiB",
+        "--resources",
+        "--threads",
+        "1",
     )
+    (memory,) = set(re.findall(r"memory: (\S+)", asked))
     (container,) = containers(objects(kserve, DEPLOY / file))
     for limit in ("requests", "limits"):
-        (memory,) = set(re.findall(r"memory: (\S+)", asked))
         container["resources"][limit]["memory"] = memory
     limit_bytes = int(memory.removesuffix("Mi")) * MIB
     try:
