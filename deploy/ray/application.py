@@ -68,12 +68,16 @@ class Group(BaseModel):
 
 
 class Arguments(BaseModel):
-    """``repository``: a folder of packs, the same on each node. ``budgets``: by name of the deployment."""
+    """``repository``: a folder of packs, the same on each node. ``budgets``: by name of the deployment.
+
+    ``entries``: how many replicas find the budget of a model; each holds the bodies of its requests.
+    """
 
     model_config = ConfigDict(extra="forbid")
 
     repository: Path
     budgets: dict[str, Group] = Field(min_length=1)
+    entries: PositiveInt = 1
 
 
 def build(arguments: Arguments) -> serve.Application:
@@ -82,7 +86,7 @@ def build(arguments: Arguments) -> serve.Application:
     Raises:
         ValueError: a model has two budgets, or a size is none.
     """
-    entries: dict[str, DeploymentHandle] = {}
+    handles: dict[str, DeploymentHandle] = {}
     for name, group in arguments.budgets.items():
         packs = {model: arguments.repository / model for model in group.models}
         deployment = serve.deployment(
@@ -98,10 +102,10 @@ def build(arguments: Arguments) -> serve.Application:
             },
         )
         bound = deployment.bind(group.budget, packs, group.threads)
-        if twice := entries.keys() & packs.keys():
+        if twice := handles.keys() & packs.keys():
             raise ValueError(f"models in two budgets: {', '.join(sorted(twice))}")
-        entries |= dict.fromkeys(packs, bound)
-    return Entry.bind(entries)
+        handles |= dict.fromkeys(packs, bound)
+    return Entry.options(num_replicas=arguments.entries).bind(handles)
 
 
 class Replica:
