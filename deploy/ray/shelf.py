@@ -33,7 +33,7 @@ class Shelf:
         self._unused = asyncio.Event()
         self._unused.set()
         try:
-            self._open([*reversed(packs)])
+            self._open(list(packs)[::-1])
         except BaseException:
             self._budget.close()
             raise
@@ -84,6 +84,8 @@ class Shelf:
         while True:
             try:
                 opened = self._budget.open(*(self._packs[name] for name in names))
+                self._models.update(zip(names, opened, strict=True))
+                return
             except RefusedError as exc:
                 if len(names) == 1:
                     self._failed[names[0]] = exc
@@ -92,6 +94,3 @@ class Shelf:
             except (ModelError, PlanError) as exc:
                 self._failed[names[-1]] = exc
                 raise
-            else:
-                break
-        self._models.update(zip(names, opened, strict=True))
