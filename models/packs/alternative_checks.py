@@ -1,4 +1,4 @@
-"""What a manifest says of joined chunks must be possible (docs/pack-format.md, "alternatives").
+"""What a manifest says of joined chunks must be possible (docs/reference/pack-manifest.md, "alternatives").
 
 After these checks joining cannot fail, and a joined piece touches no byte that its chunks do not touch.
 """

@@ -1,4 +1,4 @@
-"""What a manifest says of bottlenecks must be possible (docs/pack-format.md, "Bottlenecks").
+"""What a manifest says of bottlenecks must be possible (docs/reference/pack-manifest.md, "Bottlenecks").
 
 After these checks groups of channels read and write no byte outside of strips, row values and weights, and
 nothing that was not made before.

@@ -1,4 +1,4 @@
-"""What a manifest says must be possible: ranges, indices, order, recipes (docs/pack-format.md)."""
+"""What a manifest says must be possible: ranges, order, recipes (docs/reference/pack-format.md)."""
 
 import math
 from collections.abc import Mapping

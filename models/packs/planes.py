@@ -7,7 +7,7 @@ Compression", ICDE 2006). Exponents of weights take three bits and a little; num
 have planes with few different bytes. Where many numbers are zero only the others are in the planes, and a
 bit for each says which.
 
-Layout (docs/pack-format.md): dictionaries, bits of what is kept, planes. A block is 256 numbers.
+Layout (docs/reference/pack-weights.md): dictionaries, bits of what is kept, planes. A block is 256 numbers.
 """
 
 from collections.abc import Sequence

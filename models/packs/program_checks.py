@@ -1,4 +1,4 @@
-"""What a manifest says of operators on elements must be possible (docs/pack-format.md, "programs").
+"""What a manifest says of programs must be possible (docs/reference/pack-manifest.md, "Programs").
 
 After these checks a program reads and makes arrays that are there, of sizes that fit each other, and no
 step reads what is made after it.

@@ -1,4 +1,4 @@
-"""What a manifest says of quantised layers must be possible (docs/pack-format.md, "Quantised layers").
+"""What a manifest says of quantised layers must be possible (docs/reference/pack-manifest.md).
 
 After these checks kernels of integers read and write no byte outside of operands and constants.
 """

@@ -1,4 +1,4 @@
-"""What a manifest says of operators on rows must be possible (docs/pack-format.md, "row_operators").
+"""What a manifest says of operators on rows must be possible (docs/reference/pack-manifest.md).
 
 After these checks a region reads and writes no byte outside of its strips, values and weights, and is
 planned in the order of its operators. Whether a value can be whole where it is read decides the planner:

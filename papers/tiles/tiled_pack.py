@@ -1,6 +1,6 @@
 """A pack whose operators make tiles, too: by graphs that pad neither side, made of those that rows run.
 
-No pack has such graphs, since no plan takes tiles (docs/tiles.md).
+No pack has such graphs, since no plan takes tiles (docs/research/tiles-measured.md).
 """
 
 from dataclasses import dataclass, fields, replace

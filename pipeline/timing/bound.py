@@ -1,4 +1,4 @@
-"""An upper bound of the delay of a sweep, by max-plus analysis of its schedule (docs/demand-layering.md).
+"""An upper bound of the delay of a sweep, by max-plus analysis of its schedule (docs/research/bound.md).
 
 Every start is a maximum of ends, every end a start plus a duration, and reads take servers in the order of
 their release: so longer durations never make anything earlier, and the recurrence with upper bounds of

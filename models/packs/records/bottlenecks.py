@@ -1,4 +1,4 @@
-"""Parts of a network that can run on some inner channels at a time (docs/bottlenecks.md)."""
+"""Parts of a network that can run on some inner channels at a time (docs/explanation/bottlenecks.md)."""
 
 from dataclasses import dataclass
 from typing import Annotated, Literal

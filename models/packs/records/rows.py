@@ -1,4 +1,4 @@
-"""Parts of a network that can run on some rows at a time (docs/rows.md)."""
+"""Parts of a network that can run on some rows at a time (docs/explanation/rows.md)."""
 
 from dataclasses import dataclass
 from typing import Annotated, Literal

@@ -1,6 +1,6 @@
 """Applications that people write: a TOML file of models, their partitions, and what runs at once.
 
-A model is a pack, or layers written down. Docs and an example: docs/applications.md.
+A model is a pack, or layers written down. Docs and an example: docs/research/applications.md.
 """
 
 from collections.abc import Iterator, Sequence

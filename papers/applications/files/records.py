@@ -1,4 +1,4 @@
-"""What files of applications hold: models, layers, windows, partitions (docs/applications.md)."""
+"""What files of applications hold: models, layers, windows, partitions (docs/research/applications.md)."""
 
 from typing import Annotated
 

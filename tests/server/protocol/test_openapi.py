@@ -274,8 +274,8 @@ async def test_rare_answers_are_as_documented(
 
 
 async def test_the_table_of_requests_is_that_of_routes() -> None:
-    """Print what docs/http.md must have: ``requests_table(TABLE)``."""
-    text = (Path(__file__).parents[3] / "docs/http.md").read_text()
+    """Print what docs/reference/http.md must have: ``requests_table(TABLE)``."""
+    text = (Path(__file__).parents[3] / "docs/reference/http.md").read_text()
     assert requests_table(TABLE) in text
 
 
