@@ -1,4 +1,4 @@
-"""Every command with its options, as Markdown: ``python -m cli.reference`` prints docs/reference/options.md.
+"""All commands with their options: ``python -m cli.reference`` prints docs/reference/options.md.
 
 The command line itself says what they are; deploy/debian/man.py makes a page of the manual of the same.
 """

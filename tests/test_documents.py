@@ -1,4 +1,4 @@
-"""What the pages say can be followed: links lead somewhere, code is there, blocks are text a shell reads."""
+"""What the pages say can be followed: links lead somewhere, code is there, blocks are for a shell."""
 
 import ast
 import re
