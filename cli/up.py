@@ -52,15 +52,14 @@ class _Told:
 
     def __init__(self, settings: Settings, sources: Sequence[Source]) -> None:
         self._settings = settings
-        self._waiting = {source.name for source in sources}
+        self._waiting = {source.name: source for source in sources}
         self._turn = threading.Lock()  # one look may go on while the last one begins
 
     def __call__(self, context: "Context", place: str, all_were_tried: bool) -> None:
         with self._turn:
             for entry in context.repository.entries():
                 if entry.name in self._waiting and (entry.answers or all_were_tried):
-                    self._waiting.remove(entry.name)
-                    _say(self._settings, entry, place)
+                    _say(self._settings, entry, place, self._waiting.pop(entry.name))
             absent = all_were_tried and not all(
                 entry.answers for entry in context.repository.entries()
             )
@@ -68,7 +67,7 @@ class _Told:
                 print(f"# {enough}", flush=True)
 
 
-def _say(settings: Settings, entry: "Entry", place: str) -> None:
+def _say(settings: Settings, entry: "Entry", place: str, source: Source) -> None:
     from cli.upping.asking import question
     from models.packs.pack import read_pack
     from server.failures import FAILURES
@@ -76,7 +75,7 @@ def _say(settings: Settings, entry: "Entry", place: str) -> None:
     try:
         if entry.answers:
             manifest = read_pack(settings.repository / entry.name).manifest
-            line = question(manifest, entry.name, place, settings)
+            line = question(manifest, entry.name, place, settings, source.files[0])
         else:
             line = f"# {entry.name} is not served: {entry.reason}"
     except FAILURES as exc:

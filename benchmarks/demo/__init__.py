@@ -1,5 +1,6 @@
-"""``make demo``: a network answers in a third of the memory that its weights take, beside who cannot.
+"""``make demo``: boxes around what a trained detector finds; and a network answers in a third of the memory that
+its weights take, beside who cannot.
 
-``play`` runs it, ``story`` says in words what came of it, ``terminal`` and ``picture`` draw memory over
+``detect`` is the first. ``play`` runs the second, ``story`` says in words what came of it, ``terminal`` and ``picture`` draw memory over
 time.
 """

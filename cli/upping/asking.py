@@ -16,19 +16,23 @@ from server.settings.settings import Settings
 _SHOWN_VALUES = 16
 #: Of a string as raw tensors have it, its length alone: an empty one.
 _STRING_BYTES = 4
-_PICTURE = "coffee.jpg"
+#: Where none lies beside the model: one that no model knows better than others.
+_ANY_PICTURE = Path(photographs.__file__).with_name("coffee.jpg")
+_PICTURES = (".jpg", ".jpeg", ".png", ".webp")
 
 
-def question(manifest: Manifest, name: str, place: str, settings: Settings) -> str:
+def question(manifest: Manifest, name: str, place: str, settings: Settings, source: Path) -> str:
     """Return the command that asks the model ``name`` of ``manifest``, which ``place`` serves.
 
-    A photograph where it takes one; else zeros.
+    A photograph where it takes one, that which lies beside ``source``, its file; else zeros.
     """
     model = f"{_base(place)}/v2/models/{name}"
     curl = ["curl", "-fsS", *_access(place, settings)]
     if manifest.verb is not None:
-        picture = Path(photographs.__file__).with_name(_PICTURE)
-        return shlex.join([*curl, "--data-binary", f"@{picture}", f"{model}:{manifest.verb}"])
+        picture = _picture_beside(source)
+        known = "" if picture else "  # any photograph: put one of what it knows in its place"
+        body = f"@{picture or _ANY_PICTURE}"
+        return shlex.join([*curl, "--data-binary", body, f"{model}:{manifest.verb}"]) + known
     ports = manifest.required_inputs
     if sum(math.prod(port.shape) for port in ports) <= _SHOWN_VALUES:
         body = json.dumps({"inputs": [_port(port) | {"data": _zeros(port)} for port in ports]})
@@ -45,6 +49,12 @@ def question(manifest: Manifest, name: str, place: str, settings: Settings) -> s
     zeros = f"head -c {sum(map(_raw_bytes, ports))} /dev/zero"
     asked = shlex.join([*curl, f"{model}/infer"])
     return f"{{ printf %s {shlex.quote(head)}; {zeros}; }} | {asked}"
+
+
+def _picture_beside(source: Path) -> Path | None:
+    """Return the first picture in the folder of ``source``, best one that is called like it."""
+    found = [each for each in source.resolve().parent.iterdir() if each.suffix.lower() in _PICTURES]
+    return min(found, key=lambda each: (each.stem != source.stem, each.name), default=None)
 
 
 def _base(place: str) -> str:
