@@ -27,6 +27,13 @@ from models.packs.target import host_target
 from models.whole_files import check_writable, whole_file
 from pipeline.execution.errors import InputError
 
+#: Options of ``compile`` that are files, and what each is called beside the model: F.labels.txt of F.onnx.
+RECIPES = {
+    "labels": ".labels.txt",
+    "preprocess": ".preprocess.toml",
+    "detection": ".detection.toml",
+    "segmentation": ".segmentation.toml",
+}
 #: In the folder of a model, beside its versions.
 _MADE = "made.json"
 _DARKNET = (".cfg", ".weights")
@@ -38,22 +45,25 @@ _PUTS_AWAY_SECONDS = 5.0
 class Source:
     """A model as it was given: ``files`` of ONNX or Darknet, or the folder of a pack.
 
-    ``recipes``: options of ``compile``, and the file of each.
+    ``recipes``: options of ``compile``, and the file of each. ``shapes``: its --shape.
     """
 
     name: str
     files: tuple[Path, ...]
     recipes: Mapping[str, Path] = field(default_factory=dict)
+    shapes: tuple[str, ...] = ()
 
     @property
     def is_pack(self) -> bool:
         return self.files[0].is_dir()
 
 
-def sources_of(paths: Sequence[Path], recipes: Mapping[str, Path]) -> list[Source]:
+def sources_of(
+    paths: Sequence[Path], recipes: Mapping[str, Path], shapes: Sequence[str] = ()
+) -> list[Source]:
     """Return the models that ``paths`` mean: F.onnx, CFG with WEIGHTS, folders of packs.
 
-    ``recipes``: for the one ONNX file.
+    ``recipes`` and ``shapes``: for the one ONNX file; recipes that lie beside a file are its own.
 
     Raises:
         InputError: one is no such thing, or two have one name. PackError: a folder is no pack.
@@ -74,7 +84,7 @@ def sources_of(paths: Sequence[Path], recipes: Mapping[str, Path]) -> list[Sourc
         found[source.name] = source
     if weights:
         raise InputError(f"{weights[0]}: give the cfg file that it belongs to, before it")
-    return [_with_recipes(source, recipes, len(found)) for source in found.values()]
+    return [_with_options(source, recipes, shapes, len(found)) for source in found.values()]
 
 
 def _source(path: Path, weights: list[Path], darknet: Set[str]) -> Source:
@@ -106,15 +116,22 @@ def _source(path: Path, weights: list[Path], darknet: Set[str]) -> Source:
     return Source(path.stem, (path, own[0]))
 
 
-def _with_recipes(source: Source, recipes: Mapping[str, Path], models: int) -> Source:
-    if not recipes:
-        return source
-    if models > 1 or source.files[0].suffix != ".onnx":
+def _with_options(
+    source: Source, recipes: Mapping[str, Path], shapes: Sequence[str], models: int
+) -> Source:
+    file = source.files[0]
+    given = [*recipes, *(["shape"] if shapes else [])]
+    if given and (models > 1 or file.suffix != ".onnx"):
+        beside = ", ".join(f"{file.stem}{end}" for end in RECIPES.values())
         raise InputError(
-            f"--{next(iter(recipes))} is for one ONNX file alone; compile others before, "
-            "and give their packs"
+            f"--{given[0]} is for one ONNX file alone; of several models each has its own beside it "
+            f"({beside}), or is compiled before, and its pack given"
         )
-    return Source(source.name, source.files, recipes)
+    if file.suffix != ".onnx":
+        return source
+    beside_it = {name: file.with_name(file.stem + end) for name, end in RECIPES.items()}
+    own = {name: path for name, path in beside_it.items() if path.is_file()}
+    return Source(source.name, source.files, {**own, **recipes}, tuple(shapes))
 
 
 def pack_of(source: Source, repository: Path) -> Path:
@@ -137,12 +154,26 @@ def pack_of(source: Source, repository: Path) -> Path:
         return folder
     if before is None:
         _check_free(folder)
+    new = [each for each in (folder, repository) if not each.exists()]
     _check_writable(repository)
     folder.mkdir(exist_ok=True)
     _write(folder, {})  # it is ours, and of nothing until it is whole
-    beside = _compile(source, folder)
+    try:
+        beside = _compile(source, folder)
+    except BaseException:
+        _put_away(new)
+        raise
     _write(folder, _record(source, beside))
     return folder
+
+
+def _put_away(new: Sequence[Path]) -> None:
+    """Remove those of the folders ``new``, a model's first, that have nothing but what says whose they are."""
+    with contextlib.suppress(OSError):
+        for folder in new:
+            if not versions(folder):
+                (folder / _MADE).unlink(missing_ok=True)
+            folder.rmdir()
 
 
 def _check_free(folder: Path) -> None:
@@ -188,6 +219,8 @@ def _compile(source: Source, folder: Path) -> tuple[Path, ...]:
     words: list[object] = ["-o", folder, "--force"]
     for option, file in source.recipes.items():
         words += [f"--{option}", file]
+    for shape in source.shapes:
+        words += ["--shape", shape]
     beside: tuple[Path, ...] = ()
     if source.files[0].suffix == ".onnx":
         made = json.loads(_run(source, "compile", source.files[0], *words, "--json"))
@@ -246,7 +279,7 @@ def _way(source: Source) -> dict[str, Any]:
     return {
         "format_version": FORMAT_VERSION,
         "isa": host_target().isa,
-        "options": sorted(source.recipes),
+        "options": [*sorted(source.recipes), *source.shapes],
     }
 
 
