@@ -64,8 +64,7 @@ def list_(
         "activations": activations,
         "chosen": list(chosen),
         "models": [
-            _row(model, verdict, shared)
-            for model, verdict in zip(found, verdicts, strict=True)
+            _row(model, verdict, shared) for model, verdict in zip(found, verdicts, strict=True)
         ],
     }
     if as_json:
@@ -142,8 +141,7 @@ def _served(row: dict[str, Any]) -> str:
 
 
 def _notes(row: dict[str, Any]) -> Iterator[str]:
-    """Yield why a model cannot be read or is not served, or takes photographs alone in less memory, and why its
-    profile does not hold."""
+    """Yield why a model cannot be read or is not served, or what less memory is for, and of its profile."""
     if row["error"]:
         yield f"{row['model']}: {row['error']}"
     elif row.get("reason"):

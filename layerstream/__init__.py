@@ -98,8 +98,9 @@ def compile(  # noqa: A001  as the command is called
         batch: what an unknown first dimension becomes; None: 1.
         shapes: of inputs whose other dimensions are unknown, by name.
         labels: names of classes, or a file with one a line.
-        preprocess, detection, segmentation: how a picture becomes the input, what outputs are boxes, or a
-            mask: a TOML file, or a mapping of what would be in it.
+        preprocess: how a picture becomes the input: a TOML file, or a mapping of what would be in it.
+        detection: the same of what outputs are boxes.
+        segmentation: the same of which is a mask.
         store: how weights lie in the file; computed with float32.
         version: of the model, from 1 on.
         force: replace that version.

@@ -1,8 +1,8 @@
 """Run the demonstrations: ``python -m benchmarks.demo [detect | memory]``; exit 1 where one fails.
 
-``detect``: the shipped detector is served, what it finds is drawn. ``memory``: a large network in little memory:
-as root the limit is a memory cgroup's. Other users cannot make one: there all that each takes is measured
-and compared with the limit. Everything is made in a folder below build/ that is removed at the end.
+``detect``: the shipped detector is served, what it finds is drawn. ``memory``: a large network in little
+memory: as root the limit is a memory cgroup's. Other users cannot make one: there all that each takes is
+measured and compared with the limit. Everything is made in a folder below build/ that is removed.
 """
 
 import argparse

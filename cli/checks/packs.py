@@ -30,7 +30,7 @@ _DEPTH = 2
 _SIZES, _ROUNDS = 2, 2
 #: Bytes a second below which streaming is slow whatever a network computes.
 _SLOW = 5e8
-#: What is read of smaller packs says how soon a disk answers, and not how fast it is: it is hardly waited for.
+#: Reads of smaller packs say how soon a disk answers, and not how fast it is.
 _TELLING_BYTES = 1 << 20
 #: A read that takes so many times as long as when it was profiled: plans are off; another disk.
 _SLOWER, _OTHER_DISK = 1.5, 4.0

@@ -3,8 +3,10 @@
 import json
 import math
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 
+from cli.upping.sources import RECIPES
 from models import photographs
 from models.network.fields import STRINGS
 from models.packs.manifest import Manifest
@@ -14,6 +16,8 @@ from server.settings.settings import Settings
 
 #: Values that a line shows; more come out of /dev/zero.
 _SHOWN_VALUES = 16
+#: Inputs that pictures may become: batch, channels, rows, columns, or with channels last.
+_PICTURE_RANK, _CHANNELS = 4, {1, 3}
 #: Of a string as raw tensors have it, its length alone: an empty one.
 _STRING_BYTES = 4
 #: Where none lies beside the model: one that no model knows better than others.
@@ -34,6 +38,11 @@ def question(manifest: Manifest, name: str, place: str, settings: Settings, sour
         body = f"@{picture or _ANY_PICTURE}"
         return shlex.join([*curl, "--data-binary", body, f"{model}:{manifest.verb}"]) + known
     ports = manifest.required_inputs
+    return _with_tensors(curl, ports, model) + _recipe_missing(ports, source)
+
+
+def _with_tensors(curl: Sequence[str], ports: Sequence[Port], model: str) -> str:
+    """Return the command that sends zeros for ``ports``."""
     if sum(math.prod(port.shape) for port in ports) <= _SHOWN_VALUES:
         body = json.dumps({"inputs": [_port(port) | {"data": _zeros(port)} for port in ports]})
         return shlex.join([*curl, "--data-binary", body, f"{model}/infer"])
@@ -45,10 +54,21 @@ def question(manifest: Manifest, name: str, place: str, settings: Settings, sour
             ]
         }
     )
-    curl += ["-H", f"Inference-Header-Content-Length: {len(head)}", "--data-binary", "@-"]
     zeros = f"head -c {sum(map(_raw_bytes, ports))} /dev/zero"
-    asked = shlex.join([*curl, f"{model}/infer"])
+    header = ("-H", f"Inference-Header-Content-Length: {len(head)}", "--data-binary", "@-")
+    asked = shlex.join([*curl, *header, f"{model}/infer"])
     return f"{{ printf %s {shlex.quote(head)}; {zeros}; }} | {asked}"
+
+
+def _recipe_missing(ports: Sequence[Port], source: Path) -> str:
+    """Return what has a network take photographs that looks as if it could, and was given no recipe."""
+    shapes = [port.shape for port in ports if port.dtype == "float32"]
+    if source.suffix != ".onnx" or len(ports) != 1 or list(map(len, shapes)) != [_PICTURE_RANK]:
+        return ""
+    if not _CHANNELS & {shapes[0][1], shapes[0][-1]}:
+        return ""
+    recipe = f"{source.stem}{RECIPES['preprocess']}"
+    return f"  # to send photographs say in {recipe} beside it how they become its input"
 
 
 def _picture_beside(source: Path) -> Path | None:

@@ -79,7 +79,11 @@ def compile_onnx(
     progress("read")
     picture = options.preprocess.shape if options.preprocess else ()
     read = functools.partial(
-        read_onnx, batch=options.batch, shapes=options.shapes, keep=options.keep_inputs, picture=picture
+        read_onnx,
+        batch=options.batch,
+        shapes=options.shapes,
+        keep=options.keep_inputs,
+        picture=picture,
     )
     model = read(source, warn=options.warn)
     _tell_infinite(source, model, options)

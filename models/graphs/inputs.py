@@ -175,9 +175,7 @@ def fix_inputs(
     defaults = default_tensors(model)
     _check_batch(path, model, batch, shapes, defaults)
     first = 1 if batch is None else batch
-    open_inputs = [
-        value for value in model.graph.input if value.name not in {*shapes, *defaults}
-    ]
+    open_inputs = [value for value in model.graph.input if value.name not in {*shapes, *defaults}]
     if len(open_inputs) == 1:
         shapes = {**shapes, **_of_picture(open_inputs[0], picture, first)}
     given = {*shapes, *defaults}
