@@ -8,6 +8,7 @@ held is given back before anything is served.
 import contextlib
 import json
 import os
+import signal
 import sys
 import tempfile
 import time
@@ -254,10 +255,9 @@ def _run(source: Source, *words: object) -> bytes:
                 Path(f"/proc/{process.pid}/oom_score_adj").write_text(_OOM_FIRST, "ascii")
             printed = pipe.read()
             process.join()
-        except KeyboardInterrupt:  # it was told, too, and puts its folder away
-            process.join(_PUTS_AWAY_SECONDS)
-            raise
         finally:
+            process.terminate()  # if this was interrupted; then it puts its folder away
+            process.join(_PUTS_AWAY_SECONDS)
             process.kill()
     status = process.exitcode or 0
     if status < 0:
@@ -276,6 +276,8 @@ def _command(printed_to: int, words: Sequence[object]) -> None:
     """Be the command of ``words``, and print to ``printed_to``."""
     from cli import main
 
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # who waits for it is told, too, and ends it
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit())
     sys.argv = ["layerstream", *map(str, words)]
     with os.fdopen(printed_to, "w", encoding="utf-8") as sys.stdout:
         main()
