@@ -261,7 +261,12 @@ def _run(source: Source, *words: object) -> bytes:
             process.kill()
     status = process.exitcode or 0
     if status < 0:
-        files = sum(path.stat().st_size for path in source.files)
+        # Weights beside an ONNX file are mostly called like it.
+        files = sum(
+            each.stat().st_size
+            for path in source.files
+            for each in path.parent.glob(f"{path.name}*")
+        )
         takes = format_size(_COMPILER_BYTES + files * 6 // 5)
         raise MemoryError(
             f"{source.files[0]}: the system ended its compilation (signal {-status}), mostly for want of "
