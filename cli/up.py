@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cli.serve import given, parameter, parameters, serving, suffices
-from cli.upping.sources import RECIPES, Source, pack_of, sources_of
+from cli.upping.sources import RECIPES, Source, isa_of, pack_of, sources_of
 from models.errors import printable
 from server.settings.settings import Settings, load_settings
 
@@ -47,8 +47,9 @@ def up(
     if "budget_policy" not in settings.model_fields_set:
         settings = settings.model_copy(update={"budget_policy": "evict-lru"})
     signal.signal(signal.SIGTERM, _exit)  # whoever compiles goes, too
+    isa = isa_of(settings.device)
     for source in sources:
-        pack_of(source, folder)
+        pack_of(source, folder, isa)
     serving(lambda: settings, _Told(settings, sources))
 
 

@@ -84,6 +84,7 @@ def compile(  # noqa: A001  as the command is called
     detection: Recipe = None,
     segmentation: Recipe = None,
     store: Store = "fp32",
+    target: str = "cpu",
     version: int = 1,
     force: bool = False,
 ) -> Path:
@@ -102,6 +103,7 @@ def compile(  # noqa: A001  as the command is called
         detection: the same of what outputs are boxes.
         segmentation: the same of which is a mask.
         store: how weights lie in the file; computed with float32.
+        target: "cpu": this machine's; "aarch64-generic", "cuda-sm72", ...: as `layerstream compile` takes.
         version: of the model, from 1 on.
         force: replace that version.
 
@@ -112,16 +114,17 @@ def compile(  # noqa: A001  as the command is called
     from models.compiler import CompileOptions, compile_onnx
     from models.detection.recipe import Detection
     from models.images.preprocess import Preprocess, read_labels
-    from models.packs.target import host_target
+    from models.packs.target import named_target
     from models.progress import silent
     from models.recipe_files import recipe_of
     from models.segmentation.recipe import Segmentation
     from pipeline.checking.accepting import checker
+    from pipeline.devices.lowered import device_measure
 
     def warn(text: str) -> None:
         warnings.warn(text, stacklevel=2)
 
-    file, target = Path(source), host_target()
+    file, compiled_for = Path(source), named_target(target)
     options = CompileOptions(
         version=version,
         batch=batch,
@@ -131,7 +134,9 @@ def compile(  # noqa: A001  as the command is called
         detection=recipe_of(detection, Detection),
         segmentation=recipe_of(segmentation, Segmentation),
         force=force,
-        accept=checker(file, target, warn, silent),
+        target=compiled_for,
+        measure=device_measure(compiled_for),
+        accept=checker(file, compiled_for, warn, silent),
         warn=warn,
         store=store,
     )

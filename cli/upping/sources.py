@@ -139,8 +139,8 @@ def _with_options(
     return Source(source.name, source.files, {**own, **recipes}, tuple(shapes))
 
 
-def pack_of(source: Source, repository: Path) -> Path:
-    """Return the folder in ``repository`` of ``source`` as a pack, which is made if it is new.
+def pack_of(source: Source, repository: Path, isa: str) -> Path:
+    """Return the folder in ``repository`` of ``source`` as a pack for ``isa``, which is made if it is new.
 
     Raises:
         InputError: the folder takes no pack, or has one there that is none of ours. MemoryError: the system
@@ -151,10 +151,10 @@ def pack_of(source: Source, repository: Path) -> Path:
         _link(source.files[0], folder)
         return folder
     before = _read(folder)
-    if before is not None and _is_made(before, source) and versions(folder):
+    if before is not None and _is_made(before, source, isa) and versions(folder):
         beside = _beside(before)
         if before.get("files") != _files(source, beside):  # touched, with the same content
-            _write(folder, _record(source, beside))
+            _write(folder, _record(source, isa, beside))
         tell(f"{source.name}: {folder} is of {source.files[0]} as it is")
         return folder
     if before is None:
@@ -164,11 +164,11 @@ def pack_of(source: Source, repository: Path) -> Path:
     folder.mkdir(exist_ok=True)
     _write(folder, {})  # it is ours, and of nothing until it is whole
     try:
-        beside = _compile(source, folder)
+        beside = _compile(source, folder, isa)
     except BaseException:
         _put_away(new)
         raise
-    _write(folder, _record(source, beside))
+    _write(folder, _record(source, isa, beside))
     return folder
 
 
@@ -217,32 +217,59 @@ def _link(model: Path, folder: Path) -> None:
     folder.symlink_to(model.resolve(), target_is_directory=True)
 
 
-def _compile(source: Source, folder: Path) -> tuple[Path, ...]:
+def _compile(source: Source, folder: Path, isa: str) -> tuple[Path, ...]:
     """Compile ``source``; return the files that its own refer to."""
     since = time.monotonic()
     tell(f"compiling {source.files[0]}")
-    words: list[object] = ["-o", folder, "--force"]
+    words: list[object] = ["-o", folder, "--target", isa, "--force"]
     for option, file in source.recipes.items():
         words += [f"--{option}", file]
     for shape in source.shapes:
         words += ["--shape", shape]
     beside: tuple[Path, ...] = ()
-    if source.files[0].suffix == ".onnx":
-        made = json.loads(_run(source, "compile", source.files[0], *words, "--json"))
-        beside = tuple(map(Path, made["source_files"][1:]))
-    else:
-        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".up-") as work:
-            onnx = Path(work, f"{source.name}.onnx")
-            _run(source, "import-darknet", *source.files, "-o", onnx)
-            _run(source, "compile", onnx, *words)
+    try:
+        if source.files[0].suffix == ".onnx":
+            made = json.loads(_run("compile", source.files[0], *words, "--json"))
+            beside = tuple(map(Path, made["source_files"][1:]))
+        else:
+            with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".up-") as work:
+                onnx = Path(work, f"{source.name}.onnx")
+                _run("import-darknet", *source.files, "-o", onnx)
+                _run("compile", onnx, *words)
+    except ChildProcessError as exc:
+        raise MemoryError(
+            f"{source.files[0]}: the system ended its compilation (signal {exc}), mostly for want of memory, "
+            f"of which it takes about {format_size(_compiler_bytes(source))}: compile it where there is as "
+            "much, and give its pack"
+        ) from exc
     tell(f"{source.name}: compiled in {time.monotonic() - since:.1f} s, kept in {folder}")
     return beside
 
 
-def _run(source: Source, *words: object) -> bytes:
+def _compiler_bytes(source: Source) -> int:
+    """Return about what compiling takes; weights beside an ONNX file are mostly called like it."""
+    files = (each for path in source.files for each in path.parent.glob(f"{path.name}*"))
+    return _COMPILER_BYTES + sum(file.stat().st_size for file in files) * 6 // 5
+
+
+def isa_of(device: str) -> str:
+    """Return what packs for ``device`` are compiled for.
+
+    No device is opened here: processes that are forked from one that has could not use theirs.
+    """
+    if device == "cpu":
+        return host_target().isa
+    told = _run("device", device, "--folder", tempfile.gettempdir(), "--json")
+    return str(json.loads(told)["target"])
+
+
+def _run(*words: object) -> bytes:
     """Return what a command of ours prints, in a process of its own, which says itself why it fails.
 
     It is forked: what this process has imported already takes no memory twice, nor time.
+
+    Raises:
+        typer.Exit: it failed. ChildProcessError: the system ended it, by the signal that is its argument.
     """
     printed_from, printed_to = os.pipe()
     process = get_context("fork").Process(target=_command, args=(printed_to, words))
@@ -261,17 +288,7 @@ def _run(source: Source, *words: object) -> bytes:
             process.kill()
     status = process.exitcode or 0
     if status < 0:
-        # Weights beside an ONNX file are mostly called like it.
-        files = sum(
-            each.stat().st_size
-            for path in source.files
-            for each in path.parent.glob(f"{path.name}*")
-        )
-        takes = format_size(_COMPILER_BYTES + files * 6 // 5)
-        raise MemoryError(
-            f"{source.files[0]}: the system ended its compilation (signal {-status}), mostly for want of "
-            f"memory, of which it takes about {takes}: compile it where there is as much, and give its pack"
-        )
+        raise ChildProcessError(-status)
     if status:
         raise typer.Exit(status)
     return printed
@@ -288,9 +305,10 @@ def _command(printed_to: int, words: Sequence[object]) -> None:
         main()
 
 
-def _is_made(before: Mapping[str, Any], source: Source) -> bool:
+def _is_made(before: Mapping[str, Any], source: Source, isa: str) -> bool:
     """Return whether what is there was made for here of the same files, in the same way."""
-    if {key: before.get(key) for key in _way(source)} != _way(source):
+    way = _way(source, isa)
+    if {key: before.get(key) for key in way} != way:
         return False
     beside = _beside(before)
     return before.get("files") == _files(source, beside) or before.get("digests") == _digests(
@@ -303,10 +321,10 @@ def _beside(before: Mapping[str, Any]) -> tuple[Path, ...]:
     return tuple(map(Path, before.get("beside", ())))
 
 
-def _way(source: Source) -> dict[str, Any]:
+def _way(source: Source, isa: str) -> dict[str, Any]:
     return {
         "format_version": FORMAT_VERSION,
-        "isa": host_target().isa,
+        "isa": isa,
         "options": [*sorted(source.recipes), *source.shapes],
     }
 
@@ -344,9 +362,9 @@ def _read(folder: Path) -> dict[str, Any] | None:
     return read if isinstance(read, dict) else None
 
 
-def _record(source: Source, beside: Sequence[Path]) -> dict[str, Any]:
+def _record(source: Source, isa: str, beside: Sequence[Path]) -> dict[str, Any]:
     return {
-        **_way(source),
+        **_way(source, isa),
         "beside": list(map(str, beside)),
         "files": _files(source, beside),
         "digests": _digests(source, beside),

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 import layerstream
 from models.errors import ModelError
-from models.packs.pack import open_pack
+from models.packs.pack import open_pack, read_pack
 from pipeline.execution.errors import DeadlineError, EngineClosedError, InputError
 from server.errors import RefusedError
 
@@ -74,6 +74,14 @@ def test_recipes_are_files_or_what_is_in_them(tiny_onnx: Path, tmp_path: Path) -
     for wrong in ({"size": [8, 0]}, {"sizes": 1}):
         with pytest.raises(ModelError, match="preprocess: size"):
             layerstream.compile(tiny_onnx, tmp_path / "bad", preprocess=wrong)
+
+
+def test_a_pack_is_made_for_a_target(tiny_onnx: Path, tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match="the pack was not"):  # run: no GPU here
+        folder = layerstream.compile(tiny_onnx, tmp_path / "net", target="cuda-sm72")
+    assert read_pack(folder).manifest.target.isa == "cuda-sm72"
+    with pytest.raises(ModelError, match="cannot compile for 'cuda'"):
+        layerstream.compile(tiny_onnx, tmp_path / "other", target="cuda")
 
 
 def test_in_the_smallest_budget_answers_are_those_of_all_memory(pack: Path) -> None:
