@@ -239,8 +239,8 @@ def _compile(source: Source, folder: Path, isa: str) -> tuple[Path, ...]:
     except ChildProcessError as exc:
         takes = format_size(_compiler_bytes(source))
         raise MemoryError(
-            f"{source.files[0]}: the system ended its compilation (signal {exc}), mostly for want of memory, "
-            f"of which it takes about {takes}: compile it where there is as much, and give its pack"
+            f"{source.files[0]}: the system ended its compilation (signal {exc}), mostly for want of memory"
+            f", of which it takes about {takes}: compile it where there is as much, and give its pack"
         ) from exc
     tell(f"{source.name}: compiled in {time.monotonic() - since:.1f} s, kept in {folder}")
     return beside
