@@ -140,7 +140,10 @@ class Call:
 
     async def refuse(self, why: Exception, said: str) -> None:
         """End it with a status that says ``why``."""
-        self._code = code_of(why)
+        left = self.left_seconds
+        # What comes behind the client's deadline is late, whatever else it is.
+        is_over = left is not None and left <= 0
+        self._code = grpc.StatusCode.DEADLINE_EXCEEDED if is_over else code_of(why)
         await self._wire.abort(self._code, said, (*self._hints, *hints_of(why)))
 
     @property
