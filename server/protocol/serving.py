@@ -220,7 +220,8 @@ class Inference:
         Raises:
             LateError: the time that was wanted has passed before anything was computed.
         """
-        wanted = wanted or self._usual
+        if wanted is None:
+            wanted = self._usual
         if wanted is None:
             return self._limit
         passed = time.monotonic() - self._arrived
