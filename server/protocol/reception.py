@@ -59,10 +59,7 @@ class InferReception:
         entry = self._asked(request.head)
         if entry is not None and entry.version is not None:
             outcome, seconds = outcome_of(why), time.monotonic() - request.at
-            self._context.metrics.outcome(entry.model, outcome, seconds)
-            self._context.metrics.inferences.of(entry.model, entry.version).add(
-                outcome, seconds, None
-            )
+            self._context.metrics.end(entry.model, entry.version, outcome, seconds)
         body = orjson.dumps({"error": str(why)})
         headers = [
             (b"retry-after", b"%d" % retry_after(why.retry_seconds)),  # first, as handlers say it

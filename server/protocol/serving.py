@@ -118,8 +118,7 @@ class Inference:
                 compute_output=time.perf_counter() - self._encodes_since,
                 lanes=self._answer.lanes,
             )
-        context.metrics.outcome(self.name, outcome, seconds)
-        context.metrics.inferences.of(self.name, self.pack.version).add(outcome, seconds, passage)
+        context.metrics.end(self.name, self.pack.version, outcome, seconds, passage)
         if self._use is not None:
             self._use.end()
 
