@@ -71,7 +71,7 @@ async def _asked(context: Context, exchange: Exchange, in_stream: bool) -> GrpcM
     How long it is, nobody knows before it is there. So what the largest request takes is held first, but in
     a stream only when the message has come: it may be long until then, and others would go without.
     """
-    least = min(_largest_bytes(context), exchange.lease.room_bytes)
+    least = min(_largest_bytes(context), exchange.lease.memory.room_bytes)
     async with exchange.within(context.settings.request_timeout):
         if not in_stream:
             exchange.check_room()

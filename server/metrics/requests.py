@@ -94,8 +94,8 @@ class RequestCollector(Collector):
             "layerstream_read_bytes", "Weight bytes read from the disk", labels=["model"]
         )
         for model, figures in self._models.items():
-            for outcome, count in figures.outcomes.items():
-                requests.add_metric([model, outcome], count)
+            for outcome, ended in figures.outcomes.items():
+                requests.add_metric([model, outcome], ended)
             so_far = [sum(figures.delays[: index + 1]) for index in range(len(_BOUNDS))]
             buckets = list(zip(_BOUNDS, so_far, strict=True))
             delays.add_metric([model], buckets, figures.delay_seconds)

@@ -47,7 +47,7 @@ async def detect(asked: Asked, name: str, query: DetectQuery, version: str | Non
         recipes = _recipes(model.manifest)
 
         def keep(outputs: Arrays) -> Kept[Candidates]:
-            found = seen(outputs, *recipes, limits, boxes_room(exchange.lease.room_bytes))
+            found = seen(outputs, *recipes, limits, boxes_room(exchange.lease.memory.room_bytes))
             return Kept(found, boxes_bytes(found))
 
         found = await model.compute(picture, keep)

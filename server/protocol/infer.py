@@ -70,18 +70,14 @@ def kept_outputs(
     asked: Sequence[WantedOutput], outputs: Arrays, manifest: Manifest, is_raw: bool
 ) -> Kept[list[Output]]:
     """Return what is ``asked`` for of the ``outputs``, in that order; ``is_raw``: as Kept has it."""
-    kept = [_kept(wanted, outputs, manifest) for wanted in asked]
-    return Kept(kept, sum([array_bytes(output.array) for output in kept]), is_raw)
-
-
-def _kept(wanted: WantedOutput, outputs: Arrays, manifest: Manifest) -> Output:
-    """Return what is asked for of the ``outputs``, which the next sweep overwrites."""
-    array = outputs[wanted.name]
-    if wanted.n_classes:
-        array = best_classes(array, wanted.n_classes, _labels(wanted.name, manifest))
-    else:
-        array = array.copy()
-    return Output(wanted.name, array, wanted.is_binary)
+    kept, n_bytes = [], 0
+    for name, is_binary, n_classes in asked:
+        array = outputs[name].copy()  # the next sweep overwrites it
+        if n_classes:
+            array = best_classes(array, n_classes, _labels(name, manifest))
+        kept.append(Output(name, array, is_binary))
+        n_bytes += array_bytes(array)
+    return Kept(kept, n_bytes, is_raw)
 
 
 def _labels(output: str, manifest: Manifest) -> Sequence[str]:

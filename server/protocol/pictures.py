@@ -84,7 +84,7 @@ async def _received(asked: Asked, needed: Callable[[int, Size, int], int]) -> Op
     As long as either is unknown it holds all that one request may have, and gives back the rest then.
     """
     exchange = asked.exchange
-    most = exchange.lease.room_bytes
+    most = exchange.lease.memory.room_bytes
     sent = SentPicture(asked.header("content-type") or "")
     opened: OpenedPicture | None = None
     seen = 0

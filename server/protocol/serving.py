@@ -21,9 +21,8 @@ from server.protocol.errors import outcome_of
 from server.repository.entry import Use
 from server.repository.served_engine import ComputedAnswer
 from server.repository.worker import Worker
-from server.requests.exchange import Exchange, until_left
+from server.requests.exchange import Exchange
 from server.scheduling.sweeps import level
-from server.settings.per_model import of_model
 
 A = TypeVar("A")
 
@@ -72,6 +71,7 @@ class Inference:
     """
 
     pack: Pack
+    manifest: Manifest
 
     def __init__(
         self, context: Context, exchange: Exchange, name: str, version: str | None
@@ -79,7 +79,6 @@ class Inference:
         self.context, self.exchange = context, exchange
         self.name, self._version = name, version
         self._limit = context.settings.request_timeout
-        self._arrived = exchange.arrived_at
         # Where the request does not say, within how many seconds its answer must come; None: as the server
         # has it, for each part.
         self._usual: float | None = None
@@ -96,7 +95,7 @@ class Inference:
             await self._load(self._limit)
         else:
             entry, self.pack = away
-            self._usual = usual_timeout(self.context, self.name, entry.timeout_seconds)
+            self.manifest, self._usual = self.pack.manifest, entry.timeout_seconds
         return self
 
     async def __aexit__(
@@ -106,7 +105,7 @@ class Inference:
         traceback: TracebackType | None,
     ) -> None:
         """Count the request, and let the model go."""
-        context, seconds = self.context, time.monotonic() - self._arrived
+        seconds = time.monotonic() - self.exchange.arrived_at
         outcome, passage = "ok", None
         if error is not None:
             outcome = outcome_of(error) if isinstance(error, Exception) else "cancelled"
@@ -118,13 +117,9 @@ class Inference:
                 compute_output=time.perf_counter() - self._encodes_since,
                 lanes=self._answer.lanes,
             )
-        context.metrics.end(self.name, self.pack.version, outcome, seconds, passage)
+        self.context.metrics.end(self.name, self.pack.version, outcome, seconds, passage)
         if self._use is not None:
-            self._use.end()
-
-    @property
-    def manifest(self) -> Manifest:
-        return self.pack.manifest
+            self._use.uses.end()
 
     @property
     def delay_ms(self) -> float:
@@ -174,16 +169,14 @@ class Inference:
             question.release()
             return keep(outputs)
 
-        if worker.is_quick:  # here and now: it takes next to nothing
-            answer = worker.answer_at_once(question.inputs, left, take)
-        else:
-            work = worker.answer(question.inputs, left, take, level(question.priority))
-            try:
-                answer = await until_left(self.exchange, work)
-            except DeadlineError as exc:
-                # Who asked knows the time that it named, not what was left of it.
-                named = min(question.timeout_seconds or self._usual or self._limit, self._limit)
-                raise DeadlineError(f"no answer within {named:g} s") from exc
+        try:
+            answer = await worker.answer(
+                question.inputs, left, take, level(question.priority), self.exchange
+            )
+        except DeadlineError as exc:
+            # Who asked knows the time that it named, not what was left of it.
+            named = min(question.timeout_seconds or self._usual or self._limit, self._limit)
+            raise DeadlineError(f"no answer within {named:g} s") from exc
         await self._hold(answer.outputs)
         self.context.metrics.sweep(self.name, answer.statistics, answer.queue_seconds)
         self._decoding_seconds, self._answer = question.decoding_seconds, answer
@@ -193,8 +186,8 @@ class Inference:
     async def _load(self, limit_seconds: float) -> None:
         """Have the model there, and stay."""
         use = self._use = await self.context.repository.use(self.name, self._version, limit_seconds)
-        self._worker, self.pack = use.worker, use.pack
-        self._usual = usual_timeout(self.context, self.name, use.default_timeout_seconds)
+        self._worker, self.pack, self.manifest = use.worker, use.pack, use.pack.manifest
+        self._usual = use.timeout_seconds
 
     async def _bring_back(self, question: Question) -> None:
         """Have an evicted model there for ``question``, which was read without it."""
@@ -223,7 +216,7 @@ class Inference:
             wanted = self._usual
         if wanted is None:
             return self._limit
-        passed = time.monotonic() - self._arrived
+        passed = time.monotonic() - self.exchange.arrived_at
         if wanted <= passed:
             raise LateError(
                 f"the request was not read within its timeout of {wanted:g} s", passed - wanted
@@ -235,11 +228,3 @@ def _take_the_same(pack: Pack, other: Pack) -> bool:
     """Return whether a request that is right for ``pack`` means the same to ``other``."""
     one, two = pack.manifest, other.manifest
     return (one.inputs, one.outputs, one.preprocess) == (two.inputs, two.outputs, two.preprocess)
-
-
-def usual_timeout(context: Context, model: str, configured: float | None) -> float | None:
-    """Return within how many seconds ``model`` answers who does not say; None: the server's limit holds.
-
-    ``configured``: by the model's own configuration.
-    """
-    return of_model(context.settings.deadline, model, None) or configured

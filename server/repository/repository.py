@@ -277,10 +277,12 @@ class Repository:
 
         What is wrong with it is for ``use`` to tell.
         """
-        with contextlib.suppress(*FAILURES):
+        try:
             entry = self.models.find(name, version)
             if entry.evicted and entry.slot is not None:
                 return entry, await self._on_disk(entry.slot.folder)
+        except FAILURES:
+            pass
         return None
 
     async def use(self, name: str, version: str | None, limit_seconds: float) -> Use:

@@ -22,6 +22,7 @@ from pipeline.schedule.trace import TraceEvent
 from server.errors import LateError
 from server.repository.served_engine import ComputedAnswer, Running, ServedEngine
 from server.repository.working import Gate, Job, Reopening, Underway, jobs_of, refuse
+from server.requests.exchange import Exchange, until_left
 from server.requests.uninterrupted import to_its_end
 from server.scheduling.dispatcher import Dispatcher
 from server.scheduling.line import Line
@@ -130,17 +131,11 @@ class Worker:
 
     @property
     def is_quick(self) -> bool:
-        """Whether ``answer_at_once`` may be called: nobody waits, and an answer takes next to nothing."""
-        return self.served.is_quick and self.idle
+        """Whether an answer takes next to nothing, and nobody waits."""
+        return self.served.is_quick and self._line.idle
 
-    def answer_at_once(
-        self, inputs: Tensors, limit_seconds: float, take: Take[T]
-    ) -> ComputedAnswer[T]:
-        """Compute on this thread, the event loop's, while the worker's own sleeps; as Engine.answer.
-
-        Raises:
-            LateError: the answer would come too late.
-        """
+    def _computed(self, inputs: Tensors, limit_seconds: float, take: Take[T]) -> ComputedAnswer[T]:
+        """Compute on this thread, the event loop's, while the worker's own sleeps; raises as ``answer``."""
         late = self.served.usual_seconds - limit_seconds
         if late > 0:
             raise LateError(f"model {self.served.name!r}: no answer in time", late)
@@ -155,20 +150,37 @@ class Worker:
         self, inputs: Tensors, limit_seconds: float
     ) -> ComputedAnswer[dict[str, NDArray[Any]]]:
         """Queue a request and wait for copies of its outputs; as ``answer``."""
-        return await self.answer(inputs, limit_seconds, copies)
+        return await self._queued(inputs, limit_seconds, copies, NORMAL)
 
-    def answer(
-        self, inputs: Tensors, limit_seconds: float, take: Take[T], priority: int = NORMAL
-    ) -> Coroutine[Any, Any, ComputedAnswer[T]]:
-        """Queue a request at once, and return its answer to wait for, which has to be done.
+    async def answer(
+        self,
+        inputs: Tensors,
+        limit_seconds: float,
+        take: Take[T],
+        priority: int,
+        exchange: Exchange,
+    ) -> ComputedAnswer[T]:
+        """Answer a request: here and now if that takes next to nothing, else it waits in line.
 
-        Cancelling that cancels only its own work. ``take`` runs on the worker's thread; see Engine.answer.
-        ``priority``: as Ticket has it.
+        Cancelling cancels only its own work, as its client does who leaves its ``exchange``. ``take`` runs
+        where it is computed; see Engine.answer. ``priority``: as Ticket has it.
 
         Raises:
             BusyError: the queue is full. LateError: the answer would come too late, or make another one
-            late that was promised. NotServingError: the worker is closing. These at once: a refusal costs
-            no task. DeadlineError: no answer within ``limit_seconds``. Otherwise see Engine.answer.
+            late that was promised. NotServingError: the worker is closing. DisconnectedError: the client
+            left. DeadlineError: no answer within ``limit_seconds``. Otherwise see Engine.answer.
+        """
+        if self.is_quick:
+            return self._computed(inputs, limit_seconds, take)
+        return await until_left(exchange, self._queued(inputs, limit_seconds, take, priority))
+
+    def _queued(
+        self, inputs: Tensors, limit_seconds: float, take: Take[T], priority: int
+    ) -> Coroutine[Any, Any, ComputedAnswer[T]]:
+        """Queue a request at once, and return its answer to wait for, which has to be done.
+
+        Raises:
+            As ``answer``; refusals at once: they cost no task.
         """
         outside = self._dispatcher.costs.outside_seconds
         job = Job.within(limit_seconds, inputs, take, priority, outside)

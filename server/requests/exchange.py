@@ -24,8 +24,8 @@ class Client(Protocol):
     """The other end of a request, as what carries it has it."""
 
     @property
-    def address(self) -> str:
-        """Empty where nobody knows it."""
+    def owner(self) -> str:
+        """Who has its address, as far as limits go; empty where nobody knows that."""
 
     @property
     def headers(self) -> Sequence[tuple[bytes, bytes]]:
@@ -87,11 +87,15 @@ class Exchange:
         self.body_limit = limit
         self._closed = closed
         self.patience = Patience(client.abort, asyncio.get_running_loop().time)
-        self._arrived_at = client.at
+        #: When the first byte of the request came, on time.monotonic's clock; where nobody knows, its first
+        #: part.
+        self.arrived_at = time.monotonic() if client.at is None else client.at
         #: How long the body is, by its header; 0: it does not say.
         self.declared_bytes = _declared_length(client.headers)
         #: What has come of it.
         self.received_bytes = 0
+        #: Whether it has come to its end.
+        self.is_read = client.is_read
         #: Whether it may be ended where it comes slowly and others wait for what it holds.
         self.may_be_hastened = False
 
@@ -102,13 +106,6 @@ class Exchange:
         self._closed(self)
         self.lease.close()
 
-    @property
-    def arrived_at(self) -> float:
-        """When the first byte of the request came, on time.monotonic's clock; where nobody knows, now."""
-        if self._arrived_at is None:
-            self._arrived_at = time.monotonic()
-        return self._arrived_at
-
     def check_length(self) -> None:
         """Check that the body is as short as it may be, as far as its header says how long it is.
 
@@ -117,11 +114,6 @@ class Exchange:
         """
         if self.declared_bytes > self.body_limit.n_bytes:
             raise TooLargeError(self.body_limit.message)
-
-    @property
-    def is_read(self) -> bool:
-        """Whether the body has come to its end."""
-        return self.client.is_read
 
     async def part(self) -> bytes:
         """Return the next part of the body; ``is_read`` after the last.
@@ -137,6 +129,9 @@ class Exchange:
             patience.begin()
             part = await client.part()
             patience.end_reading(len(part))
+        self.is_read = client.is_read
+        if client.at is None and not self.received_bytes:
+            self.arrived_at = time.monotonic()
         self.received_bytes += len(part)
         if self.received_bytes > self.body_limit.n_bytes:
             raise TooLargeError(self.body_limit.message)
@@ -149,7 +144,7 @@ class Exchange:
             As ``part``.
         """
         begun = await self.part()
-        while not (self.client.is_read or len(begun) > FREE_BYTES):
+        while not (self.is_read or len(begun) > FREE_BYTES):
             begun += await self.part()
         return begun
 

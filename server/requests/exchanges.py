@@ -5,7 +5,6 @@ from typing import Literal
 from server.errors import BusyError, StalledError
 from server.memory.request_memory import Lease, RequestMemory
 from server.requests.exchange import BodyLimit, Client, Exchange
-from server.transport.registry import owner
 
 #: Silence after which a request gives way to others that wait for what it holds.
 GRACE_SECONDS = 0.5
@@ -44,8 +43,7 @@ class Exchanges:
 
     def exchange(self, client: Client, kind: Kind = "body") -> Exchange:
         """Return the exchange of one request, a context manager: at its end all that is held is free."""
-        address = client.address
-        lease = Lease(self.memory, owner(address) if address else "")
+        lease = Lease(self.memory, client.owner)
         exchange = Exchange(client, lease, self._limits[kind], self._open.discard)
         self._open.add(exchange)
         return exchange

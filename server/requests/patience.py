@@ -58,7 +58,7 @@ class Patience:
     def end_sending(self) -> None:
         """The client has taken a part of the answer."""
         self._waits_since = None
-        self.moved()
+        self._progress, self._waited = 0, 0.0
 
     def moved(self) -> None:
         """Note that it went on."""

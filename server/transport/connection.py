@@ -29,7 +29,7 @@ from server.transport.limits import (
     PROGRESS_BYTES,
     READ_BYTES,
 )
-from server.transport.registry import Registry, Visitor
+from server.transport.registry import Registry, Visitor, owner
 from server.transport.sockets import came_at, has_unread
 
 _log = logging.getLogger(__name__)
@@ -54,18 +54,21 @@ _FAULT = "internal error; the log has the details"
 class Request:
     """A request of ``connection`` from its head on: what its intake and who answers it see of it.
 
-    ``client``: whose it is, as far as that is known. ``at``: when its first byte came, on time.monotonic's
-    clock.
+    ``client``: whose it is, as far as that is known; ``owner``: who has that address. ``at``: when its
+    first byte came, on time.monotonic's clock.
     """
 
-    def __init__(self, connection: "Connection", head: Head, client: Address, at: float) -> None:
+    def __init__(
+        self, connection: "Connection", head: Head, client: Address, owner: str, at: float
+    ) -> None:
         self._connection = connection
-        self.head = head
-        self.client = client
+        self.head, self.headers = head, head.headers
+        self.client, self.owner = client, owner
         self.at = at
-        #: What has come of the body and was not handed on; whether the rest of it has come, too.
+        #: What has come of the body and was not handed on; whether the rest of it has come, too, and
+        #: whether no more of it comes.
         self.body = bytearray()
-        self.is_whole = False
+        self.is_whole = self.body_has_come = False
         #: The client waits to be told to send the body.
         self.is_expecting = head.expects
         #: Nobody waits for the answer any more.
@@ -90,7 +93,7 @@ class Request:
 
     def leave(self) -> None:
         """Nobody waits for the answer."""
-        self.is_gone = True
+        self.is_gone = self.body_has_come = True
         self._news.set()
 
     def grows(self, body: bytes) -> None:
@@ -100,7 +103,7 @@ class Request:
 
     def ends(self) -> None:
         """The body has come to its end."""
-        self.is_whole = True
+        self.is_whole = self.body_has_come = True
         self._news.set()
 
     async def _run(self) -> None:
@@ -122,15 +125,6 @@ class Request:
     # What who answers it asks
 
     @property
-    def address(self) -> str:
-        """Of the client; empty where nobody knows it."""
-        return self.client[0] if self.client else ""
-
-    @property
-    def headers(self) -> Sequence[tuple[bytes, bytes]]:
-        return self.head.headers
-
-    @property
     def scheme(self) -> str:
         return self._connection.scheme
 
@@ -138,11 +132,6 @@ class Request:
     def server(self) -> Address:
         """The end of the connection on this machine."""
         return self._connection.server
-
-    @property
-    def body_has_come(self) -> bool:
-        """Whether the body is here to its end, or no more of it comes."""
-        return self.is_whole or self.is_gone
 
     @property
     def is_read(self) -> bool:
@@ -276,6 +265,7 @@ class Connection(asyncio.BufferedProtocol):
         self.transport = cast(asyncio.Transport, transport)
         self._state.connections.add(cast(Any, self))
         self._client = self._visitor.client or _address(self.transport, "peername")
+        self._owner = owner(self._client[0]) if self._client else ""
         self.server = _address(self.transport, "sockname")
         self.scheme = "https" if self.transport.get_extra_info("sslcontext") else "http"
         if self._has_place:
@@ -333,7 +323,7 @@ class Connection(asyncio.BufferedProtocol):
         for event in events:
             match event:
                 case Head():
-                    new = self._request = Request(self, event, self._client_of(event), self._at)
+                    new = self._request = self._begun(event)
                 case Data():
                     self._take_body(event.data)
                 case Refusal():
@@ -345,10 +335,11 @@ class Connection(asyncio.BufferedProtocol):
             new.begin() if self._intake is None else self._intake.take(new)
         self._steer()
 
-    def _client_of(self, head: Head) -> Address:
+    def _begun(self, head: Head) -> Request:
+        client, whose = self._client, self._owner
         if self.peer.is_proxy and (named := self._registry.limits.proxies.client(head.headers)):
-            return named, 0
-        return self._client
+            client, whose = (named, 0), owner(named)
+        return Request(self, head, client, whose, self._at)
 
     def _take_body(self, data: bytes) -> None:
         request = self._request

@@ -269,7 +269,7 @@ class Fleet:
                 raise AssertionError("a request did not wait for the next version") from exc
             raise
         finally:
-            use.end()
+            use.uses.end()
 
     @property
     def room_bytes(self) -> int:

@@ -4,7 +4,7 @@ Nothing is parsed or checked by these: they say in one place what the handlers a
 A test holds answers of a running server against them. An infer request is described by what checks it.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt
 

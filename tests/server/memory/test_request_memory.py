@@ -176,7 +176,7 @@ async def test_a_newcomer_passes_nobody() -> None:
     memory, order = RequestMemory(CAPACITY), list[str]()
     await memory.take(8)
     large = await waiting(memory, 5, order, "large")
-    assert not memory.has(1, holds=False)
+    assert not memory.take_at_once(1, "small", holds=False)
     small = await waiting(memory, 1, order, "small")
     assert order == []
     memory.give(8)

@@ -36,7 +36,7 @@ class Client:
     ``length``: of the body, as its header says; None: it has none.
     """
 
-    address, at = "", None
+    owner, at = "", None
 
     def __init__(self, length: int | None = None) -> None:
         self.headers = [] if length is None else [(b"content-length", b"%d" % length)]

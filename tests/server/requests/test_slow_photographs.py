@@ -33,7 +33,7 @@ class Decoder(Service):
             exchange.may_be_hastened = True
             async with exchange.within(NEVER):
                 await exchange.beginning()
-                most, declared = exchange.lease.room_bytes, exchange.declared_bytes
+                most, declared = exchange.lease.memory.room_bytes, exchange.declared_bytes
                 while not exchange.is_read:
                     await exchange.hold(declared + pixels if declared else most)
                     await exchange.part()

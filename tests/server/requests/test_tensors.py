@@ -40,7 +40,7 @@ class Sender:
 
     # What an exchange asks
 
-    address, headers, at = "", (), None
+    owner, headers, at = "", (), None
     body_has_come = False
 
     @property
