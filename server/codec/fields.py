@@ -40,6 +40,11 @@ Datatype = Annotated[StrictStr, Field(json_schema_extra={"enum": list(DATATYPES)
 _Size = Annotated[StrictInt, WithJsonSchema(TypeAdapter(NonNegativeInt).json_schema())]
 
 
+def _parameters(about: str) -> Any:
+    # A default that is written here would be copied for each request, deeply.
+    return Field(default_factory=dict, description=about, json_schema_extra={"default": {}})
+
+
 class RequestInput(BaseModel):
     """One input of the model."""
 
@@ -53,14 +58,14 @@ class RequestInput(BaseModel):
         description="flat or nested, row-major; of BYTES: strings; without it: binary data",
         json_schema_extra={"default": []},
     )
-    parameters: Parameters = Field({}, description="binary_data_size: bytes behind the JSON")
+    parameters: Parameters = _parameters("binary_data_size: bytes behind the JSON")
 
 
 class RequestOutput(BaseModel):
     """One output that is asked for."""
 
     name: StrictStr
-    parameters: Parameters = Field({}, description="binary_data, classification")
+    parameters: Parameters = _parameters("binary_data, classification")
 
 
 class InferRequest(BaseModel):
@@ -69,7 +74,7 @@ class InferRequest(BaseModel):
     id: StrictStr | None = None
     inputs: list[RequestInput]
     outputs: list[RequestOutput] | None = None
-    parameters: Parameters = Field({}, description="binary_data_output, timeout (microseconds)")
+    parameters: Parameters = _parameters("binary_data_output, timeout (microseconds)")
 
 
 def parse_fields(document: object) -> InferRequest:

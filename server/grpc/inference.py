@@ -55,10 +55,10 @@ async def _answer(call: Call, exchange: Exchange, in_stream: bool) -> bytes:
         async with model.reading(names_timeout=True):
             request = asked.request(manifest.inputs, manifest.outputs, call.left_seconds)
             del asked  # the message goes, its tensors stay
-            await exchange.hold(short_infer_bytes(manifest))
+            await exchange.hold(model.infer_bytes)
 
         def keep(outputs: Arrays) -> Kept[list[Output]]:
-            kept = kept_outputs(request.wanted, outputs, manifest, is_raw=True)
+            kept = kept_outputs(request.wanted, manifest, True, outputs)
             return kept._replace(n_bytes=_COPIES * kept.n_bytes)
 
         outputs = await model.compute(request, keep)

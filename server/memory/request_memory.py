@@ -17,7 +17,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from server.errors import BusyError, TooLargeError
-from server.memory.request_room import SMALL_BYTES, kept_bytes
+from server.memory.request_needs import SMALL_BYTES, kept_bytes
 from server.settings.sizes import format_size
 
 

@@ -31,7 +31,7 @@ from server.metrics.requests import RequestCollector
 from server.operation.process import process_memory
 from server.operation.tracing import current
 from server.repository.repository import Repository
-from server.requests.exchanges import Exchanges
+from server.requests.exchange import Exchanges
 from server.transport.registry import Registry
 
 #: Every metric of our own, by the name that queries use (histograms without suffix).

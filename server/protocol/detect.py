@@ -14,8 +14,8 @@ from models.images.preprocess import Preprocess
 from models.packs.manifest import Manifest
 from pipeline.execution.given import Arrays
 from server.memory.request_needs import boxes_room
+from server.protocol.answers import Pieces
 from server.protocol.pictures import read_picture
-from server.protocol.pieces import Pieces
 from server.protocol.routing import Asked
 from server.protocol.serving import Inference, Kept
 

@@ -1,11 +1,18 @@
-"""What all that take a photograph share: it comes in, a tensor goes to the model."""
+"""What all that take a photograph share: it comes in, a tensor goes to the model.
+
+It is all of a body, or the one file of a form, and lies in memory.
+"""
 
 import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from io import SEEK_END, BytesIO
 from typing import TypeVar, TypeVarTuple
+
+from python_multipart.exceptions import FormParserError
+from python_multipart.multipart import MultipartParser, parse_options_header
 
 from models.images.placement import Size
 from models.images.preprocess import Preprocess
@@ -19,7 +26,6 @@ from server.memory.request_needs import photograph_bytes, picture_sweep_bytes
 from server.protocol.routing import Asked
 from server.protocol.serving import Inference
 from server.requests.pictures import OpenedPicture, Photograph, PictureLimits
-from server.requests.sent_picture import SentPicture
 from server.requests.uninterrupted import to_its_end
 
 P = TypeVarTuple("P")
@@ -124,3 +130,124 @@ def _made(
 
 def _tensor(recipe: Preprocess, photograph: Photograph) -> tuple[PictureTensor, Size]:
     return recipe.tensor(photograph.image), photograph.size
+
+
+class SentPicture:
+    """The picture in a body of ``content_type``, as far as it has come.
+
+    Raises:
+        InvalidRequestError: the body is to be a form, and its header does not say how.
+    """
+
+    def __init__(self, content_type: str) -> None:
+        self._form = _Form() if content_type.lower().startswith("multipart/form-data") else None
+        self._parser = None if self._form is None else _parser(self._form, content_type)
+        self._file = BytesIO()
+
+    @property
+    def file(self) -> BytesIO:
+        """What has come of it, at any position; what is added goes to its end."""
+        begun = self._file if self._form is None else self._form.begun
+        return BytesIO() if begun is None else begun
+
+    def add(self, part: bytes) -> None:
+        """Take the next ``part`` of the body.
+
+        Raises:
+            InvalidRequestError: no form begins like this.
+        """
+        self.file.seek(0, SEEK_END)
+        if self._parser is None:
+            self._file.write(part)
+            return
+        try:
+            self._parser.write(part)
+        except FormParserError as exc:
+            raise _no_form("Invalid multipart data.") from exc
+
+    def finish(self) -> BytesIO:
+        """Return it: the body has ended.
+
+        Raises:
+            InvalidRequestError: it is empty, or a form without a file.
+        """
+        if self._parser is not None:
+            try:
+                self._parser.finalize()
+            except FormParserError as exc:
+                raise _no_form("Invalid multipart data.") from exc
+        if self._form is not None and not self._form.is_whole:
+            raise InvalidRequestError("the form has no file; send the image as one")
+        file = self.file
+        file.seek(0, SEEK_END)
+        if not file.tell():
+            raise InvalidRequestError("the body is empty; send an image")
+        return file
+
+
+def _parser(form: "_Form", content_type: str) -> MultipartParser:
+    boundary = parse_options_header(content_type)[1].get(b"boundary")
+    if boundary is None:
+        raise _no_form("Missing boundary in multipart.")
+    try:
+        return MultipartParser(
+            boundary,
+            {
+                "on_part_data": form.data,
+                "on_part_end": form.end,
+                "on_header_field": form.name,
+                "on_header_value": form.value,
+                "on_header_end": form.header,
+                "on_headers_finished": form.begin,
+            },
+        )
+    except FormParserError as exc:
+        raise _no_form("Invalid multipart data.") from exc
+
+
+def _no_form(why: str) -> InvalidRequestError:
+    return InvalidRequestError(f"the form is not multipart/form-data: {why}")
+
+
+class _Form:
+    """What the parts of a form are: the file, once it has ``begun``. Fields are passed over."""
+
+    def __init__(self) -> None:
+        self.begun: BytesIO | None = None
+        self.is_whole = False
+        self._is_file = False
+        self._name, self._value, self._disposition = b"", b"", b""
+
+    def name(self, data: bytes, start: int, end: int) -> None:
+        self._name += data[start:end]
+
+    def value(self, data: bytes, start: int, end: int) -> None:
+        self._value += data[start:end]
+
+    def header(self) -> None:
+        if self._name.lower() == b"content-disposition":
+            self._disposition = self._value
+        self._name, self._value = b"", b""
+
+    def begin(self) -> None:
+        """A part begins: what it is was said by now.
+
+        Raises:
+            InvalidRequestError: it has no name, or is a second file.
+        """
+        _, options = parse_options_header(self._disposition)
+        self._disposition = b""
+        if b"name" not in options:
+            raise _no_form('The Content-Disposition header field "name" must be provided.')
+        self._is_file = b"filename" in options
+        if self._is_file:
+            if self.begun is not None:
+                raise _no_form("Too many files. Maximum number of files is 1.")
+            self.begun = BytesIO()
+
+    def data(self, data: bytes, start: int, end: int) -> None:
+        if self._is_file and self.begun is not None:
+            self.begun.write(data[start:end])
+
+    def end(self) -> None:
+        self.is_whole = self.is_whole or self._is_file

@@ -27,8 +27,7 @@ from server.protocol.administration import Caller, check_may_change
 from server.protocol.answers import Answer, HttpClient, Page, answer_of, as_error, scope_of
 from server.protocol.attending import attend
 from server.protocol.errors import CLIENT_CLOSED, hints_of, status_of
-from server.requests.exchange import Exchange, headers_named
-from server.requests.exchanges import Kind
+from server.requests.exchange import Exchange, Kind, headers_named
 
 Document = dict[str, Any]
 Who = Admitted | Literal["admin"]

@@ -14,8 +14,7 @@ from pipeline.execution.errors import DeadlineError
 from pipeline.execution.given import Arrays, Tensors
 from server.context import Context
 from server.errors import LateError, NotServingError
-from server.memory.request_needs import answer_bytes
-from server.memory.request_room import SMALL_BYTES
+from server.memory.request_needs import SMALL_BYTES, answer_bytes, short_infer_bytes
 from server.metrics.inference_statistics import Passage
 from server.protocol.errors import outcome_of
 from server.repository.entry import Use
@@ -72,6 +71,8 @@ class Inference:
 
     pack: Pack
     manifest: Manifest
+    #: What a request to it with tensors holds whose JSON is short.
+    infer_bytes: int
 
     def __init__(
         self, context: Context, exchange: Exchange, name: str, version: str | None
@@ -96,6 +97,7 @@ class Inference:
         else:
             entry, self.pack = away
             self.manifest, self._usual = self.pack.manifest, entry.timeout_seconds
+            self.infer_bytes = short_infer_bytes(self.manifest)
         return self
 
     async def __aexit__(
@@ -186,8 +188,8 @@ class Inference:
     async def _load(self, limit_seconds: float) -> None:
         """Have the model there, and stay."""
         use = self._use = await self.context.repository.use(self.name, self._version, limit_seconds)
-        self._worker, self.pack, self.manifest = use.worker, use.pack, use.pack.manifest
-        self._usual = use.timeout_seconds
+        self._worker, self.pack, self._usual = use.worker, use.prepared.pack, use.timeout_seconds
+        self.manifest, self.infer_bytes = self.pack.manifest, use.prepared.infer_bytes
 
     async def _bring_back(self, question: Question) -> None:
         """Have an evicted model there for ``question``, which was read without it."""

@@ -64,7 +64,7 @@ class Use:
     """
 
     worker: Worker
-    pack: Pack
+    prepared: Prepared
     uses: Uses
     timeout_seconds: float | None = None
 
@@ -238,7 +238,7 @@ class Entry:
         """Return a use of what answers, from now on; raises as ``serving``."""
         found = self.serving()
         self.uses.begin()
-        return Use(found.worker, found.prepared.pack, self.uses, self.timeout_seconds)
+        return Use(found.worker, found.prepared, self.uses, self.timeout_seconds)
 
     def move(self, place: Place) -> None:
         """Note that what is loaded has been opened again as ``place``."""

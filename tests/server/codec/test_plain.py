@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from models.packs.records.ports import Port
 from server.codec import ModelRequest
-from server.codec.plain import PLAIN_BYTES, read_plain
+from server.codec.decoding import PLAIN_BYTES, read_plain
 from server.codec.text.reader import RequestReader
 from server.errors import ServiceError
 from tests.examples import examples

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from server.errors import BusyError, TooLargeError
-from server.memory import request_memory, request_room
+from server.memory import request_memory, request_needs
 from server.memory.request_memory import Lease, RequestMemory
 from tests.examples import examples
 
@@ -82,7 +82,7 @@ def _without_a_part_for_small_ones() -> Iterator[None]:
     """Numbers here are small: without this all of them would pass."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(request_memory, "SMALL_BYTES", 0)
-        patch.setattr(request_room, "_KEPT_BYTES", 0)
+        patch.setattr(request_needs, "_KEPT_BYTES", 0)
         yield
 
 
