@@ -19,7 +19,7 @@ from uvicorn.server import ServerState
 
 from server.errors import DisconnectedError
 from server.transport.giving_way import Worth
-from server.transport.http1 import Data, Event, Head, Refusal, Requests, WireAnswer, refused
+from server.transport.http1 import Event, Head, Refusal, Requests, WireAnswer, refused
 from server.transport.intake import Intake, Refused
 from server.transport.limits import (
     GRACE_SECONDS,
@@ -69,13 +69,15 @@ class Request:
         #: whether no more of it comes.
         self.body = bytearray()
         self.is_whole = self.body_has_come = False
+        #: Whether all of it was handed on.
+        self.is_read = False
         #: The client waits to be told to send the body.
         self.is_expecting = head.expects
         #: Nobody waits for the answer any more.
         self.is_gone = False
-        self.answer = WireAnswer(head, connection.usual)
-        # Set while there is what ``part`` or ``left`` has not told.
-        self._news = asyncio.Event()
+        self.answer = WireAnswer(head, connection.state.default_headers)
+        # Set when there is what ``part`` or ``left`` waits for; None: nobody has waited.
+        self._news: asyncio.Event | None = None
 
     # What the connection and the intake ask
 
@@ -94,17 +96,21 @@ class Request:
     def leave(self) -> None:
         """Nobody waits for the answer."""
         self.is_gone = self.body_has_come = True
-        self._news.set()
+        if self._news is not None:
+            self._news.set()
 
     def grows(self, body: bytes) -> None:
         """More of the body has come."""
         self.body += body
-        self._news.set()
+        if self._news is not None:
+            self._news.set()
 
     def ends(self) -> None:
         """The body has come to its end."""
         self.is_whole = self.body_has_come = True
-        self._news.set()
+        self.is_read = not self.body
+        if self._news is not None:
+            self._news.set()
 
     async def _run(self) -> None:
         """Have it answered."""
@@ -134,11 +140,6 @@ class Request:
         return self._connection.server
 
     @property
-    def is_read(self) -> bool:
-        """Whether all of the body was handed on."""
-        return self.is_whole and not self.body
-
-    @property
     def is_begun(self) -> bool:
         """Whether its answer is."""
         return self.answer.is_begun
@@ -152,14 +153,15 @@ class Request:
         if self.is_expecting and not self._connection.is_closing():
             self._connection.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             self.is_expecting = False
-        if not (self.is_whole or self._is_over):
+        if not self.is_whole:
             if self.body:
                 self._connection.read_on()
-            else:
+            elif not self._is_over:
                 await self._hear()
         if self._is_over:
             raise DisconnectedError("the client went away while sending")
         body, self.body = bytes(self.body), bytearray()
+        self.is_read = self.is_whole
         return body
 
     async def left(self) -> None:
@@ -198,7 +200,8 @@ class Request:
             raise RuntimeError("the answer has not begun")
         connection.write(answer.body(data, more))
         if not more:
-            self._news.set()
+            if self._news is not None:
+                self._news.set()
             connection.answered(self)
 
     def is_closing(self) -> bool:
@@ -215,6 +218,8 @@ class Request:
 
     async def _hear(self) -> None:
         """Wait for what comes next: of the body, or that the client leaves."""
+        if self._news is None:
+            self._news = asyncio.Event()
         self._news.clear()
         self._connection.read_on()
         await self._news.wait()
@@ -239,7 +244,7 @@ class Connection(asyncio.BufferedProtocol):
     ) -> None:
         self.answer = answer
         self.loop = asyncio.get_running_loop()
-        self._state = state
+        self.state = state
         self._registry = registry
         self._intake = intake
         self._visitor = visitor
@@ -263,7 +268,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
-        self._state.connections.add(cast(Any, self))
+        self.state.connections.add(cast(Any, self))
         self._client = self._visitor.client or _address(self.transport, "peername")
         self._owner = owner(self._client[0]) if self._client else ""
         self.server = _address(self.transport, "sockname")
@@ -275,7 +280,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._registry.discard(self)
-        self._state.connections.discard(cast(Any, self))
+        self.state.connections.discard(cast(Any, self))
         request, self._request = self._request, None
         if request is not None:
             request.leave()
@@ -285,17 +290,18 @@ class Connection(asyncio.BufferedProtocol):
     # Reading
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        self.note_arrival()
-        self._buffer = _SINK if self.discards else BUFFER
+        if self._requests.is_between:
+            self._note_arrival()
+            self._buffer = BUFFER
+        else:
+            self._buffer = _SINK if self.discards else BUFFER
         return self._buffer
 
     def buffer_updated(self, nbytes: int) -> None:
         self.data_received(bytes(self._buffer[:nbytes]))
 
-    def note_arrival(self) -> None:
-        """Find when what is read next came, if a request begins with it."""
-        if not self._requests.is_between:
-            return
+    def _note_arrival(self) -> None:
+        """Find when what is read next came: a request begins with it."""
         looked_at = 0.0 if self._intake is None else self._intake.looked_at
         # The kernel knows exactly, but asking it takes as long as a hundredth of a short request.
         # What a newcomer sends may have waited with it at the door.
@@ -324,8 +330,8 @@ class Connection(asyncio.BufferedProtocol):
             match event:
                 case Head():
                     new = self._request = self._begun(event)
-                case Data():
-                    self._take_body(event.data)
+                case bytes():
+                    self._take_body(event)
                 case Refusal():
                     self.refuse(*event)
                     return
@@ -362,18 +368,20 @@ class Connection(asyncio.BufferedProtocol):
 
     def _steer(self) -> None:
         """Read no further than to what somebody has to take first."""
-        running = self._running
-        has_some = running is not None and bool(running.body) and not running.is_whole
-        self._pause(has_some or (running is not None and bool(self._requests.rest)))
+        request = self._request
+        if request is None or request.answer.is_complete:
+            is_paused = False
+        else:
+            is_paused = bool(self._requests.rest or (request.body and not request.is_whole))
+        if is_paused != self._is_paused:
+            self._pause(is_paused)
 
     def read_on(self) -> None:
         """Read what comes: somebody asks for it. A few requests may wait behind the one that runs."""
-        if len(self._requests.rest) < READ_BYTES:
+        if self._is_paused and len(self._requests.rest) < READ_BYTES:
             self._pause(False)
 
     def _pause(self, is_paused: bool) -> None:
-        if is_paused == self._is_paused:
-            return
         self._is_paused = is_paused
         if is_paused:
             self.transport.pause_reading()
@@ -382,16 +390,11 @@ class Connection(asyncio.BufferedProtocol):
 
     # Answering
 
-    @property
-    def usual(self) -> list[tuple[bytes, bytes]]:
-        """Headers that every answer has."""
-        return self._state.default_headers
-
     def run(self, call: Any) -> None:
         """Have ``call`` go on beside all others; the end of the server waits for it."""
         task = self.loop.create_task(call)
-        task.add_done_callback(self._state.tasks.discard)
-        self._state.tasks.add(task)
+        task.add_done_callback(self.state.tasks.discard)
+        self.state.tasks.add(task)
 
     def write(self, data: bytes | memoryview) -> None:
         if data:
@@ -470,7 +473,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         if running is not None:
             running.leave()  # who reads it is told that there is no more to come
-        self.write(refused(status, message, self.usual))
+        self.write(refused(status, message, self.state.default_headers))
         self._request = None
         self.end()
 
