@@ -58,8 +58,8 @@ async def _answer(call: Call, exchange: Exchange, in_stream: bool) -> bytes:
             await exchange.hold(model.infer_bytes)
 
         def keep(outputs: Arrays) -> Kept[list[Output]]:
-            kept = kept_outputs(request.wanted, manifest, True, outputs)
-            return kept._replace(n_bytes=_COPIES * kept.n_bytes)
+            kept = kept_outputs(request.wanted, manifest, "identity", outputs)
+            return kept._replace(n_bytes=_COPIES * kept.n_bytes, is_raw=True)
 
         outputs = await model.compute(request, keep)
         return encoded(ModelAnswer(name, model.pack.version, request.id, outputs), in_stream)

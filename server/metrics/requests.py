@@ -4,6 +4,7 @@ Plain numbers, since all of it happens on the event loop.
 """
 
 from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
@@ -46,21 +47,18 @@ class RequestCollector(Collector):
     """Counts requests by model."""
 
     def __init__(self) -> None:
-        self._models: dict[str, _Figures] = {}
+        self._models = defaultdict[str, _Figures](_Figures)
 
-    def expect(self, model: str) -> _Figures:
+    def expect(self, model: str) -> None:
         """Have the series of ``model`` there from now on, before its first request: rates start at 0."""
-        found = self._models.get(model)
-        if found is None:
-            found = self._models[model] = _Figures()
-        return found
+        self._models[model]  # made where there is none
 
     def end(self, model: str, outcome: str, seconds: float) -> None:
         """Count one request; ``outcome`` is one of OUTCOMES.
 
         Only answers count as delays: quick refusals under load would make them look better.
         """
-        figures = self.expect(model)
+        figures = self._models[model]
         figures.outcomes[outcome] += 1
         if outcome == "ok":
             figures.delays[bisect_left(_DELAY_BUCKETS, seconds)] += 1
@@ -68,7 +66,7 @@ class RequestCollector(Collector):
 
     def add(self, model: str, seconds: Iterable[tuple[str, float]], read_bytes: int = 0) -> None:
         """Add one request's ``seconds`` by stage, and what was read of the disk for it."""
-        figures = self.expect(model)
+        figures = self._models[model]
         figures.read_bytes += read_bytes
         for stage, more in seconds:
             stages = figures.stages[stage]

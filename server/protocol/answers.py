@@ -11,7 +11,6 @@ from itertools import chain
 from typing import Any, Protocol
 
 import orjson
-from starlette.responses import Response
 from starlette.types import ASGIApp, Message
 
 from server.codec.compression import compressed
@@ -253,10 +252,3 @@ def scope_of(client: HttpClient) -> dict[str, Any]:
         "query_string": head.query,
         "headers": head.headers,
     }
-
-
-def answer_of(what: Any) -> Answer:
-    """Return what a handler has returned as an answer: one of ours, Starlette's, or what becomes JSON."""
-    if isinstance(what, Answer):
-        return what
-    return Page(what) if isinstance(what, Response) else as_json(what)

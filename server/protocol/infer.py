@@ -43,8 +43,7 @@ async def infer(asked: Asked, name: str, version: str | None = None) -> Pieces:
             request = await read_tensors(
                 *(exchange, Framing.of(headers), model.manifest, model.infer_bytes, model.check)
             )
-        is_raw = coding == "identity" and all(wanted.is_binary for wanted in request.wanted)
-        keep = partial(kept_outputs, request.wanted, model.manifest, is_raw)
+        keep = partial(kept_outputs, request.wanted, model.manifest, coding)
         outputs = await model.compute(request, keep)
         return _sent(ModelAnswer(name, model.pack.version, request.id, outputs), coding)
 
@@ -119,8 +118,7 @@ async def infer_picture(
         async with model.reading():
             picture = await read_picture(asked, model, "infer")
         wanted = all_wanted(model.manifest.outputs, query.binary_data_output)
-        is_raw = query.binary_data_output and coding == "identity"
-        keep = partial(kept_outputs, wanted, model.manifest, is_raw)
+        keep = partial(kept_outputs, wanted, model.manifest, coding)
         outputs = await model.compute(picture, keep)
         return _sent(ModelAnswer(name, model.pack.version, None, outputs), coding)
 
@@ -131,15 +129,16 @@ def _sent(answer: ModelAnswer, coding: Coding) -> Pieces:
 
 
 def kept_outputs(
-    asked: Sequence[WantedOutput], manifest: Manifest, is_raw: bool, outputs: Arrays
+    asked: Sequence[WantedOutput], manifest: Manifest, coding: Coding, outputs: Arrays
 ) -> Kept[list[Output]]:
-    """Return what is ``asked`` for of the ``outputs``, in that order; ``is_raw``: as Kept has it."""
-    kept, n_bytes = [], 0
+    """Return what is ``asked`` for of the ``outputs``, in that order, to be sent in ``coding``."""
+    kept, n_bytes, is_raw = [], 0, coding == "identity"
     for name, is_binary, n_classes in asked:
         array = outputs[name].copy()  # the next sweep overwrites it
         if n_classes:
             array = best_classes(array, n_classes, _labels(name, manifest))
         kept.append(Output(name, array, is_binary))
+        is_raw = is_raw and is_binary
         n_bytes += array_bytes(array)
     return Kept(kept, n_bytes, is_raw)
 

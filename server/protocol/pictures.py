@@ -42,10 +42,6 @@ class Picture:
     decoding_seconds: float = 0.0
     priority: int = 0
 
-    def release(self) -> None:
-        """Let go of the inputs."""
-        self.inputs.clear()
-
 
 async def read_picture(
     asked: Asked, model: Inference, verb: Verb, fault: str | None = None

@@ -15,7 +15,7 @@ from urllib.parse import parse_qs
 from fastapi import FastAPI
 from pydantic import BaseModel, ValidationError
 from starlette.datastructures import URL
-from starlette.responses import RedirectResponse
+from starlette.responses import RedirectResponse, Response
 
 from server.access.guard import Admitted
 from server.access.keys import Key
@@ -24,7 +24,7 @@ from server.context import Context
 from server.errors import InvalidRequestError, shown
 from server.operation.tracing import Trace, Tracing
 from server.protocol.administration import Caller, check_may_change
-from server.protocol.answers import Answer, HttpClient, Page, answer_of, as_error, scope_of
+from server.protocol.answers import Answer, HttpClient, Page, as_error, as_json, scope_of
 from server.protocol.attending import attend
 from server.protocol.errors import CLIENT_CLOSED, hints_of, status_of
 from server.requests.exchange import Exchange, Kind, headers_named
@@ -216,13 +216,14 @@ class Asked:
                 self.exchange.check_length()
                 if head.method == "POST":
                     context.check_begun()  # as long as the start has not said what requests may hold
+                answer: Any
                 if found is None or route is None:
                     answer = self._table.refused(self.client)
                 else:
                     if route.who == "admin":
                         check_may_change(context, self.key, self.caller)
                     asked = {"query": read_query(route.query, head.query)} if route.query else {}
-                    answer = answer_of(await route.answer(self, **found.parts, **asked))
+                    answer = await route.answer(self, **found.parts, **asked)
                 await self._send(answer)
             except asyncio.CancelledError:
                 # The server ends, and has waited as long as it may.
@@ -230,7 +231,16 @@ class Asked:
                     await self._send(as_error("the server is stopping", 503))
                 raise
 
-    async def _send(self, answer: Answer) -> None:
+    async def _send(self, what: Any) -> None:
+        """Send what a handler has returned: one of our answers, Starlette's, or what becomes JSON."""
+        answer: Answer
+        match what:
+            case Answer():
+                answer = what
+            case Response():
+                answer = Page(what)
+            case _:
+                answer = as_json(what)
         self._status = answer.status
         await answer.send(self.exchange, self.client, self.identity)
         self._status = answer.status  # of a page it is known by now

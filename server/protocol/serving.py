@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from models.packs.manifest import Manifest
 from models.packs.pack import Pack
 from pipeline.execution.errors import DeadlineError
-from pipeline.execution.given import Arrays, Tensors
+from pipeline.execution.given import Arrays
 from server.context import Context
 from server.errors import LateError, NotServingError
 from server.memory.request_needs import SMALL_BYTES, answer_bytes, short_infer_bytes
@@ -21,7 +21,6 @@ from server.repository.entry import Use
 from server.repository.served_engine import ComputedAnswer
 from server.repository.worker import Worker
 from server.requests.exchange import Exchange
-from server.scheduling.sweeps import level
 
 A = TypeVar("A")
 
@@ -30,10 +29,8 @@ class Question(Protocol):
     """What a request asks of the model."""
 
     @property
-    def inputs(self) -> Tensors: ...
-
-    def release(self) -> None:
-        """Let go of the inputs: the sweep has ended, and outputs take their place in memory."""
+    def inputs(self) -> dict[str, Any]:
+        """Cleared when the sweep has ended: outputs take their place in memory."""
 
     @property
     def timeout_seconds(self) -> float | None:
@@ -168,12 +165,12 @@ class Inference:
         assert worker is not None
 
         def take(outputs: Arrays) -> "Kept[A]":  # unquoted it would be looked up every time
-            question.release()
+            question.inputs.clear()
             return keep(outputs)
 
         try:
             answer = await worker.answer(
-                question.inputs, left, take, level(question.priority), self.exchange
+                question.inputs, left, take, question.priority, self.exchange
             )
         except DeadlineError as exc:
             # Who asked knows the time that it named, not what was left of it.

@@ -26,7 +26,7 @@ from server.requests.exchange import Exchange, until_left
 from server.requests.uninterrupted import to_its_end
 from server.scheduling.dispatcher import Dispatcher
 from server.scheduling.line import Line
-from server.scheduling.sweeps import ALONE, NORMAL, Batching, Sweep, Ticket
+from server.scheduling.sweeps import ALONE, Batching, Sweep, Ticket
 
 T = TypeVar("T")
 
@@ -150,7 +150,7 @@ class Worker:
         self, inputs: Tensors, limit_seconds: float
     ) -> ComputedAnswer[dict[str, NDArray[Any]]]:
         """Queue a request and wait for copies of its outputs; as ``answer``."""
-        return await self._queued(inputs, limit_seconds, copies, NORMAL)
+        return await self._queued(inputs, limit_seconds, copies, 0)
 
     async def answer(
         self,
@@ -163,14 +163,14 @@ class Worker:
         """Answer a request: here and now if that takes next to nothing, else it waits in line.
 
         Cancelling cancels only its own work, as its client does who leaves its ``exchange``. ``take`` runs
-        where it is computed; see Engine.answer. ``priority``: as Ticket has it.
+        where it is computed; see Engine.answer. ``priority``: as clients number it.
 
         Raises:
             BusyError: the queue is full. LateError: the answer would come too late, or make another one
             late that was promised. NotServingError: the worker is closing. DisconnectedError: the client
             left. DeadlineError: no answer within ``limit_seconds``. Otherwise see Engine.answer.
         """
-        if self.is_quick:
+        if self.is_quick:  # the worker's thread sleeps meanwhile
             return self._computed(inputs, limit_seconds, take)
         return await until_left(exchange, self._queued(inputs, limit_seconds, take, priority))
 

@@ -12,7 +12,7 @@ from pipeline.execution.given import Take, Tensors
 from pipeline.execution.interleaving.baton import ComputeClaim
 from pipeline.execution.lanes import Lane
 from server.repository.served_engine import ComputedAnswer, Running
-from server.scheduling.sweeps import Sweep, Ticket
+from server.scheduling.sweeps import Sweep, Ticket, level
 
 
 @dataclass(eq=False, kw_only=True)
@@ -29,13 +29,16 @@ class Job(Ticket):
     def within(
         cls, seconds: float, inputs: Tensors, take: Take[Any], priority: int, outside_seconds: float
     ) -> Self:
-        """Return a request that came now; ``outside_seconds``: what an answer takes beside its sweep."""
+        """Return a request that came now.
+
+        ``priority``: as clients number it. ``outside_seconds``: what an answer takes beside its sweep.
+        """
         now = time.monotonic()
         limit = now + seconds
         return cls(
             model="",
             deadline=limit - outside_seconds,
-            priority=priority,
+            priority=level(priority),
             arrived=now,
             inputs=inputs,
             limit=limit,

@@ -158,7 +158,7 @@ class Request:
                 self._connection.read_on()
             elif not self._is_over:
                 await self._hear()
-        if self._is_over:
+        if self.is_gone or self.answer.is_complete:
             raise DisconnectedError("the client went away while sending")
         body, self.body = bytes(self.body), bytearray()
         self.is_read = self.is_whole
