@@ -25,7 +25,7 @@ from server.errors import InvalidRequestError
 from server.memory.request_needs import photograph_bytes, picture_sweep_bytes
 from server.protocol.routing import Asked
 from server.protocol.serving import Inference
-from server.requests.pictures import OpenedPicture, Photograph, PictureLimits
+from server.requests.pictures import OpenedPicture, PictureLimits
 from server.requests.uninterrupted import to_its_end
 
 P = TypeVarTuple("P")
@@ -119,13 +119,12 @@ def _made(
 ) -> tuple[PictureTensor, Size]:
     """Return what the picture is to a network, and its size; blocks; raises as decode."""
     try:
-        return _tensor(recipe, opened.decode())
+        photograph = opened.decode()
+        tensor, size = recipe.tensor(photograph.image), photograph.size
+        del photograph
+        return tensor, size
     finally:
         context.trimming.look()  # the pixels are gone by now
-
-
-def _tensor(recipe: Preprocess, photograph: Photograph) -> tuple[PictureTensor, Size]:
-    return recipe.tensor(photograph.image), photograph.size
 
 
 class SentPicture:
@@ -136,15 +135,11 @@ class SentPicture:
     """
 
     def __init__(self, content_type: str) -> None:
-        self._form = _Form() if content_type.lower().startswith("multipart/form-data") else None
+        #: What has come of it, at any position; what is added goes to its end.
+        self.file = BytesIO()
+        is_form = content_type.lower().startswith("multipart/form-data")
+        self._form = _Form(self.file) if is_form else None
         self._parser = None if self._form is None else _parser(self._form, content_type)
-        self._file = BytesIO()
-
-    @property
-    def file(self) -> BytesIO:
-        """What has come of it, at any position; what is added goes to its end."""
-        begun = self._file if self._form is None else self._form.begun
-        return BytesIO() if begun is None else begun
 
     def add(self, part: bytes) -> None:
         """Take the next ``part`` of the body.
@@ -154,7 +149,7 @@ class SentPicture:
         """
         self.file.seek(0, SEEK_END)
         if self._parser is None:
-            self._file.write(part)
+            self.file.write(part)
             return
         try:
             self._parser.write(part)
@@ -174,11 +169,9 @@ class SentPicture:
                 raise _no_form("Invalid multipart data.") from exc
         if self._form is not None and not self._form.is_whole:
             raise InvalidRequestError("the form has no file; send the image as one")
-        file = self.file
-        file.seek(0, SEEK_END)
-        if not file.tell():
+        if not self.file.seek(0, SEEK_END):
             raise InvalidRequestError("the body is empty; send an image")
-        return file
+        return self.file
 
 
 def _parser(form: "_Form", content_type: str) -> MultipartParser:
@@ -206,12 +199,12 @@ def _no_form(why: str) -> InvalidRequestError:
 
 
 class _Form:
-    """What the parts of a form are: the file, once it has ``begun``. Fields are passed over."""
+    """What the parts of a form are: one is the ``file``, which comes there. Fields are passed over."""
 
-    def __init__(self) -> None:
-        self.begun: BytesIO | None = None
+    def __init__(self, file: BytesIO) -> None:
+        self._file = file
         self.is_whole = False
-        self._is_file = False
+        self._has_begun = self._is_file = False
         self._name, self._value, self._disposition = b"", b"", b""
 
     def name(self, data: bytes, start: int, end: int) -> None:
@@ -237,13 +230,13 @@ class _Form:
             raise _no_form('The Content-Disposition header field "name" must be provided.')
         self._is_file = b"filename" in options
         if self._is_file:
-            if self.begun is not None:
+            if self._has_begun:
                 raise _no_form("Too many files. Maximum number of files is 1.")
-            self.begun = BytesIO()
+            self._has_begun = True
 
     def data(self, data: bytes, start: int, end: int) -> None:
-        if self._is_file and self.begun is not None:
-            self.begun.write(data[start:end])
+        if self._is_file:
+            self._file.write(data[start:end])
 
     def end(self) -> None:
         self.is_whole = self.is_whole or self._is_file
