@@ -38,15 +38,9 @@ def decode_at_once(
     length = framing.json_bytes
     if framing.coding != "identity" or length == 0 or (length or 0) > len(body):
         return None
-    raw = b"" if length is None else body[length:]
-    return read_plain(body[:length], raw, ports, outputs)
-
-
-def read_plain(text: bytes, raw: bytes, ports: Ports, outputs: Ports) -> ModelRequest | None:
-    """Return what BodyDecoder makes of ``text`` and ``raw`` bytes behind it, or None: it must be asked."""
-    if len(text) > PLAIN_BYTES or text.count(b",") > _MOST_COMMAS or b"\\" in text:
-        return None
-    if text.count(b"[") + text.count(b"{") > _MOST_BRACKETS:
+    text, raw = body[:length], b"" if length is None else body[length:]
+    is_nested = text.count(b"[") + text.count(b"{") > _MOST_BRACKETS
+    if is_nested or len(text) > PLAIN_BYTES or text.count(b",") > _MOST_COMMAS or b"\\" in text:
         return None
     began = time.perf_counter()
     arrays: dict[str, NDArray[Any]] = {}

@@ -133,18 +133,6 @@ class Worker:
         """Whether an answer takes next to nothing, and nobody waits."""
         return self.served.is_quick and self._line.idle
 
-    def _computed(self, inputs: Tensors, limit_seconds: float, take: Take[T]) -> ComputedAnswer[T]:
-        """Compute on this thread, the event loop's, while the worker's own sleeps; raises as ``answer``."""
-        late = self.served.usual_seconds - limit_seconds
-        if late > 0:
-            raise LateError(f"model {self.served.name!r}: no answer in time", late)
-        request = object()
-        began = self._underway.begin(request)
-        try:
-            return self.served.answer(inputs, began + limit_seconds, take)
-        finally:
-            self._underway.end(request)
-
     async def infer(
         self, inputs: Tensors, limit_seconds: float
     ) -> ComputedAnswer[dict[str, NDArray[Any]]]:
@@ -169,9 +157,18 @@ class Worker:
             late that was promised. NotServingError: the worker is closing. DisconnectedError: the client
             left. DeadlineError: no answer within ``limit_seconds``. Otherwise see Engine.answer.
         """
-        if self.is_quick:  # the worker's thread sleeps meanwhile
-            return self._computed(inputs, limit_seconds, take)
-        return await until_left(exchange, self._queued(inputs, limit_seconds, take, priority))
+        if not self.is_quick:
+            return await until_left(exchange, self._queued(inputs, limit_seconds, take, priority))
+        # On this thread, the event loop's, while the worker's own sleeps.
+        late = self.served.usual_seconds - limit_seconds
+        if late > 0:
+            raise LateError(f"model {self.served.name!r}: no answer in time", late)
+        request = object()
+        began = self._underway.begin(request)
+        try:
+            return self.served.answer(inputs, began + limit_seconds, take)
+        finally:
+            self._underway.end(request)
 
     def _queued(
         self, inputs: Tensors, limit_seconds: float, take: Take[T], priority: int

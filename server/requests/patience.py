@@ -53,7 +53,7 @@ class Patience:
         self._waits_since = None
         self._progress += n_bytes
         if self._progress >= PROGRESS_BYTES:  # fewer are as good as none
-            self.moved()
+            self._progress, self._waited = 0, 0.0
 
     def end_sending(self) -> None:
         """The client has taken a part of the answer."""

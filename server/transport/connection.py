@@ -156,7 +156,7 @@ class Request:
         if not self.is_whole:
             if self.body:
                 self._connection.read_on()
-            elif not self._is_over:
+            elif not (self.is_gone or self.answer.is_complete):
                 await self._hear()
         if self.is_gone or self.answer.is_complete:
             raise DisconnectedError("the client went away while sending")
@@ -166,7 +166,7 @@ class Request:
 
     async def left(self) -> None:
         """Return when nobody waits for the answer any more."""
-        while not self._is_over:
+        while not (self.is_gone or self.answer.is_complete):
             await self._hear()
 
     def start(self, status: int, headers: Sequence[tuple[bytes, bytes]]) -> None:
@@ -211,10 +211,6 @@ class Request:
     def abort(self) -> None:
         """Cut the connection off."""
         self._connection.abort()
-
-    @property
-    def _is_over(self) -> bool:
-        return self.is_gone or self.answer.is_complete
 
     async def _hear(self) -> None:
         """Wait for what comes next: of the body, or that the client leaves."""
@@ -294,7 +290,9 @@ class Connection(asyncio.BufferedProtocol):
             self._note_arrival()
             self._buffer = BUFFER
         else:
-            self._buffer = _SINK if self.discards else BUFFER
+            # What comes now may belong to a request that has had its answer.
+            is_sunk = self._ended_at is not None or self._is_left_over
+            self._buffer = _SINK if is_sunk else BUFFER
         return self._buffer
 
     def buffer_updated(self, nbytes: int) -> None:
@@ -490,11 +488,6 @@ class Connection(asyncio.BufferedProtocol):
         """Whether the last answer is complete and the rest of the body that it refused still comes."""
         request = self._request
         return request is not None and request.answer.is_complete and not request.is_whole
-
-    @property
-    def discards(self) -> bool:
-        """Whether what comes now belongs to a request that has had its answer."""
-        return self._ended_at is not None or self._is_left_over
 
     def is_closing(self) -> bool:
         """Return whether nothing more can be sent."""
