@@ -55,7 +55,7 @@ async def _answer(call: Call, exchange: Exchange, in_stream: bool) -> bytes:
         async with model.reading(names_timeout=True):
             request = asked.request(manifest.inputs, manifest.outputs, call.left_seconds)
             del asked  # the message goes, its tensors stay
-            await exchange.hold(model.infer_bytes)
+            await exchange.hold(model.use.infer_bytes)
 
         def keep(outputs: Arrays) -> Kept[list[Output]]:
             kept = kept_outputs(request.wanted, manifest, "identity", outputs)

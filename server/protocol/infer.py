@@ -41,7 +41,7 @@ async def infer(asked: Asked, name: str, version: str | None = None) -> Pieces:
     async with Inference(asked.context, exchange, name, version) as model:
         async with model.reading(names_timeout=True):
             request = await read_tensors(
-                *(exchange, Framing.of(headers), model.manifest, model.infer_bytes, model.check)
+                *(exchange, Framing.of(headers), model.manifest, model.use.infer_bytes, model.check)
             )
         keep = partial(kept_outputs, request.wanted, model.manifest, coding)
         outputs = await model.compute(request, keep)

@@ -14,12 +14,11 @@ from pipeline.execution.errors import DeadlineError
 from pipeline.execution.given import Arrays
 from server.context import Context
 from server.errors import LateError, NotServingError
-from server.memory.request_needs import SMALL_BYTES, answer_bytes, short_infer_bytes
+from server.memory.request_needs import SMALL_BYTES, answer_bytes
 from server.metrics.inference_statistics import Passage
 from server.protocol.errors import outcome_of
 from server.repository.entry import Use
 from server.repository.served_engine import ComputedAnswer
-from server.repository.worker import Worker
 from server.requests.exchange import Exchange
 
 A = TypeVar("A")
@@ -66,10 +65,9 @@ class Inference:
     which another goes, once a request to it was read and found right: ``pack`` is on disk until then.
     """
 
+    use: Use
     pack: Pack
     manifest: Manifest
-    #: What a request to it with tensors holds whose JSON is short.
-    infer_bytes: int
 
     def __init__(
         self, context: Context, exchange: Exchange, name: str, version: str | None
@@ -77,24 +75,14 @@ class Inference:
         self.context, self.exchange = context, exchange
         self.name, self._version = name, version
         self._limit = context.settings.request_timeout
-        # Where the request does not say, within how many seconds its answer must come; None: as the server
-        # has it, for each part.
-        self._usual: float | None = None
-        self._use: Use | None = None
-        self._worker: Worker | None = None
         self._decoding_seconds = 0.0
         self._answer: ComputedAnswer[Any] | None = None
         self._encodes_since = 0.0
 
     async def __aenter__(self) -> Self:
         """Find the model; raises as Repository.use."""
-        away = await self.context.repository.away(self.name, self._version)
-        if away is None:
-            await self._load(self._limit)
-        else:
-            entry, self.pack = away
-            self.manifest, self._usual = self.pack.manifest, entry.timeout_seconds
-            self.infer_bytes = short_infer_bytes(self.manifest)
+        use = await self.context.repository.found(self.name, self._version, self._limit)
+        self.use, self.pack, self.manifest = use, use.pack, use.pack.manifest
         return self
 
     async def __aexit__(
@@ -117,8 +105,7 @@ class Inference:
                 lanes=self._answer.lanes,
             )
         self.context.metrics.end(self.name, self.pack.version, outcome, seconds, passage)
-        if self._use is not None:
-            self._use.uses.end()
+        self.use.end()
 
     @property
     def delay_ms(self) -> float:
@@ -135,9 +122,9 @@ class Inference:
             BusyError: the line is full, of the model or for memory. LateError: no answer would come in
             time. Inside, as Exchange.within.
         """
-        if self._worker is not None:
-            named = names_timeout or self._usual is None
-            self._worker.check_room(None if named else self._left())
+        if self.use.worker is not None:
+            named = names_timeout or self.use.timeout_seconds is None
+            self.use.worker.check_room(None if named else self._left())
         self.exchange.check_room()
         # An answer that would be late is not waited for, with a body or without memory.
         return self.exchange.within(self._limit if names_timeout else self._left())
@@ -149,8 +136,8 @@ class Inference:
             As ``reading``.
         """
         left = self._left(timeout_seconds)
-        if self._worker is not None:
-            self._worker.check_room(left)
+        if self.use.worker is not None:
+            self.use.worker.check_room(left)
 
     async def compute(self, question: Question, keep: Callable[[Arrays], Kept[A]]) -> A:
         """Return what ``keep`` takes of the outputs, while nobody else may use the model.
@@ -159,9 +146,9 @@ class Inference:
             DisconnectedError: the client went away; its work was cancelled, no one else's.
             LateError: no answer could come in time. Otherwise as Repository.use, Worker.answer, ``keep``.
         """
-        if self._worker is None:
+        if self.use.worker is None:
             await self._bring_back(question)
-        worker, left = self._worker, self._left(question.timeout_seconds)
+        worker, left = self.use.worker, self._left(question.timeout_seconds)
         assert worker is not None
 
         def take(outputs: Arrays) -> "Kept[A]":  # unquoted it would be looked up every time
@@ -174,24 +161,19 @@ class Inference:
             )
         except DeadlineError as exc:
             # Who asked knows the time that it named, not what was left of it.
-            named = min(question.timeout_seconds or self._usual or self._limit, self._limit)
-            raise DeadlineError(f"no answer within {named:g} s") from exc
+            named = question.timeout_seconds or self.use.timeout_seconds or self._limit
+            raise DeadlineError(f"no answer within {min(named, self._limit):g} s") from exc
         await self._hold(answer.outputs)
         self.context.metrics.sweep(self.name, answer.statistics, answer.queue_seconds)
         self._decoding_seconds, self._answer = question.decoding_seconds, answer
         self._encodes_since = time.perf_counter()
         return answer.outputs.what
 
-    async def _load(self, limit_seconds: float) -> None:
-        """Have the model there, and stay."""
-        use = self._use = await self.context.repository.use(self.name, self._version, limit_seconds)
-        self._worker, self.pack, self._usual = use.worker, use.prepared.pack, use.timeout_seconds
-        self.manifest, self.infer_bytes = self.pack.manifest, use.prepared.infer_bytes
-
     async def _bring_back(self, question: Question) -> None:
         """Have an evicted model there for ``question``, which was read without it."""
-        before = self.pack
-        await self._load(self._left(question.timeout_seconds))
+        before, left = self.pack, self._left(question.timeout_seconds)
+        self.use = await self.context.repository.use(self.name, self._version, left)
+        self.pack, self.manifest = self.use.pack, self.use.pack.manifest
         if not _take_the_same(before, self.pack):
             raise NotServingError(
                 f"model {self.name!r}: its files were changed meanwhile; ask again"
@@ -212,7 +194,7 @@ class Inference:
             LateError: the time that was wanted has passed before anything was computed.
         """
         if wanted is None:
-            wanted = self._usual
+            wanted = self.use.timeout_seconds
         if wanted is None:
             return self._limit
         passed = time.monotonic() - self.exchange.arrived_at

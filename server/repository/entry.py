@@ -58,15 +58,22 @@ class Uses:
 
 @dataclass
 class Use:
-    """One request's use of a model, which ``uses`` count: ``end`` it there once.
+    """What a request has of a model until it ends: ``worker`` answers, and does not go before.
 
-    ``timeout_seconds``: as Entry has it.
+    Of a model that was evicted there is what is on disk, and no worker. ``infer_bytes``: what a request
+    with tensors holds whose JSON is short. ``timeout_seconds``: as Entry has it.
     """
 
-    worker: Worker
-    prepared: Prepared
-    uses: Uses
-    timeout_seconds: float | None = None
+    pack: Pack
+    infer_bytes: int
+    timeout_seconds: float | None
+    worker: Worker | None = None
+    uses: Uses | None = None
+
+    def end(self) -> None:
+        """Let the model go, once."""
+        if self.uses is not None:
+            self.uses.end()
 
 
 State = Literal["READY", "LOADING", "UNAVAILABLE"]
@@ -238,7 +245,8 @@ class Entry:
         """Return a use of what answers, from now on; raises as ``serving``."""
         found = self.serving()
         self.uses.begin()
-        return Use(found.worker, found.prepared, self.uses, self.timeout_seconds)
+        model, seconds = found.prepared, self.timeout_seconds
+        return Use(model.pack, model.infer_bytes, seconds, found.worker, self.uses)
 
     def move(self, place: Place) -> None:
         """Note that what is loaded has been opened again as ``place``."""
