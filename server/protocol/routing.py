@@ -283,14 +283,13 @@ def answering(
     return lambda client: attend(context, Asked(app, context, table, client))
 
 
-@lru_cache(_KNOWN_PATHS)
 def read_query(kind: type[BaseModel], text: bytes) -> BaseModel:
     """Return what the query ``text`` says; of what is given twice, the last counts where it is no list.
 
     Raises:
         InvalidRequestError: it is none of this ``kind``.
     """
-    given = parse_qs(text.decode("latin-1"), keep_blank_values=True)
+    given = parse_qs(text.decode("latin-1"), keep_blank_values=True) if text else {}
     lists = {name for name, field in kind.model_fields.items() if field.annotation == list[str]}
     try:
         return kind.model_validate(
