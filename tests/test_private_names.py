@@ -1,7 +1,7 @@
 """What the product uses of its dependencies that they do not promise to keep: a table, and nothing else.
 
 docs/explanation/architecture/dependencies.md says why each is used, pyproject.toml has an upper bound for
-whoever owns it. A name that went fails here by its name, before anything that needs it fails somewhere else.
+whoever owns it. A name that went fails here by its name, before what needs it fails somewhere else.
 """
 
 import ast

@@ -45,7 +45,7 @@ class Pages:
         for network in self.networks:
             if network.name in self.documents:
                 plot_pipeline(self.documents[network.name], self.folder)
-        if not self.mark:  # the tables of the paper; of other sizes there are the plots, and the figures as JSON
+        if not self.mark:  # the paper's tables; of other sizes there are plots, and figures as JSON
             self._insert(FULL, tables(self.networks, self.documents, FOLDER), self.mark)
         self._insert(SHORT, summary(self.networks, self.documents), f"-summary{self.mark}")
 
