@@ -2,8 +2,10 @@
 
 import ast
 import re
+import runpy
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -110,6 +112,13 @@ def test_every_status_and_error_is_described() -> None:
     assert {
         name for name in layerstream.__all__ if name.endswith("Error") and f"`{name}`" not in text
     } == set()
+
+
+def test_links_out_of_the_site_are_plain_text() -> None:
+    hook = runpy.run_path(str(ROOT / "tools" / "pages.py"))["on_page_markdown"]
+    page = SimpleNamespace(file=SimpleNamespace(src_uri="how-to/page.md"))
+    text = "[a](../../LICENSE) [b](../reference/b.md)\n```\n[c](../../c)\n```\n[d](../../d.md#e)\n"
+    assert hook(text, page=page) == "a [b](../reference/b.md)\n```\n[c](../../c)\n```\nd\n"
 
 
 def test_a_block_without_an_end_is_an_error() -> None:
