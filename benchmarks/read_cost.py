@@ -16,8 +16,8 @@ from statistics import median
 from typing import Any
 
 from loader.buffers import Buffer
+from loader.cores import hasten
 from loader.pool.pool import ReadPool
-from loader.priority import hasten
 from loader.readers.files import open_reader
 from models.packs.pack import Pack, open_pack
 from models.runtime.quiet import wait_until_quiet

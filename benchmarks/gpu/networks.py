@@ -12,8 +12,8 @@ import numpy as np
 
 from benchmarks.gpu.torch_model import TorchModel
 from loader.pool.pool import ReadPool
-from loader.readers.in_memory import MemoryReader
-from loader.readers.paced import PacedReader
+from loader.readers.disk import PacedReader
+from loader.readers.fakes import MemoryReader
 from models import zoo
 from models.compiler import CompileOptions, compile_onnx
 from models.packs.pack import Pack, open_pack

@@ -11,9 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loader.pool.pool import ReadPool
-from loader.readers.coreless import CorelessReader
+from loader.readers.disk import CorelessReader, Pace, PacedReader
 from loader.readers.files import open_reader
-from loader.readers.paced import Pace, PacedReader
 from models.packs.manifest import Manifest
 from models.packs.pack import Pack
 from pipeline.devices.base import Kernel, Launch

@@ -14,8 +14,8 @@ from collections.abc import Collection
 
 import numpy as np
 
+from loader.cores import hasten, spread
 from loader.errors import LoaderError
-from loader.priority import hasten, spread
 from pipeline.devices.base import CachingDevice, Done, Expands
 from pipeline.devices.memory import Memory
 

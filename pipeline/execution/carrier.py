@@ -6,7 +6,7 @@ Invariant: between sweeps nothing here holds a tensor of a request.
 from collections.abc import Sequence
 from typing import Any
 
-from loader.readers.reader import Reader
+from loader.readers.interface import Reader
 from pipeline.execution.interleaving.baton import FREE, ComputeClaim
 from pipeline.execution.lane_memory import LaneMemory
 from pipeline.execution.lanes import Lane, LaneRun

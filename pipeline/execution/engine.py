@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from loader.cores import pinned
 from loader.pool.pool import ReadPool
-from loader.readers.reader import Reader
+from loader.readers.interface import Reader
 from models.runtime.heap import heap_bytes, no_collections
 from pipeline.devices.base import Device, DeviceLostError
 from pipeline.execution.binding import bind_steps

@@ -5,7 +5,7 @@ from contextlib import ExitStack, contextmanager
 
 from loader.pool.pool import ReadPool
 from loader.readers.files import open_reader
-from loader.readers.reader import Reader
+from loader.readers.interface import Reader
 from pipeline.devices.base import Device
 from pipeline.execution.engine import Engine
 from pipeline.execution.leases import ArenaLease

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from loader.pool.order import Urgency
 from loader.pool.pool import ReadJob, ReadPool
-from loader.readers.reader import Range, Reader
+from loader.readers.interface import Range, Reader
 from pipeline.devices.base import Device, Done
 from pipeline.devices.expansion import expansion_of
 from pipeline.devices.memory import Memory

@@ -11,8 +11,7 @@ from itertools import islice
 from statistics import median
 
 from loader.pool.pool import ReadPool
-from loader.readers.coreless import CHECKED
-from loader.readers.disk import REAL_DISK, Disk
+from loader.readers.disk import CHECKED, REAL_DISK, Disk
 from pipeline.devices.base import Device
 from pipeline.execution.opened import opened
 from pipeline.measuring.engines import measured_sweeps

@@ -9,7 +9,7 @@ from itertools import pairwise
 from loader.buffers import PAGE_BYTES, Buffer
 from loader.errors import LoaderError
 from loader.pool.pool import ReadJob, ReadPool
-from loader.readers.reader import Range, Reader
+from loader.readers.interface import Range, Reader
 from models.packs.pack import Pack
 from models.packs.records.spans import Span
 from pipeline.devices.base import Device

@@ -6,9 +6,8 @@ from functools import partial
 
 from loader.cores import cores_for
 from loader.pool.pool import ReadPool
-from loader.readers.files import open_reader
-from loader.readers.reader import Reader
-from loader.readers.replaceable import ReplaceableReader
+from loader.readers.files import ReplaceableReader, open_reader
+from loader.readers.interface import Reader
 from models.runtime.heap import trim_heap
 from pipeline.devices.base import Device
 from pipeline.execution.errors import DrainError

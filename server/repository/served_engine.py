@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from loader.errors import FileChangedError, LoaderError
-from loader.readers.reader import Reader
+from loader.readers.interface import Reader
 from pipeline.execution.errors import ArenaLostError, DrainError
 from pipeline.execution.given import Take, Tensors
 from pipeline.execution.interleaving.baton import FREE, ComputeClaim

@@ -13,9 +13,8 @@ import pytest
 
 from cli.checks import machine, packs, service
 from cli.checks.finding import Finding, worst
-from loader.readers.disk import Disk
+from loader.readers.disk import Disk, PacedReader
 from loader.readers.files import BufferedReader, open_reader
-from loader.readers.paced import PacedReader
 from models.packs.pack import open_pack
 from pipeline.devices.cpu import CpuDevice
 from pipeline.devices.elementwise.library import LibraryError

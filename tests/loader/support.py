@@ -8,8 +8,8 @@ import xxhash
 
 from loader.errors import LoaderError
 from loader.pool.pool import PoolClient, ReadJob
-from loader.readers.in_memory import Hook, MemoryReader
-from loader.readers.reader import Range
+from loader.readers.fakes import Hook, MemoryReader
+from loader.readers.interface import Range
 
 CONTENT = bytes(range(256)) * 16
 PART = 256

@@ -20,8 +20,8 @@ from fastapi import FastAPI
 from numpy.typing import NDArray
 from PIL import Image
 
-from loader.readers.in_memory import MemoryReader
-from loader.readers.reader import Reader
+from loader.readers.fakes import MemoryReader
+from loader.readers.interface import Reader
 from models.images.preprocess import Preprocess
 from models.packs.pack import open_pack
 from models.runtime.sessions import open_resident

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from loader.errors import LoaderError
 from loader.readers.files import open_reader
-from loader.readers.reader import Reader
+from loader.readers.interface import Reader
 from pipeline.devices.base import DeviceError, DeviceLostError
 from pipeline.devices.cuda.call import DevicePointer, LaunchProgram
 from pipeline.devices.cuda.choices import Kind

@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from loader.pool.pool import ReadPool
-from loader.readers.in_memory import MemoryReader
+from loader.readers.fakes import MemoryReader
 from models.geometry.of_pack import cnn_of_pack
 from models.packs.pack import Pack
 from models.packs.target import host_target

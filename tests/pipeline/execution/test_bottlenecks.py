@@ -11,7 +11,7 @@ import onnx
 import pytest
 
 from loader.pool.pool import ReadPool
-from loader.readers.in_memory import MemoryReader
+from loader.readers.fakes import MemoryReader
 from models.compiler import compile_onnx
 from models.initial import filled
 from models.packs.pack import Pack, open_pack

@@ -10,9 +10,9 @@ import pytest
 from numpy.typing import NDArray
 
 from loader.pool.pool import ReadPool
+from loader.readers.fakes import MemoryReader
 from loader.readers.files import open_reader
-from loader.readers.in_memory import MemoryReader
-from loader.readers.reader import Reader
+from loader.readers.interface import Reader
 from models.compiler import CompileOptions, compile_onnx
 from models.packs.pack import Pack, open_pack
 from pipeline.devices.cpu import CpuDevice

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from loader.pool.pool import ReadPool
-from loader.readers.in_memory import MemoryReader
+from loader.readers.fakes import MemoryReader
 from models.compiler import CompileOptions, compile_onnx
 from models.images.preprocess import Preprocess
 from models.images.rows import PictureTensor

@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 from loader.pool.pool import ReadPool
-from loader.readers.in_memory import MemoryReader
+from loader.readers.fakes import MemoryReader
 from models.packs.pack import open_pack
 from models.packs.records.pieces import Piece
 from pipeline.devices.cpu import CpuDevice

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from loader.errors import ReadError
 from loader.pool.pool import ReadPool
-from loader.readers.in_memory import MemoryReader
+from loader.readers.fakes import MemoryReader
 from models.packs.pack import Pack, open_pack
 from pipeline.devices.base import DeviceLostError, KernelError
 from pipeline.devices.space import Space

@@ -10,7 +10,7 @@ import pytest
 
 from loader.errors import ReadError
 from loader.pool.pool import ReadPool
-from loader.readers.in_memory import MemoryReader
+from loader.readers.fakes import MemoryReader
 from models.packs.pack import Pack
 from pipeline.devices.base import Device, DeviceError, Kernel
 from pipeline.devices.cpu import CpuDevice

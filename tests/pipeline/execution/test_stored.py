@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from loader.errors import LoaderError
 from loader.pool.pool import ReadPool
-from loader.readers.in_memory import MemoryReader
+from loader.readers.fakes import MemoryReader
 from models.compiler import CompileOptions, compile_onnx
 from models.packs.checksum import checksum
 from models.packs.manifest import write_manifest

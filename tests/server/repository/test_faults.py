@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from loader.errors import ReadError
-from loader.readers.in_memory import MemoryReader
+from loader.readers.fakes import MemoryReader
 from pipeline.devices.base import KernelError
 from pipeline.execution.engine import Engine
 from pipeline.execution.errors import DrainError

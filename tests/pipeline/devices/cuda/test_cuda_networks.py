@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from loader.errors import ReadError
 from loader.pool.pool import ReadPool
-from loader.readers.in_memory import MemoryReader
+from loader.readers.fakes import MemoryReader
 from models.compiler import CompileOptions, compile_onnx
 from models.initial import filled
 from models.packs.pack import Pack, open_pack

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 from loader.errors import ReadError
 from loader.pool.pool import ReadPool
-from loader.readers.in_memory import Hook, MemoryReader
-from loader.readers.reader import Reader
+from loader.readers.fakes import Hook, MemoryReader
+from loader.readers.interface import Reader
 from models.compiler import CompileOptions, compile_onnx
 from models.packs.pack import Pack, open_pack
 from pipeline.devices.base import Done, Kernel, Launch

@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 
 from loader.buffers import Buffer
 from loader.errors import ChecksumError, LoaderError, ReadError
-from loader.pool.job import ReadJob, perform
-from loader.readers.faults import Fault, FaultyReader
+from loader.pool.jobs import ReadJob, perform
+from loader.readers.fakes import Fault, FaultyReader, MemoryReader
 from loader.readers.files import BufferedReader, open_reader
-from loader.readers.in_memory import MemoryReader
-from loader.readers.reader import Range
+from loader.readers.interface import Range
 
 BLOCK = 4096
 CONTENT = bytes(number % 251 for number in range(4 * BLOCK))
