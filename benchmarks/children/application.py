@@ -24,7 +24,7 @@ from loader.cores import cores_for, pinned
 from loader.pool.pool import ReadPool
 from models.packs.pack import open_pack
 from models.runtime.sessions import claim_process
-from papers.applications.ours.at_once import joined
+from papers.applications.ours.members import joined
 from papers.applications.ours.rivals import placed_plan
 from pipeline.devices.cpu import CpuDevice
 from pipeline.execution.given import Arrays

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from models.geometry.of_pack import PackCnn
-from papers.applications.ours.at_once import joined
+from papers.applications.ours.members import joined
 from papers.applications.parts import PartitionParts
 from papers.applications.placements import PLACEMENTS
 from pipeline.planning.make import make_plan

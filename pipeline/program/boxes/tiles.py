@@ -20,7 +20,7 @@ from pipeline.program.row_network import RowNetwork
 class TiledOperator(RowOperator):
     """A row operator that makes any columns of its rows by ``tile_graph``, which pads neither side.
 
-    No pack has them: papers/tiles/tiled_pack.py makes them. ``across``: to columns of each input what
+    No pack has them: papers/tiles/fused_pack.py makes them. ``across``: to columns of each input what
     its window is to rows.
     """
 

@@ -18,7 +18,7 @@ from loader.readers.fakes import MemoryReader
 from models.compiler import CompileOptions, compile_onnx
 from models.packs.pack import Pack, open_pack
 from models.packs.target import host_target, named_target
-from papers.tiles.tiled_pack import tiled_pack
+from papers.tiles.fused_pack import tiled_pack
 from pipeline.devices.base import Device
 from pipeline.devices.cpu import CpuDevice
 from pipeline.execution.engine import Engine

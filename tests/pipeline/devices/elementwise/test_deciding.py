@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from loader.pool.pool import ReadPool
 from models.packs.pack import Pack
 from models.packs.target import host_target
-from papers.tiles.tiled_pack import tiled_pack
+from papers.tiles.fused_pack import tiled_pack
 from pipeline.devices.base import Kernel
 from pipeline.devices.cpu import CpuDevice
 from pipeline.devices.elementwise.deciding import decided

@@ -1,6 +1,6 @@
 """What a chromosome costs: EvalMemory and EvalThroughput of seed 000's Algorithm 2.
 
-A chromosome has a gene for each layer of each CNN: how many rows it makes at a time (rows.py). One
+A chromosome has a gene for each layer of each CNN: how many rows it makes at a time (schedule.py). One
 evaluation takes a millisecond or two on a network of a few hundred edges.
 """
 
@@ -11,10 +11,9 @@ from typing import Protocol
 
 from models.geometry.cnn import CnnLayer
 from papers.applications.application import Application, CnnBuffer, Held, Schedule
-from papers.applications.lives import Lives
 from papers.applications.parts import PartitionParts
-from papers.applications.reuse import reuse
-from papers.applications.rows import ROWS, WHOLE, phases
+from papers.applications.reuse import Lives, reuse
+from papers.applications.schedule import ROWS, WHOLE, phases
 
 Chromosome = tuple[int, ...]
 

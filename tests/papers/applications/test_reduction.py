@@ -5,12 +5,13 @@ import sys
 import pytest
 
 from papers.applications.application import ApplicationError
-from papers.applications.evaluate import Evaluated, Evaluator
-from papers.applications.exchange import exchange_path
-from papers.applications.search import (
+from papers.applications.cost import Evaluated, Evaluator
+from papers.applications.parts import CountCache
+from papers.applications.reduction import (
     Constraints,
     GeneticSettings,
     Solution,
+    exchange_path,
     front,
     reduce_buffers,
     unbeaten,
@@ -108,3 +109,15 @@ def test_without_pymoo_the_extra_is_named(
     monkeypatch.setitem(sys.modules, "pymoo.optimize", None)
     with pytest.raises(ApplicationError, match=r"pip install '\.\[search\]'"):
         front(evaluator, SMALL)
+
+
+def test_memory_is_bounded_and_what_is_known_is_right() -> None:
+    known = CountCache(most_numbers=1000)
+    held = []
+    for key in range(200):
+        known.keep(key, (key,) * 10)
+        there = [each for each in range(key + 1) if known.get(each) is not None]
+        assert all(known.get(each) == (each,) * 10 for each in there)
+        assert key in there
+        held.append(len(there))
+    assert 10 < max(held) < 30

@@ -9,10 +9,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 
-from papers.tiles.configuration import FusedGroup, TileConfiguration, Tiling
-from papers.tiles.geometry import GroupBoxes
-from papers.tiles.layers import FusedLayer
-from papers.tiles.predictor import group_bytes, weight_bytes
+from papers.tiles.fused_groups import FusedGroup, FusedLayer, TileConfiguration, Tiling
+from papers.tiles.predictor import GroupBoxes, group_bytes, weight_bytes
 
 _CUTS = (12, 8)
 _SIDES = (1, 2, 3, 4, 5)
