@@ -20,8 +20,7 @@ from loader.cores import hasten
 from loader.pool.pool import ReadPool
 from loader.readers.files import open_reader
 from models.packs.pack import Pack, open_pack
-from models.runtime.quiet import wait_until_quiet
-from models.runtime.sessions import claim_process
+from models.runtime.sessions import claim_process, wait_until_quiet
 from pipeline.devices.cpu import CpuDevice
 from pipeline.execution.engine import Engine
 from pipeline.execution.given import Arrays

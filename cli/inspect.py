@@ -40,10 +40,10 @@ from cli.printing.sentences import (
 from cli.printing.steps import planning
 from cli.printing.summary import summary_of
 from models.network.operators.elements import POINTWISE
-from models.packs.designed import DesignedMemory
 from models.packs.manifest import Manifest
 from models.packs.pack import Pack, read_pack
 from models.packs.records.pieces import Layer
+from models.packs.records.ports import DesignedMemory
 from models.packs.records.spans import Encoding
 from pipeline.devices.elementwise.library import Library, LibraryError, find_library
 from pipeline.devices.elementwise.operator_node import why_not_shared

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 # What pages memory really lies on: the kernel is asked for huge ones and may give others.
 
-
 _SMAPS = Path("/proc/self/smaps")
 _POLICY = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 

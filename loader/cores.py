@@ -18,7 +18,6 @@ from typing import Literal
 # lower nice level a flood of requests would keep kernels from every core. docs/demand-layering.md
 # has the figures.
 
-
 Priority = Literal["nice", "slice", "usual"]
 
 #: Nice levels below those of the threads that compute.

@@ -22,8 +22,7 @@ from typing import Any
 from loader.pool.pool import ReadPool
 from loader.readers.files import DirectReader
 from models.packs.pack import Pack, open_pack
-from models.runtime.quiet import wait_until_quiet
-from models.runtime.sessions import claim_process
+from models.runtime.sessions import claim_process, wait_until_quiet
 from pipeline.benchmark.configuration import BenchConfiguration, plan_configuration
 from pipeline.devices.cpu import CpuDevice
 from pipeline.execution.engine import Engine

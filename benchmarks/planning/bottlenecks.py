@@ -21,7 +21,7 @@ import numpy as np
 
 from loader.pool.pool import ReadPool
 from models.packs.pack import open_pack
-from models.packs.records.bottlenecks import Bottleneck
+from models.packs.records.row_parts import Bottleneck
 from models.runtime.sessions import claim_process
 from pipeline.devices.cpu import CpuDevice
 from pipeline.execution.engine import Engine

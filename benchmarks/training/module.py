@@ -15,7 +15,7 @@ from onnx import helper, numpy_helper
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from models.graphs.writer import declared, write_onnx
+from models.graphs.onnx_writer import declared, write_onnx
 from models.initial.draw import draw
 
 Given = list[Tensor | None]

@@ -5,10 +5,9 @@ from dataclasses import asdict
 from typing import Any
 
 from models.detection.recipe import Detection
-from models.packs.designed import DesignedMemory
 from models.packs.manifest import Manifest
 from models.packs.pack import Pack
-from models.packs.records.ports import Port
+from models.packs.records.ports import DesignedMemory, Port
 from pipeline.devices.base import Device
 from pipeline.fitting.fit import fit
 from pipeline.fitting.frontier import costs_of_least

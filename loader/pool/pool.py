@@ -22,7 +22,6 @@ from loader.pool.order import DEFAULT_DEPTH, Flight, Flights, Order, ReadClient
 # Who ends a read goes on with the next one that this lets start: to wake another thread, which
 # wants the interpreter's lock while this one has it, takes as long as a small read.
 
-
 _log = logging.getLogger(__name__)
 
 ReadFlight = Flight[ReadJob]

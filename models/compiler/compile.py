@@ -12,18 +12,17 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-from models.compiler.analysis.graph import Graph
+from models.compiler.analysis.graph import CutPiece, Graph
 from models.compiler.analysis.lean_order import with_less_kept
-from models.compiler.analysis.slices import CutPiece
 from models.compiler.cutting.chunks import default_chunk_bytes, least_chunk_bytes
 from models.compiler.cutting.layout import lay_out
 from models.compiler.cutting.partition import partition
-from models.compiler.cutting.quantised_groups import before_tables, grouped, quantised_groups
+from models.compiler.cutting.quantised_tasks import before_tables, grouped, quantised_groups
 from models.compiler.cutting.scratch import Sizes, runs_on_cpu
 from models.compiler.optimising.by_onnxruntime import write_reference
+from models.compiler.optimising.byte_tables import look_up_results
 from models.compiler.optimising.optimise import optimise
-from models.compiler.optimising.quantised import LEAST_PART_BYTES, stream_quantised
-from models.compiler.optimising.tables import look_up_results
+from models.compiler.optimising.quantised_layers import LEAST_PART_BYTES, stream_quantised
 from models.compiler.options import CompileOptions, check_options
 from models.compiler.writing.describe import (
     PieceDescriber,
@@ -35,8 +34,7 @@ from models.compiler.writing.describe import (
     source_record,
     value_records,
 )
-from models.compiler.writing.describe_programs import ProgramDescriber
-from models.compiler.writing.describe_quantised import QuantisedDescriber
+from models.compiler.writing.describe_programs import ProgramDescriber, QuantisedDescriber
 from models.compiler.writing.recipes import Recipes, recipe_records
 from models.compiler.writing.storing import Storing
 from models.compiler.writing.write import (
@@ -50,8 +48,8 @@ from models.compiler.writing.write import (
 from models.errors import CompileError, PackError
 from models.graphs.inputs import take_defaults
 from models.graphs.metadata import Metadata, read_metadata
-from models.graphs.parameters import count_parameters, infinite_weights, quantised_weights
-from models.graphs.reader import read_onnx
+from models.graphs.onnx_reader import read_onnx
+from models.graphs.traits import count_parameters, infinite_weights, quantised_weights
 from models.packs.manifest import Manifest, write_manifest
 from models.packs.pack import read_pack
 from models.packs.target import Target, host_target, largest_exact_weight
@@ -112,7 +110,7 @@ def _quantised(
     Raises:
         CompileError: the target computes no integers, or as ``quantise``.
     """
-    from models.compiler.quantising.int8 import quantise  # a second of imports
+    from models.compiler.quantising import quantise  # a second of imports
 
     assert options.calibrate is not None
     if options.target is not None and options.target.capability is not None:

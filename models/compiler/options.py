@@ -11,12 +11,12 @@ from models.detection.recipe import Detection
 from models.errors import CompileError
 from models.graphs.inputs import Warn
 from models.images.preprocess import Preprocess
-from models.packs.names import is_model_name
+from models.packs.folders import is_model_name
 from models.packs.pack import versions
 from models.packs.records.ports import Scores
 from models.packs.records.spans import Store
 from models.packs.target import Target
-from models.segmentation.recipe import Segmentation
+from models.segmentation import Segmentation
 
 #: Judges a finished pack before anyone can see it: its folder, and the source as it was read, as a file
 #: that ONNX Runtime opens with all weights mapped. Raises to refuse it.

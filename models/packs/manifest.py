@@ -15,16 +15,22 @@ from models.images.preprocess import Preprocess
 from models.network.fields import Count, Name
 from models.network.operators.quantised import Quantised
 from models.packs.checksum import checksum
-from models.packs.designed import DesignedMemory
-from models.packs.records.bottlenecks import Bottleneck
-from models.packs.records.network import TurnedSoftmax, WindowProduct
-from models.packs.records.pieces import Alternative, GraphRange, Layer, Piece, ResidentPiece, Value
-from models.packs.records.ports import Classification, Port, SourceFile, SourceSizes
-from models.packs.records.programs import ElementProgram
-from models.packs.records.rows import RowOperator, RowValue
+from models.packs.records.pieces import (
+    Alternative,
+    ElementProgram,
+    GraphRange,
+    Layer,
+    Piece,
+    ResidentPiece,
+    TurnedSoftmax,
+    Value,
+    WindowProduct,
+)
+from models.packs.records.ports import Classification, DesignedMemory, Port, SourceFile, SourceSizes
+from models.packs.records.row_parts import Bottleneck, RowOperator, RowValue
 from models.packs.records.spans import FileRecord, Span, Store
 from models.packs.target import Target
-from models.segmentation.recipe import Segmentation
+from models.segmentation import Segmentation
 
 #: The one that is written and read.
 FORMAT_VERSION: Literal[4] = 4
@@ -76,7 +82,7 @@ class Measures:
 
 
 class Manifest(Measures, BaseModel):
-    """See docs/pack-format.md. ``pieces`` are the finest; models/packs/joining.py joins them.
+    """See docs/pack-format.md. ``pieces`` are the finest; models/packs/records/pieces.py joins them.
 
     ``least_chunk_bytes``: what ``largest_chunk_bytes`` would be with the smallest --chunk. ``store``: what
     was asked for; each span says how it is stored. ``used_channels``: of values whose last channels

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from models.errors import ModelError
 from models.geometry.cnn import Cnn, CnnLayer, Edge, GeometryError, Shape
 from models.network.windows import Window
-from models.recipe_files import read_recipe
+from models.toml_files import read_recipe
 from papers.applications.application import Application, Partition, one_by_one
 
 # What files of applications hold: models, layers, windows, partitions (docs/applications.md).

@@ -11,8 +11,7 @@ from itertools import pairwise
 from math import prod
 from typing import get_args
 
-from models.darknet.layers.layer import DarknetNetwork
-from models.darknet.layers.parameters import ConvolutionParameters, MaxPoolParameters
+from models.darknet.layer_records import ConvolutionParameters, DarknetNetwork, MaxPoolParameters
 from models.errors import ModelError
 from models.network.windows import SAME, Window
 from pipeline.program.boxes.tiles import TiledOperator

@@ -9,7 +9,7 @@ from google.protobuf.message import DecodeError
 from onnx import numpy_helper
 
 from models.compiler.analysis.graph import PLAIN_DOMAINS
-from models.compiler.cutting.rows import POOLS, Windowed, padded, window_of
+from models.compiler.cutting.row_nodes import POOLS, Windowed, padded, window_of
 from models.graphs.nodes import attributes, node_of, versions_of
 from models.network.fields import Array
 from models.network.node import KnownTensors, UnsuitedError
@@ -18,7 +18,7 @@ from models.network.operators.reading import Operator, Resize, read_operator
 from models.network.windows import Window
 from models.packs.checksum import checksum
 from models.packs.pack import Pack
-from models.packs.records.rows import RowOperator, RowValue
+from models.packs.records.row_parts import RowOperator, RowValue
 from papers.tiles.fused_groups import FusedLayer, TileConfiguration, TileError, pack_layers
 from papers.tiles.predictor import predict, weight_bytes
 from papers.tiles.tiling_search import WideSearch, paper_search

@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 
 from models.packs.manifest import Manifest
-from models.runtime.quiet import wait_until_quiet
+from models.runtime.sessions import wait_until_quiet
 from pipeline.benchmark.configuration import PlannedConfiguration
 from pipeline.execution.engine import Engine
 from pipeline.execution.given import Arrays, Tensors

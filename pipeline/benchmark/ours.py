@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 
 from loader.pool.pool import ReadPool
 from models.packs.pack import open_pack
-from models.runtime.quiet import wait_until_quiet
-from models.runtime.sessions import claim_process
+from models.runtime.sessions import claim_process, wait_until_quiet
 from pipeline.devices.base import Device
 from pipeline.devices.cpu import CpuDevice
 from pipeline.execution.engine import Engine

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.network.operators.quantised import Quantised
-from models.packs.records.programs import ElementProgram
+from models.packs.records.pieces import ElementProgram
 from models.packs.target import Target, host_target
 from pipeline.devices.cells import Cell
 from pipeline.devices.memory import HostMemory, Memory, Use

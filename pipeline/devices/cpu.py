@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.network.operators.quantised import Quantised
-from models.packs.records.programs import ElementProgram
+from models.packs.records.pieces import ElementProgram
 from models.runtime.heap import kept_for_kernels
 from models.runtime.joined_graphs import JoinError, can_join, join_graphs
 from models.runtime.sessions import (

@@ -5,8 +5,7 @@ from functools import partial
 from itertools import groupby
 from typing import Any, NamedTuple
 
-from models.packs.records.pieces import Piece
-from models.packs.records.programs import ElementProgram, Elementwise
+from models.packs.records.pieces import ElementProgram, Elementwise, Piece
 from pipeline.devices.base import Device, DeviceError, Launch, OwnKernels
 from pipeline.devices.memory import Memory
 from pipeline.program.decided import ChainPiece, NativePiece

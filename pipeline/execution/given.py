@@ -6,7 +6,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from models.images.rows import RowSource
+from models.images.picture_rows import RowSource
 from models.network.fields import STRINGS
 from models.packs.records.ports import Port
 from pipeline.devices.cells import takes

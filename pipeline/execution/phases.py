@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from models.packs.records.pieces import Operand
-from models.packs.records.rows import RowValue
+from models.packs.records.row_parts import RowValue
 from pipeline.devices.base import Block, KernelError, Launch
 from pipeline.devices.pack_kernels import GraphPart, PackKernels
 from pipeline.execution.lane_memory import LaneMemory

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from models.runtime.quiet import wait_until_quiet
+from models.runtime.sessions import wait_until_quiet
 from pipeline.execution.engine import Engine
 from pipeline.execution.given import Arrays
 from pipeline.schedule.trace import TraceEvent

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.packs.records.pieces import Operand
-from models.packs.records.rows import RowOperator
+from models.packs.records.row_parts import RowOperator
 from models.packs.storing import read_span
 from pipeline.devices.base import Block, Device, DeviceError, Launch
 from pipeline.devices.memory import Memory

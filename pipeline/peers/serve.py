@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models.runtime.quiet import wait_until_quiet
+from models.runtime.sessions import wait_until_quiet
 from pipeline.peers.runtimes import Answer
 
 

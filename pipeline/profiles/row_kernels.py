@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from models.packs.records.rows import RowOperator, RowValue
+from models.packs.records.row_parts import RowOperator, RowValue
 from pipeline.profiles.interpolation import interpolated
 from pipeline.program.cuts import ChannelCut, Region
 from pipeline.program.region_plan import RegionPlan

@@ -9,8 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from models.packs.joining import Run, join, runs
-from models.packs.records.pieces import Alternative, JoinedPieces, Piece
+from models.packs.records.pieces import Alternative, JoinedPieces, Piece, Run, join, runs
 from pipeline.program.decided import ChainJoined, ChainPiece
 from pipeline.program.program import Program
 

@@ -3,8 +3,8 @@
 import math
 from collections.abc import Sequence
 
-from models.packs.records.bottlenecks import GroupOperator
 from models.packs.records.pieces import Piece
+from models.packs.records.row_parts import GroupOperator
 from pipeline.program.channels import bottleneck_of
 from pipeline.program.cuts import ChannelCut
 from pipeline.program.region_plan import Compute, GraphCall, RegionPlan

@@ -10,8 +10,7 @@ from typing import Protocol, TypeVar
 
 from models.packs.pack import Pack
 from models.packs.records.pieces import Alternative, JoinedPieces, Piece
-from models.packs.records.rows import RowOperator
-from models.packs.unrolling import unrolled_bytes
+from models.packs.records.row_parts import RowOperator, unrolled_bytes
 from models.runtime.joined_graphs import is_one
 from pipeline.program.decided import ChainJoined, ChainPiece, NativePiece
 from pipeline.program.preparing.chains import ChainAbility, with_chains

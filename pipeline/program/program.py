@@ -14,11 +14,9 @@ from models.network.operators.quantised import Quantised
 from models.packs.checksum import checksum
 from models.packs.manifest import Measures
 from models.packs.pack import Pack
-from models.packs.records.bottlenecks import Bottleneck
-from models.packs.records.pieces import Alternative, GraphRange, Layer, Piece, Value
+from models.packs.records.pieces import Alternative, ElementProgram, GraphRange, Layer, Piece, Value
 from models.packs.records.ports import Port
-from models.packs.records.programs import ElementProgram
-from models.packs.records.rows import RowOperator, RowValue
+from models.packs.records.row_parts import Bottleneck, RowOperator, RowValue
 from models.packs.records.spans import FileRecord, Span
 from models.packs.target import Target
 from pipeline.program.decided import NativeChain

@@ -16,7 +16,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from models.packs.unrolling import unrolled_by_rows
+from models.packs.records.row_parts import unrolled_by_rows
 from pipeline.program.boxes.layout import Keeping, StripLayout
 from pipeline.program.boxes.phases import Phases
 from pipeline.program.boxes.rows import RowStretch, kept_between_phases

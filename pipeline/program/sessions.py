@@ -9,9 +9,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from models.packs.records.pieces import Operand, Piece
-from models.packs.records.programs import Elementwise
-from models.packs.records.rows import RowOperator
+from models.packs.records.pieces import Elementwise, Operand, Piece
+from models.packs.records.row_parts import RowOperator
 from pipeline.program.choice import BINDING_BYTES
 from pipeline.program.decided import ChainPiece, NativeChain, NativePiece
 from pipeline.program.program import Program

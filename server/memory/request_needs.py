@@ -6,12 +6,12 @@ Pure figures of manifests; docs/architecture.md, "What requests may take".
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Self
 
-from models.detection.decoding import WORK_BYTES
+from models.detection.candidates import WORK_BYTES
 from models.images.placement import Size
 from models.images.preprocess import Preprocess
 from models.network.fields import Array
 from models.packs.manifest import Manifest, Verb
-from models.segmentation.mask import WORK_BYTES as MASK_WORK_BYTES
+from models.segmentation import WORK_BYTES as MASK_WORK_BYTES
 from server.memory.request_room import capacity_for, room_beside_others
 
 #: Text and values of a body between its arrival and its arrays, and pieces of an answer.

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar, TypeVarTuple
 
+from models.images.picture_rows import PictureTensor
 from models.images.placement import Size
 from models.images.preprocess import Preprocess
-from models.images.rows import PictureTensor
 from models.packs.manifest import Verb
 from pipeline.execution.given import Tensor
 from server.codec.framing import check_not_encoded

@@ -1,6 +1,6 @@
 """What the native library takes for a program of operators on elements, where it runs it in one pass."""
 
-from models.packs.records.programs import ElementProgram
+from models.packs.records.pieces import ElementProgram
 from pipeline.devices.elementwise.job_session import JOB_BYTES
 from pipeline.devices.elementwise.operator_node import Shape, chain_model, strides_of
 from pipeline.devices.elementwise.programs import WORTH_SHARING, native_program

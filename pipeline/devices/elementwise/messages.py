@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from models.runtime.onnx_fields import (
+from models.runtime.wire import (
     FLOAT,
     TYPE_INTS,
     AttributeField,
@@ -15,8 +15,9 @@ from models.runtime.onnx_fields import (
     TensorTypeField,
     TypeField,
     ValueField,
+    field,
+    packed,
 )
-from models.runtime.wire import field, packed
 
 #: Of the format of ONNX's files.
 _VERSION = 8

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models.packs.records.programs import ElementProgram
+from models.packs.records.pieces import ElementProgram
 from pipeline.devices.elementwise.deciding import decided
 from pipeline.devices.elementwise.job_session import Bind, JobSession
 from pipeline.devices.elementwise.library import Library, Placed

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from models.images.rows import RowSource
+from models.images.picture_rows import RowSource
 from models.network.operators.quantised import QuantisedAverage, QuantisedTask
 from pipeline.devices.elementwise.library import Library
 from pipeline.devices.integers.structures import TaskStruct

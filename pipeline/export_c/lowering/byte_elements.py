@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 from onnx import helper
 
-from models.compiler.optimising.tables import ByteRegion, table_of
+from models.compiler.optimising.byte_tables import ByteRegion, table_of
 from models.network.node import NamedTensor, Shape, UnsuitedError
 from models.network.operators.movement import broadcast_strides
 from models.network.operators.quantised import BYTES

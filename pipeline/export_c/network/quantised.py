@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from models.network.node import Node
 from models.network.operators.on_bytes import TABLE
-from models.packs.records.network import WindowProduct
+from models.packs.records.pieces import WindowProduct
 from pipeline.export_c.errors import ExportError
 from pipeline.export_c.network.network import Network
 

@@ -1,4 +1,4 @@
-"""Bytes of which other bytes are made, each of one (models/compiler/optimising/tables.py), in C.
+"""Bytes of which other bytes are made, each of one (models/compiler/optimising/byte_tables.py), in C.
 
 Neither the floats of an activation nor its factor need memory there.
 """
@@ -13,7 +13,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper
 
-from models.compiler.optimising.tables import (
+from models.compiler.optimising.byte_tables import (
     KINDS,
     ON_ELEMENTS,
     READ_BYTES,

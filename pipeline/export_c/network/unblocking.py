@@ -17,7 +17,7 @@ from models.network.layouts import plain_weight
 from models.network.node import Node
 from models.network.operators.elements import POINTWISE
 from models.packs.manifest import Manifest
-from models.packs.records.network import TurnedSoftmax
+from models.packs.records.pieces import TurnedSoftmax
 from pipeline.export_c.errors import ExportError
 from pipeline.export_c.network.network import Network
 

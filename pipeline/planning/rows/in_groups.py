@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from models.packs.records.bottlenecks import Bottleneck
+from models.packs.records.row_parts import Bottleneck
 from pipeline.program.choice import BINDING_BYTES
 from pipeline.program.cuts import ChannelCut, Region, RegionError
 from pipeline.program.program import Program

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import NamedTuple
 
-from models.packs.records.rows import RowOperator
+from models.packs.records.row_parts import RowOperator
 from pipeline.program.boxes.box import RowBox
 from pipeline.program.boxes.stretch import Stretch
 from pipeline.program.region_plan import Area, Strips

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from models.packs.records.rows import RowInput
+from models.packs.records.row_parts import RowInput
 from pipeline.program.boxes.box import Interval, RowBox, common, without
 from pipeline.program.boxes.layout import Keeping, Lying, StripLayout
 from pipeline.program.boxes.stretch import Stretch

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from models.packs.records.rows import RowOperator
+from models.packs.records.row_parts import RowOperator
 from pipeline.program.boxes.box import Interval, RowBox
 from pipeline.program.cuts import Region, RegionError
 from pipeline.program.row_network import PlaneRange, RowNetwork, readers_of

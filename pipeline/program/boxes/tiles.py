@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from models.network.windows import Window
-from models.packs.records.rows import RowOperator
+from models.packs.records.row_parts import RowOperator
 from pipeline.program.boxes.box import Interval, RowBox, common, hull, without
 from pipeline.program.boxes.stretch import Stretch
 from pipeline.program.cuts import Region, RegionError, TileCut

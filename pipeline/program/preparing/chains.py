@@ -8,10 +8,16 @@ from dataclasses import replace
 from itertools import groupby
 
 from models.network.fields import Array
-from models.packs.joining import joined_pieces
-from models.packs.records.pieces import Alternative, JoinedPieces, Operand, Piece
-from models.packs.records.programs import ElementProgram, Elementwise
-from models.packs.records.rows import RowOperator
+from models.packs.records.pieces import (
+    Alternative,
+    ElementProgram,
+    Elementwise,
+    JoinedPieces,
+    Operand,
+    Piece,
+    joined_pieces,
+)
+from models.packs.records.row_parts import RowOperator
 from pipeline.program.decided import ChainJoined, ChainPiece, NativeChain, NativePiece
 from pipeline.program.program import Program
 from pipeline.program.values.shared_memory import roots

@@ -10,8 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from models.packs.records.rows import RowOperator
-from models.packs.unrolling import unrolled_by_rows
+from models.packs.records.row_parts import RowOperator, unrolled_by_rows
 from pipeline.program.loading import Written, needed_loadings, saving_loadings
 from pipeline.program.many_rows import (
     MadeRows,

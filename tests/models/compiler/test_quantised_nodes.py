@@ -7,8 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 from models.compiler.analysis.graph import Graph
-from models.compiler.cutting.quantised_groups import quantised_groups
-from models.compiler.cutting.quantised_nodes import whole_task
+from models.compiler.cutting.quantised_tasks import quantised_groups, whole_task
 from models.network.fields import Array
 from models.network.operators.quantised import Quantised, QuantisedTask
 from tests.pipeline.devices.integers.quantised import Network

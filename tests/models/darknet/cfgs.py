@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from pathlib import Path
 
-from models.darknet.cfg.text import format_cfg
+from models.darknet.cfg import format_cfg
 from models.zoo.darknet import FAMILIES, Family
 from tests.models.darknet.oracle_files import Options, Sections, parse
 

@@ -2,10 +2,8 @@
 
 import pytest
 
-from models.darknet.cfg.section import Section
-from models.darknet.cfg.text import parse_cfg
-from models.darknet.errors import DarknetError
-from models.darknet.layers.network import build_network
+from models.darknet.cfg import DarknetError, Section, parse_cfg
+from models.darknet.network import build_network
 from tests.models.refusal import refuses
 
 NET = "[net]\nwidth=16\nheight=8\nchannels=4\n"  # lines 1 to 4

@@ -7,9 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.darknet.cfg.section import Section
-from models.darknet.cfg.text import MAX_BYTES, format_cfg, parse_cfg, read_cfg
-from models.darknet.errors import DarknetError
+from models.darknet.cfg import MAX_BYTES, DarknetError, Section, format_cfg, parse_cfg, read_cfg
 from tests.models.darknet.cfgs import SMALL
 from tests.models.refusal import refuses
 

@@ -7,15 +7,13 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, shape_inference
 
-from models.darknet.cfg.text import format_cfg, parse_cfg
-from models.darknet.layers.network import DarknetNetwork, build_network
-from models.darknet.layers.sizes import parameter_count, source_sizes
-from models.darknet.layers.spatial import ACTIVATIONS
-from models.darknet.metadata import CFG
-from models.darknet.nodes.skeleton import skeleton
+from models.darknet.cfg import format_cfg, parse_cfg
+from models.darknet.network import DarknetNetwork, build_network, parameter_count, source_sizes
+from models.darknet.section_layers import ACTIVATIONS
+from models.darknet.skeleton import CFG, skeleton
 from models.detection.recipe import Detection, DetectionHead
 from models.graphs.metadata import DETECTION, LABELS, PREPROCESS, SIZES
-from models.graphs.writer import declared
+from models.graphs.onnx_writer import declared
 from models.images.preprocess import Preprocess
 from models.packs.records.ports import SourceSizes
 from tests.models.darknet.cfgs import ZOO

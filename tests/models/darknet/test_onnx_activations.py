@@ -6,9 +6,9 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 
-from models.darknet.layers.spatial import ACTIVATIONS
-from models.darknet.nodes.skeleton import skeleton
-from models.graphs.writer import write_onnx
+from models.darknet.section_layers import ACTIVATIONS
+from models.darknet.skeleton import skeleton
+from models.graphs.onnx_writer import write_onnx
 from tests.models.darknet.oracle_activations import ACTIVATIONS as EXACT
 from tests.models.darknet.test_geometry import network
 

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import pytest
 
-from models.darknet.header import Header
+from models.darknet.weights import Header
 from tests.examples import thinned
 from tests.models.darknet.cfgs import SMALL, ZOO, cfg_text, shrunken, zoo_text
 from tests.models.darknet.imports import (

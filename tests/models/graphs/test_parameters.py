@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from models.graphs.parameters import count_parameters
+from models.graphs.traits import count_parameters
 from tests.models.nets import parsed, written
 from tests.models.streamed import compiled
 

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from models.errors import OnnxError
-from models.graphs.file import reference
-from models.graphs.reader import read_onnx
-from models.graphs.tensors import MAX_TENSOR_BYTES
+from models.graphs.file import MAX_TENSOR_BYTES, reference
+from models.graphs.onnx_reader import read_onnx
 from tests.models.nets import (
     WEIGHT_BYTES,
     dynamic,

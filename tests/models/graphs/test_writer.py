@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
 from models.errors import ModelError
-from models.graphs.writer import check_place, declare, declared, write_onnx
+from models.graphs.onnx_writer import check_place, declare, declared, write_onnx
 from models.zoo import build
 from tests.models.nets import parsed
 from tests.models.refusal import refuses
@@ -82,7 +82,7 @@ def test_large_weights_lie_beside_the_model(
     weights = drawn(dims)
     source = skeleton(weights)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("models.graphs.writer.EXTERNAL_DATA_BYTES", 1)
+        patch.setattr("models.graphs.onnx_writer.EXTERNAL_DATA_BYTES", 1)
         write_onnx(source, weights, path)
     data = path.with_name("m.onnx.data")
     assert data.is_file() == bool(weights)
@@ -140,7 +140,7 @@ def test_an_interrupted_write_leaves_nothing_of_its_own(
     path, other = tmp_path / "m.onnx", tmp_path / "m.onnx.data"
     other.write_text("what was there before")
     if large:
-        monkeypatch.setattr("models.graphs.writer.EXTERNAL_DATA_BYTES", 1)
+        monkeypatch.setattr("models.graphs.onnx_writer.EXTERNAL_DATA_BYTES", 1)
     with pytest.raises(KeyboardInterrupt):
         write_onnx(skeleton(weights), weights, path)
     assert list(tmp_path.iterdir()) == [other]
@@ -151,7 +151,7 @@ def test_no_model_is_left_with_the_weights_of_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, taken: int
 ) -> None:
     """Whichever of the two files the disk does not take, both are what they were."""
-    monkeypatch.setattr("models.graphs.writer.EXTERNAL_DATA_BYTES", 1)
+    monkeypatch.setattr("models.graphs.onnx_writer.EXTERNAL_DATA_BYTES", 1)
     old, new = drawn([(3, 4)]), {"w0": np.zeros((3, 4), np.float32)}
     path, sync = tmp_path / "m.onnx", os.fsync
     write_onnx(skeleton(old), old, path)

@@ -11,7 +11,7 @@ from models.network.windows import Window
 from models.packs.manifest import Manifest, read_manifest, without_checksum, write_manifest
 from models.packs.pack import Pack
 from models.packs.records.pieces import Operand
-from models.packs.records.rows import RowInput
+from models.packs.records.row_parts import RowInput
 from tests.pipeline.synthetic import chain
 
 COUNT = 400

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from models.packs.planes import close_planes, open_planes, planes_bytes, planes_fault
 from models.packs.records.spans import Plane
+from models.packs.storing import close_planes, open_planes, planes_bytes, planes_fault
 from tests.examples import examples
 
 Floats = NDArray[np.float32]

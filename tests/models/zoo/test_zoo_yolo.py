@@ -9,7 +9,7 @@ import pytest
 
 from models.detection.coco import COCO
 from models.graphs.metadata import DETECTION, PREPROCESS
-from models.graphs.writer import declared
+from models.graphs.onnx_writer import declared
 from models.images.preprocess import Preprocess
 from models.photographs import photographs
 from models.zoo import ENTRIES, build

@@ -4,8 +4,8 @@ from functools import cache, partial
 
 import pytest
 
-from models.darknet.layers.network import build_network
-from models.zoo.darknet.yolov2 import yolov2
+from models.darknet.network import build_network
+from models.zoo.darknet.detectors import yolov2
 from papers.tiles.fused_groups import (
     FusedLayer,
     TileConfiguration,

@@ -9,8 +9,7 @@ import pytest
 from PIL import Image
 
 from models.compiler import CompileOptions, compile_onnx
-from models.datasets.folders import read_folder
-from models.datasets.samples import DataError, Marked
+from models.datasets.samples import DataError, Marked, read_folder
 from models.detection.boxes import Box
 from models.images.preprocess import Preprocess
 from models.packs.pack import Pack, open_pack

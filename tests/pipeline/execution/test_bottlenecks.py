@@ -16,9 +16,8 @@ from models.compiler import compile_onnx
 from models.initial import filled
 from models.packs.pack import Pack, open_pack
 from models.packs.target import host_target
-from models.zoo.builder import SkeletonBuilder
-from models.zoo.graph import ZooTensor
-from models.zoo.mobilenet import mobilenet_v2
+from models.zoo.builder import SkeletonBuilder, ZooTensor
+from models.zoo.mobile_classifiers import mobilenet_v2
 from pipeline.devices.base import Device
 from pipeline.devices.cpu import CpuDevice
 from pipeline.execution.engine import Engine

@@ -14,8 +14,8 @@ from PIL import Image
 from loader.pool.pool import ReadPool
 from loader.readers.fakes import MemoryReader
 from models.compiler import CompileOptions, compile_onnx
+from models.images.picture_rows import PictureTensor
 from models.images.preprocess import Preprocess
-from models.images.rows import PictureTensor
 from models.initial import filled
 from models.packs.pack import Pack, open_pack
 from models.zoo.builder import SkeletonBuilder

@@ -13,7 +13,7 @@ from loader.ring import RingPlace
 from models.network.windows import Window
 from models.packs.records.pieces import Operand, Piece, Value
 from models.packs.records.ports import Port
-from models.packs.records.rows import RowInput, RowOperator, RowValue
+from models.packs.records.row_parts import RowInput, RowOperator, RowValue
 from pipeline.planning.arena import arena_problem
 from pipeline.planning.make import make_plan
 from pipeline.planning.offsets.problem import Placement

@@ -12,8 +12,7 @@ from models.initial import filled
 from models.packs.manifest import Manifest
 from models.packs.target import host_target
 from models.zoo.builder import SkeletonBuilder, ZooTensor
-from models.zoo.convnext import convnext
-from models.zoo.vit import vit
+from models.zoo.classifiers import convnext, vit
 from tests.models.nets import answers
 from tests.models.streamed import compiled, same, streamed
 

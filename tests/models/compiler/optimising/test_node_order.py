@@ -8,7 +8,7 @@ from pathlib import Path
 import onnx
 import pytest
 
-from models.compiler.optimising.node_order import settle_order
+from models.compiler.optimising.by_onnxruntime import settle_order
 from models.packs.pack import FILES
 from tests.models.nets import parsed, written
 

@@ -9,7 +9,7 @@ from onnx import numpy_helper
 from onnx.parser import parse_model
 
 from models.compiler.analysis.graph import NCHWC_DOMAIN
-from models.packs.records.rows import RowOperator
+from models.packs.records.row_parts import RowOperator
 from models.packs.target import host_target
 from tests.models.nets import answers, written
 from tests.models.streamed import compiled, same, streamed

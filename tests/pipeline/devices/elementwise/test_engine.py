@@ -14,7 +14,7 @@ from loader.pool.pool import ReadPool
 from models.compiler import CompileOptions, compile_onnx
 from models.packs.pack import Pack, open_pack
 from models.packs.records.pieces import Piece
-from models.packs.records.rows import RowOperator
+from models.packs.records.row_parts import RowOperator
 from models.packs.target import host_target
 from pipeline.devices.base import Launch
 from pipeline.devices.cpu import CpuDevice

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from models.packs.records.programs import ElementStep
+from models.packs.records.pieces import ElementStep
 from models.runtime.joined_graphs import can_join
 from models.runtime.sessions import SessionError, open_piece
 from pipeline.devices.base import DeviceError, KernelError
