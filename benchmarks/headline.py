@@ -27,7 +27,7 @@ from benchmarks.machine.environment import copy_environment
 from benchmarks.machine.sampling import SampledGroup, sampled_group
 from models.packs.pack import open_pack
 from pipeline.benchmark.ours import StreamedArchitecture, ours_command
-from pipeline.benchmark.rows import relative_error
+from pipeline.benchmark.run import relative_error
 from pipeline.measuring.sample_inputs import random_inputs
 from pipeline.peers import ONNXRUNTIME, OPENVINO, PEERS
 from pipeline.peers.peer import PeerProcess, peer_command

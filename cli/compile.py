@@ -20,8 +20,8 @@ from models.packs.pack import Pack, read_pack
 from models.packs.records.spans import Store, loses_bits
 from models.packs.target import CPU, named_target
 from models.segmentation import read_segmentation
-from pipeline.checking.accepting import checker
-from pipeline.devices.lowered import device_measure
+from pipeline.checking.check import checker
+from pipeline.devices.find import device_measure
 from server.settings.sizes import format_least, format_size, parse_shapes
 
 # A CPU has no kernels for these: what they save is reading.

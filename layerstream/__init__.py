@@ -101,7 +101,7 @@ def compile(  # noqa: A001  as the command is called
     from models.compiler import CompileOptions, compile_onnx
     from models.packs.target import host_target
     from models.progress import silent
-    from pipeline.checking.accepting import checker
+    from pipeline.checking.check import checker
 
     def warn(text: str) -> None:
         warnings.warn(text, stacklevel=2)

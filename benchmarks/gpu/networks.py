@@ -18,7 +18,7 @@ from models import zoo
 from models.compiler import CompileOptions, compile_onnx
 from models.packs.pack import Pack, open_pack
 from pipeline.devices.cuda.device import CudaDevice
-from pipeline.devices.lowered import device_measure
+from pipeline.devices.find import device_measure
 from pipeline.execution.engine import Engine
 from pipeline.execution.opened import opened
 from pipeline.fitting.fit import fit

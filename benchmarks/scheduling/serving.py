@@ -17,7 +17,7 @@ from models.packs.manifest import Manifest
 from models.packs.pack import Pack
 from pipeline.devices.base import Kernel, Launch
 from pipeline.devices.cpu import CpuDevice
-from pipeline.devices.memory import Memory
+from pipeline.devices.device_memory import Memory
 from pipeline.execution.engine import Engine
 from pipeline.execution.opened import open_engine
 from pipeline.planning.make import make_plan

@@ -118,9 +118,6 @@ class _Own(threading.local):
         return kept
 
 
-__all__ = ["PoolClient", "ReadJob", "ReadPool"]
-
-
 PoolClient = ReadClient[ReadJob]
 
 _CLOSE_SECONDS = 30.0

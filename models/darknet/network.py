@@ -16,12 +16,9 @@ from models.darknet.layer_records import (
     DarknetNetwork,
     SectionScope,
     Shape,
-    WeightArray,
 )
 from models.darknet.section_layers import times
 from models.packs.records.ports import SourceSizes
-
-__all__ = ["DarknetLayer", "DarknetNetwork", "WeightArray", "build_network"]
 
 # 1 GiB of float32; all weights together: 4 GiB.
 MAX_ELEMENTS = 1 << 28

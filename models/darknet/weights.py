@@ -18,7 +18,8 @@ from onnx import numpy_helper
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from models.darknet.cfg import DarknetError, parse_cfg
-from models.darknet.network import DarknetLayer, DarknetNetwork, WeightArray, build_network
+from models.darknet.layer_records import DarknetLayer, DarknetNetwork, WeightArray
+from models.darknet.network import build_network
 from models.darknet.skeleton import CFG, HEADER
 from models.graphs.file import FileRange, parse_onnx
 from models.whole_files import users_file

@@ -6,7 +6,3 @@ weights is scaled to outputs of deviation 1 (data-dependent initialisation, as i
 "All you need is a good init", 2015). Such a network has learnt nothing, but it computes with numbers
 of ordinary size, and what it answers depends on the image.
 """
-
-from models.initial.calibrate import filled, initialise, initialise_small
-
-__all__ = ["filled", "initialise", "initialise_small"]

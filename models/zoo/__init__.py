@@ -16,7 +16,7 @@ import onnx
 from models.errors import ModelError
 from models.graphs.onnx_writer import EXTERNAL_DATA_BYTES, check_place, data_path, write_onnx
 from models.graphs.traits import count_parameters
-from models.initial import initialise_small
+from models.initial.calibrate import initialise_small
 from models.progress import Progress, silent
 from models.zoo.classifiers import (
     PATCH,
@@ -40,8 +40,6 @@ from models.zoo.mobile_classifiers import (
 from models.zoo.patchnet import OPTIONS as PATCHNET_OPTIONS
 from models.zoo.patchnet import patchnet, patchnet_ssdlite
 from models.zoo.yolo import anchor_biases, class_biases, yolo11n, yolov5s, yolov8n
-
-__all__ = ["ENTRIES", "BuiltNetwork", "ZooEntry", "build", "find"]
 
 _SUGGESTED = 3
 

@@ -225,9 +225,6 @@ class Operators(ZooGraph):
         return self.add_node(kind, [x, y], np.broadcast_shapes(x.shape, y.shape))
 
 
-__all__ = ["IMAGENET", "SIGNED", "ColourScale", "SkeletonBuilder", "ZooTensor"]
-
-
 @dataclass(frozen=True)
 class ColourScale:
     """How colours (0 to 255) become numbers: (colour - mean) / std."""

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from models.packs.records.pieces import ElementProgram, Elementwise, Piece
 from pipeline.devices.base import Device, DeviceError, Launch, OwnKernels
-from pipeline.devices.memory import Memory
+from pipeline.devices.device_memory import Memory
 from pipeline.program.decided import ChainPiece, NativePiece
 from pipeline.program.program import Program
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from statistics import median
 
 from pipeline.devices.base import Done
-from pipeline.execution.sweeps.sweep import Sweeper
+from pipeline.execution.sweep import Sweeper
 from pipeline.planning.plan import Plan
 from pipeline.schedule.trace import TraceEvent
 

@@ -21,8 +21,7 @@ from loader.pool.pool import ReadPool
 from loader.readers.disk import REAL_DISK, Disk
 from models.packs.pack import Pack
 from models.packs.records.pieces import Piece
-from pipeline.devices.base import Device
-from pipeline.devices.tuning import Tuning
+from pipeline.devices.base import Device, Tuning
 from pipeline.execution.opened import opened
 from pipeline.measuring.chunk_sizes import chunk_levels
 from pipeline.measuring.engines import Measured, measured_sweeps

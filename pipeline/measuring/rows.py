@@ -20,7 +20,7 @@ from models.packs.records.pieces import Operand
 from models.packs.records.row_parts import RowOperator
 from models.packs.storing import read_span
 from pipeline.devices.base import Block, Device, DeviceError, Launch
-from pipeline.devices.memory import Memory
+from pipeline.devices.device_memory import Memory
 from pipeline.devices.pack_kernels import PackKernels
 from pipeline.measuring.engines import cache_bytes
 from pipeline.profiles.row_kernels import (

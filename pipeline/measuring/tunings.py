@@ -6,8 +6,7 @@ from statistics import median
 
 from loader.pool.pool import ReadPool
 from models.packs.pack import Pack
-from pipeline.devices.base import Device
-from pipeline.devices.tuning import Tuning
+from pipeline.devices.base import Device, Tuning
 from pipeline.execution.opened import opened
 from pipeline.measuring.engines import measured_sweeps
 from pipeline.measuring.overlaps import typical_plan

@@ -18,7 +18,8 @@ from types import FrameType
 import onnx
 
 from models.darknet.cfg import DarknetError, read_cfg
-from models.darknet.network import DarknetNetwork, build_network
+from models.darknet.layer_records import DarknetNetwork
+from models.darknet.network import build_network
 from models.darknet.skeleton import skeleton
 from models.graphs.onnx_writer import declared
 from tests.fuzz.pack import change_bytes, chosen_run, run_examples

@@ -27,7 +27,7 @@ from models.packs.pack import open_pack
 from models.runtime.sessions import open_resident
 from pipeline.devices.base import Kernel, Launch
 from pipeline.devices.cpu import CpuDevice
-from pipeline.devices.memory import Memory
+from pipeline.devices.device_memory import Memory
 from pipeline.planning.thumb import smallest_plan
 from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES

@@ -38,10 +38,11 @@ from models.runtime.sessions import claim_process, use_threads
 from pipeline.devices.base import Device
 from pipeline.devices.cpu import CpuDevice
 from pipeline.devices.cuda import call
-from pipeline.devices.cuda.lowering import ConvolutionSettings, NotCoveredError, lower
+from pipeline.devices.cuda.lowering import NotCoveredError, lower
+from pipeline.devices.cuda.scope import ConvolutionSettings
 from pipeline.execution.opened import opened
-from pipeline.export_c.errors import ExportError
 from pipeline.export_c.export import ExportOptions, export_c, write_export
+from pipeline.export_c.network.pack_network import ExportError
 from pipeline.fitting.fit import fit
 from pipeline.fitting.wanted import LEAST, NOTHING, Wanted
 from pipeline.measuring.sample_inputs import drawn_inputs

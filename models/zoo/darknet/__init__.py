@@ -35,8 +35,6 @@ from models.zoo.darknet.detectors import (
 )
 from models.zoo.entry import ZooEntry
 
-__all__ = ["FAMILIES", "Family"]
-
 
 @dataclass(frozen=True)
 class Family:

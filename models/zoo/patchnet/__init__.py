@@ -14,8 +14,6 @@ from models.packs.records.ports import DesignedLayer, DesignedMemory
 from models.zoo.patchnet.design import Design, DesignOptions, design
 from models.zoo.patchnet.tunnels import ANCHORS, classifier, detector
 
-__all__ = ["OPTIONS", "patchnet", "patchnet_ssdlite"]
-
 CLASSES = 1000
 #: Pascal VOC's.
 BOX_CLASSES = 20

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loader.errors import ChecksumError, ClosedError, LoaderError, ReadError
-from loader.pool.pool import ReadJob, ReadPool
+from loader.pool.jobs import ReadJob
+from loader.pool.pool import ReadPool
 from loader.readers.fakes import MemoryReader
 from tests.loader.support import CONTENT, PART, WAIT_SECONDS, Gate, Jobs, in_thread, raising, ranges
 

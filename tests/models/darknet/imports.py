@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 
 from models.darknet.cfg import read_cfg
 from models.darknet.importer import import_network
-from models.darknet.network import DarknetNetwork, build_network
+from models.darknet.layer_records import DarknetNetwork
+from models.darknet.network import build_network
 from models.darknet.skeleton import skeleton
 from models.darknet.weights import Header, write_weights
-from models.initial import initialise
+from models.initial.calibrate import initialise
 from tests.models.darknet.cfgs import at_resolution, cfg_text
 from tests.models.darknet.oracle import evaluate
 from tests.models.darknet.oracle_files import parse

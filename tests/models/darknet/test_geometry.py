@@ -10,12 +10,13 @@ from hypothesis import strategies as st
 from models.darknet.cfg import format_cfg, parse_cfg
 from models.darknet.layer_records import (
     CropParameters,
+    DarknetNetwork,
     MaxPoolParameters,
     RegionParameters,
     ShortcutParameters,
     YoloParameters,
 )
-from models.darknet.network import DarknetNetwork, build_network, layer_sizes
+from models.darknet.network import build_network, layer_sizes
 from tests.models.darknet.cfgs import ZOO
 
 MIB = 1 << 20

@@ -8,7 +8,8 @@ import pytest
 from onnx import TensorProto, helper, shape_inference
 
 from models.darknet.cfg import format_cfg, parse_cfg
-from models.darknet.network import DarknetNetwork, build_network, parameter_count, source_sizes
+from models.darknet.layer_records import DarknetNetwork
+from models.darknet.network import build_network, parameter_count, source_sizes
 from models.darknet.section_layers import ACTIVATIONS
 from models.darknet.skeleton import CFG, skeleton
 from models.detection.recipe import Detection, DetectionHead

@@ -8,7 +8,7 @@ import pytest
 
 from models.compiler import compile_onnx
 from models.errors import PackError
-from models.initial import filled
+from models.initial.calibrate import filled
 from models.packs.pack import Pack, open_pack
 from models.packs.target import host_target
 from models.zoo.builder import SkeletonBuilder

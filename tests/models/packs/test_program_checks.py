@@ -13,7 +13,7 @@ from models.compiler import CompileOptions, compile_onnx
 from models.errors import PackError
 from models.packs.pack import Pack, open_pack
 from models.packs.target import host_target
-from pipeline.devices.elementwise.deciding import decided
+from pipeline.devices.elementwise.one_pass import decided
 from pipeline.program.preparing.chains import with_chains
 from pipeline.program.program import Program
 from tests.examples import examples

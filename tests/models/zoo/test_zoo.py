@@ -21,8 +21,8 @@ from models.images.preprocess import Preprocess
 from models.packs.manifest import Manifest
 from models.packs.records.spans import SPAN_ALIGNMENT
 from models.photographs import photographs
-from models.zoo import ENTRIES, ZooEntry, build, find
-from models.zoo.entry import source_sizes
+from models.zoo import ENTRIES, build, find
+from models.zoo.entry import ZooEntry, source_sizes
 from tests.models.nets import answers
 from tests.models.refusal import refuses
 from tests.models.streamed import compiled, same, streamed

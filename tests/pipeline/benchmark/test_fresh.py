@@ -7,7 +7,7 @@ from typing import NoReturn
 
 import pytest
 
-from pipeline.benchmark.fresh import group_or_note, let_go
+from pipeline.benchmark.comparison import group_or_note, let_go
 from pipeline.peers.cgroup import Controller, MemoryGroup
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.devices.space import Space
+from pipeline.devices.device_memory import Space
 
 MIB = 1 << 20
 

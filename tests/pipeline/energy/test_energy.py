@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.packs.pack import Pack
-from pipeline.benchmark import BenchConfiguration, BenchOptions, bench_pipeline
+from pipeline.benchmark.configuration import BenchConfiguration
+from pipeline.benchmark.run import BenchOptions, bench_pipeline
 from pipeline.devices.cpu import CpuDevice
-from pipeline.energy.meter import EnergyMeter, NoMeter, find_meter, integrate
-from pipeline.energy.power import Package, find_rails
+from pipeline.energy import EnergyMeter, NoMeter, Package, find_meter, find_rails, integrate
 from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES
 

@@ -19,13 +19,13 @@ from loader.errors import ChecksumError, ReadError
 from loader.pool.pool import ReadPool
 from loader.readers.fakes import MemoryReader
 from models.compiler import CompileOptions, compile_onnx
-from models.initial import filled
+from models.initial.calibrate import filled
 from models.packs.pack import Pack, open_pack
 from models.packs.records.pieces import Piece
 from models.zoo.builder import SkeletonBuilder
 from pipeline.devices.base import Device, Kernel, KernelError, Launch
 from pipeline.devices.cpu import CpuDevice
-from pipeline.devices.memory import Memory, Use
+from pipeline.devices.device_memory import Memory, Use
 from pipeline.execution.engine import Engine
 from pipeline.execution.errors import CancelledError, DeadlineError, EngineClosedError, InputError
 from pipeline.planning.make import make_plan

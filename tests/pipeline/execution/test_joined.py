@@ -13,7 +13,7 @@ from models.packs.records.pieces import Piece
 from pipeline.devices.cpu import CpuDevice
 from pipeline.execution.engine import Engine
 from pipeline.execution.errors import CancelledError
-from pipeline.execution.lanes import Lane
+from pipeline.execution.lane import Lane
 from pipeline.execution.opened import opened
 from pipeline.planning.joining.joined import apart, joined
 from pipeline.planning.make import make_plan

@@ -14,7 +14,7 @@ from loader.readers.fakes import MemoryReader
 from models.packs.pack import Pack
 from pipeline.devices.base import Device, DeviceError, Kernel
 from pipeline.devices.cpu import CpuDevice
-from pipeline.devices.memory import HostMemory, Memory, Use
+from pipeline.devices.device_memory import HostMemory, Memory, Use
 from pipeline.execution.errors import EngineClosedError
 from pipeline.execution.leases import ArenaLease, OwnArena
 from pipeline.execution.opened import open_engine, opened

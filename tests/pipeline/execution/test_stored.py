@@ -21,7 +21,7 @@ from models.packs.records.spans import FileRecord, Span, Store
 from models.packs.storing import read_span
 from pipeline.devices.base import Device
 from pipeline.devices.cpu import CpuDevice
-from pipeline.devices.memory import Memory, Use
+from pipeline.devices.device_memory import Memory, Use
 from pipeline.execution.opened import opened
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice, Plan

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
-from pipeline.export_c.errors import ExportError
 from pipeline.export_c.export import ExportOptions, export_c
+from pipeline.export_c.network.pack_network import ExportError
 from tests.pipeline.export_c.byte_graphs import MICROSOFT, Graph, same_bits
 from tests.pipeline.export_c.compiled import TARGETS, needs_compiler, packed
 

@@ -185,7 +185,7 @@ async def test_a_damaged_resident_span(
 async def test_a_read_that_never_ends_takes_its_model_only(
     faults: Faults, settings: SettingsFactory, packs: Packs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pipeline.execution.sweeps.sweep.DRAIN_SECONDS", 1.0)
+    monkeypatch.setattr("pipeline.execution.sweep.DRAIN_SECONDS", 1.0)
     async with serving(settings(request_timeout=0.5)) as service:
         gate = Gate()
         first = itertools.count()

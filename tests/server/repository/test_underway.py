@@ -2,8 +2,8 @@
 
 import pytest
 
+from pipeline.execution.baton import Baton
 from pipeline.execution.given import copies
-from pipeline.execution.interleaving.baton import Baton
 from server.repository.working import Job, Underway, refuse
 from server.scheduling.sweeps import NORMAL, Sweep
 

@@ -8,7 +8,7 @@ import onnx
 import pytest
 
 from models.compiler import CompileOptions
-from models.initial import filled
+from models.initial.calibrate import filled
 from models.packs.manifest import Manifest
 from models.packs.target import host_target
 from models.zoo.builder import SkeletonBuilder, ZooTensor

@@ -24,11 +24,11 @@ from models.compiler import CompileOptions, compile_onnx
 from models.packs.pack import Pack, open_pack
 from pipeline.devices.base import Done, Kernel, Launch
 from pipeline.devices.cpu import CpuDevice
-from pipeline.devices.cuda.choices import Kind
 from pipeline.devices.cuda.device import CudaDevice
 from pipeline.devices.cuda.memory_kinds import DeviceArray
+from pipeline.devices.cuda.scope import Kind
+from pipeline.devices.device_memory import Memory
 from pipeline.devices.find import KINDS
-from pipeline.devices.memory import Memory
 from pipeline.execution.engine import Engine
 from pipeline.execution.opened import opened
 from pipeline.planning.make import make_plan

@@ -19,10 +19,10 @@ from models.packs.pack import Pack, open_pack
 from models.packs.target import cuda_target
 from pipeline.devices.base import Block, DeviceError
 from pipeline.devices.cpu import CpuDevice
-from pipeline.devices.cuda.choices import Kind
 from pipeline.devices.cuda.device import CudaDevice
 from pipeline.devices.cuda.memory_kinds import stretches
-from pipeline.devices.lowered import device_measure
+from pipeline.devices.cuda.scope import Kind
+from pipeline.devices.find import device_measure
 from pipeline.execution.opened import opened
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice

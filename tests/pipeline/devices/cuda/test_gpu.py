@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from models.packs.pack import Pack
 from pipeline.devices.cpu import CpuDevice
 from pipeline.devices.cuda.device import CudaDevice
-from pipeline.devices.cuda.errors import CudaMemoryError
-from pipeline.devices.cuda.probe import probe_kinds
+from pipeline.devices.cuda.driver import CudaMemoryError
+from pipeline.devices.cuda.trials import probe_kinds
 from pipeline.planning.make import make_plan
 from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES

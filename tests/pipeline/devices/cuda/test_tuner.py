@@ -10,7 +10,7 @@ from pipeline.devices.cpu import CpuDevice
 from pipeline.devices.cuda.call import Arguments, KernelLaunch
 from pipeline.devices.cuda.device import CudaDevice
 from pipeline.devices.cuda.operators.convolutions.algorithms import Algorithm
-from pipeline.devices.cuda.tuner import fastest_algorithms
+from pipeline.devices.cuda.trials import fastest_algorithms
 from pipeline.fitting.fit import fit
 from pipeline.fitting.wanted import Wanted
 from pipeline.measuring.profiling import profile_pack

@@ -16,10 +16,8 @@ from models.packs.target import host_target
 from papers.tiles.fused_pack import tiled_pack
 from pipeline.devices.base import Kernel
 from pipeline.devices.cpu import CpuDevice
-from pipeline.devices.elementwise.deciding import decided
-from pipeline.devices.elementwise.job_session import JOB
-from pipeline.devices.elementwise.one_pass import OnePass
-from pipeline.devices.elementwise.operator_node import OPERATOR
+from pipeline.devices.elementwise.one_pass import OnePass, decided
+from pipeline.devices.elementwise.operator_node import JOB, OPERATOR
 from pipeline.execution.opened import open_pipeline, opened
 from pipeline.planning.joining.joined import joined
 from pipeline.planning.make import make_plan

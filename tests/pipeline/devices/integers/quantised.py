@@ -16,9 +16,8 @@ from models.network.fields import Array
 from models.network.operators.quantised import Quantised, QuantisedAverage
 from models.runtime.sessions import open_piece, run_session
 from pipeline.devices.elementwise.library import Library, find_library
-from pipeline.devices.integers.binding import BoundTask, bind_average, bind_task
+from pipeline.devices.integers.native_layers import BoundTask, bind_average, bind_task, fitted
 from pipeline.devices.integers.tasks import constants_in
-from pipeline.devices.integers.workspace import fitted
 
 Arrays = Mapping[str, NDArray[Any]]
 

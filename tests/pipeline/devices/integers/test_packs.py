@@ -15,7 +15,7 @@ from models.images.preprocess import Preprocess
 from models.packs.pack import Pack
 from models.runtime.sessions import SessionError, open_piece, run_session
 from pipeline.devices.cpu import CpuDevice
-from pipeline.devices.elementwise.job_session import JOB
+from pipeline.devices.elementwise.operator_node import JOB
 from pipeline.execution.given import copies
 from pipeline.execution.opened import opened
 from pipeline.planning.plan import Plan

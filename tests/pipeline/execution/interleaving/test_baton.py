@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
+from pipeline.execution.baton import FREE, Baton, ComputeClaim
 from pipeline.execution.errors import CancelledError, DeadlineError
-from pipeline.execution.interleaving.baton import FREE, Baton, ComputeClaim
 
 
 def never() -> bool:

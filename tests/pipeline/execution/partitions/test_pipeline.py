@@ -25,7 +25,7 @@ from models.packs.pack import Pack, open_pack
 from models.packs.target import host_target
 from pipeline.devices.base import KernelError
 from pipeline.devices.cpu import CpuDevice
-from pipeline.devices.memory import Memory, address
+from pipeline.devices.device_memory import Memory, address
 from pipeline.execution.errors import CancelledError, DeadlineError, EngineClosedError
 from pipeline.execution.opened import open_pipeline, opened
 from pipeline.planning.make import make_plan
