@@ -25,7 +25,7 @@ from pipeline.devices.cpu import CpuDevice
 from pipeline.execution.engine import Engine
 from pipeline.execution.given import Arrays
 from pipeline.execution.opened import opened
-from pipeline.measuring.sample_inputs import random_inputs
+from pipeline.measuring.sweeps import random_inputs
 from pipeline.planning.make import make_plan
 from pipeline.planning.streaming import READ_BYTES
 from pipeline.program.program import Program

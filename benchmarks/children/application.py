@@ -32,8 +32,7 @@ from pipeline.execution.leases import ArenaLease, SharedArena
 from pipeline.execution.opened import open_engine, open_pipeline
 from pipeline.execution.partitions.answering import Answering
 from pipeline.planning.make import make_plan
-from pipeline.planning.partitions.plan import PipelinePlan
-from pipeline.planning.plan import Choice, Plan
+from pipeline.planning.plan import Choice, PipelinePlan, Plan
 from pipeline.program.partitions import Cuts
 from pipeline.program.prepare import prepare
 from pipeline.program.program import Program

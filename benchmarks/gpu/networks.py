@@ -23,7 +23,7 @@ from pipeline.execution.engine import Engine
 from pipeline.execution.opened import opened
 from pipeline.fitting.fit import fit
 from pipeline.fitting.wanted import LEAST, Fitted, Wanted
-from pipeline.measuring.sample_inputs import random_inputs
+from pipeline.measuring.sweeps import random_inputs
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Plan
 from pipeline.profiles.profile import Profile
@@ -32,7 +32,7 @@ from pipeline.program.prepare import prepare
 from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES
 from pipeline.schedule.trace import TraceEvent
-from pipeline.timing.traced_durations import Services, services
+from pipeline.timing.durations import Services, services
 
 _WARM_UP = 3
 _PART_OF_WEIGHTS = 0.1

@@ -28,7 +28,7 @@ from pipeline.devices.cpu import CpuDevice
 from pipeline.execution.engine import Engine
 from pipeline.execution.opened import opened
 from pipeline.execution.statistics import SweepStatistics
-from pipeline.measuring.sample_inputs import random_inputs
+from pipeline.measuring.sweeps import random_inputs
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice, Plan
 from pipeline.profiles.machine import this_machine

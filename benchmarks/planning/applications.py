@@ -46,7 +46,7 @@ from papers.applications.ours.rivals import (
 from papers.applications.placements import PLACEMENTS
 from papers.applications.reduction import Constraints, GeneticSettings, reduce_buffers
 from pipeline.devices.cpu import CpuDevice
-from pipeline.measuring.sample_inputs import random_inputs
+from pipeline.measuring.sweeps import random_inputs
 from pipeline.planning.plan import Plan
 from pipeline.program.program import Program
 

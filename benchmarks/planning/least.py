@@ -22,9 +22,9 @@ from pipeline.devices.cpu import CpuDevice
 from pipeline.energy import find_meter
 from pipeline.execution.opened import opened
 from pipeline.fitting.fit import fit
-from pipeline.fitting.frontier import costs_of_least
+from pipeline.fitting.trade_off import costs_of_least
 from pipeline.fitting.wanted import LEAST, NOTHING, Fitted, Wanted
-from pipeline.measuring.sample_inputs import random_inputs
+from pipeline.measuring.sweeps import random_inputs
 from pipeline.planning.plan import Plan
 from pipeline.profiles.found_plans_file import plans_of
 from pipeline.program.prepare import prepare

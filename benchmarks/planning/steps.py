@@ -28,17 +28,16 @@ from papers.applications.ours.members import ApplicationMember
 from papers.applications.ours.rivals import by_one_row, whole
 from pipeline.devices.cpu import CpuDevice
 from pipeline.execution.opened import opened
-from pipeline.measuring.engines import Measured, measured_sweeps
 from pipeline.measuring.profiling import profile_pack
-from pipeline.measuring.sample_inputs import random_inputs
+from pipeline.measuring.sweeps import Measured, measured_sweeps, random_inputs
 from pipeline.planning.plan import Plan
 from pipeline.profiles.profile import Profile
 from pipeline.program.prepare import prepare
 from pipeline.program.program import Program
 from pipeline.program.steps import Phase
 from pipeline.schedule.architectures import ARCHITECTURES
+from pipeline.timing.durations import services
 from pipeline.timing.timeline import timeline
-from pipeline.timing.traced_durations import services
 
 KINDS = ("pieces", "phases", "reads")
 

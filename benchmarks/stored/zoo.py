@@ -27,7 +27,7 @@ from pipeline.devices.cpu import CpuDevice
 from pipeline.devices.expansion import Expansion
 from pipeline.execution.given import Arrays, copies
 from pipeline.execution.opened import opened
-from pipeline.measuring.sample_inputs import random_inputs
+from pipeline.measuring.sweeps import random_inputs
 from pipeline.planning.make import make_plan
 from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES

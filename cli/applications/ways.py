@@ -11,8 +11,7 @@ from papers.applications.parts import PartitionParts
 from papers.applications.placements import greedy_memory
 from papers.applications.reuse import reuse
 from papers.applications.schedule import Firing, Repeat, compressed, phases
-from pipeline.planning.partitions.plan import PipelinePlan
-from pipeline.planning.plan import Plan
+from pipeline.planning.plan import PipelinePlan, Plan
 
 
 def papers_rows(evaluator: Evaluator) -> list[dict[str, Any]]:

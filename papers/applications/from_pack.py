@@ -11,7 +11,7 @@ from papers.applications.application import Application, ApplicationError
 from papers.applications.cost import Estimated, Times
 from papers.applications.schedule import WHOLE, phases
 from pipeline.profiles.profile import Profile
-from pipeline.profiles.row_kernels import MeasuredRows
+from pipeline.profiles.times import MeasuredRows
 from pipeline.program.partitions import Cuts
 from pipeline.program.program import Program
 from pipeline.program.steps import row_network

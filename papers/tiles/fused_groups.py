@@ -15,8 +15,8 @@ from models.darknet.layer_records import ConvolutionParameters, DarknetNetwork, 
 from models.errors import ModelError
 from models.network.windows import SAME, Window
 from pipeline.program.boxes.tiles import TiledOperator
-from pipeline.program.cuts import Reuse, TileCut
 from pipeline.program.program import Program
+from pipeline.program.region_plan import Reuse, TileCut
 
 # The layers that a group fuses: a chain of convolutions, pools and operators on elements.
 

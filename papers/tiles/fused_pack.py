@@ -25,14 +25,14 @@ from papers.tiles.tiling_search import WideSearch, paper_search
 from pipeline.devices.base import Device
 from pipeline.execution.given import Arrays
 from pipeline.execution.opened import opened
-from pipeline.measuring.sample_inputs import random_inputs
-from pipeline.peers.serve import anonymous_bytes
+from pipeline.measuring.sweeps import random_inputs
+from pipeline.peers.child import anonymous_bytes
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice, Plan
 from pipeline.program.boxes.tiles import TiledOperator
-from pipeline.program.cuts import Region, RegionError
 from pipeline.program.prepare import prepare
 from pipeline.program.program import Program
+from pipeline.program.region_plan import Region, RegionError
 from pipeline.schedule.architectures import ARCHITECTURES
 
 

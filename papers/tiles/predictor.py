@@ -11,8 +11,7 @@ from functools import cached_property, partial
 
 from papers.tiles.fused_groups import FusedGroup, FusedLayer, TileConfiguration
 from pipeline.program.boxes.box import Interval, RowBox, common, hull, without
-from pipeline.program.boxes.store import KeptTile, kept_between, placed_boxes
-from pipeline.program.boxes.tiles import tiles_of
+from pipeline.program.boxes.tiles import KeptTile, kept_between, placed_boxes, tiles_of
 
 # What each layer of a fused group makes and needs for each tile (``upTile``, seed 002 Section 2.1).
 

@@ -21,7 +21,7 @@ from pipeline.benchmark.ours import StreamedArchitecture, ours_command
 from pipeline.benchmark.run import equal, relative_error, resolution, spread
 from pipeline.energy import EnergyMeter, find_meter
 from pipeline.execution.given import Arrays
-from pipeline.measuring.sample_inputs import random_inputs
+from pipeline.measuring.sweeps import random_inputs
 from pipeline.peers import ONNXRUNTIME, PEERS
 from pipeline.peers.cgroup import MemoryGroup, memory_group
 from pipeline.peers.peer import PeerError, PeerProcess, peer_command

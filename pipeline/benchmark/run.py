@@ -37,7 +37,7 @@ from pipeline.devices.cpu import CpuDevice
 from pipeline.energy import EnergyMeter, find_meter
 from pipeline.execution.given import Arrays
 from pipeline.execution.opened import opened
-from pipeline.measuring.sample_inputs import random_inputs
+from pipeline.measuring.sweeps import random_inputs
 from pipeline.peers import ONNXRUNTIME, PEERS
 from pipeline.peers.peer import PeerError, PeerProcess, peer_command
 from pipeline.profiles.found_plans_file import plans_of

@@ -36,7 +36,7 @@ from pipeline.execution.errors import EngineError
 from pipeline.execution.opened import opened
 from pipeline.fitting.fit import fit
 from pipeline.fitting.wanted import LEAST
-from pipeline.measuring.sample_inputs import Kind, drawn_inputs
+from pipeline.measuring.sweeps import Kind, drawn_inputs
 from pipeline.program.prepare import prepare
 from pipeline.schedule.architectures import ARCHITECTURES
 

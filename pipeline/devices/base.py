@@ -16,8 +16,8 @@ from models.network.operators.quantised import Quantised
 from models.packs.records.pieces import ElementProgram
 from models.packs.target import Target, host_target
 from pipeline.devices.device_memory import HostMemory, Memory, Space, Use
-from pipeline.program.decided import Native
 from pipeline.program.prepare import Abilities
+from pipeline.program.program import Native
 from pipeline.schedule.architectures import Architecture
 
 

@@ -51,8 +51,8 @@ from pipeline.devices.elementwise.operator_node import (
 )
 from pipeline.devices.elementwise.programs import NativeProgram, native_program
 from pipeline.devices.integers.native_layers import QuantisedLayers
-from pipeline.program.decided import Native
 from pipeline.program.prepare import Abilities
+from pipeline.program.program import Native
 
 # What devices that compute in the host's memory share: a copy stage, which expands stored weights.
 #

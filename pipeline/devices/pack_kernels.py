@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 from models.packs.records.pieces import ElementProgram, Elementwise, Piece
 from pipeline.devices.base import Device, DeviceError, Launch, OwnKernels
 from pipeline.devices.device_memory import Memory
-from pipeline.program.decided import ChainPiece, NativePiece
-from pipeline.program.program import Program
+from pipeline.program.program import ChainPiece, NativePiece, Program
 
 
 class PlacedPiece(NamedTuple):

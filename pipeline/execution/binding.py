@@ -15,8 +15,7 @@ from pipeline.devices.pack_kernels import GraphPart, PackKernels, PlacedPiece
 from pipeline.execution.engine_memory import EngineMemory
 from pipeline.execution.lane import LaneMemory, LaneRun
 from pipeline.planning.plan import Plan
-from pipeline.program.decided import takes_rows
-from pipeline.program.program import Program
+from pipeline.program.program import Program, takes_rows
 from pipeline.program.region_plan import (
     Action,
     Area,

@@ -10,8 +10,7 @@ from pipeline.devices.base import Device
 from pipeline.execution.engine import Engine
 from pipeline.execution.leases import ArenaLease
 from pipeline.execution.partitions.pipeline import Pipeline
-from pipeline.planning.partitions.plan import PipelinePlan
-from pipeline.planning.plan import Plan
+from pipeline.planning.plan import PipelinePlan, Plan
 from pipeline.program.partitions import Cuts
 from pipeline.program.program import Program
 

@@ -18,15 +18,17 @@ from itertools import pairwise
 from models.packs.records.pieces import Operand
 from models.packs.records.row_parts import Bottleneck, GroupInput, GroupOperator, RowValue
 from pipeline.program.boxes.box import Interval, RowBox
-from pipeline.program.boxes.layout import Lying
-from pipeline.program.cuts import ChannelCut, Region, RegionError
+from pipeline.program.boxes.stretch import Lying
 from pipeline.program.program import Program
 from pipeline.program.region_plan import (
     Action,
     Area,
     AreaCopy,
+    ChannelCut,
     Compute,
     Floats,
+    Region,
+    RegionError,
     RegionPlan,
     Strips,
     WeightGather,

@@ -9,8 +9,7 @@ from typing import NamedTuple
 
 from models.packs.records.row_parts import RowOperator, RowValue
 from pipeline.program.program import Program
-from pipeline.program.values.readers import Readers
-from pipeline.program.values.shared_memory import SharedMemory
+from pipeline.program.shared_memory import Readers, SharedMemory
 
 
 @dataclass(frozen=True, slots=True)

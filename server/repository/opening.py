@@ -14,9 +14,8 @@ from pipeline.execution.errors import DrainError
 from pipeline.execution.leases import ArenaLease, SharedArena
 from pipeline.execution.opened import open_engine, open_pipeline
 from pipeline.fitting.wanted import Fitted
-from pipeline.planning.partitions.plan import PipelinePlan
-from pipeline.planning.plan import Plan
-from pipeline.profiles.delay_watch import BoundWatch
+from pipeline.planning.plan import PipelinePlan, Plan
+from pipeline.profiles.delay_limits import BoundWatch
 from pipeline.profiles.profile import Profile
 from pipeline.profiles.profile_file import FILE
 from pipeline.program.program import Program

@@ -19,7 +19,7 @@ from pipeline.execution.given import Take, Tensors
 from pipeline.execution.lane import Lane
 from pipeline.execution.partitions.answering import Answering
 from pipeline.execution.statistics import SweepStatistics
-from pipeline.profiles.delay_watch import BoundWatch
+from pipeline.profiles.delay_limits import BoundWatch
 from pipeline.schedule.trace import Recorder, TraceEvent
 from server.errors import NotServingError
 

@@ -45,13 +45,12 @@ from pipeline.export_c.export import ExportOptions, export_c, write_export
 from pipeline.export_c.network.pack_network import ExportError
 from pipeline.fitting.fit import fit
 from pipeline.fitting.wanted import LEAST, NOTHING, Wanted
-from pipeline.measuring.sample_inputs import drawn_inputs
+from pipeline.measuring.sweeps import drawn_inputs
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Plan, PlanError
-from pipeline.program.cuts import ChannelCut, Cut, Region, RowCut, TileCut
-from pipeline.program.decided import ChainJoined, ChainPiece, NativePiece
 from pipeline.program.prepare import prepare
-from pipeline.program.program import Program
+from pipeline.program.program import ChainJoined, ChainPiece, NativePiece, Program
+from pipeline.program.region_plan import ChannelCut, Cut, Region, RowCut, TileCut
 from pipeline.schedule.architectures import ARCHITECTURES
 from server.memory.request_needs import Need, smallest_budgets
 from tests.pipeline.devices.cuda.driving import driver_of

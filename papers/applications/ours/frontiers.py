@@ -24,10 +24,9 @@ from pipeline.fitting.judge import judged
 from pipeline.fitting.row_variants import estimated_seconds, row_variants
 from pipeline.fitting.wanted import Fitted, Wanted
 from pipeline.planning.make import make_plan
-from pipeline.planning.partitions.plan import PipelinePlan
-from pipeline.planning.plan import Choice, Plan
+from pipeline.planning.plan import Choice, PipelinePlan, Plan
 from pipeline.planning.rows.walk import THOROUGH, Effort
-from pipeline.program.cuts import Region, RegionError
+from pipeline.program.region_plan import Region, RegionError
 from pipeline.schedule.architectures import ARCHITECTURES
 
 #: So many points at least, where a network has as many plans.

@@ -7,10 +7,9 @@ from typing import TypeVar
 
 from papers.applications.application import Application
 from pipeline.execution.leases import SHARED_KINDS
-from pipeline.fitting.arithmetic import READ_BYTES_A_SECOND
 from pipeline.fitting.partitioned import of_parts
-from pipeline.planning.partitions.plan import pipeline_plan
-from pipeline.planning.plan import Plan
+from pipeline.fitting.row_variants import READ_BYTES_A_SECOND
+from pipeline.planning.plan import Plan, pipeline_plan
 from pipeline.profiles.profile import Profile
 from pipeline.program.partitions import Cuts
 from pipeline.program.program import Program

@@ -19,7 +19,7 @@ from pipeline.devices.elementwise.operator_node import (
     strides_of,
 )
 from pipeline.devices.elementwise.programs import WORTH_SHARING, NativeProgram, native_program
-from pipeline.program.decided import NativeChain
+from pipeline.program.program import NativeChain
 
 # What the native library takes for a program of operators on elements, where it runs it in one pass.
 

@@ -22,7 +22,7 @@ from pipeline.devices.integers.tasks import (
     point,
     unplaced,
 )
-from pipeline.program.decided import Native
+from pipeline.program.program import Native
 
 # The memory that a quantised task takes while it runs, and what it makes of it: parts, groups and rows.
 

@@ -17,7 +17,7 @@ from typing import Any
 from pipeline.execution.errors import CancelledError, DeadlineError
 from pipeline.execution.given import Take, Tensors
 from pipeline.execution.statistics import SweepStatistics
-from pipeline.planning.partitions.plan import BUFFERS
+from pipeline.planning.plan import BUFFERS
 from pipeline.schedule.trace import Recorder
 
 # One request on its way through partitions.

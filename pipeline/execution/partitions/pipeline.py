@@ -25,7 +25,7 @@ from pipeline.execution.given import Arrays, Take, Tensors, copies
 from pipeline.execution.lane import Lane
 from pipeline.execution.partitions.handover import Frame, Handover, Turn
 from pipeline.execution.statistics import EngineStatistics, SweepStatistics, together
-from pipeline.planning.partitions.plan import BUFFERS, PipelinePlan
+from pipeline.planning.plan import BUFFERS, PipelinePlan
 from pipeline.program.partitions import aligned
 from pipeline.program.program import Program
 from pipeline.schedule.trace import Recorder

@@ -14,7 +14,7 @@ from models.errors import PackError
 from models.packs.pack import Pack, open_pack
 from models.packs.target import host_target
 from pipeline.devices.elementwise.one_pass import decided
-from pipeline.program.preparing.chains import with_chains
+from pipeline.program.prepare import with_chains
 from pipeline.program.program import Program
 from tests.examples import examples
 from tests.fuzz.pack import attempt

@@ -9,8 +9,8 @@ from models.compiler import compile_onnx
 from models.errors import PackError
 from models.packs.pack import Pack, open_pack
 from models.packs.target import host_target
-from pipeline.program.cuts import Region, RegionError, RowCut
 from pipeline.program.program import Program
+from pipeline.program.region_plan import Region, RegionError, RowCut
 from pipeline.program.regions import plan_region
 from pipeline.program.row_network import RowNetwork
 from tests.models.nets import NETS, written

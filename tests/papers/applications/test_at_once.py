@@ -11,7 +11,7 @@ from papers.applications.from_pack import cnn_with_parameters, cuts_of, first_la
 from papers.applications.ours.frontiers import preloaded, streamed
 from papers.applications.ours.members import ApplicationMember, PlannedMember, at_once, turns
 from papers.applications.ours.rivals import by_one_row, of_parts
-from pipeline.planning.partitions.plan import PipelinePlan
+from pipeline.planning.plan import PipelinePlan
 from pipeline.program.partitions import Cuts
 from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES

@@ -22,8 +22,8 @@ from pipeline.devices.cpu import CpuDevice
 from pipeline.execution.engine import Engine
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice
-from pipeline.program.cuts import Region
 from pipeline.program.program import Program
+from pipeline.program.region_plan import Region
 from pipeline.program.steps import row_network
 from pipeline.schedule.architectures import ARCHITECTURES
 from tests.models.nets import inputs_for

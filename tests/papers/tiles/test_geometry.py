@@ -11,7 +11,7 @@ from models.network.windows import Window
 from papers.tiles.fused_groups import FusedGroup, FusedLayer, Tiling
 from papers.tiles.predictor import GroupBoxes, up_tile, whole_macs
 from pipeline.program.boxes.box import Interval, RowBox, without
-from pipeline.program.cuts import Reuse
+from pipeline.program.region_plan import Reuse
 
 Extent = tuple[Window, int]
 

@@ -16,7 +16,7 @@ from pipeline.benchmark.configuration import BenchConfiguration, plan_configurat
 from pipeline.benchmark.contenders import Contender, SourceError, find_source, model_of, take_turns
 from pipeline.benchmark.run import equal, relative_error
 from pipeline.energy import NoMeter
-from pipeline.measuring.sample_inputs import random_inputs
+from pipeline.measuring.sweeps import random_inputs
 from pipeline.peers import ONNXRUNTIME, OPENVINO, PEERS
 from pipeline.peers.peer import PeerError, PeerProcess, peer_command
 from pipeline.planning.plan import PlanError

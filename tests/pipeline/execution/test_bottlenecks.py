@@ -23,14 +23,14 @@ from pipeline.devices.cpu import CpuDevice
 from pipeline.execution.engine import Engine
 from pipeline.fitting.fit import fit
 from pipeline.fitting.wanted import LEAST, Wanted
+from pipeline.planning.explain import explain_regions
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice
-from pipeline.planning.rows.explain import explain_regions
-from pipeline.planning.rows.in_groups import group_regions
+from pipeline.planning.rows.region_edges import group_regions
 from pipeline.program.channels import bottleneck_of, groups
-from pipeline.program.cuts import ChannelCut, Region, RegionError
 from pipeline.program.partitions import Cuts
 from pipeline.program.program import Program
+from pipeline.program.region_plan import ChannelCut, Region, RegionError
 from pipeline.program.steps import planned_region
 from pipeline.schedule.architectures import ARCHITECTURES
 from tests.models.nets import inputs_for

@@ -33,8 +33,7 @@ from pipeline.planning.plan import Choice
 from pipeline.program.choice import streamed_bytes
 from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES
-from pipeline.schedule.trace import TraceEvent
-from pipeline.schedule.validator import violations
+from pipeline.schedule.trace import TraceEvent, violations
 from tests.pipeline.writes import writes
 
 CHUNK = 16 << 10

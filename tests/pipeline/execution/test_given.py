@@ -25,9 +25,9 @@ from pipeline.execution.errors import InputError
 from pipeline.execution.given import Arrays, copies
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice, Plan
-from pipeline.program.cuts import Region, RowCut
 from pipeline.program.lives import taken_by_rows
 from pipeline.program.program import Program
+from pipeline.program.region_plan import Region, RowCut
 from pipeline.program.row_network import RowNetwork
 from pipeline.schedule.architectures import ARCHITECTURES
 

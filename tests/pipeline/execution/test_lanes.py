@@ -29,8 +29,8 @@ from pipeline.execution.lane import Lane, LaneRun
 from pipeline.execution.leases import SharedArena
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice
-from pipeline.program.cuts import Region, RowCut
 from pipeline.program.program import Program
+from pipeline.program.region_plan import Region, RowCut
 from pipeline.schedule.architectures import ARCHITECTURES
 from tests.pipeline.execution.hooked import HookedDevice
 from tests.pipeline.small import small_pack

@@ -19,7 +19,7 @@ from pipeline.devices.device_memory import Memory
 from pipeline.devices.elementwise.library import Library
 from pipeline.devices.elementwise.one_pass import OnePass
 from pipeline.execution.opened import opened
-from pipeline.planning.joining.joined import joined
+from pipeline.planning.joined_launches import joined
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice, Plan
 from pipeline.program.prepare import prepare

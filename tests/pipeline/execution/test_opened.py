@@ -18,7 +18,7 @@ from pipeline.devices.device_memory import HostMemory, Memory, Use
 from pipeline.execution.errors import EngineClosedError
 from pipeline.execution.leases import ArenaLease, OwnArena
 from pipeline.execution.opened import open_engine, opened
-from pipeline.measuring.sample_inputs import random_inputs
+from pipeline.measuring.sweeps import random_inputs
 from pipeline.planning.make import make_plan
 from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES

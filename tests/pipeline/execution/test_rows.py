@@ -25,12 +25,10 @@ from pipeline.execution.engine import Engine
 from pipeline.execution.opened import open_pipeline
 from pipeline.fitting.row_variants import row_variants
 from pipeline.planning.make import make_plan
-from pipeline.planning.partitions.plan import pipeline_plan
-from pipeline.planning.plan import Choice
-from pipeline.program.cuts import Region, RowCut, TileCut
+from pipeline.planning.plan import Choice, pipeline_plan
 from pipeline.program.partitions import Cuts
 from pipeline.program.program import Program
-from pipeline.program.region_plan import Action, AreaCopy
+from pipeline.program.region_plan import Action, AreaCopy, Region, RowCut, TileCut
 from pipeline.program.steps import planned_region, row_network
 from pipeline.schedule.architectures import ARCHITECTURES
 from tests.models.nets import CHUNK_BYTES, inputs_for, parsed

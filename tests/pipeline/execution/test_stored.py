@@ -27,8 +27,7 @@ from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice, Plan
 from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES
-from pipeline.schedule.trace import TraceEvent
-from pipeline.schedule.validator import violations
+from pipeline.schedule.trace import TraceEvent, violations
 from tests.models.nets import CHUNK_BYTES
 from tests.oracle.device import ReferenceDevice
 from tests.pipeline.writes import writes

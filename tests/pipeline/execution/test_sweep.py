@@ -15,8 +15,7 @@ from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice, Plan
 from pipeline.schedule.architectures import ARCHITECTURES
 from pipeline.schedule.schedule import Action, Schedule
-from pipeline.schedule.trace import TraceEvent
-from pipeline.schedule.validator import violations
+from pipeline.schedule.trace import TraceEvent, violations
 from tests.pipeline.synthetic import PAGE, program
 from tests.pipeline.writes import writes
 

@@ -18,8 +18,8 @@ from papers.tiles.predictor import group_bytes
 from pipeline.devices.cpu import CpuDevice
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice
-from pipeline.program.cuts import Region, RegionError, Reuse, RowCut, TileCut
 from pipeline.program.program import Program
+from pipeline.program.region_plan import Region, RegionError, Reuse, RowCut, TileCut
 from pipeline.program.regions import plan_region
 from pipeline.program.steps import planned_region, row_network
 from pipeline.schedule.architectures import ARCHITECTURES

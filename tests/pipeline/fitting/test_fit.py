@@ -14,18 +14,18 @@ from pydantic import TypeAdapter
 from models.compiler import CompileOptions, compile_onnx
 from models.packs.pack import Pack, open_pack
 from pipeline.fitting.fit import fit
-from pipeline.fitting.frontier import frontier
+from pipeline.fitting.trade_off import frontier
 from pipeline.fitting.wanted import LEAST, NOTHING, Fitted, Wanted
 from pipeline.planning.draft import Drafts
 from pipeline.planning.plan import Choice, PlanError
-from pipeline.planning.residents import critical_reads
+from pipeline.planning.tune import critical_reads
 from pipeline.profiles.delay_limits import MOST_SECONDS, SweepLimits
 from pipeline.profiles.profile import Profile
 from pipeline.profiles.times import Distribution
 from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES
+from pipeline.timing.durations import services
 from pipeline.timing.simulator import simulate
-from pipeline.timing.traced_durations import services
 from tests.models import nets
 from tests.pipeline.made_profiles import profile
 from tests.pipeline.synthetic import program

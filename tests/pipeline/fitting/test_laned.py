@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from models.packs.pack import Pack, open_pack
-from pipeline.fitting.fit import fit
-from pipeline.fitting.laned import fit_lanes
+from pipeline.fitting.fit import fit, fit_lanes
 from pipeline.fitting.wanted import LEAST, Wanted
 from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES

@@ -6,10 +6,9 @@ import pytest
 
 from models.packs.pack import Pack, open_pack
 from models.packs.records.pieces import Operand, Piece
-from pipeline.fitting.arithmetic import multiplications
 from pipeline.fitting.partitioned import fit_partitions
-from pipeline.planning.partitions.plan import PipelinePlan
-from pipeline.planning.plan import PlanError
+from pipeline.fitting.row_variants import multiplications
+from pipeline.planning.plan import PipelinePlan, PlanError
 from pipeline.program.partitions import Cuts
 from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.measuring.other_work import ProcessorTimes, busy_seconds, others_share
+from pipeline.measuring.profiling import ProcessorTimes, busy_seconds, others_share
 from pipeline.profiles.profile_file import FILE, disturbance
 
 STAT = "cpu  100 20 30 5000 700 1 2 3 40 5\ncpu0 1 2 3 4 5 6 7 8 9 10\nintr 1\n"

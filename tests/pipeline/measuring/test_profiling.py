@@ -11,10 +11,8 @@ from pipeline.devices.cpu import CpuDevice
 from pipeline.fitting.fit import fit
 from pipeline.fitting.judge import predict
 from pipeline.fitting.wanted import Wanted
-from pipeline.measuring.chunk_sizes import chunk_levels
-from pipeline.measuring.engines import cache_bytes
-from pipeline.measuring.plan_limits import measure_limits
-from pipeline.measuring.profiling import profile_pack
+from pipeline.measuring.profiling import chunk_levels, profile_pack
+from pipeline.measuring.sweeps import cache_bytes, measure_limits
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice
 from pipeline.profiles.machine import this_machine

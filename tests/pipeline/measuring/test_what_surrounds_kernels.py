@@ -6,15 +6,14 @@ import pytest
 
 from models.packs.pack import Pack, open_pack
 from pipeline.devices.cpu import CpuDevice
-from pipeline.measuring.loop import loop_seconds
-from pipeline.measuring.overlaps import typical_plan
-from pipeline.measuring.rows import RowKernels
+from pipeline.measuring.overheads import loop_seconds, typical_plan
+from pipeline.measuring.row_operators import RowKernels
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice
 from pipeline.profiles.profile import Profile
-from pipeline.profiles.row_kernels import first_key
-from pipeline.program.cuts import Region, RowCut
+from pipeline.profiles.times import first_key
 from pipeline.program.program import Program
+from pipeline.program.region_plan import Region, RowCut
 from pipeline.program.steps import row_network
 from pipeline.schedule.architectures import ARCHITECTURES
 from tests.pipeline.made_profiles import always, profile

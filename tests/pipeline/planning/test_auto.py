@@ -11,8 +11,13 @@ from pipeline.planning.auto import AutoPlan, Goal, plan_auto
 from pipeline.planning.draft import Drafts
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Ahead, Choice, Plan, PlanError
-from pipeline.planning.residents import critical_reads, keep_critical
-from pipeline.planning.tune import PartChunks, part_starts, smallest_bytes
+from pipeline.planning.tune import (
+    PartChunks,
+    critical_reads,
+    keep_critical,
+    part_starts,
+    smallest_bytes,
+)
 from pipeline.schedule.architectures import ARCHITECTURES
 from pipeline.timing.durations import Durations
 from pipeline.timing.simulator import simulate

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from models.packs.records.pieces import Operand, Value
 from models.packs.target import named_target
-from pipeline.planning.joining import joined as joining
-from pipeline.planning.joining.joined import apart, joined
+from pipeline.planning import joined_launches as joining
+from pipeline.planning.joined_launches import apart, joined
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Plan
 from pipeline.program.program import Program

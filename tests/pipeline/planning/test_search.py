@@ -6,9 +6,9 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 
+from pipeline.planning.auto import TOLERANCE, search
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import PlanError
-from pipeline.planning.search import TOLERANCE, search
 from pipeline.schedule.architectures import ARCHITECTURES
 from pipeline.timing.simulator import simulate
 from tests.examples import examples

@@ -6,13 +6,11 @@ from hypothesis import strategies as st
 
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice, Plan
-from pipeline.profiles.delay_limits import SweepLimits
-from pipeline.profiles.delay_watch import BoundWatch
+from pipeline.profiles.delay_limits import BoundWatch, SweepLimits
 from pipeline.schedule.architectures import ARCHITECTURES
 from pipeline.schedule.trace import TraceEvent
-from pipeline.timing.durations import Durations
+from pipeline.timing.durations import Durations, services
 from pipeline.timing.simulator import simulate
-from pipeline.timing.traced_durations import services
 from tests.pipeline.plans import durations, plans
 from tests.pipeline.synthetic import PAGE, program
 

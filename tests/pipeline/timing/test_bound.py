@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.planning.plan import Plan
-from pipeline.timing.bound import bound
 from pipeline.timing.durations import Durations
 from pipeline.timing.simulator import simulate, simulate_back_to_back
+from pipeline.timing.timeline import bound
 from tests.examples import examples
 from tests.pipeline.plans import durations, plans
 

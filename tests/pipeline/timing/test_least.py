@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.timing.least import least_seconds
+from pipeline.timing.timeline import least_seconds
 
 KERNELS = st.lists(st.tuples(st.floats(0, 9), st.integers(0, 99)), min_size=1, max_size=12)
 

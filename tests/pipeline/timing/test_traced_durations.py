@@ -6,9 +6,8 @@ from hypothesis import strategies as st
 
 from pipeline.schedule.schedule import Stage
 from pipeline.schedule.trace import TraceEvent
-from pipeline.timing.durations import reads_in_flight
+from pipeline.timing.durations import Service, reads_in_flight, services
 from pipeline.timing.simulator import simulate
-from pipeline.timing.traced_durations import Service, services
 from tests.pipeline.plans import durations, plans
 
 

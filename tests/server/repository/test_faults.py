@@ -16,7 +16,7 @@ from pipeline.devices.base import KernelError
 from pipeline.execution.engine import Engine
 from pipeline.execution.errors import DrainError
 from pipeline.execution.opened import open_engine
-from pipeline.profiles.delay_watch import BoundWatch, DelayVerdict
+from pipeline.profiles.delay_limits import BoundWatch, DelayVerdict
 from pipeline.program.program import Program
 from pipeline.schedule.trace import TraceEvent
 from server.context import StartupError

@@ -26,9 +26,9 @@ from pipeline.devices.find import device_measure
 from pipeline.execution.opened import opened
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice
-from pipeline.program.cuts import Region, RowCut
 from pipeline.program.prepare import prepare
 from pipeline.program.program import Program
+from pipeline.program.region_plan import Region, RowCut
 from pipeline.program.steps import row_network
 from pipeline.schedule.architectures import ARCHITECTURES
 from tests.examples import examples, thinned

@@ -19,16 +19,13 @@ from pipeline.devices.cpu import CpuDevice
 from pipeline.devices.elementwise.one_pass import OnePass, decided
 from pipeline.devices.elementwise.operator_node import JOB, OPERATOR
 from pipeline.execution.opened import open_pipeline, opened
-from pipeline.planning.joining.joined import joined
+from pipeline.planning.joined_launches import joined
 from pipeline.planning.make import make_plan
-from pipeline.planning.partitions.plan import pipeline_plan
-from pipeline.planning.plan import Choice, Plan
-from pipeline.program.cuts import Cut, Region, RowCut, TileCut
-from pipeline.program.decided import ChainPiece
+from pipeline.planning.plan import Choice, Plan, pipeline_plan
 from pipeline.program.partitions import Cuts
-from pipeline.program.prepare import prepare
-from pipeline.program.preparing.chains import with_chains
-from pipeline.program.program import Program
+from pipeline.program.prepare import prepare, with_chains
+from pipeline.program.program import ChainPiece, Program
+from pipeline.program.region_plan import Cut, Region, RowCut, TileCut
 from pipeline.program.sessions import Opened, opened_by
 from pipeline.program.steps import row_network
 from pipeline.schedule.architectures import ARCHITECTURES

@@ -21,9 +21,9 @@ from pipeline.devices.cpu import CpuDevice
 from pipeline.execution.opened import opened
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice
-from pipeline.program.cuts import Region, RowCut
 from pipeline.program.prepare import prepare
 from pipeline.program.program import Program
+from pipeline.program.region_plan import Region, RowCut
 from pipeline.program.steps import row_network
 from pipeline.schedule.architectures import ARCHITECTURES
 from tests.models.nets import CHUNK_BYTES, inputs_for, parsed

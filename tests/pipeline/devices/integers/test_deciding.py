@@ -22,9 +22,8 @@ from pipeline.execution.given import Tensors, copies
 from pipeline.execution.opened import opened
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice
-from pipeline.program.decided import NativePiece
 from pipeline.program.prepare import prepare
-from pipeline.program.program import Program
+from pipeline.program.program import NativePiece, Program
 from pipeline.schedule.architectures import ARCHITECTURES
 from tests.examples import examples
 from tests.models.nets import parsed, written

@@ -20,9 +20,8 @@ from pipeline.execution.given import copies
 from pipeline.execution.opened import opened
 from pipeline.planning.plan import Plan
 from pipeline.planning.thumb import smallest_plan
-from pipeline.program.decided import takes_rows
 from pipeline.program.prepare import prepare
-from pipeline.program.program import Program
+from pipeline.program.program import Program, takes_rows
 from pipeline.schedule.architectures import ARCHITECTURES
 from tests.models.nets import parsed, written
 from tests.models.streamed import compiled

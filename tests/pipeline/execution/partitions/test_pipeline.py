@@ -29,11 +29,10 @@ from pipeline.devices.device_memory import Memory, address
 from pipeline.execution.errors import CancelledError, DeadlineError, EngineClosedError
 from pipeline.execution.opened import open_pipeline, opened
 from pipeline.planning.make import make_plan
-from pipeline.planning.partitions.plan import PipelinePlan, pipeline_plan
-from pipeline.planning.plan import Choice
-from pipeline.program.cuts import Region, RowCut
+from pipeline.planning.plan import Choice, PipelinePlan, pipeline_plan
 from pipeline.program.partitions import Cuts
 from pipeline.program.program import Program
+from pipeline.program.region_plan import Region, RowCut
 from pipeline.program.row_network import RowNetwork
 from pipeline.schedule.architectures import ARCHITECTURES
 from tests.examples import examples

@@ -6,8 +6,7 @@ from pipeline.fitting.fit import fit
 from pipeline.fitting.judge import judged, with_joined
 from pipeline.fitting.row_variants import estimated_seconds
 from pipeline.fitting.wanted import LEAST, NOTHING, Fitted, Wanted
-from pipeline.fitting.weights import Tried
-from pipeline.fitting.within import Within
+from pipeline.fitting.within import Tried, Within
 from pipeline.planning.found_plans import FoundPlans
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice, Plan

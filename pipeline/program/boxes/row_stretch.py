@@ -6,18 +6,19 @@ from functools import cached_property
 import numpy as np
 
 from pipeline.program.boxes.box import Interval, RowBox
-from pipeline.program.boxes.layout import Keeping, Lying, StripLayout
-from pipeline.program.boxes.stretch import Inside, Stretch
-from pipeline.program.cuts import Region
-from pipeline.program.loading import Written, needed_loadings, saving_loadings
+from pipeline.program.boxes.stretch import Inside, Keeping, Lying, Stretch, StripLayout
 from pipeline.program.many_rows import (
     MadeRows,
     RowsProgress,
     WantedRows,
+    Written,
     kept_rows,
     made_of,
+    needed_loadings,
+    saving_loadings,
     wanted,
 )
+from pipeline.program.region_plan import Region
 from pipeline.program.row_network import RowNetwork, readers_of
 
 

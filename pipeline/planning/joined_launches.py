@@ -13,10 +13,10 @@ from models.packs.records.pieces import Piece
 from models.runtime.joined_graphs import JOINED_TYPES
 from pipeline.planning.plan import Plan
 from pipeline.program.choice import choose_pieces
-from pipeline.program.macs import macs_of_piece
 from pipeline.program.program import Program
 from pipeline.program.sessions import SESSION_BYTES, opened_by, session_bytes
 from pipeline.program.steps import Step
+from pipeline.program.work import macs_of_piece
 from pipeline.schedule.schedule import Stage, awaited
 
 # About what a launch of several steps takes at most on a core, by their operations. Nobody gets in between

@@ -1,4 +1,4 @@
-"""Measuring row operators: each on few rows and on many, with the pack's weights, and copies of rows.
+"""Measuring what runs in parts: row operators on few rows and many, groups of channels, phases.
 
 Each run takes other memory of the device than the one before, as much in all as the strips of a region:
 what a kernel finds in the caches there is not what it left itself.
@@ -16,22 +16,36 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models.packs.records.pieces import Operand
+from loader.pool.pool import ReadPool
+from models.packs.records.pieces import Operand, Piece
 from models.packs.records.row_parts import RowOperator
 from models.packs.storing import read_span
 from pipeline.devices.base import Block, Device, DeviceError, Launch
 from pipeline.devices.device_memory import Memory
 from pipeline.devices.pack_kernels import PackKernels
-from pipeline.measuring.engines import cache_bytes
-from pipeline.profiles.row_kernels import (
+from pipeline.execution.opened import opened
+from pipeline.measuring.sweeps import cache_bytes, measured_sweeps, random_inputs
+from pipeline.planning.make import make_plan
+from pipeline.planning.plan import Choice
+from pipeline.planning.rows.region_edges import group_regions
+from pipeline.planning.rows.variants import Variant, find_variants
+from pipeline.planning.rows.walk import QUICK
+from pipeline.profiles.profile import Profile
+from pipeline.profiles.times import (
     MEASURED_COPIES,
     copy_key,
     first_key,
+    group_key,
     measured_rows,
     row_key,
 )
 from pipeline.program.boxes.box import Interval
 from pipeline.program.program import Program
+from pipeline.program.region_plan import Region, RegionError
+from pipeline.program.steps import Phase, Step, planned_region, row_network
+from pipeline.schedule.architectures import ARCHITECTURES
+from pipeline.schedule.trace import TraceEvent
+from pipeline.timing.durations import services
 
 _REPEATS = 7
 _FIRST_CALLS = 3
@@ -213,3 +227,116 @@ def _seconds(launch: Launch) -> float:
     began = time.perf_counter()
     launch()
     return time.perf_counter() - began
+
+
+# Measuring bottlenecks in groups of channels: whole sweeps, in which as many as can run so, alike.
+
+_GROUP_SWEEPS = 2
+
+
+def group_seconds(program: Program, device: Device, pool: ReadPool) -> Iterator[tuple[str, float]]:
+    """Yield times by key of all that plans may choose: a few of each.
+
+    Raises:
+        LoaderError: weights.bin cannot be read. DeviceError: a kernel cannot be loaded or fails.
+    """
+    regions = [region for region in group_regions(program) if _is_possible(program, region)]
+    for together in _apart(regions):
+        choice = Choice(regions=tuple(sorted(together, key=lambda region: region.first_piece)))
+        plan = make_plan(program, ARCHITECTURES["pre"], choice=choice)
+        with opened(program, plan, device, pool) as engine:
+            runs = measured_sweeps(engine, random_inputs(program))
+            next(runs)  # the first one touches all memory
+            for sweep in islice(runs, _GROUP_SWEEPS):
+                served = services(plan.stages, sweep.events, plan.choice.depth)[-1]
+                seconds = dict.fromkeys(together, 0.0)
+                for step, service in zip(plan.steps, served, strict=True):
+                    if isinstance(step, Phase) and service is not None:
+                        seconds[step.region.plan.region] += service.seconds
+                for region, took in seconds.items():
+                    yield group_key(region), took
+
+
+def _is_possible(program: Program, region: Region) -> bool:
+    try:
+        planned_region(program, region)
+    except RegionError:
+        return False
+    return True
+
+
+def _apart(regions: Iterable[Region]) -> list[list[Region]]:
+    """Return ``regions`` in as few lists as share no piece within one."""
+    found: list[list[Region]] = []
+    for region in regions:
+        for together in found:
+            if all(
+                region.end_piece <= other.first_piece or other.end_piece <= region.first_piece
+                for other in together
+            ):
+                together.append(region)
+                break
+        else:
+            found.append([region])
+    return found
+
+
+# By how much phases take longer than the operators in them, measured one by one, say.
+#
+# Between operators that run in turns caches hold what others left, and two cores hand rows to each other.
+# How much that is depends on the machine and the network: so regions of both few and many rows are run.
+# The whole network is run in the same minute: a machine's speed changes, and phases are compared with
+# pieces.
+
+_PHASE_SWEEPS = 5
+
+
+def phases_factor(program: Program, profile: Profile, device: Device, pool: ReadPool) -> float:
+    """Return the factor for ``program``; 1 where nothing runs on rows.
+
+    Raises:
+        LoaderError: weights.bin cannot be read. DeviceError: a kernel cannot be loaded or fails.
+    """
+    variants = [variant for variant in _variants(program, profile) if variant.regions]
+    if not variants:
+        return 1.0
+    chosen = [variants[0], variants[len(variants) // 2], variants[-1]]
+    whole = _Run(program, (), profile)
+    speed = whole.ratio(Piece, device, pool)
+    runs = (_Run(program, variant.regions, profile) for variant in chosen)
+    return median(run.ratio(Phase, device, pool) for run in runs) / speed
+
+
+def _variants(program: Program, profile: Profile) -> tuple[Variant, ...]:
+    network = row_network(program)
+    if not network.operators:
+        return ()
+    times, seconds = profile.row_times(network), profile.piece_seconds(program)
+    return find_variants(program, network, times, seconds, QUICK).found
+
+
+class _Run:
+    """Sweeps of ``program``, weights in memory and ``regions`` on rows, beside what ``profile`` says."""
+
+    def __init__(self, program: Program, regions: tuple[Region, ...], profile: Profile) -> None:
+        self._program = program
+        choice = Choice(regions=regions)
+        self._plan = make_plan(program, ARCHITECTURES["pre"], choice=choice)
+        self._said = profile.durations(self._plan).stages[-1]
+
+    def ratio(self, kind: type[Step], device: Device, pool: ReadPool) -> float:
+        """Return how long steps of one ``kind`` take over what the profile says."""
+        with opened(self._program, self._plan, device, pool) as engine:
+            sweeps = measured_sweeps(engine, random_inputs(self._program))
+            next(sweeps)
+            took = median(self._took(kind, sweep.events) for sweep in islice(sweeps, _PHASE_SWEEPS))
+        pairs = zip(self._plan.steps, self._said, strict=True)
+        return took / sum(said for step, said in pairs if isinstance(step, kind))
+
+    def _took(self, kind: type[Step], events: list[TraceEvent]) -> float:
+        served = services(self._plan.stages, events, self._plan.choice.depth)[-1]
+        return sum(
+            service.seconds
+            for step, service in zip(self._plan.steps, served, strict=True)
+            if isinstance(step, kind) and service is not None
+        )
