@@ -12,7 +12,7 @@ from models.darknet.layer_records import DarknetNetwork
 from models.darknet.network import build_network
 from models.darknet.skeleton import skeleton
 from models.graphs.onnx_writer import write_onnx
-from models.initial.calibrate import initialise_small
+from models.initial import initialise_small
 from models.progress import silent
 from models.zoo.darknet.detectors import yolov2
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from models.graphs.onnx_writer import declared, write_onnx
-from models.initial.draw import draw
+from models.initial import draw
 
 Given = list[Tensor | None]
 _MOMENTUM = 0.1

@@ -25,7 +25,7 @@ from models.darknet.skeleton import HEADER, skeleton
 from models.darknet.weights import read_weights
 from models.graphs.metadata import write_metadata
 from models.graphs.onnx_writer import check_place, write_onnx
-from models.initial.calibrate import initialise_small
+from models.initial import initialise_small
 from models.progress import Progress, silent
 
 # Random weights for a network, the same at every resolution where that is possible.

@@ -25,7 +25,7 @@ T = TypeVar("T")
 PREPROCESS = "layerstream.preprocess"
 #: Detection (models/detection/recipe.py): how the outputs become boxes.
 DETECTION = "layerstream.detection"
-#: Segmentation (models/segmentation.py): how an output becomes a mask.
+#: Segmentation (models/test_segmentation.py): how an output becomes a mask.
 SEGMENTATION = "layerstream.segmentation"
 #: A list of texts: the classes in the order of the scores.
 LABELS = "layerstream.labels"

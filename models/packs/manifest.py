@@ -8,13 +8,13 @@ import re
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+import xxhash
 from pydantic import BaseModel, ConfigDict, PositiveInt
 
 from models.detection.recipe import Detection
 from models.images.preprocess import Preprocess
 from models.network.fields import Count, Name
 from models.network.operators.quantised import Quantised
-from models.packs.checksum import checksum
 from models.packs.records.pieces import (
     Alternative,
     ElementProgram,
@@ -31,6 +31,12 @@ from models.packs.records.row_parts import Bottleneck, RowOperator, RowValue
 from models.packs.records.spans import FileRecord, Span, Store
 from models.packs.target import Target
 from models.segmentation import Segmentation
+
+
+def checksum(data: bytes | memoryview) -> str:
+    """Return the xxh3-64 of ``data`` as 16 hexadecimal digits."""
+    return xxhash.xxh3_64_hexdigest(data)
+
 
 #: The one that is written and read.
 FORMAT_VERSION: Literal[4] = 4

@@ -16,7 +16,7 @@ import onnx
 from models.errors import ModelError
 from models.graphs.onnx_writer import EXTERNAL_DATA_BYTES, check_place, data_path, write_onnx
 from models.graphs.traits import count_parameters
-from models.initial.calibrate import initialise_small
+from models.initial import initialise_small
 from models.progress import Progress, silent
 from models.zoo.classifiers import (
     PATCH,

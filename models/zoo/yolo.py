@@ -12,11 +12,11 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from models.detection.coco import COCO
 from models.detection.recipe import Detection, ListedHead
 from models.graphs.metadata import DETECTION, PREPROCESS
 from models.images.preprocess import Preprocess
 from models.zoo.builder import SkeletonBuilder, ZooTensor
+from models.zoo.entry import COCO
 
 # Blocks of YOLOv5, YOLOv8 and YOLO11, under the names that their authors gave them.
 

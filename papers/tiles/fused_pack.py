@@ -16,7 +16,7 @@ from models.network.node import KnownTensors, UnsuitedError
 from models.network.operators.elements import POINTWISE
 from models.network.operators.reading import Operator, Resize, read_operator
 from models.network.windows import Window
-from models.packs.checksum import checksum
+from models.packs.manifest import checksum
 from models.packs.pack import Pack
 from models.packs.records.row_parts import RowOperator, RowValue
 from papers.tiles.fused_groups import FusedLayer, TileConfiguration, TileError, pack_layers

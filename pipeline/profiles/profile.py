@@ -13,7 +13,7 @@ from pydantic import BaseModel, Field, model_validator
 
 from models.errors import ModelError
 from models.network.fields import Checksum
-from models.packs.checksum import checksum
+from models.packs.manifest import checksum
 from pipeline.devices.base import Tuning
 from pipeline.planning.plan import Plan
 from pipeline.profiles.delay_limits import Seconds, SweepLimits

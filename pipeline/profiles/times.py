@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, PositiveInt
 
-from models.packs.checksum import checksum
+from models.packs.manifest import checksum
 from models.packs.records.pieces import Piece
 from models.packs.records.row_parts import RowOperator, RowValue
 from pipeline.planning.found_plans import PLANNER_VERSION, canonical

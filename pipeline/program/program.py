@@ -11,8 +11,7 @@ from typing import Any, Self, TypeVar
 from numpy.typing import NDArray
 
 from models.network.operators.quantised import Quantised
-from models.packs.checksum import checksum
-from models.packs.manifest import Measures
+from models.packs.manifest import Measures, checksum
 from models.packs.pack import Pack
 from models.packs.records.pieces import (
     Alternative,

@@ -24,7 +24,7 @@ from models.darknet.skeleton import skeleton
 from models.graphs.onnx_writer import declared
 from tests.fuzz.pack import change_bytes, chosen_run, run_examples
 from tests.models.darknet.cfgs import cfg_text
-from tests.models.darknet.oracle_files import Options, Sections
+from tests.models.darknet.oracle import Options, Sections
 from tests.models.darknet.random_cfg import RandomCfg
 
 _SECONDS = 60

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, numpy_helper
 from onnx.parser import parse_model
 
-from models.initial.calibrate import filled
+from models.initial import filled
 from models.runtime.sessions import open_session, session_options
 from models.zoo.builder import SkeletonBuilder, ZooTensor
 

@@ -11,7 +11,7 @@ from PIL import Image
 from benchmarks.training.folding import fold, shorten
 from models.cells import FOLDER
 from models.detection.boxes import BoxLimits, find_boxes
-from models.initial.calibrate import filled
+from models.initial import filled
 from models.zoo.patchnet import patchnet_ssdlite
 from tests.models.nets import answers, written
 from tests.models.streamed import compiled, streamed

@@ -3,7 +3,7 @@
 import numpy as np
 import onnx
 
-from models.initial.calibrate import filled
+from models.initial import filled
 from models.zoo.builder import SkeletonBuilder, ZooTensor
 
 

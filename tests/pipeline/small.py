@@ -5,7 +5,7 @@ from pathlib import Path
 import onnx
 
 from models.compiler import CompileOptions, compile_onnx
-from models.initial.calibrate import filled
+from models.initial import filled
 from models.packs.pack import open_pack
 from models.zoo.builder import SkeletonBuilder
 from pipeline.program.prepare import Abilities, prepare

@@ -16,7 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from cli import main
 from models.compiler import CompileOptions, compile_onnx
-from models.initial.calibrate import filled
+from models.initial import filled
 from models.zoo.builder import SkeletonBuilder
 from server.scheduling.line import Line
 from server.scheduling.sweeps import Ticket

@@ -24,7 +24,7 @@ from models.compiler.cutting.row_nodes import RowNode
 from models.compiler.cutting.scratch import Sizes
 from models.compiler.writing.describe_programs import ProgramDescriber, QuantisedDescriber
 from models.graphs.nodes import label, made
-from models.packs.checksum import checksum
+from models.packs.manifest import checksum
 from models.packs.records.pieces import (
     Alternative,
     GraphRange,

@@ -11,7 +11,6 @@ from models.darknet.cfg import Section
 from models.darknet.importer import CALIBRATION_RESOLUTION, class_count, objectness_biases
 from models.darknet.network import build_network
 from models.darknet.skeleton import skeleton
-from models.detection.coco import COCO
 from models.zoo.darknet.classifiers import (
     darknet19,
     darknet53,
@@ -33,7 +32,7 @@ from models.zoo.darknet.detectors import (
     yolov4_p6,
     yolov4_tiny,
 )
-from models.zoo.entry import ZooEntry
+from models.zoo.entry import COCO, ZooEntry
 
 
 @dataclass(frozen=True)

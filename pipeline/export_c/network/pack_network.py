@@ -16,7 +16,7 @@ from models.errors import ModelError
 from models.graphs.file import reference
 from models.graphs.nodes import node_of, reads
 from models.network.node import Node, UnsuitedError
-from models.packs.checksum import checksum
+from models.packs.manifest import checksum
 from models.packs.pack import Pack
 from models.packs.records.ports import Port
 from models.packs.records.spans import Store

@@ -15,10 +15,9 @@ from models.darknet.layer_records import DarknetNetwork
 from models.darknet.network import build_network
 from models.darknet.skeleton import skeleton
 from models.darknet.weights import Header, write_weights
-from models.initial.calibrate import initialise
+from models.initial import initialise
 from tests.models.darknet.cfgs import at_resolution, cfg_text
-from tests.models.darknet.oracle import evaluate
-from tests.models.darknet.oracle_files import parse
+from tests.models.darknet.oracle import evaluate, parse
 
 Arrays = dict[str, NDArray[np.float32]]
 Draw = Callable[[DarknetNetwork], Arrays]

@@ -19,9 +19,7 @@ from tests.models.darknet.imports import (
     import_text,
     seeded_weights,
 )
-from tests.models.darknet.oracle import evaluate
-from tests.models.darknet.oracle_activations import ACTIVATIONS
-from tests.models.darknet.oracle_files import Options
+from tests.models.darknet.oracle import ACTIVATIONS, Options, evaluate
 from tests.models.darknet.random_cfg import RandomCfg
 
 CONV = {"filters": "8", "size": "3", "pad": "1", "activation": "leaky", "batch_normalize": "1"}

@@ -20,7 +20,7 @@ from tests.examples import examples
 from tests.fuzz.pack import attempt
 from tests.models.nets import CHUNK_BYTES, parsed
 from tests.models.packs.documents import Document
-from tests.models.packs.test_manifest_mutations import MUTATIONS, mutate
+from tests.models.packs.test_manifest import MUTATIONS, mutate
 from tests.models.packs.test_pack import Change, edit, put
 from tests.models.refusal import refuses
 

@@ -11,9 +11,9 @@ from models.darknet.cfg import Section, format_cfg, parse_cfg, read_cfg
 from models.darknet.importer import random_weights
 from models.darknet.layer_records import DarknetLayer, DarknetNetwork
 from models.darknet.network import build_network, parameter_count, source_sizes
-from models.detection.coco import COCO
 from models.graphs.metadata import read_metadata
 from models.zoo.darknet import FAMILIES, Family
+from models.zoo.entry import COCO
 from tests.models.darknet.cfgs import ZOO
 from tests.shared import shared
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 import models.default
 from loader.pool.pool import ReadPool
 from models.compiler import CompileOptions, compile_onnx
-from models.initial.calibrate import filled
+from models.initial import filled
 from models.packs.manifest import Manifest
 from models.packs.pack import Pack, open_pack
 from models.runtime.sessions import open_resident

@@ -13,7 +13,7 @@ import pytest
 from loader.pool.pool import ReadPool
 from loader.readers.fakes import MemoryReader
 from models.compiler import compile_onnx
-from models.initial.calibrate import filled
+from models.initial import filled
 from models.packs.pack import Pack, open_pack
 from models.packs.target import host_target
 from models.zoo.builder import SkeletonBuilder, ZooTensor

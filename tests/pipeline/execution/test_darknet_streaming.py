@@ -38,7 +38,7 @@ from tests.models.darknet.imports import (
     import_text,
     seeded_weights,
 )
-from tests.models.darknet.oracle_files import parse
+from tests.models.darknet.oracle import parse
 from tests.models.darknet.random_cfg import RandomCfg
 
 MIB = 1 << 20

@@ -16,7 +16,7 @@ from loader.readers.fakes import MemoryReader
 from models.compiler import CompileOptions, compile_onnx
 from models.images.picture_rows import PictureTensor
 from models.images.preprocess import Preprocess
-from models.initial.calibrate import filled
+from models.initial import filled
 from models.packs.pack import Pack, open_pack
 from models.zoo.builder import SkeletonBuilder
 from pipeline.devices.cpu import CpuDevice

@@ -14,8 +14,7 @@ from loader.errors import LoaderError
 from loader.pool.pool import ReadPool
 from loader.readers.fakes import MemoryReader
 from models.compiler import CompileOptions, compile_onnx
-from models.packs.checksum import checksum
-from models.packs.manifest import write_manifest
+from models.packs.manifest import checksum, write_manifest
 from models.packs.pack import Pack, open_pack
 from models.packs.records.spans import FileRecord, Span, Store
 from models.packs.storing import read_span

@@ -14,7 +14,7 @@ from onnx import TensorProto, helper
 from PIL import Image
 
 from models.images.preprocess import Preprocess
-from models.initial.calibrate import filled
+from models.initial import filled
 from models.packs.pack import Pack
 from models.zoo.patchnet import patchnet
 from pipeline.export_c.export import ExportOptions, export_c

@@ -11,7 +11,7 @@ import pytest
 
 from models.compiler import compile_onnx
 from models.default import FOLDER
-from models.initial.calibrate import filled
+from models.initial import filled
 from models.packs.pack import open_pack
 from models.zoo.builder import SkeletonBuilder
 from models.zoo.patchnet import patchnet

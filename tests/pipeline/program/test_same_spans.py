@@ -10,7 +10,7 @@ from onnx import numpy_helper
 
 from models.compiler import CompileOptions, compile_onnx
 from models.errors import PackError
-from models.initial.calibrate import filled
+from models.initial import filled
 from models.packs.pack import Pack, open_pack
 from models.packs.records.pieces import Piece
 from models.packs.records.spans import Store

@@ -15,7 +15,7 @@ from onnx import helper
 
 from models.compiler import CompileOptions
 from models.compiler.cutting import chains as chains_module
-from models.initial.calibrate import filled
+from models.initial import filled
 from models.packs.manifest import Manifest
 from models.packs.target import host_target
 from models.zoo.builder import SkeletonBuilder, ZooTensor

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from models.compiler import CompileOptions
 from models.compiler.optimising.blocked import AlongRows
-from models.initial.calibrate import filled
+from models.initial import filled
 from models.network.fields import Array
 from models.packs.target import host_target
 from models.zoo.builder import SkeletonBuilder

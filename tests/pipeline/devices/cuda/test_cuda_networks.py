@@ -17,7 +17,7 @@ from loader.errors import ReadError
 from loader.pool.pool import ReadPool
 from loader.readers.fakes import MemoryReader
 from models.compiler import CompileOptions, compile_onnx
-from models.initial.calibrate import filled
+from models.initial import filled
 from models.packs.pack import Pack, open_pack
 from models.packs.target import cuda_target
 from models.zoo.builder import SkeletonBuilder
