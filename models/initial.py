@@ -34,7 +34,7 @@ Array = NDArray[np.float32]
 #: Inputs of BatchNormalization.
 SCALE, BIAS, MEAN, VARIANCE = range(1, 5)
 #: Nodes that multiply by a matrix of weights.
-MATRIX_NODES = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
+_MATRIX_NODES = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 
 BIAS_DEVIATION = 0.1
 # With biases around 0 a rectifier cuts off half of what a batch norm gives, and each layer moves similar
@@ -44,7 +44,7 @@ NORM_BIAS_MEAN, NORM_BIAS_DEVIATION = 1.0, 0.2
 PRELU_SLOPE = 0.25
 
 
-def named_generator(seed: int, name: str) -> np.random.Generator:
+def _named_generator(seed: int, name: str) -> np.random.Generator:
     """Return a generator for one array: what it gives depends on nothing but ``seed`` and ``name``."""
     digest = hashlib.blake2s(f"{seed}:{name}".encode(), digest_size=16).digest()
     return np.random.default_rng(int.from_bytes(digest, "little"))
@@ -57,14 +57,14 @@ def draw(
 
     Statistics of a batch norm are those of a unit input until they are measured.
     """
-    generator = named_generator(seed, name)
+    generator = _named_generator(seed, name)
     kind = node.op_type if node is not None else ""
     if node is not None and kind == "BatchNormalization":
         return _norm_array(shape, position, generator)
     normal = generator.standard_normal(shape, dtype=np.float32)
-    if node is not None and kind in MATRIX_NODES and position < 2:
+    if node is not None and kind in _MATRIX_NODES and position < 2:
         normal *= np.float32(math.sqrt(2 / _fan_in(node, position, shape)))
-    elif kind in MATRIX_NODES or kind == "Add":
+    elif kind in _MATRIX_NODES or kind == "Add":
         normal *= np.float32(BIAS_DEVIATION)
     else:
         normal *= np.float32(0.1)
@@ -126,7 +126,7 @@ def sample_inputs(skeleton: onnx.ModelProto, seed: int) -> list[dict[str, AnyArr
             arrays = _images(shape, _recipe(skeleton, shape))
         else:
             arrays = [
-                named_generator(seed, f"{port.name}/{i}").standard_normal(shape).astype(dtype)
+                _named_generator(seed, f"{port.name}/{i}").standard_normal(shape).astype(dtype)
                 for i in range(len(samples))
             ]
         for sample, array in zip(samples, arrays, strict=True):
@@ -304,7 +304,7 @@ class _Calibration:
 
     def _is_scaled(self, node: onnx.NodeProto) -> bool:
         """Return whether ``node`` multiplies by weights of ours, and no batch norm puts that right."""
-        if node.op_type not in MATRIX_NODES or not self._open & set(node.input[:2]):
+        if node.op_type not in _MATRIX_NODES or not self._open & set(node.input[:2]):
             return False
         readers = self._readers.get(node.output[0], [])
         return not readers or any(

@@ -88,7 +88,7 @@ def find_rails(root: Path) -> tuple[Rail, ...]:
     return tuple(rails)
 
 
-def find_packages(root: Path) -> tuple[Package, ...]:
+def _find_packages(root: Path) -> tuple[Package, ...]:
     """Return the RAPL counters of processor packages under ``root`` (/sys); all were read once.
 
     Cores, graphics and memory inside a package, and the platform around it, do not count again.
@@ -254,7 +254,7 @@ def find_meter(
     except PowerError as exc:
         reasons.append(str(exc))
     try:
-        if packages := find_packages(root):
+        if packages := _find_packages(root):
             return PackageMeter(packages)
         reasons.append("no RAPL packages")
     except PowerError as exc:

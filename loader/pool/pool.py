@@ -1,7 +1,7 @@
 """Reading for all models: the lock, the lines of clients, and who is told when a read has ended.
 
 Invariant: every job accepted is called back exactly once, also while the pool closes; of a read that hangs,
-once it ends. What comes next is decided by loader/pool/order.py, reading is done by ``ReaderThreads``. All
+once it ends. What comes next is decided by loader/pool/order.py, reading is done by ``_ReaderThreads``. All
 of them sleep while there is nothing to read.
 """
 
@@ -29,7 +29,7 @@ ReadFlight = Flight[ReadJob]
 Ended = Callable[[ReadFlight, Outcome], None]
 
 
-class ReaderThreads:
+class _ReaderThreads:
     """``count`` threads, started with the first read, that take flights first come first served."""
 
     kind = "preadv"
@@ -150,7 +150,7 @@ class ReadPool:
         self._wake_ups = 0
         self._total = ReadTally()
         self._tallies: dict[PoolClient, ReadTally] = {self._shared: ReadTally()}
-        self._reads = ReaderThreads(depth, self._ended_read)
+        self._reads = _ReaderThreads(depth, self._ended_read)
         self._watcher = threading.Thread(target=self._watch, name="reader-watch", daemon=True)
         self._watcher.start()
 

@@ -99,7 +99,7 @@ class CompileOptions:
     store: Store = "fp32"
 
 
-def check_options(destination: Path, options: CompileOptions) -> None:
+def _check_options(destination: Path, options: CompileOptions) -> None:
     """Check what was decided for the pack ``destination``, REPOSITORY/NAME.
 
     Raises:
@@ -147,7 +147,7 @@ def compile_onnx(
     """
     options = options or CompileOptions()
     name = destination.name
-    check_options(destination, options)
+    _check_options(destination, options)
     progress("read")
     model = read_onnx(source, options.batch, options.shapes, options.warn, options.keep_inputs)
     _tell_infinite(source, model, options)

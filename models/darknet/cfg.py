@@ -17,7 +17,7 @@ class DarknetError(ModelError):
     """A cfg or .weights file is not one of Darknet's, or uses what is not supported here."""
 
 
-def short(text: str) -> str:
+def _short(text: str) -> str:
     """Return ``text`` of a file as messages quote it."""
     return text if len(text) <= 40 else text[:40] + "..."
 
@@ -50,7 +50,7 @@ def _words(text: str) -> frozenset[str]:
 
 
 #: Options that decide what a layer computes or how its output is read.
-USED = {
+_USED = {
     "net": _words("width height channels"),
     "convolutional": _words(
         "filters size stride stride_x stride_y pad padding dilation groups batch_normalize activation"
@@ -132,19 +132,19 @@ NEUTRAL = {
 _NEUTRAL_ANYWHERE = {"dontload": "0", "dontloadscales": "0"}
 
 
-def canonical(kind: str) -> str:
+def _canonical(kind: str) -> str:
     """Return the usual name of a section."""
     return ALIASES.get(kind, kind)
 
 
-def is_ignored(kind: str, option: str) -> bool:
+def _is_ignored(kind: str, option: str) -> bool:
     """Tell whether ``option`` has no part in inference."""
-    kind = canonical(kind)
+    kind = _canonical(kind)
     anywhere = kind != "net" and option in _IGNORED_ANYWHERE
     return anywhere or option in _IGNORED.get(kind, ())
 
 
-def neutral(kind: str, option: str) -> str | None:
+def _neutral(kind: str, option: str) -> str | None:
     """Return the one value that ``option`` may have, None where others are fine or it is unknown."""
     value = NEUTRAL.get(kind, {}).get(option)
     return _NEUTRAL_ANYWHERE.get(option) if value is None and kind != "net" else value
@@ -208,7 +208,7 @@ def parse_cfg(text: str, where: str) -> list[Section]:
             options[key], lines[key] = value, number
     if not sections:
         raise DarknetError(f"{where}: no sections in it")
-    if canonical(sections[0].kind) != "net":
+    if _canonical(sections[0].kind) != "net":
         raise DarknetError(
             f"{where}: line {sections[0].line}: the first section is [{sections[0].kind}], not [net]"
         )
@@ -218,14 +218,14 @@ def parse_cfg(text: str, where: str) -> list[Section]:
 def _kind(line: str, at: str) -> str:
     name, bracket, rest = line[1:].partition("]")
     if not bracket or not name or (rest and rest[0] not in "#;"):
-        raise DarknetError(f"{at}: {short(line)!r} is not a section such as [convolutional]")
+        raise DarknetError(f"{at}: {_short(line)!r} is not a section such as [convolutional]")
     return name
 
 
 def _option(line: str, at: str) -> tuple[str, str]:
     key, equals, value = line.partition("=")
     if not equals or not key:
-        raise DarknetError(f"{at}: {short(line)!r} is neither a section nor an option")
+        raise DarknetError(f"{at}: {_short(line)!r} is neither a section nor an option")
     # Darknet's atoi and atof stop at a comment behind a number, too.
     for mark in "#;":
         value = value.partition(mark)[0]
@@ -233,11 +233,11 @@ def _option(line: str, at: str) -> tuple[str, str]:
 
 
 def _check_repeated(section: Section, key: str, value: str, at: str) -> None:
-    if section.options[key] == value or is_ignored(section.kind, key):
+    if section.options[key] == value or _is_ignored(section.kind, key):
         return
     raise DarknetError(
-        f"{at}: [{short(section.kind)}] {short(key)}={short(value)} contradicts {short(key)}="
-        f"{short(section.options[key])}"
+        f"{at}: [{_short(section.kind)}] {_short(key)}={_short(value)} contradicts {_short(key)}="
+        f"{_short(section.options[key])}"
         f" in line {section.option_lines[key]}"
     )
 
@@ -269,14 +269,14 @@ class SectionOptions:
 
     @property
     def kind(self) -> str:
-        return canonical(self.section.kind)
+        return _canonical(self.section.kind)
 
     def fail(self, message: str, option: str | None = None) -> NoReturn:
         """Raise the error about this section, at the line of ``option`` if that is given."""
         line = self.section.option_lines.get(option or "", self.section.line)
         number = f"layer {self.index} " if self.index >= 0 else ""
         at = f"line {line}: " if line else ""
-        raise DarknetError(f"{self.where}: {at}{number}[{short(self.section.kind)}]: {message}")
+        raise DarknetError(f"{self.where}: {at}{number}[{_short(self.section.kind)}]: {message}")
 
     def check_names(self) -> None:
         """Refuse sections and options that Darknet does not have, or that are not supported.
@@ -284,15 +284,15 @@ class SectionOptions:
         Raises:
             DarknetError: the section or an option of it.
         """
-        if self.kind not in USED:
+        if self.kind not in _USED:
             self.fail("sections of this kind are not supported")
         for option, value in self.section.options.items():
-            only = neutral(self.kind, option)
+            only = _neutral(self.kind, option)
             if only is not None:
                 if value not in (only, f"{only}.0"):
-                    self.fail(f"{option}={short(value)} is not supported, only {only} is", option)
-            elif option not in USED[self.kind] and not is_ignored(self.kind, option):
-                self.fail(f"unknown option {short(option)}", option)
+                    self.fail(f"{option}={_short(value)} is not supported, only {only} is", option)
+            elif option not in _USED[self.kind] and not _is_ignored(self.kind, option):
+                self.fail(f"unknown option {_short(option)}", option)
 
     def has(self, option: str) -> bool:
         return option in self.section.options
@@ -308,7 +308,7 @@ class SectionOptions:
         """Return one of ``values``."""
         value = self.text(option, default)
         if value not in values:
-            self.fail(f"{option}={short(value)} is none of {', '.join(values)}", option)
+            self.fail(f"{option}={_short(value)} is none of {', '.join(values)}", option)
         return value
 
     def integer(
@@ -330,7 +330,7 @@ class SectionOptions:
         text = self.section.options.get(option)
         value = default if text is None else self._number(option, text)
         if value <= 0:
-            self.fail(f"{option}={short(text or '')} is not above 0", option)
+            self.fail(f"{option}={_short(text or '')} is not above 0", option)
         return value
 
     def integers(self, option: str) -> tuple[int, ...]:
@@ -344,11 +344,11 @@ class SectionOptions:
     def _integer(self, option: str, text: str) -> int:
         text = text.strip()
         if len(text) > 40 or not _INTEGER.fullmatch(text) or abs(int(text)) > _MOST:
-            self.fail(f"{option}: {short(text)!r} is not an integer", option)
+            self.fail(f"{option}: {_short(text)!r} is not an integer", option)
         return int(text)
 
     def _number(self, option: str, text: str) -> float:
         text = text.strip()
         if len(text) > 40 or not _NUMBER.fullmatch(text) or not math.isfinite(float(text)):
-            self.fail(f"{option}: {short(text)!r} is not a number", option)
+            self.fail(f"{option}: {_short(text)!r} is not a number", option)
         return float(text)

@@ -43,11 +43,11 @@ def convolution(
         dilations=[p.dilation] * 2,
         group=p.groups,
     )
-    normed = normalize(graph, conv, biases, arrays[1:4]) if p.batch_normalize else conv
+    normed = _normalize(graph, conv, biases, arrays[1:4]) if p.batch_normalize else conv
     return activate(graph, normed, p.activation)
 
 
-def normalize(graph: LayerGraph, x: str, biases: str, arrays: list[str]) -> str:
+def _normalize(graph: LayerGraph, x: str, biases: str, arrays: list[str]) -> str:
     """Add batch normalisation with ``arrays`` scales, mean, variance."""
     scales, mean, variance = arrays
     inputs = (x, scales, biases, mean, variance)
@@ -143,7 +143,7 @@ def connected(
     biases, weights, *norm = [graph.weight(array) for array in layer.arrays]
     inputs = [graph.flat(x).name, weights, *([] if norm else [biases])]
     result = graph.node("gemm", "Gemm", *inputs, transB=1)
-    normed = normalize(graph, result, biases, norm) if norm else result
+    normed = _normalize(graph, result, biases, norm) if norm else result
     return activate(graph, normed, p.activation)
 
 

@@ -52,7 +52,7 @@ def activation(options: SectionOptions, default: str = "linear") -> str:
     return options.choice("activation", default, ACTIVATIONS)
 
 
-def norm_arrays(channels: int) -> dict[str, tuple[int, ...]]:
+def _norm_arrays(channels: int) -> dict[str, tuple[int, ...]]:
     """Return what batch normalisation adds to a layer's biases."""
     return dict.fromkeys(("scales", "mean", "variance"), (channels,))
 
@@ -101,7 +101,7 @@ def convolutional(scope: SectionScope) -> DarknetLayer:
         # Darknet's im2col then gives another number of pixels than the layer has.
         options.fail(f"dilation={dilation} needs a padding of half the kernel", "dilation")
     normalize = options.flag("batch_normalize")
-    arrays = {"biases": (filters,), **(norm_arrays(filters) if normalize else {})}
+    arrays = {"biases": (filters,), **(_norm_arrays(filters) if normalize else {})}
     return scope.layer(
         shape,
         ConvolutionParameters(
@@ -204,7 +204,7 @@ def connected(scope: SectionScope) -> DarknetLayer:
     normalize = options.flag("batch_normalize")
     parameters = ConnectedParameters(outputs, normalize, activation(options, "logistic"))
     arrays = {"biases": (outputs,), "weights": (outputs, math.prod(scope.input))}
-    arrays |= norm_arrays(outputs) if normalize else {}
+    arrays |= _norm_arrays(outputs) if normalize else {}
     return scope.layer((outputs, 1, 1), parameters, arrays)
 
 

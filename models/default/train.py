@@ -68,7 +68,7 @@ class Writer:
         return self.node("Relu", [y])
 
 
-def export_onnx(model: nn.Sequential, path: Path) -> None:
+def _export_onnx(model: nn.Sequential, path: Path) -> None:
     """Write ``model`` (a SmallResNet) to ``path``: input "image" [1, 3, 32, 32], output "logits"."""
     writer, x = Writer(), "image"
     for layer in model:
@@ -249,7 +249,7 @@ def main() -> None:
     parameters = sum(p.numel() for p in model.parameters())
     print(f"torch {torch.__version__}, seed {options.seed}, {parameters} parameters", flush=True)
     train(model, data, options.epochs, options.batch)
-    export_onnx(model, options.output)
+    _export_onnx(model, options.output)
     images, labels = decode(data, "test")
     accuracy = accuracy_of_onnx(options.output, images, labels)
     print(f"exported ONNX, {len(labels)} test images: accuracy {accuracy:.4f}")

@@ -21,7 +21,7 @@ Kind = Literal["greedy", "diou", "none"]
 Numbers = NDArray[np.float64]
 
 #: What comparing boxes takes for each of the class that has most of them: edges, and arrays of numbers.
-SUPPRESSION_BYTES = 192
+_SUPPRESSION_BYTES = 192
 
 
 def suppress(
@@ -164,13 +164,13 @@ def seen(
 
 
 #: What one candidate takes, and its box, where all are of one class (``boxes_bytes``).
-CANDIDATE_BYTES = 3 * ENTRY_BYTES + SUPPRESSION_BYTES
+CANDIDATE_BYTES = 3 * ENTRY_BYTES + _SUPPRESSION_BYTES
 
 
 def boxes_bytes(found: Candidates) -> int:
     """Return what ``found`` and its boxes take, from above: while they are compared, or become edges."""
     largest = int(np.bincount(found.classes).max(initial=0))
-    return max(3 * found.n_bytes + largest * SUPPRESSION_BYTES, 5 * found.n_bytes)
+    return max(3 * found.n_bytes + largest * _SUPPRESSION_BYTES, 5 * found.n_bytes)
 
 
 @dataclass(frozen=True)

@@ -15,11 +15,11 @@ from models.images.placement import Size
 Real = TypeVar("Real", np.float32, np.float64)
 
 #: A head is decoded in blocks of about so many numbers, however low the threshold is.
-BLOCK_NUMBERS = 1 << 14
+_BLOCK_NUMBERS = 1 << 14
 
 
 @dataclass(frozen=True)
-class Sight:
+class _Sight:
     """Boxes and scores of all classes, float32 [n, classes]; what the network gives may be nonsense.
 
     Boxes are float64 [n, 4]: centre x, y, width, height, relative to the network's input.
@@ -47,14 +47,14 @@ def softmax(values: NDArray[Real]) -> NDArray[Real]:
 # Objectness is looked at first: few cells see anything, and only those are decoded.
 
 
-def seen_in_cells(
+def _seen_in_cells(
     head: DetectionHead, output: NDArray[Any], size: Size, threshold: float
-) -> Iterator[Sight]:
+) -> Iterator[_Sight]:
     """Yield what has objectness above ``threshold``; ``size`` is (width, height) of the network's input."""
     for cells in _blocks(head, output, threshold):
         boxes = _cell_boxes(head, cells, size)
         with np.errstate(invalid="ignore", over="ignore"):
-            yield Sight(boxes, _cell_scores(head, cells.entries))
+            yield _Sight(boxes, _cell_scores(head, cells.entries))
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class _Cells:
 def _blocks(head: DetectionHead, output: NDArray[Any], threshold: float) -> Iterator[_Cells]:
     rows, columns = output.shape[2:]
     planes = output.reshape(len(head.anchors), 5 + head.classes, rows, columns)
-    step = max(1, BLOCK_NUMBERS // (columns * head.planes))
+    step = max(1, _BLOCK_NUMBERS // (columns * head.planes))
     for start in range(0, rows, step):
         block = planes[:, :, start : start + step]
         # Darknet, too, asks objectness first: a region layer without softmax may have larger classes.
@@ -130,16 +130,16 @@ _SIDES = 4
 _MARGIN = 0.01
 
 
-def seen_in_list(
+def _seen_in_list(
     head: BoxesHead, outputs: Mapping[str, NDArray[Any]], size: Size, threshold: float
-) -> Iterator[Sight]:
+) -> Iterator[_Sight]:
     """Yield what may have a score above ``threshold``; ``size``: (width, height) of the input."""
     boxes = _Table(head, outputs[head.boxes])
     scores = _Table(head, outputs[head.scores], head.is_single)
     indices = None if head.indices is None else outputs[head.indices].reshape(-1)
     # Of networks that list as many as they find it may be nonsense.
     count = min(len(each) for each in (boxes, scores, indices) if each is not None)
-    step = max(1, BLOCK_NUMBERS // max(boxes.numbers, scores.numbers, head.classes))
+    step = max(1, _BLOCK_NUMBERS // max(boxes.numbers, scores.numbers, head.classes))
     anchors = _Anchors(head, size)
     for start in range(0, count, step):
         end = min(start + step, count)
@@ -152,7 +152,7 @@ def seen_in_list(
             if indices is not None:
                 found = _spread_scores(head, found, indices[start:end][places])
             values = boxes.rows(start, end)[places]
-            yield Sight(_listed_boxes(head, values, anchors, places + start, size), found)
+            yield _Sight(_listed_boxes(head, values, anchors, places + start, size), found)
 
 
 class _Table:
@@ -304,7 +304,7 @@ class _Anchors:
 #: boxes compared with each other. Suppression among them is not changed by it: only better boxes suppress.
 MAX_CANDIDATES = 30_000
 #: What decoding takes at most beside what it finds: some arrays of a block, and places of its classes.
-WORK_BYTES = 48 * BLOCK_NUMBERS
+WORK_BYTES = 48 * _BLOCK_NUMBERS
 #: Of a candidate: four float64, a float32, an index.
 ENTRY_BYTES = 4 * 8 + 4 + 8
 _LARGEST = float(np.finfo(np.float32).max)
@@ -365,13 +365,13 @@ def candidates(
 
 def _sights(
     head: AnyHead, outputs: Mapping[str, NDArray[Any]], size: Size, threshold: float
-) -> Iterator[Sight]:
+) -> Iterator[_Sight]:
     if isinstance(head, DetectionHead):
-        return seen_in_cells(head, outputs[head.output], size, threshold)
-    return seen_in_list(head.listing, outputs, size, threshold)
+        return _seen_in_cells(head, outputs[head.output], size, threshold)
+    return _seen_in_list(head.listing, outputs, size, threshold)
 
 
-def _likely(sight: Sight, threshold: float, most: int) -> Candidates:
+def _likely(sight: _Sight, threshold: float, most: int) -> Candidates:
     """Return the best ``most`` of ``sight`` with scores above ``threshold``."""
     boxes, scores = sight.boxes, sight.scores
     with np.errstate(invalid="ignore", over="ignore"):

@@ -37,7 +37,7 @@ Window = tuple[int, int, int, int]
 # Rows of the result that are made at a time, and rows of the source that are in memory twice meanwhile.
 _BAND_ROWS, _SOURCE_ROWS = 32, 64
 #: Pillow has four bytes a pixel of RGB.
-PILLOW_BYTES = 4
+_PILLOW_BYTES = 4
 
 
 class CornerResize:
@@ -56,7 +56,7 @@ class CornerResize:
         columns, self._column_parts = _positions(image.width, size[0], left, right)
         self._rows, self._row_parts = _positions(image.height, size[1], top, bottom)
         #: What is held.
-        self.n_bytes = image.width * image.height * PILLOW_BYTES
+        self.n_bytes = image.width * image.height * _PILLOW_BYTES
         self._first, self._last = int(columns[0]), min(int(columns[-1]) + 2, image.width)
         self._columns = columns - self._first
 
@@ -87,15 +87,15 @@ class CornerResize:
         return np.asarray(far, np.float32)
 
 
-def made_bytes(width: int, height: int) -> int:
+def _made_bytes(width: int, height: int) -> int:
     """Return what the rows of a result of that size take."""
     return width * height * 3 * np.dtype(np.float32).itemsize
 
 
-def band_bytes(old: int, new: int) -> int:
+def _band_bytes(old: int, new: int) -> int:
     """Return what making some rows takes, from rows of ``old`` pixels to rows of ``new``."""
     numbers = 3 * new * np.dtype(np.float32).itemsize * (2 * _SOURCE_ROWS + 3 * _BAND_ROWS)
-    return (PILLOW_BYTES + 3) * old * (_SOURCE_ROWS + _BAND_ROWS) + numbers
+    return (_PILLOW_BYTES + 3) * old * (_SOURCE_ROWS + _BAND_ROWS) + numbers
 
 
 class ResizedPixels:
@@ -114,9 +114,9 @@ class ResizedPixels:
         return self._rows[first:end].copy()
 
 
-def smaller(resize: CornerResize) -> CornerResize | ResizedPixels:
+def _smaller(resize: CornerResize) -> CornerResize | ResizedPixels:
     """Return what takes less: ``resize``, with the image that it is made of, or its rows."""
-    made = made_bytes(resize.width, resize.height)
+    made = _made_bytes(resize.width, resize.height)
     return resize if resize.n_bytes <= made else ResizedPixels(resize)
 
 
@@ -229,20 +229,20 @@ class Preprocess(BaseModel):
         width, height = self._made_size(image)
         if self.filter != "darknet":
             return width * height * _STORED_BYTES
-        source = PILLOW_BYTES * image[0] * image[1] * (2 if self.color == "GRAY" else 1)
-        return min(source, made_bytes(width, height))
+        source = _PILLOW_BYTES * image[0] * image[1] * (2 if self.color == "GRAY" else 1)
+        return min(source, _made_bytes(width, height))
 
     def work_bytes(self, image: Size) -> int:
         """Return the most that making the ``tensor`` of such an image takes, beside the image itself."""
         width, height = self._made_size(image)
         pixels = image[0] * image[1]
-        grey = (1 + PILLOW_BYTES) * pixels if self.color == "GRAY" else 0
+        grey = (1 + _PILLOW_BYTES) * pixels if self.color == "GRAY" else 0
         if self.filter != "darknet":  # Pillow resizes rows, then columns; then its result is copied
-            across, result = PILLOW_BYTES * width * image[1], PILLOW_BYTES * width * height
+            across, result = _PILLOW_BYTES * width * image[1], _PILLOW_BYTES * width * height
             return grey + result + max(across, _STORED_BYTES * width * height)
-        if PILLOW_BYTES * pixels <= made_bytes(width, height):
+        if _PILLOW_BYTES * pixels <= _made_bytes(width, height):
             return grey
-        return grey + made_bytes(width, height) + band_bytes(image[0], width)
+        return grey + _made_bytes(width, height) + _band_bytes(image[0], width)
 
     def _made_size(self, image: Size) -> Size:
         return inside(self.size, image) if self.resize == "letterbox" else self.size
@@ -262,7 +262,7 @@ class Preprocess(BaseModel):
 
     def _resized(self, image: Image.Image, size: Size) -> SizedPicture:
         if self.filter == "darknet":
-            return smaller(CornerResize(image, size))
+            return _smaller(CornerResize(image, size))
         return StoredPixels(image.resize(size, _FILTERS[self.filter]))
 
     def _cut(self, image: Image.Image) -> SizedPicture:
@@ -271,7 +271,7 @@ class Preprocess(BaseModel):
         if self.filter == "darknet":
             outer = around(self.size, image.size)
             left, top = (outer[0] - width) // 2, (outer[1] - height) // 2
-            return smaller(CornerResize(image, outer, (left, top, left + width, top + height)))
+            return _smaller(CornerResize(image, outer, (left, top, left + width, top + height)))
         box = centre(self.size, image.size)
         return StoredPixels(image.resize(self.size, _FILTERS[self.filter], box))
 

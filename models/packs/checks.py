@@ -28,7 +28,7 @@ from models.segmentation import segmentation_fault
 # What a manifest says of weights.bin must be possible: spans, and how they are stored in it.
 
 
-def check_spans(path: Path, manifest: Manifest) -> None:
+def _check_spans(path: Path, manifest: Manifest) -> None:
     """Check the spans of the manifest in ``path``.
 
     Raises:
@@ -116,7 +116,7 @@ def _check_stored(where: str, span: Span, stored: Stored) -> None:
 # After these checks joining cannot fail, and a joined piece touches no byte that its chunks do not touch.
 
 
-def check_alternatives(path: Path, manifest: Manifest) -> None:
+def _check_alternatives(path: Path, manifest: Manifest) -> None:
     """Check the alternatives of the manifest in ``path``, whose spans and pieces were checked.
 
     Raises:
@@ -208,11 +208,11 @@ def check_manifest(path: Path, manifest: Manifest) -> None:
     Raises:
         PackError: something in it cannot be; the message names the field.
     """
-    check_spans(path, manifest)
+    _check_spans(path, manifest)
     _check_values(path, manifest)
     _check_ports(path, manifest)
     _check_pieces(path, manifest)
-    check_alternatives(path, manifest)
+    _check_alternatives(path, manifest)
     check_rows(path, manifest)
     check_bottlenecks(path, manifest)
     check_programs(path, manifest)

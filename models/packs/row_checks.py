@@ -27,7 +27,7 @@ _DTYPE = "float32"
 _MOST_PARTS = 1 << 16
 # Products of two such numbers are counted in 64 bits.
 _MOST_UNROLLED = 1 << 31
-Writers = dict[int, set[int]]
+_Writers = dict[int, set[int]]
 
 
 def check_rows(path: Path, manifest: Manifest) -> None:
@@ -36,7 +36,7 @@ def check_rows(path: Path, manifest: Manifest) -> None:
     Raises:
         PackError: something in them cannot be; the message names the field.
     """
-    writers = writers_of(manifest)
+    writers = _writers_of(manifest)
     for number, value in enumerate(manifest.row_values):
         _check_value(f"{path}: row_values.{number}", manifest, value)
         _check_parts(f"{path}: row_values.{number}", manifest, number, value, writers)
@@ -45,7 +45,7 @@ def check_rows(path: Path, manifest: Manifest) -> None:
     end = 0
     for number, operator in enumerate(manifest.row_operators):
         where = f"{path}: row_operators.{number}"
-        check_range(where, manifest, operator.first_piece, operator.end_piece)
+        _check_range(where, manifest, operator.first_piece, operator.end_piece)
         before = manifest.row_operators[number - 1] if number else operator
         if _pieces(operator) != _pieces(before) and operator.first_piece < end:
             raise PackError(f"{where}.first_piece: {operator.first_piece}: before {end}")
@@ -72,15 +72,15 @@ def _check_value(where: str, manifest: Manifest, value: RowValue) -> None:
 
 
 def _check_parts(
-    where: str, manifest: Manifest, number: int, value: RowValue, writers: Writers
+    where: str, manifest: Manifest, number: int, value: RowValue, writers: _Writers
 ) -> None:
     """Check that what a value is put together of was there before it, and is like it."""
     pieces = range(value.first_piece, value.end_piece)
     if value.first_piece or value.end_piece:
-        check_range(where, manifest, pieces.start, pieces.stop)
+        _check_range(where, manifest, pieces.start, pieces.stop)
         if not value.parts:
             raise PackError(f"{where}.parts: none, but pieces copy them")
-        if not is_theirs(writers, value.value, pieces):
+        if not _is_theirs(writers, value.value, pieces):
             raise PackError(f"{where}: its pieces do not write value {value.value}")
     for position, part in enumerate(value.parts):
         field = f"{where}.parts.{position}"
@@ -106,7 +106,7 @@ def _check_counts(path: Path, manifest: Manifest) -> None:
         counts.append(found or 1)
 
 
-def check_range(where: str, manifest: Manifest, first: int, end: int) -> None:
+def _check_range(where: str, manifest: Manifest, first: int, end: int) -> None:
     """Check that the pieces [first, end) are some; raises PackError."""
     if not first < end <= len(manifest.pieces):
         raise PackError(f"{where}: pieces [{first}, {end}) are out of range")
@@ -116,16 +116,16 @@ def _pieces(operator: RowOperator) -> tuple[int, int]:
     return operator.first_piece, operator.end_piece
 
 
-def writers_of(manifest: Manifest) -> Writers:
+def _writers_of(manifest: Manifest) -> _Writers:
     """Return the pieces that write each value; what is only inside a piece is not in it."""
-    found: Writers = {port.value: set() for port in manifest.inputs}
+    found: _Writers = {port.value: set() for port in manifest.inputs}
     for number, piece in enumerate(manifest.pieces):
         for operand in piece.outputs:
             found.setdefault(operand.index, set()).add(number)
     return found
 
 
-def is_theirs(writers: Writers, value: int, pieces: range) -> bool:
+def _is_theirs(writers: _Writers, value: int, pieces: range) -> bool:
     """Return whether ``pieces`` write a value, or it is only inside of one."""
     return value not in writers or not writers[value].isdisjoint(pieces)
 
@@ -141,7 +141,7 @@ def _check_operator(where: str, manifest: Manifest, operator: RowOperator) -> No
     output = manifest.row_values[operator.output]
     for position, item in enumerate(operator.inputs):
         source = manifest.row_values[item.row_value]
-        fault = window_fault(item.window, source.height, output.height)
+        fault = _window_fault(item.window, source.height, output.height)
         if fault:
             raise PackError(f"{where}.inputs.{position}.window: {fault}")
     for position, operand in enumerate(operator.weights):
@@ -155,7 +155,7 @@ def _check_operator(where: str, manifest: Manifest, operator: RowOperator) -> No
         raise PackError(f"{where}.in_place: {operator.in_place} is not like its output")
 
 
-def window_fault(window: Window, source: int, output: int) -> str:
+def _window_fault(window: Window, source: int, output: int) -> str:
     """Return why ``window`` does not make ``output`` of so many rows, or is none of an operator."""
     before, behind, reach = window.before, window.behind, window.reach
     if window.factor > 1:
@@ -199,11 +199,11 @@ def _fits_in_place(manifest: Manifest, operator: RowOperator) -> bool:
     return item.window == SAME and math.prod(source.shape) == math.prod(output.shape)
 
 
-def _check_output(where: str, manifest: Manifest, operator: RowOperator, writers: Writers) -> None:
+def _check_output(where: str, manifest: Manifest, operator: RowOperator, writers: _Writers) -> None:
     output = manifest.row_values[operator.output]
     if output.parts:
         raise PackError(f"{where}.output: {operator.output} is put together of others")
-    if not is_theirs(writers, output.value, range(*_pieces(operator))):
+    if not _is_theirs(writers, output.value, range(*_pieces(operator))):
         raise PackError(f"{where}.output: its pieces do not write value {output.value}")
 
 
@@ -244,11 +244,11 @@ def check_bottlenecks(path: Path, manifest: Manifest) -> None:
     """
     if manifest.bottlenecks and manifest.target.capability is not None:
         raise PackError(f"{path}: bottlenecks: a GPU runs whole tensors")
-    writers = writers_of(manifest)
+    writers = _writers_of(manifest)
     pieces = 0
     for number, item in enumerate(manifest.bottlenecks):
         where = f"{path}: bottlenecks.{number}"
-        check_range(where, manifest, item.first_piece, item.end_piece)
+        _check_range(where, manifest, item.first_piece, item.end_piece)
         pieces += item.end_piece - item.first_piece
         if pieces > _MOST_OVER * len(manifest.pieces):
             raise PackError(
@@ -275,7 +275,7 @@ def _check_sizes(where: str, item: Bottleneck, block: int) -> None:
         raise PackError(f"{where}.channels: {item.channels} make over {_MOST_GROUPS} groups")
 
 
-def _check_result(where: str, manifest: Manifest, item: Bottleneck, writers: Writers) -> None:
+def _check_result(where: str, manifest: Manifest, item: Bottleneck, writers: _Writers) -> None:
     kinds = [operator.kind for operator in item.operators]
     if len(kinds) < 2 or kinds.count("sum") != 1 or kinds[-1] != "sum" or "each" not in kinds:
         raise PackError(f"{where}.operators: {kinds} add nothing up")
@@ -284,7 +284,7 @@ def _check_result(where: str, manifest: Manifest, item: Bottleneck, writers: Wri
     output = manifest.row_values[item.output]
     whole = manifest.values[output.value].n_bytes == output.n_bytes
     pieces = range(item.first_piece, item.end_piece)
-    if output.parts or not whole or not is_theirs(writers, output.value, pieces):
+    if output.parts or not whole or not _is_theirs(writers, output.value, pieces):
         raise PackError(f"{where}.output: its pieces do not write value {output.value}")
     if output.shape != item.operators[-1].shape:
         raise PackError(f"{where}.output: {list(output.shape)} is not what is added up")
@@ -329,7 +329,7 @@ class _Input:
         self._operator = item.operators[position]
         self._taken = taken
 
-    def check(self, writers: Writers) -> None:
+    def check(self, writers: _Writers) -> None:
         given = (self._taken.made, self._taken.row_value, self._taken.weights)
         if sum(item is not None for item in given) != 1:
             raise PackError(f"{self._where}: not one of made, row_value and weights")
@@ -352,7 +352,7 @@ class _Input:
         if made.kind == "each" and kind in ("each", "sum"):
             self._check_window(made.shape[2])
 
-    def _check_row_value(self, number: int, writers: Writers) -> None:
+    def _check_row_value(self, number: int, writers: _Writers) -> None:
         if number >= len(self._manifest.row_values):
             raise PackError(f"{self._where}.row_value: {number} is out of range")
         value = self._manifest.row_values[number]
@@ -372,7 +372,7 @@ class _Input:
         self._check_window(value.height)
 
     def _check_window(self, height: int) -> None:
-        fault = window_fault(self._taken.window, height, self._operator.shape[2])
+        fault = _window_fault(self._taken.window, height, self._operator.shape[2])
         if fault or self._taken.window.factor > 1:
             raise PackError(f"{self._where}.window: {fault or 'rows are repeated'}")
 

@@ -39,7 +39,7 @@ class ZooTensor:
         return self.shape[1]
 
 
-class ZooGraph:
+class _ZooGraph:
     """Nodes in the order of execution, on a single image input "image" [1, 3, height, width]."""
 
     def __init__(self, name: str, resolution: Resolution) -> None:
@@ -117,7 +117,7 @@ class ZooGraph:
 # Operators without weights, each as the usual exporters (torch.onnx, operator set 17) write it.
 
 
-class Operators(ZooGraph):
+class _Operators(_ZooGraph):
     """Each method adds one operator, or a function of several, and returns what it makes."""
 
     def relu(self, x: ZooTensor) -> ZooTensor:
@@ -239,7 +239,7 @@ IMAGENET = ColourScale((123.675, 116.28, 103.53), (58.395, 57.12, 57.375))
 SIGNED = ColourScale((127.5,), (127.5,))
 
 
-class SkeletonBuilder(Operators):
+class SkeletonBuilder(_Operators):
     """Builds one skeleton of layers, with weights and without."""
 
     def __init__(

@@ -24,7 +24,7 @@ _EPSILON = 1e-3
 Block = Callable[[ZooTensor], ZooTensor]
 
 
-class Net(SkeletonBuilder):
+class _Net(SkeletonBuilder):
     """A network whose channels and repeats come from a table and are scaled."""
 
     def __init__(self, name: str, resolution: int, width: float, depth: float) -> None:
@@ -90,17 +90,17 @@ class Net(SkeletonBuilder):
 
 # Detection heads, decoded inside the network as exporters leave them.
 
-CLASSES = 80
+_CLASSES = 80
 #: Pixels of a cell on each level.
 STRIDES = (8, 16, 32)
 #: Width and height in pixels, three of each level.
-ANCHORS = (
+_ANCHORS = (
     ((10, 13), (16, 30), (33, 23)),
     ((30, 61), (62, 45), (59, 119)),
     ((116, 90), (156, 198), (373, 326)),
 )
 #: How likely each of so many distances to an edge is.
-BINS = 16
+_BINS = 16
 _OUTPUT = "output0"
 _GREY = 114
 # A random detector is sure of nothing nearly everywhere: the logistic of these is 0.01, 0.05 and 0.12.
@@ -110,11 +110,11 @@ Whole = NDArray[np.int64]
 Biases = Mapping[str, NDArray[np.float32]]
 
 
-def without_anchors(net: Net, levels: Sequence[tuple[ZooTensor, ZooTensor]]) -> onnx.ModelProto:
+def _without_anchors(net: _Net, levels: Sequence[tuple[ZooTensor, ZooTensor]]) -> onnx.ModelProto:
     """Return the network with a head on ``levels``: numbers of distances to four edges, of classes."""
-    flat = [net.reshape(net.concat(*level), 1, 4 * BINS + CLASSES, -1) for level in levels]
+    flat = [net.reshape(net.concat(*level), 1, 4 * _BINS + _CLASSES, -1) for level in levels]
     sides = [level[0].shape[2] for level in levels]
-    edges, classes = net.split(net.concat(*flat, axis=2), (4 * BINS, CLASSES))
+    edges, classes = net.split(net.concat(*flat, axis=2), (4 * _BINS, _CLASSES))
     before, behind = net.split(_distances(net, edges), (2, 2))
     corners = net.whole_numbers("cells", np.concatenate([_cells(n) for n in sides], axis=1)[None])
     centres = net.add(corners, net.constant("half", 0.5))
@@ -125,31 +125,33 @@ def without_anchors(net: Net, levels: Sequence[tuple[ZooTensor, ZooTensor]]) -> 
     return _detector(net, net.concat(boxes, net.sigmoid(classes)), "yolov8")
 
 
-def _distances(net: Net, edges: ZooTensor) -> ZooTensor:
+def _distances(net: _Net, edges: ZooTensor) -> ZooTensor:
     """Return the mean distance to each edge, in cells, of how likely each is."""
     count = edges.shape[2]
-    likely = net.transpose(net.reshape(edges, 1, 4, BINS, count), 0, 2, 1, 3)
-    bins = net.constant("bins", np.arange(float(BINS)).reshape(1, BINS, 1, 1))
+    likely = net.transpose(net.reshape(edges, 1, 4, _BINS, count), 0, 2, 1, 3)
+    bins = net.constant("bins", np.arange(float(_BINS)).reshape(1, _BINS, 1, 1))
     mean = net.add_node("Conv", [net.softmax(likely, axis=1), bins], (1, 1, 4, count))
     return net.reshape(mean, 1, 4, count)
 
 
 def class_biases() -> Biases:
     """Return what the convolutions "classes1", ... of a head without anchors add."""
-    values = np.full(CLASSES, _CLASS_ALONE, np.float32)
+    values = np.full(_CLASSES, _CLASS_ALONE, np.float32)
     return {f"classes{level + 1}.bias": values for level in range(len(STRIDES))}
 
 
-def with_anchors(net: Net, levels: Sequence[ZooTensor]) -> onnx.ModelProto:
+def _with_anchors(net: _Net, levels: Sequence[ZooTensor]) -> onnx.ModelProto:
     """Return the network with YOLOv5's head on ``levels``: 5 + classes numbers of each anchor."""
-    boxes = [_anchored(net, *level) for level in zip(levels, STRIDES, ANCHORS, strict=True)]
+    boxes = [_anchored(net, *level) for level in zip(levels, STRIDES, _ANCHORS, strict=True)]
     return _detector(net, net.concat(*boxes), "yolov5")
 
 
-def _anchored(net: Net, x: ZooTensor, stride: int, anchors: Sequence[tuple[int, int]]) -> ZooTensor:
-    side, count = x.shape[2], 5 + CLASSES
+def _anchored(
+    net: _Net, x: ZooTensor, stride: int, anchors: Sequence[tuple[int, int]]
+) -> ZooTensor:
+    side, count = x.shape[2], 5 + _CLASSES
     apart = net.transpose(net.reshape(x, 1, len(anchors), count, side, side), 0, 1, 3, 4, 2)
-    centre, size, scores = net.split(net.sigmoid(apart), (2, 2, 1 + CLASSES), axis=4)
+    centre, size, scores = net.split(net.sigmoid(apart), (2, 2, 1 + _CLASSES), axis=4)
     cells = _cells(side).T.reshape(1, 1, side, side, 2)
     grid = net.sub(net.whole_numbers(f"cells{stride}", cells), net.constant("half", 0.5))
     two = net.constant("two", 2.0)
@@ -163,9 +165,9 @@ def _anchored(net: Net, x: ZooTensor, stride: int, anchors: Sequence[tuple[int, 
 
 def anchor_biases() -> Biases:
     """Return what the convolutions "detect1", ... of a head with anchors add."""
-    one = np.zeros(5 + CLASSES, np.float32)
+    one = np.zeros(5 + _CLASSES, np.float32)
     one[4], one[5:] = _OBJECTNESS, _CLASS
-    return {f"detect{i + 1}.bias": np.tile(one, len(ANCHORS[i])) for i in range(len(STRIDES))}
+    return {f"detect{i + 1}.bias": np.tile(one, len(_ANCHORS[i])) for i in range(len(STRIDES))}
 
 
 def _cells(side: int) -> Whole:
@@ -174,10 +176,10 @@ def _cells(side: int) -> Whole:
     return np.stack([columns, rows])
 
 
-def _detector(net: Net, output: ZooTensor, kind: str) -> onnx.ModelProto:
+def _detector(net: _Net, output: ZooTensor, kind: str) -> onnx.ModelProto:
     side = net.image.shape[2]
     recipe = Preprocess(size=(side, side), resize="letterbox", scale=1 / 255, pad_value=_GREY)
-    head = ListedHead.model_validate({"output": _OUTPUT, "kind": kind, "classes": CLASSES})
+    head = ListedHead.model_validate({"output": _OUTPUT, "kind": kind, "classes": _CLASSES})
     entries = {PREPROCESS: recipe, DETECTION: Detection(heads=(head,), labels=COCO)}
     return net.skeleton(
         {_OUTPUT: output},
@@ -193,7 +195,7 @@ def _detector(net: Net, output: ZooTensor, kind: str) -> onnx.ModelProto:
 
 def yolov5s(resolution: int, width: float = 1.0) -> onnx.ModelProto:
     """Return YOLOv5s for COCO's 80 classes; output "output0" [1, boxes, 85]."""
-    net = Net("yolov5s", resolution, 0.5 * width, 0.33)
+    net = _Net("yolov5s", resolution, 0.5 * width, 0.33)
     wide, deep = net.wide, net.deep
     x = net.unit(net.image, wide(64), 6, 2, pad=2)
     x = net.c3(net.unit(x, wide(128), 3, 2), wide(128), deep(3))
@@ -209,12 +211,12 @@ def yolov5s(resolution: int, width: float = 1.0) -> onnx.ModelProto:
     x = net.concat(net.unit(medium, wide(512), 3, 2), coarse)
     large = net.c3(x, wide(1024), deep(3), add=False)
     levels = [
-        net.conv(level, len(anchors) * (5 + CLASSES), 1, bias=True, label=f"detect{number}")
+        net.conv(level, len(anchors) * (5 + _CLASSES), 1, bias=True, label=f"detect{number}")
         for number, (level, anchors) in enumerate(
-            zip((fine, medium, large), ANCHORS, strict=True), 1
+            zip((fine, medium, large), _ANCHORS, strict=True), 1
         )
     ]
-    return with_anchors(net, levels)
+    return _with_anchors(net, levels)
 
 
 # YOLOv8 (Jocher et al. 2023), size n: backbone of C2f, pyramid up and down, no anchors.
@@ -222,7 +224,7 @@ def yolov5s(resolution: int, width: float = 1.0) -> onnx.ModelProto:
 
 def yolov8n(resolution: int, width: float = 1.0) -> onnx.ModelProto:
     """Return YOLOv8n for COCO's 80 classes; output "output0" [1, 84, boxes]."""
-    net = Net("yolov8n", resolution, 0.25 * width, 0.33)
+    net = _Net("yolov8n", resolution, 0.25 * width, 0.33)
     wide = net.wide
     x = net.unit(net.unit(net.image, wide(64), 3, 2), wide(128), 3, 2)
     x = net.unit(_yolov8_stage(net, x, 128, 3), wide(256), 3, 2)
@@ -237,11 +239,11 @@ def yolov8n(resolution: int, width: float = 1.0) -> onnx.ModelProto:
     x = net.concat(net.unit(medium, wide(512), 3, 2), coarse)
     large = _yolov8_stage(net, x, 1024, 3, add=False)
     levels = (fine, medium, large)
-    return without_anchors(net, [_yolov8_level(net, x, n, fine) for n, x in enumerate(levels, 1)])
+    return _without_anchors(net, [_yolov8_level(net, x, n, fine) for n, x in enumerate(levels, 1)])
 
 
 def _yolov8_stage(
-    net: Net, x: ZooTensor, channels: int, repeats: int, add: bool = True
+    net: _Net, x: ZooTensor, channels: int, repeats: int, add: bool = True
 ) -> ZooTensor:
     half = net.wide(channels) // 2
     block = partial(net.bottleneck, channels=half, hidden=half, first=3, add=add)
@@ -249,21 +251,21 @@ def _yolov8_stage(
 
 
 def _yolov8_level(
-    net: Net, x: ZooTensor, number: int, fine: ZooTensor
+    net: _Net, x: ZooTensor, number: int, fine: ZooTensor
 ) -> tuple[ZooTensor, ZooTensor]:
     """Return what a level says of boxes and of classes."""
-    boxes, classes = box_channels(fine), max(fine.channels, CLASSES)
+    boxes, classes = _box_channels(fine), max(fine.channels, _CLASSES)
     y = net.unit(net.unit(x, boxes, 3), boxes, 3)
     z = net.unit(net.unit(x, classes, 3), classes, 3)
     return (
-        net.conv(y, 4 * BINS, 1, bias=True, label=f"boxes{number}"),
-        net.conv(z, CLASSES, 1, bias=True, label=f"classes{number}"),
+        net.conv(y, 4 * _BINS, 1, bias=True, label=f"boxes{number}"),
+        net.conv(z, _CLASSES, 1, bias=True, label=f"classes{number}"),
     )
 
 
-def box_channels(fine: ZooTensor) -> int:
+def _box_channels(fine: ZooTensor) -> int:
     """Return how many channels the boxes of all levels come from, the finest being ``fine``."""
-    return max(16, fine.channels // 4, 4 * BINS)
+    return max(16, fine.channels // 4, 4 * _BINS)
 
 
 # YOLO11 (Jocher et al. 2024), size n: backbone of C3k2, attention on the coarsest level, no anchors.
@@ -273,7 +275,7 @@ _HEAD = 64  # channels that one attention head looks at
 
 def yolo11n(resolution: int, width: float = 1.0) -> onnx.ModelProto:
     """Return YOLO11n for COCO's 80 classes; output "output0" [1, 84, boxes]."""
-    net = Net("yolo11n", resolution, 0.25 * width, 0.5)
+    net = _Net("yolo11n", resolution, 0.25 * width, 0.5)
     wide = net.wide
     x = net.unit(net.unit(net.image, wide(64), 3, 2), wide(128), 3, 2)
     x = net.unit(_yolo11_stage(net, x, 256, hidden=0.25), wide(256), 3, 2)
@@ -287,11 +289,11 @@ def yolo11n(resolution: int, width: float = 1.0) -> onnx.ModelProto:
     x = net.concat(net.unit(medium, wide(512), 3, 2), coarse)
     large = _yolo11_stage(net, x, 1024, nested=True)
     levels = (fine, medium, large)
-    return without_anchors(net, [_yolo11_level(net, x, n, fine) for n, x in enumerate(levels, 1)])
+    return _without_anchors(net, [_yolo11_level(net, x, n, fine) for n, x in enumerate(levels, 1)])
 
 
 def _yolo11_stage(
-    net: Net, x: ZooTensor, channels: int, hidden: float = 0.5, nested: bool = False
+    net: _Net, x: ZooTensor, channels: int, hidden: float = 0.5, nested: bool = False
 ) -> ZooTensor:
     """C3k2: a C2f of bottlenecks, or (``nested``) of C3 with two bottlenecks each."""
     inner = int(net.wide(channels) * hidden)
@@ -302,7 +304,7 @@ def _yolo11_stage(
     return net.c2f(x, net.wide(channels), inner, [block] * net.deep(2))
 
 
-def _attending(net: Net, x: ZooTensor, repeats: int) -> ZooTensor:
+def _attending(net: _Net, x: ZooTensor, repeats: int) -> ZooTensor:
     """C2PSA: half of the channels look at all others, the other half stays beside them."""
     half = x.channels // 2
     beside, y = net.split(net.unit(x, 2 * half), (half, half))
@@ -312,7 +314,7 @@ def _attending(net: Net, x: ZooTensor, repeats: int) -> ZooTensor:
     return net.unit(net.concat(beside, y), x.channels)
 
 
-def _attention(net: Net, x: ZooTensor) -> ZooTensor:
+def _attention(net: _Net, x: ZooTensor) -> ZooTensor:
     """Let each cell sum up what all cells say; a depthwise convolution says where they are."""
     heads = max(x.channels // _HEAD, 1)
     size = x.channels // heads
@@ -329,15 +331,15 @@ def _attention(net: Net, x: ZooTensor) -> ZooTensor:
 
 
 def _yolo11_level(
-    net: Net, x: ZooTensor, number: int, fine: ZooTensor
+    net: _Net, x: ZooTensor, number: int, fine: ZooTensor
 ) -> tuple[ZooTensor, ZooTensor]:
     """Return what a level says of boxes and of classes, these by depthwise convolutions."""
-    boxes, classes = box_channels(fine), max(fine.channels, CLASSES)
+    boxes, classes = _box_channels(fine), max(fine.channels, _CLASSES)
     y = net.unit(net.unit(x, boxes, 3), boxes, 3)
     z = x
     for _ in range(2):
         z = net.unit(net.unit(z, z.channels, 3, groups=z.channels), classes)
     return (
-        net.conv(y, 4 * BINS, 1, bias=True, label=f"boxes{number}"),
-        net.conv(z, CLASSES, 1, bias=True, label=f"classes{number}"),
+        net.conv(y, 4 * _BINS, 1, bias=True, label=f"boxes{number}"),
+        net.conv(z, _CLASSES, 1, bias=True, label=f"classes{number}"),
     )

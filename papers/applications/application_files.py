@@ -92,7 +92,7 @@ class ApplicationRecord(_Record):
     model: tuple[ModelRecord, ...] = ()
 
 
-def check_heights(cnn: Cnn) -> None:
+def _check_heights(cnn: Cnn) -> None:
     """Refuse a layer whose height does not follow from what it reads.
 
     Raises:
@@ -240,7 +240,7 @@ def _written(item: ModelRecord) -> Cnn:
         for each in item.layers
     )
     cnn = Cnn(item.name, layers, tuple(edges))
-    check_heights(cnn)
+    _check_heights(cnn)
     return cnn
 
 

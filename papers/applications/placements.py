@@ -57,12 +57,12 @@ def greedy_placement(lives: Sequence[Lifetime]) -> Placement:
             for other in placed
             if lives[other].start < life.end and life.start < lives[other].end
         ]
-        offsets[index] = smallest_gap(beside, _size(life))
+        offsets[index] = _smallest_gap(beside, _size(life))
         placed.append(index)
     return offsets, max((offsets[i] + _size(lives[i]) for i in placed), default=0)
 
 
-def smallest_gap(taken: Sequence[tuple[int, int]], size: int) -> int:
+def _smallest_gap(taken: Sequence[tuple[int, int]], size: int) -> int:
     """Return where the smallest gap between ranges begins that is large enough; else the end of all."""
     best, least, end = -1, 0, 0
     for start, stop in sorted(taken):
@@ -122,7 +122,7 @@ def greedy_by_size(cnn: Cnn, order: tuple[int, ...] | None = None) -> list[Place
             for other in placed
             if other.start < item.end and item.start < other.end
         ]
-        offset = smallest_gap(beside, item.size)
+        offset = _smallest_gap(beside, item.size)
         placed.append(PlacedOutput(item.layer, offset, item.size, item.start, item.end))
     return placed
 

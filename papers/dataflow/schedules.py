@@ -91,7 +91,7 @@ class TokenLife:
     end: int
 
 
-def peak(lives: Sequence[TokenLife]) -> int:
+def _peak(lives: Sequence[TokenLife]) -> int:
     """Return the most that lives at once."""
     changes = [0] * (max((life.end for life in lives), default=0) + 1)
     for life in lives:
@@ -100,7 +100,7 @@ def peak(lives: Sequence[TokenLife]) -> int:
     return max(accumulate(changes), default=0)
 
 
-def token_lives(
+def _token_lives(
     graph: DataflowGraph, capacities: Capacities, order: Sequence[int]
 ) -> list[list[TokenLife]]:
     """Return, by channel, the lives of what firings of ``order``, a schedule of an iteration, put down.
@@ -123,7 +123,7 @@ def token_lives(
             if used < tokens:
                 queue.appendleft((tokens - used, start))
             lives[number].append(TokenLife(used * size, start, moment + 1))
-    for number, life in enumerate(buffer_lives(graph, capacities, order)):
+    for number, life in enumerate(_buffer_lives(graph, capacities, order)):
         lives[number] += [life] * bool(graph.channels[number].initial)
     return lives
 
@@ -140,7 +140,7 @@ def joined(lives: Sequence[TokenLife], count: int) -> list[TokenLife]:
     ]
 
 
-def buffer_lives(
+def _buffer_lives(
     graph: DataflowGraph, capacities: Capacities, order: Sequence[int]
 ) -> list[TokenLife]:
     """Return the lives of whole buffers, by channel: from the first token to the last."""
@@ -188,11 +188,11 @@ def dataflow_arena(
     graph: DataflowGraph, capacities: Capacities, order: Sequence[int]
 ) -> DataflowArena:
     """Return an arena for ``order``, a schedule of an iteration within ``capacities``."""
-    tokens = token_lives(graph, capacities, order)
+    tokens = _token_lives(graph, capacities, order)
     count = -(-sum(map(len, tokens)) // _MOST_PLACED)
     fewer = [life for of_channel in tokens for life in joined(of_channel, max(count, 1))]
-    size = min(_placed(fewer), _placed(buffer_lives(graph, capacities, order)))
-    return DataflowArena(size, peak([life for of_channel in tokens for life in of_channel]))
+    size = min(_placed(fewer), _placed(_buffer_lives(graph, capacities, order)))
+    return DataflowArena(size, _peak([life for of_channel in tokens for life in of_channel]))
 
 
 def _placed(lives: Sequence[TokenLife]) -> int:

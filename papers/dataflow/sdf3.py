@@ -21,24 +21,24 @@ _MOST_DEPTH = 32
 
 
 @dataclass(slots=True)
-class Element:
+class _Element:
     """An element of the file ``path``; texts are not kept."""
 
     path: Path
     line: int
     tag: str
     attributes: dict[str, str]
-    children: list["Element"] = field(default_factory=list)
+    children: list["_Element"] = field(default_factory=list)
 
     def error(self, reason: str) -> DataflowError:
         """Return the error that this element is wrong."""
         return DataflowError(f"{self.path}: line {self.line}: <{self.tag[:40]}>: {reason}")
 
-    def all(self, tag: str) -> Iterator["Element"]:
+    def all(self, tag: str) -> Iterator["_Element"]:
         """Yield the children called ``tag``."""
         return (child for child in self.children if child.tag == tag)
 
-    def one(self, tag: str) -> "Element":
+    def one(self, tag: str) -> "_Element":
         """Return the child called ``tag``.
 
         Raises:
@@ -84,9 +84,9 @@ class Element:
 
 class _Builder:
     def __init__(self, path: Path) -> None:
-        self.root: Element | None = None
+        self.root: _Element | None = None
         self._path = path
-        self._open: list[Element] = []
+        self._open: list[_Element] = []
         self._count = 0
         self.parser = expat.ParserCreate()
         self.parser.StartElementHandler = self._start
@@ -95,7 +95,7 @@ class _Builder:
 
     def _start(self, tag: str, attributes: dict[str, str]) -> None:
         line = self.parser.CurrentLineNumber
-        element = Element(self._path, line, tag, attributes)
+        element = _Element(self._path, line, tag, attributes)
         self._count += 1
         if self._count > _MOST_ELEMENTS or len(self._open) >= _MOST_DEPTH:
             raise element.error(
@@ -115,7 +115,7 @@ class _Builder:
         raise DataflowError(f"{self._path}: line {line}: a DOCTYPE, expected none")
 
 
-def read_elements(path: Path) -> Element:
+def _read_elements(path: Path) -> _Element:
     """Return the root element of an XML file.
 
     Raises:
@@ -203,7 +203,7 @@ def read_sdf3(path: Path) -> DataflowGraph:
     Raises:
         DataflowError: it is none; the message names the element and what was expected.
     """
-    root = read_elements(path)
+    root = _read_elements(path)
     if root.tag != "sdf3" or root.attributes.get("type") != "csdf":
         raise root.error('expected <sdf3 type="csdf">')
     application = root.one("applicationGraph")
@@ -217,14 +217,14 @@ def read_sdf3(path: Path) -> DataflowGraph:
 
 @dataclass(slots=True)
 class _Port:
-    element: Element
+    element: _Element
     kind: str
     rates: tuple[int, ...]
     used: bool = False
 
 
 class _Reading:
-    def __init__(self, application: Element) -> None:
+    def __init__(self, application: _Element) -> None:
         self._application = application
         self._csdf = application.one("csdf")
         self._ports: dict[tuple[str, str], _Port] = {}
@@ -254,7 +254,7 @@ class _Reading:
         called = self._application.attributes.get("name") or self._csdf.attributes.get("name")
         return DataflowGraph(called or "graph", tuple(actors), channels)
 
-    def _read_ports(self, actor: Element) -> None:
+    def _read_ports(self, actor: _Element) -> None:
         name = actor.text("name")
         if name in self._numbers:
             raise actor.error(f"a second actor {shortened(name)}")
@@ -273,7 +273,7 @@ class _Reading:
             raise actor.error(f"ports of {sorted(lengths)[1:4]} rates, expected as many of each")
         self._phases.append(max(lengths))
 
-    def _series(self, element: Element, name: str) -> tuple[int, ...]:
+    def _series(self, element: _Element, name: str) -> tuple[int, ...]:
         """Return the numbers of an attribute, with 3*128 as three of them."""
         found: list[int] = []
         for part in element.text(name).split(","):
@@ -287,7 +287,7 @@ class _Reading:
             raise element.error(f"{name}: no number, expected one for each phase")
         return tuple(found)
 
-    def _spread(self, element: Element, numbers: tuple[int, ...], actor: int) -> tuple[int, ...]:
+    def _spread(self, element: _Element, numbers: tuple[int, ...], actor: int) -> tuple[int, ...]:
         """Return ``numbers``, one for each phase of ``actor``."""
         phases = self._phases[actor]
         if len(numbers) == phases:
@@ -315,7 +315,7 @@ class _Reading:
                     sizes[element.text("channel")] = size.number("sz", 1)
         return times, sizes
 
-    def _channel(self, element: Element, sizes: dict[str, int]) -> Channel:
+    def _channel(self, element: _Element, sizes: dict[str, int]) -> Channel:
         name = element.text("name")
         source, production = self._end(element, "src", "out")
         target, consumption = self._end(element, "dst", "in")
@@ -323,7 +323,7 @@ class _Reading:
         size = sizes.get(name, 1)
         return Channel(name, source, target, production, consumption, initial, size)
 
-    def _end(self, element: Element, side: str, kind: str) -> tuple[int, tuple[int, ...]]:
+    def _end(self, element: _Element, side: str, kind: str) -> tuple[int, tuple[int, ...]]:
         """Return the actor at an end of a channel, and its rates there."""
         actor, name = element.text(f"{side}Actor"), element.text(f"{side}Port")
         port = self._ports.get((actor, name))

@@ -53,10 +53,10 @@ class GraphBlock:
 def blocks(graph: DataflowGraph, counts: Sequence[int]) -> list[GraphBlock]:
     """Return the parts of ``graph``; every channel is in one of them."""
     found = [sorted(channels) for channels in _two_connected(graph)]
-    return [part(graph, channels, counts) for channels in sorted(found)]
+    return [_part(graph, channels, counts) for channels in sorted(found)]
 
 
-def part(graph: DataflowGraph, channels: Sequence[int], counts: Sequence[int]) -> GraphBlock:
+def _part(graph: DataflowGraph, channels: Sequence[int], counts: Sequence[int]) -> GraphBlock:
     """Return ``channels`` of ``graph`` and the actors at their ends."""
     chosen = [graph.channels[number] for number in channels]
     actors = sorted({end for channel in chosen for end in (channel.source, channel.target)})
@@ -191,12 +191,12 @@ def alone(graph: DataflowGraph, counts: Sequence[int]) -> Rooms:
         rooms: Rooms = [None] * len(graph.channels)
         if channel.token_size:
             rooms[number] = max(channel.initial, *channel.production, *channel.consumption)
-            rooms = lowered(graph, counts, rooms, number, order)
+            rooms = _lowered(graph, counts, rooms, number, order)
         found.append(rooms[number])
     return found
 
 
-def lowered(
+def _lowered(
     graph: DataflowGraph, counts: Sequence[int], rooms: Rooms, channel: int, order: Sequence[int]
 ) -> Rooms:
     """Return ``rooms`` with the least for ``channel``, from what it has there, that completes an iteration.
@@ -253,7 +253,7 @@ def _least(block: GraphBlock) -> Rooms:
     ends = [{channel.source, channel.target} for channel in block.graph.channels]
     for number, actors in enumerate(ends):
         beside = [other for other, of_other in enumerate(ends) if of_other <= actors]
-        pair = part(block.graph, beside, block.counts)
+        pair = _part(block.graph, beside, block.counts)
         least.append(alone(pair.graph, pair.counts)[beside.index(number)])
     return least
 
@@ -293,5 +293,5 @@ def _trimmed(block: GraphBlock, rooms: Rooms, least: Rooms) -> Rooms:
     for channel in sorted(wide, key=lambda number: -above[number])[: _affordable(block)]:
         lower = [*rooms]
         lower[channel] = least[channel]
-        rooms = lowered(graph, counts, lower, channel, order)
+        rooms = _lowered(graph, counts, lower, channel, order)
     return rooms

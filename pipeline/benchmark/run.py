@@ -52,7 +52,7 @@ from pipeline.schedule.trace import TraceEvent
 Tensors = Mapping[str, NDArray[Any]]
 
 
-def make_rows(samples: Sequence[Samples], manifest: Manifest) -> list[dict[str, Any]]:
+def _make_rows(samples: Sequence[Samples], manifest: Manifest) -> list[dict[str, Any]]:
     """Return one row a contender; ``pre`` is among them. Times in ms, CPU in seconds, energy in joules."""
     by_name = {each.contender.name: each for each in samples}
     pre, reference = by_name["pre"], by_name.get(ONNXRUNTIME)
@@ -227,7 +227,7 @@ def bench_pipeline(
         "notes": notes,
         "searches": _by_label(planned, PlannedConfiguration.search),
         "reasons": _by_label(planned, lambda each: list(each.fitted.reasons)),
-        "rows": make_rows(samples, program.pack.manifest),
+        "rows": _make_rows(samples, program.pack.manifest),
     }
 
 

@@ -25,12 +25,12 @@ from pipeline.execution.given import Arrays
 def class_numbers(
     names: Sequence[str], labels: Sequence[str], outputs: int, classes: Sequence[str] = ()
 ) -> dict[str, int]:
-    """Return the number of each of ``names``, as ``known_numbers``.
+    """Return the number of each of ``names``, as ``_known_numbers``.
 
     Raises:
         DataError: one of them is no class of the model, or several are called like it.
     """
-    found = known_numbers(names, labels, outputs, classes)
+    found = _known_numbers(names, labels, outputs, classes)
     missing = [name for name in names if name not in found]
     if missing:
         has = list(_known(names, labels, outputs, classes))
@@ -38,7 +38,7 @@ def class_numbers(
     return found
 
 
-def known_numbers(
+def _known_numbers(
     names: Iterable[str], labels: Sequence[str], outputs: int, classes: Sequence[str] = ()
 ) -> dict[str, int]:
     """Return the number of each of ``names`` that is a class of the model.
@@ -172,7 +172,7 @@ def targets_of(marks: Sequence[Marked], classes: Mapping[str, int]) -> list[True
     return [TrueObject(classes[mark.name], mark.edges, mark.difficult) for mark in marks]
 
 
-def targets_seen(boxes: Sequence[Box]) -> list[TrueObject]:
+def _targets_seen(boxes: Sequence[Box]) -> list[TrueObject]:
     """Return boxes of another detector as if they were there."""
     return [TrueObject(box.index, box.edges) for box in boxes]
 
@@ -328,7 +328,7 @@ class _Detector:
         self._own, self._other = own, other
         labels, classes = own.detection.labels, own.detection.classes
         objects = dataset.objects()
-        self._numbers = known_numbers(objects, labels, classes)
+        self._numbers = _known_numbers(objects, labels, classes)
         self._left_out = {name: objects[name] for name in objects if name not in self._numbers}
         if self._left_out and not self._numbers and not is_compared:
             class_numbers(list(objects), labels, classes)  # which says what there is instead
@@ -343,7 +343,7 @@ class _Detector:
 
     def compare(self, answer: PictureOutputs, other: PictureOutputs) -> None:
         """Take what the other one shows to users as what is there."""
-        there = targets_seen(self._other.boxes(other, None))
+        there = _targets_seen(self._other.boxes(other, None))
         self._agreed.add(self._own.boxes(answer, _LEAST_SCORE), there)
 
     def figures(self) -> dict[str, Any]:

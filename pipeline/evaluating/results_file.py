@@ -42,7 +42,7 @@ class _Agreement(_Precision):
     largest_difference: _Positive = 0.0
 
 
-class EvaluationResult(_Precision):
+class _EvaluationResult(_Precision):
     """A result as ``evaluation.json`` has it; what was not counted is left out. Parts are from 0 to 1."""
 
     dataset: str
@@ -64,7 +64,7 @@ class EvaluationResult(_Precision):
 
 FILE = "evaluation.json"
 _MAX_BYTES = 16 << 20
-_RESULTS = TypeAdapter(list[EvaluationResult])
+_RESULTS = TypeAdapter(list[_EvaluationResult])
 
 
 def read_results(folder: Path) -> list[dict[str, Any]]:

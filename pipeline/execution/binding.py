@@ -38,7 +38,7 @@ from pipeline.program.steps import Phase, RegionSteps, regions_of
 _DTYPE = np.dtype(np.float32)
 
 
-class PhaseBinder:
+class _PhaseBinder:
     """Binds the phases of ``region`` to ``memory``; ``name`` says what to call a piece in errors."""
 
     def __init__(
@@ -95,7 +95,7 @@ class PhaseBinder:
         inputs += [self._memory.array(operand) for operand in operator.weights]
         output = self._strip(call.output)
         launch = self._kernels.row_operator(call.operator, call.graph, inputs, output)
-        return named(launch, self._name(operator.first_piece))
+        return _named(launch, self._name(operator.first_piece))
 
     def _compute(self, actions: Sequence[Compute]) -> Launch:
         parts = [
@@ -105,7 +105,7 @@ class PhaseBinder:
             for action in actions
         ]
         pieces = self._region.plan.region.pieces
-        return named(
+        return _named(
             self._kernels.graphs(parts),
             f"{self._name(pieces[0])} to {self._name(pieces[-1])}, in groups of channels",
         )
@@ -164,7 +164,7 @@ class PhaseBinder:
         return self._memory.offset(self._program.row_values[row_value].value)
 
 
-def named(launch: Launch, name: str) -> Launch:
+def _named(launch: Launch, name: str) -> Launch:
     """Return ``launch`` with errors that say where."""
 
     def run() -> None:
@@ -234,7 +234,7 @@ class _Binder:
 
     def steps(self) -> list[Launch]:
         phases = {
-            region: PhaseBinder(
+            region: _PhaseBinder(
                 region,
                 self._memory,
                 self._kernels.of_program,
@@ -262,7 +262,7 @@ class _Binder:
         name = f"{self._name(pieces[0])} to {self._name(pieces[-1])}"
         with _naming(name):
             launch = self._kernels.of_program.run(list(map(self._placed, pieces)), self._scratch)
-        return named(launch, name)
+        return _named(launch, name)
 
     def _placed(self, piece: Piece) -> PlacedPiece:
         return PlacedPiece(
@@ -280,7 +280,7 @@ class _Binder:
     def _piece(self, piece: Piece) -> Launch:
         name = self._name(piece)
         with _naming(name):
-            return named(self._resident(piece) if piece.resident else self._alone(piece), name)
+            return _named(self._resident(piece) if piece.resident else self._alone(piece), name)
 
     def _resident(self, piece: Piece) -> Launch:
         kernel = self._kernels.device.load(self._program.pack.graphs[piece.graph])

@@ -31,7 +31,7 @@ from pipeline.export_c.writing.stored_weights import HEADER_BYTES, plan_loads, s
 Content = bytes | Iterable[str]
 
 
-def write_folder(destination: Path, files: Mapping[str, Content], force: bool) -> dict[str, int]:
+def _write_folder(destination: Path, files: Mapping[str, Content], force: bool) -> dict[str, int]:
     """Write ``files`` (bytes, or lines of text) to a new folder; return their sizes.
 
     What an earlier export wrote there is replaced with ``force``; a folder with anything else in it is not.
@@ -181,4 +181,4 @@ def write_export(exported: Exported, destination: Path, force: bool = False) -> 
     Raises:
         ExportError: it exists, or cannot be written; then nothing has changed.
     """
-    return write_folder(destination, exported.files, force)
+    return _write_folder(destination, exported.files, force)

@@ -57,7 +57,7 @@ def loop_seconds(plan: Plan, recorded: bool = False) -> list[float]:
     return found
 
 
-def recorded_loop_seconds(plan: Plan) -> float:
+def _recorded_loop_seconds(plan: Plan) -> float:
     """Return what all steps of a sweep of ``plan`` take beside their kernels where it is recorded."""
     return median(loop_seconds(plan, recorded=True)) * len(plan.stages[-1])
 
@@ -177,7 +177,7 @@ def measure_overlap(
     *moves, _ = [sum(row) for row in profile.durations(plan).stages]
     factors: list[list[float]] = [[] for _ in moves]
     lost = []
-    loop = recorded_loop_seconds(plan)
+    loop = _recorded_loop_seconds(plan)
     with (
         _sweeping(program, quiet, device, pool, disk) as alone,
         _sweeping(program, plan, device, pool, disk) as beside,

@@ -73,7 +73,7 @@ def chunk_levels(program: Program) -> list[int]:
 _TUNING_SWEEPS = 5
 
 
-def choose_tuning(pack: Pack, device: Device) -> Tuning:
+def _choose_tuning(pack: Pack, device: Device) -> Tuning:
     """Return what is fastest for ``pack`` on ``device``, which works so afterwards.
 
     Memory kinds are compared by sweeps of ``auto`` in a ring of a few chunks.
@@ -190,7 +190,7 @@ def profile_pack(
     """
     before = ProcessorTimes.now()
     doing("how the device works best")
-    tuning = choose_tuning(pack, device)
+    tuning = _choose_tuning(pack, device)
     program = prepare(pack, device)
     samples = _Samples(spans=[[] for _ in program.spans])
     with file_reads(pack, disk) as reads:

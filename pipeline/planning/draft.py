@@ -83,7 +83,7 @@ def first_pieces(program: Program, steps: Sequence[Step]) -> Iterator[int]:
             first += step.n_spans
 
 
-def spliced(levels: Sequence[Level], starts: Sequence[int]) -> Level:
+def _spliced(levels: Sequence[Level], starts: Sequence[int]) -> Level:
     """Return a level with the steps of ``levels[n]`` from the program's piece ``starts[n]`` on.
 
     Each start is the first piece of a layer, the first one that of the program. The plan is that of the
@@ -106,7 +106,7 @@ def spliced(levels: Sequence[Level], starts: Sequence[int]) -> Level:
     return replace(levels[0], units=tuple(units), until=until)
 
 
-def level_of(program: Program, plan: Plan, durations: Durations) -> Level:
+def _level_of(program: Program, plan: Plan, durations: Durations) -> Level:
     """Return the level of ``plan``, which keeps no more resident than it must."""
     return Level(
         program,
@@ -241,7 +241,7 @@ class Drafts:
         key = limit, choice.later_chunks
         if key not in self._spliced:
             starts, limits = zip((0, limit), *choice.later_chunks, strict=True)
-            self._spliced[key] = spliced([self.level(each) for each in limits], starts)
+            self._spliced[key] = _spliced([self.level(each) for each in limits], starts)
         return self._spliced[key]
 
     def level(self, chunk_bytes: int) -> Level:
@@ -249,7 +249,7 @@ class Drafts:
         if chunk_bytes not in self._levels:
             choice = Choice(chunk_bytes=chunk_bytes, regions=self._regions)
             plan = make_plan(self.program, self._architecture, choice=choice)
-            self._levels[chunk_bytes] = level_of(self.program, plan, self._durations_of(plan))
+            self._levels[chunk_bytes] = _level_of(self.program, plan, self._durations_of(plan))
         return self._levels[chunk_bytes]
 
     def plan(self, choice: Choice) -> Plan:

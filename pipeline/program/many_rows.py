@@ -24,7 +24,7 @@ Times = NDArray[np.float64]
 Which = NDArray[np.bool_]
 
 #: In place of a first row: there is none.
-NEVER = 1 << 40
+_NEVER = 1 << 40
 
 # Numbers of rows below this are counted as bits of one number.
 _BITS = 62
@@ -92,14 +92,14 @@ class MadeRows:
     @cached_property
     def just(self) -> tuple[Numbers, Numbers]:
         """``first`` and ``count`` of ``WantedRows``, where just these are read."""
-        return np.where(self.runs, self.first, NEVER), np.where(self.runs, self.count, -1)
+        return np.where(self.runs, self.first, _NEVER), np.where(self.runs, self.count, -1)
 
 
 @dataclass(frozen=True)
 class WantedRows:
     """Rows that operator ``operator`` reads in each phase; they may lie outside of the value.
 
-    ``first``: the first row, ``NEVER`` where it does not run; ``count``: of them, -1 there. ``same``: rows
+    ``first``: the first row, ``_NEVER`` where it does not run; ``count``: of them, -1 there. ``same``: rows
     that these are just like.
     """
 
@@ -109,11 +109,11 @@ class WantedRows:
     same: MadeRows | None = None
 
     def within(self, height: int) -> tuple[Numbers, Numbers]:
-        """Return the rows [first, end) of a value of ``height``; ``NEVER`` and 0 where there are none."""
+        """Return the rows [first, end) of a value of ``height``; ``_NEVER`` and 0 where there are none."""
         first = np.maximum(self.first, 0)
         end = np.where(self.count < 0, 0, np.minimum(self.first + self.count, height))
         some = first < end
-        return np.where(some, first, NEVER), np.where(some, end, 0)
+        return np.where(some, first, _NEVER), np.where(some, end, 0)
 
     def is_just(self, made: MadeRows) -> Which:
         """Return which regions read, in every phase, just what is made in it."""
@@ -129,7 +129,7 @@ def wanted(operator: int, window: Window, made: MadeRows) -> WantedRows:
     if low is made.first and high is made.ends:
         return WantedRows(operator, *made.just, made)
     runs = made.runs
-    return WantedRows(operator, np.where(runs, low, NEVER), np.where(runs, high - low, -1))
+    return WantedRows(operator, np.where(runs, low, _NEVER), np.where(runs, high - low, -1))
 
 
 def shares(rows: int, height: int) -> list[int]:
@@ -205,9 +205,9 @@ def kept_rows(
 
     ``gathering``: who reads, and in which regions rows are put together for it.
     """
-    later = np.full((made.ends.shape[0], made.ends.shape[1] + 1), NEVER, np.int64)
+    later = np.full((made.ends.shape[0], made.ends.shape[1] + 1), _NEVER, np.int64)
     for reader, gathers in gathering:
-        first = reader.first if gathers.all() else np.where(gathers[:, None], reader.first, NEVER)
+        first = reader.first if gathers.all() else np.where(gathers[:, None], reader.first, _NEVER)
         np.minimum(later[:, :-1], first, out=later[:, :-1])
     after = np.minimum.accumulate(later[:, ::-1], axis=1)[:, ::-1][:, 1:]
     return np.maximum(np.minimum(after, made.ends), 0), made.ends
@@ -290,7 +290,7 @@ def _needed(
     for writing in writes:
         written = writing.ends
         if not network.memory.alike(value, writing.value):
-            written = np.where(written > 0, NEVER, 0)  # any row of it may lie over any of these
+            written = np.where(written > 0, _NEVER, 0)  # any row of it may lie over any of these
         loaded = np.maximum(loaded, np.minimum(written, ends[:, -1:]))
         for reader in readers:
             before = written

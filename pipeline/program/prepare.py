@@ -170,7 +170,7 @@ class Natives(Protocol):
         ...
 
 
-def with_natives(program: Program, able: NativeAbility) -> Program:
+def _with_natives(program: Program, able: NativeAbility) -> Program:
     """Return ``program`` with the pieces that kernels of the device compute."""
     if not program.quantised:
         return program
@@ -274,7 +274,7 @@ def prepare(pack: Pack, device: Able) -> Program:
     if able.threads is not None:
         program = _with_threads(program, able.threads)
     if able.quantised is not None:
-        program = with_natives(program, able.quantised)
+        program = _with_natives(program, able.quantised)
     if able.chains is not None:
         program = with_chains(program, able.chains)
     program = _with_joins(program, able.joins)

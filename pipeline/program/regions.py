@@ -39,7 +39,7 @@ from pipeline.program.row_network import PlaneRange, RowNetwork
 # What happens in a region, phase by phase: boxes are loaded, gathered, computed, copied out and kept.
 
 
-class Phases:
+class _Phases:
     """Tells the actions of a region. Strips grow, meanwhile, to what they have to hold."""
 
     def __init__(self, stretch: Stretch, layout: StripLayout, keeping: Keeping) -> None:
@@ -184,7 +184,7 @@ def plan_region(network: RowNetwork, region: Region) -> RegionPlan:
 def _planned(stretch: _Cut, keeping: Callable[[_Cut, StripLayout], Keeping]) -> RegionPlan:
     """Plan ``stretch``, whose phases keep for later ones what ``keeping`` says."""
     layout = StripLayout(stretch)
-    happening = Phases(stretch, layout, keeping(stretch, layout))
+    happening = _Phases(stretch, layout, keeping(stretch, layout))
     phases = with_equal_as_one(map(happening.phase, range(stretch.phases)))
     return RegionPlan(
         stretch.region,

@@ -38,7 +38,7 @@ from pipeline.program.work import RowTimes
 
 
 @dataclass(frozen=True)
-class SketchedInput:
+class _SketchedInput:
     """An input, ``rows`` of it, as if it were put together in a strip of its own.
 
     ``in_place``: the output may lie in the same strip. ``alone``: it is one value, not planes of several.
@@ -62,7 +62,7 @@ class SketchedInput:
         return self.rows.is_just(made)
 
 
-class Sums:
+class _Sums:
     """Of ``count`` regions of operators from ``first`` on, at most, up to ``last``.
 
     ``live``: bytes of strips at each of these operators; ``kept``: of those between phases; ``bindings``:
@@ -78,13 +78,13 @@ class Sums:
         self.bindings: Numbers = np.zeros(count, np.int64)
         self.seconds: Times = np.zeros(count)
 
-    def copy(self) -> "Sums":
-        made = Sums(len(self.kept), self._first, self._last, self._times)
+    def copy(self) -> "_Sums":
+        made = _Sums(len(self.kept), self._first, self._last, self._times)
         made.live, made.kept = self.live.copy(), self.kept.copy()
         made.bindings, made.seconds = self.bindings.copy(), self.seconds.copy()
         return made
 
-    def take(self, other: "Sums", which: Which) -> None:
+    def take(self, other: "_Sums", which: Which) -> None:
         """Take over what ``other`` has of the regions ``which``."""
         self.live[:, which], self.kept[which] = other.live[:, which], other.kept[which]
         self.bindings[which], self.seconds[which] = other.bindings[which], other.seconds[which]
@@ -114,7 +114,7 @@ class Sums:
         each = zip(calls.tolist(), n_bytes.tolist(), strict=True)
         return np.array([n * move(size // n) if n else 0.0 for n, size in each])
 
-    def add_reader(self, reader: SketchedInput) -> None:
+    def add_reader(self, reader: _SketchedInput) -> None:
         """Add the strip of an input."""
         if not reader.in_place:
             self.live[reader.operator - self._first] += reader.strip_bytes
@@ -126,7 +126,7 @@ class Sums:
         operator: int,
         made: MadeRows,
         unit: int,
-        readers: Sequence[SketchedInput],
+        readers: Sequence[_SketchedInput],
         whole: bool,
         kept: bool,
     ) -> None:
@@ -149,7 +149,7 @@ class Sums:
         self,
         network: RowNetwork,
         loadings: Iterable[LoadedRows],
-        readers: Mapping[int, Sequence[SketchedInput]],
+        readers: Mapping[int, Sequence[_SketchedInput]],
     ) -> Numbers:
         """Add what is loaded, with who reads it; return the bytes of these values, for each region."""
         n_bytes = np.zeros(len(self.kept), np.int64)
@@ -169,7 +169,7 @@ class Sums:
         self,
         operator: int,
         strip: Numbers,
-        readers: Sequence[SketchedInput],
+        readers: Sequence[_SketchedInput],
         direct: Sequence[Which],
         whole: bool,
     ) -> None:
@@ -267,9 +267,9 @@ class _Backwards:
         self._run = range(end)
         self._progress = RowsProgress(network, self._run, operators[-1], rows)
         self._scratch: Numbers = np.zeros(len(rows), np.int64)
-        self._sums = Sums(len(rows), operators[0], operators[-1], times)
-        self._readers: dict[int, list[SketchedInput]] = {}  # of what operators before make
-        self._outside: list[tuple[int, SketchedInput]] = []  # with the row value that it reads
+        self._sums = _Sums(len(rows), operators[0], operators[-1], times)
+        self._readers: dict[int, list[_SketchedInput]] = {}  # of what operators before make
+        self._outside: list[tuple[int, _SketchedInput]] = []  # with the row value that it reads
         self._written: dict[int, Written] = {}  # what operators make and others read outside
         # What pieces put together of several values, and others read later.
         self._copies: dict[int, list[int]] = {}
@@ -320,9 +320,9 @@ class _Backwards:
             shared,
         )
 
-    def _reads(self, pieces: range, first: int) -> dict[int, list[SketchedInput]]:
+    def _reads(self, pieces: range, first: int) -> dict[int, list[_SketchedInput]]:
         """Return who reads each value that is made before operator ``first``."""
-        found: dict[int, list[SketchedInput]] = {}
+        found: dict[int, list[_SketchedInput]] = {}
         left = []
         for value, reader in self._outside:
             outside = self._network.made_before(value, pieces, first)
@@ -354,9 +354,9 @@ class _Backwards:
         self,
         pieces: range,
         first: int,
-        reads: Mapping[int, Sequence[SketchedInput]],
+        reads: Mapping[int, Sequence[_SketchedInput]],
         writes: Sequence[Written],
-    ) -> tuple[Sums, Numbers]:
+    ) -> tuple[_Sums, Numbers]:
         """Return the sums with what is loaded, and how many bytes are written over others."""
         rows = {value: [item.rows for item in readers] for value, readers in reads.items()}
         sums = self._sums
@@ -406,7 +406,7 @@ class _Backwards:
         parts = self._network.parts(taken.row_value, self._run)
         rows = wanted(number, taken.window, made)
         largest, together = (made.most, made.total) if rows.same is made else _sizes(rows)
-        reader = SketchedInput(
+        reader = _SketchedInput(
             rows,
             item.in_place == position,
             len(parts) == 1 and parts[0].row_value == taken.row_value,

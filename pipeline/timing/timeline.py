@@ -25,7 +25,7 @@ class StageServer(Protocol):
         ...
 
 
-class Fifo:
+class _Fifo:
     """``depth`` servers for one line. ``busy``: times in which some of them work, in order."""
 
     def __init__(self, seconds: Sequence[float], depth: int = 1) -> None:
@@ -136,15 +136,15 @@ def _sweep(
     head: Sequence[Interval] = (),
     early: Collection[int] = (),
 ) -> Timeline:
-    reads = Fifo(durations.stages[0], durations.depth)
+    reads = _Fifo(durations.stages[0], durations.depth)
     for start, end in head:
         reads.occupy(start, end)
-    between = [Fifo(row) for row in durations.stages[1:-1]]
+    between = [_Fifo(row) for row in durations.stages[1:-1]]
     seconds = durations.kernels(stages, early)
-    kernels: StageServer = Fifo(seconds)
+    kernels: StageServer = _Fifo(seconds)
     if durations.slowdown:
         kernels = Slowed(seconds, reads.busy, durations.slowdown)
-    starts, ends = recur(stages, [reads, *between, kernels], head)
+    starts, ends = _recur(stages, [reads, *between, kernels], head)
     delay = max(
         (
             end
@@ -156,7 +156,7 @@ def _sweep(
     return Timeline(starts, ends, tuple((a, b) for a, b in reads.busy), max(delay, 0.0))
 
 
-def recur(
+def _recur(
     stages: Sequence[Stage], servers: Sequence[StageServer], head: Sequence[Interval] = ()
 ) -> tuple[tuple[list[float], ...], tuple[list[float], ...]]:
     """Return starts and ends of all operations, asking each stage's server in order.
@@ -218,9 +218,9 @@ def bound(stages: Sequence[Stage], durations: Durations, carried: int = 0) -> fl
     rows = [*durations.stages[:-1], tuple(factor * seconds for seconds in kernels)]
     # Reads for the next sweep delay nothing in this one: they come after all others.
     own = [Stage(stage.name, stage.after[: len(stage) - stage.ahead]) for stage in stages]
-    servers = [Fifo(row) for row in rows]
-    servers[0] = Fifo(rows[0], durations.depth)
-    _, ends = recur(own, servers, [(0.0, 0.0)] * carried)
+    servers = [_Fifo(row) for row in rows]
+    servers[0] = _Fifo(rows[0], durations.depth)
+    _, ends = _recur(own, servers, [(0.0, 0.0)] * carried)
     return max((max(row) for row in ends if row), default=0.0)
 
 

@@ -55,7 +55,7 @@ class FoundTask(NamedTuple):
     names: tuple[str, ...]
 
 
-def longest_task(graph: Graph, first: int, most_weights: float = math.inf) -> FoundTask | None:
+def _longest_task(graph: Graph, first: int, most_weights: float = math.inf) -> FoundTask | None:
     """Return the longest task that begins with node ``first``; None: none does.
 
     ``most_weights``: bytes that a convolution has at most, since all of a task are there at once.
@@ -324,7 +324,7 @@ def _tasks(graph: Graph, most_weights: float = math.inf) -> dict[int, FoundTask]
     index = 0
     while index < len(graph.nodes):
         is_first = graph.nodes[index].op_type in _FIRST
-        task = longest_task(graph, index, most_weights) if is_first else None
+        task = _longest_task(graph, index, most_weights) if is_first else None
         if task is not None and task.end > index + 1:
             found[index] = task
             index = task.end
@@ -358,7 +358,7 @@ def before_tables(graph: Graph) -> frozenset[str]:
     found = set()
     for index, node in enumerate(graph.nodes):
         is_layer = node.op_type in _LAYERS and index not in bottlenecks
-        read = longest_task(graph, index) if is_layer else None
+        read = _longest_task(graph, index) if is_layer else None
         if read is None or not isinstance(read.task, QuantisedTask):
             continue
         if read.task.addition is None and read.task.depthwise < 0:

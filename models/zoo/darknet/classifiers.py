@@ -3,7 +3,7 @@
 from models.darknet.cfg import Section
 from models.zoo.darknet.stack import Stack, residual
 
-CLASSES = 1000
+_CLASSES = 1000
 
 
 def darknet19_body(net: Stack) -> int:
@@ -52,7 +52,7 @@ def darknet53() -> list[Section]:
     net = Stack(256)
     darknet53_body(net)
     net.avgpool()
-    net.plain_conv(CLASSES)
+    net.plain_conv(_CLASSES)
     net.softmax()
     return net.sections
 
@@ -83,11 +83,11 @@ def vgg16() -> list[Section]:
     for _ in range(2):
         net.add("connected", output=4096, activation="relu")
         net.add("dropout")
-    net.add("connected", output=CLASSES, activation="linear")
-    return classified(net)
+    net.add("connected", output=_CLASSES, activation="linear")
+    return _classified(net)
 
 
-def classified(net: Stack) -> list[Section]:
+def _classified(net: Stack) -> list[Section]:
     """Close a classifier of before 2018: softmax, and the cost layer it was trained with."""
     net.softmax()
     net.add("cost")
@@ -95,9 +95,9 @@ def classified(net: Stack) -> list[Section]:
 
 
 def _classes_then_mean(net: Stack) -> list[Section]:
-    net.plain_conv(CLASSES)
+    net.plain_conv(_CLASSES)
     net.avgpool()
-    return classified(net)
+    return _classified(net)
 
 
 # ResNet and DenseNet as Darknet has them: leaky activations, classes before the mean.
@@ -159,9 +159,9 @@ def _bottleneck(net: Stack, filters: int, stride: int) -> None:
 
 
 def _classes(net: Stack) -> list[Section]:
-    net.plain_conv(CLASSES)
+    net.plain_conv(_CLASSES)
     net.avgpool()
-    return classified(net)
+    return _classified(net)
 
 
 # EfficientNet-B0 (Tan and Le, 2019) as Darknet has it: some expansions are narrower.
@@ -204,7 +204,7 @@ def efficientnet_b0() -> list[Section]:
     net.conv(1280, 1)
     net.avgpool()
     net.add("dropout")
-    net.plain_conv(CLASSES)
+    net.plain_conv(_CLASSES)
     net.softmax()
     return net.sections
 

@@ -108,7 +108,7 @@ def _yolov3_detect(
 
 # YOLOv4 (Bochkovskiy, Wang and Liao, 2020): CSPDarknet-53, SPP, PAN; COCO's 80 classes.
 
-YOLOV4_ANCHORS = (12, 16, 19, 36, 40, 28, 36, 75, 76, 55, 72, 146, 142, 110, 192, 243, 459, 401)
+_YOLOV4_ANCHORS = (12, 16, 19, 36, 40, 28, 36, 75, 76, 55, 72, 146, 142, 110, 192, 243, 459, 401)
 
 
 def yolov4() -> list[Section]:
@@ -185,7 +185,7 @@ def _yolov4_detect(
     filters: int,
     mask: tuple[int, ...],
     scale: float,
-    anchors: tuple[int, ...] = YOLOV4_ANCHORS,
+    anchors: tuple[int, ...] = _YOLOV4_ANCHORS,
 ) -> None:
     net.conv(filters)
     net.plain_conv(len(mask) * (5 + CLASSES))
@@ -219,12 +219,12 @@ def yolov4_csp() -> list[Section]:
     middle = _csp_join(net, 256, 2)
     merge_up(net, eighth, 128)
     level = _csp_join(net, 128, 2)
-    _scaled_yolov4_detect(net, 256, YOLOV4_ANCHORS, range(3))
+    _scaled_yolov4_detect(net, 256, _YOLOV4_ANCHORS, range(3))
     for index, (coarser, filters) in enumerate(((middle, 256), (coarse, 512)), start=1):
         net.route(level)
         merge_down(net, coarser, filters)
         level = _csp_join(net, filters, 2)
-        _scaled_yolov4_detect(net, 2 * filters, YOLOV4_ANCHORS, range(3 * index, 3 * index + 3))
+        _scaled_yolov4_detect(net, 2 * filters, _YOLOV4_ANCHORS, range(3 * index, 3 * index + 3))
     return net.sections
 
 

@@ -71,12 +71,12 @@ def grid(patches: int) -> tuple[int, int]:
     Raises:
         ModelError: none or too many.
     """
-    check_count(patches)
+    _check_count(patches)
     rows = max(n for n in range(1, patches + 1) if n * n <= patches and patches % n == 0)
     return rows, patches // rows
 
 
-def check_count(patches: int) -> None:
+def _check_count(patches: int) -> None:
     """Check that there may be so many patches.
 
     Raises:
@@ -218,7 +218,7 @@ def design(options: DesignOptions, stages: int = 1) -> Design:
 
 def _patches(options: DesignOptions) -> tuple[Patch, ...]:
     if options.whole:
-        check_count(options.patches)
+        _check_count(options.patches)
         return (Patch(0, 0, *options.image[:2]),) * options.patches
     return segment(options.image, options.patches, options.margin, options.central)
 

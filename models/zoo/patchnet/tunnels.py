@@ -16,7 +16,7 @@ from models.zoo.patchnet.design import Design, Patch, PatchLayer
 # Patch tunnels as graphs: one after the other in the order of nodes, each from its own patch.
 
 
-def tunnel(net: SkeletonBuilder, design: Design, number: int) -> dict[str, ZooTensor]:
+def _tunnel(net: SkeletonBuilder, design: Design, number: int) -> dict[str, ZooTensor]:
     """Add the tunnel of patch ``number``; return what each of its layers makes, by name.
 
     Weights are called after their layer, and after their tunnel where they are not shared.
@@ -25,18 +25,18 @@ def tunnel(net: SkeletonBuilder, design: Design, number: int) -> dict[str, ZooTe
     x = net.crop(net.image, patch.top, patch.left, patch.height, patch.width)
     made = {}
     for layer in design.layers:
-        label = f"{tunnel_label(design, number)}.{layer.name}"
+        label = f"{_tunnel_label(design, number)}.{layer.name}"
         make = _bottleneck if layer.expansion else _stem
         made[layer.name] = x = make(net, x, layer, label)
     return made
 
 
-def tunnel_label(design: Design, number: int) -> str:
+def _tunnel_label(design: Design, number: int) -> str:
     """Return what names of weights of the tunnel ``number`` begin with."""
     return "tunnel" if design.options.shared else f"tunnel{number + 1}"
 
 
-def separable(net: SkeletonBuilder, x: ZooTensor, channels: int, label: str) -> ZooTensor:
+def _separable(net: SkeletonBuilder, x: ZooTensor, channels: int, label: str) -> ZooTensor:
     """Add a depthwise convolution and a pointwise one with a bias (SSDLite's predictor)."""
     y = net.conv(x, x.channels, 3, groups=x.channels, label=f"{label}.depthwise")
     y = net.relu6(net.norm(y, label=f"{label}.depthwise.norm"))
@@ -73,7 +73,7 @@ def classifier(design: Design, classes: int) -> onnx.ModelProto:
     net = SkeletonBuilder("patchnet", design.options.image[:2], SIGNED)
 
     def features(number: int) -> ZooTensor:
-        return net.global_pool(tunnel(net, design, number)[design.layers[-1].name])
+        return net.global_pool(_tunnel(net, design, number)[design.layers[-1].name])
 
     total = reduce(lambda x, n: net.add(x, features(n)), range(1, len(design.patches)), features(0))
     return net.model(net.linear(net.flatten(total), classes))
@@ -105,10 +105,10 @@ def detector(
     numbers = 4 + classes
     found = []
     for number in range(len(design.patches)):
-        made = tunnel(net, design, number)
+        made = _tunnel(net, design, number)
         for index, (layer, boxes) in enumerate(levels, 1):
-            label = f"{tunnel_label(design, number)}.detect{index}"
-            seen = separable(net, made[layer.name], numbers * len(boxes), label)
+            label = f"{_tunnel_label(design, number)}.detect{index}"
+            seen = _separable(net, made[layer.name], numbers * len(boxes), label)
             found.append(net.reshape(seen, 1, numbers, -1))
     whole = np.concatenate(
         [
@@ -167,7 +167,7 @@ def score_biases(
     design: Design, classes: int, anchors: Anchors = ANCHORS
 ) -> dict[str, NDArray[np.float32]]:
     """Return what the predictors add: of an untrained one every box is nothing, with 0.98."""
-    labels = {tunnel_label(design, number) for number in range(len(design.patches))}
+    labels = {_tunnel_label(design, number) for number in range(len(design.patches))}
     return {
         f"{label}.detect{index}.bias": np.repeat(
             np.array([0.0] * 4 + [-4.0] * classes, np.float32), len(boxes)

@@ -38,7 +38,7 @@ _STRIP_ROWS = 8
 _LEAST_BYTES, _PART_BYTES, _PART_OF_TENSORS = 93 << 8, 93 << 7, 2
 
 
-def workspace_bytes(found: QuantisedTask) -> int:
+def _workspace_bytes(found: QuantisedTask) -> int:
     """Return about how many bytes a task may take: little beside what it reads and makes."""
     first, made = found.layers[0], math.prod(found.result.shape)
     read = math.prod(first.windows.size) * first.channels
@@ -80,12 +80,12 @@ def taken_bytes(found: QuantisedTask, task: TaskStruct, workspace: int, by_rows:
     """
     own = int(task.n_bytes)
     if by_rows and found.rectangle is not None:
-        _, given = strip_rows(found, task, workspace)
+        _, given = _strip_rows(found, task, workspace)
         own += given * _line_bytes(found)
     return max(own, workspace if len(found.layers) > 1 else 0)
 
 
-def strip_rows(found: QuantisedTask, task: TaskStruct, workspace: int) -> tuple[int, int]:
+def _strip_rows(found: QuantisedTask, task: TaskStruct, workspace: int) -> tuple[int, int]:
     """Return how many rows of the result are made of rows of a request at a time, and of how many.
 
     These take half of the workspace, or of the least what ``task`` leaves; for a layer alone no more than
@@ -107,7 +107,7 @@ def _line_bytes(found: QuantisedTask) -> int:
     return _FLOAT_BYTES * first.channels * first.windows.size[1]
 
 
-def strip_parts(rows: int, parts: int) -> int:
+def _strip_parts(rows: int, parts: int) -> int:
     """Return how many parts of a task run at once on a strip, of which ``rows`` rows are made."""
     return parts if rows >= _ROWS_A_PART * parts else 1
 
@@ -133,7 +133,7 @@ class Decision:
         self._are_jobs = are_jobs
         # Scratch is what any of them takes: all may have what one had better have.
         tasks = (each for each in found if isinstance(each, QuantisedTask))
-        self._workspace = max(map(workspace_bytes, tasks), default=0)
+        self._workspace = max(map(_workspace_bytes, tasks), default=0)
 
     def native(self, found: Quantised, n_inputs: int, by_rows: bool) -> tuple[int, Native]:
         """Return what ``found`` allocates while it runs, and the rest that is decided of it.
@@ -208,7 +208,7 @@ def bind_task(
         point(bound.task, found, source)
         return bound
     assert found.rectangle is not None, "only images are taken by rows"
-    return _ByRows(found, strip_rows(found, bound.task, workspace), bound, source)
+    return _ByRows(found, _strip_rows(found, bound.task, workspace), bound, source)
 
 
 class _ByRows:
@@ -244,7 +244,7 @@ class _ByRows:
         width = first_layer.windows.size[1]
         strip = np.empty((first_layer.channels, self._most, width), np.float32)
         task, last, have = self._task, self._found.result.shape[1], (0, 0)
-        task.n_parts = strip_parts(self._rows, self._parts)
+        task.n_parts = _strip_parts(self._rows, self._parts)
         for first in range(0, last, self._rows):
             end = min(first + self._rows, last)
             wanted = self._found.given_rows(first, end)

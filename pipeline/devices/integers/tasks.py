@@ -24,7 +24,7 @@ from models.network.windows import Windows
 # The structures of elementwise/kernels/integers/integers.h.
 
 
-class ScaledStruct(ctypes.Structure):
+class _ScaledStruct(ctypes.Structure):
     """`struct scaled`: where a scale and a zero point lie."""
 
     _fields_ = (
@@ -35,15 +35,15 @@ class ScaledStruct(ctypes.Structure):
     )
 
 
-class LayerStruct(ctypes.Structure):
+class _LayerStruct(ctypes.Structure):
     """`struct layer`."""
 
     _fields_ = (
         ("weights", ctypes.c_void_p),
         ("bias", ctypes.c_void_p),
-        ("given", ScaledStruct),
-        ("weight", ScaledStruct),
-        ("made", ScaledStruct),
+        ("given", _ScaledStruct),
+        ("weight", _ScaledStruct),
+        ("made", _ScaledStruct),
         ("scales_apart", ctypes.c_int32),
         ("zeros_apart", ctypes.c_int32),
         ("by_inputs", ctypes.c_int32),
@@ -65,20 +65,20 @@ class LayerStruct(ctypes.Structure):
     )
 
 
-class AdditionStruct(ctypes.Structure):
+class _AdditionStruct(ctypes.Structure):
     """`struct addition`."""
 
     _fields_ = (
-        ("first", ScaledStruct),
-        ("second", ScaledStruct),
-        ("made", ScaledStruct),
+        ("first", _ScaledStruct),
+        ("second", _ScaledStruct),
+        ("made", _ScaledStruct),
         ("other", ctypes.c_void_p),
         ("over", ctypes.c_int32),
         ("unused", ctypes.c_int32),
     )
 
 
-class PictureStruct(ctypes.Structure):
+class _PictureStruct(ctypes.Structure):
     """`struct picture`."""
 
     _fields_ = (
@@ -87,11 +87,11 @@ class PictureStruct(ctypes.Structure):
         ("line", ctypes.c_size_t),
         ("first_line", ctypes.c_int32),
         ("first_column", ctypes.c_int32),
-        ("made", ScaledStruct),
+        ("made", _ScaledStruct),
     )
 
 
-class JoinedStruct(ctypes.Structure):
+class _JoinedStruct(ctypes.Structure):
     """`struct joined`."""
 
     _fields_ = (
@@ -99,12 +99,12 @@ class JoinedStruct(ctypes.Structure):
         ("channels", ctypes.c_int32 * MOST_JOINED),
         ("unused", ctypes.c_int32),
         ("parts", ctypes.c_void_p * MOST_JOINED),
-        ("given", ScaledStruct * MOST_JOINED),
-        ("made", ScaledStruct),
+        ("given", _ScaledStruct * MOST_JOINED),
+        ("made", _ScaledStruct),
     )
 
 
-class PoolStruct(ctypes.Structure):
+class _PoolStruct(ctypes.Structure):
     """`struct pool`."""
 
     _fields_ = (
@@ -141,11 +141,11 @@ class TaskStruct(ctypes.Structure):
         ("given", ctypes.c_void_p),
         ("made", ctypes.c_void_p),
         ("table", ctypes.c_void_p),
-        ("picture", PictureStruct),
-        ("joined", JoinedStruct),
-        ("addition", AdditionStruct),
-        ("pool", PoolStruct),
-        ("layers", LayerStruct * MOST_LAYERS),
+        ("picture", _PictureStruct),
+        ("joined", _JoinedStruct),
+        ("addition", _AdditionStruct),
+        ("pool", _PoolStruct),
+        ("layers", _LayerStruct * MOST_LAYERS),
     )
 
 
@@ -155,8 +155,8 @@ class AverageStruct(ctypes.Structure):
     _fields_ = (
         ("given", ctypes.c_void_p),
         ("made", ctypes.c_void_p),
-        ("source", ScaledStruct),
-        ("target", ScaledStruct),
+        ("source", _ScaledStruct),
+        ("target", _ScaledStruct),
         ("channels", ctypes.c_int32),
         ("pixels", ctypes.c_int32),
     )
@@ -220,11 +220,11 @@ def unplaced(found: QuantisedTask, parts: int) -> TaskStruct:
         task.pool = _pool(found.pool)
     # Only whether there are others counts before they are bound.
     if found.addition is not None:
-        task.addition = AdditionStruct(other=1)
+        task.addition = _AdditionStruct(other=1)
     if found.joined is not None:
-        task.joined = JoinedStruct(count=len(found.joined.parts))
+        task.joined = _JoinedStruct(count=len(found.joined.parts))
     if found.rectangle is not None:
-        task.picture = PictureStruct(planes=1, made=_scaled(found.rectangle.made, ()))
+        task.picture = _PictureStruct(planes=1, made=_scaled(found.rectangle.made, ()))
     return task
 
 
@@ -277,16 +277,16 @@ def placed_average(found: QuantisedAverage, places: Places, made: int) -> Averag
     )
 
 
-def _addition(of: Sum, places: Places) -> AdditionStruct:
-    return AdditionStruct(
+def _addition(of: Sum, places: Places) -> _AdditionStruct:
+    return _AdditionStruct(
         *(_scaled(each, places) for each in (of.first, of.second, of.made)),
         places[of.other],
         of.over,
     )
 
 
-def _joined(of: Concatenation, places: Places) -> JoinedStruct:
-    joined = JoinedStruct(count=len(of.parts), made=_scaled(of.made, places))
+def _joined(of: Concatenation, places: Places) -> _JoinedStruct:
+    joined = _JoinedStruct(count=len(of.parts), made=_scaled(of.made, places))
     for at, part in enumerate(of.parts):
         joined.channels[at] = part.channels
         joined.parts[at] = places[part.source]
@@ -294,17 +294,17 @@ def _joined(of: Concatenation, places: Places) -> JoinedStruct:
     return joined
 
 
-def _scaled(of: Scaling, places: Places) -> ScaledStruct:
+def _scaled(of: Scaling, places: Places) -> _ScaledStruct:
     flip = _FLIP if of.signed else 0
     if not places:
-        return ScaledStruct(flip=flip)
-    return ScaledStruct(places[of.scale], places[of.zero], flip)
+        return _ScaledStruct(flip=flip)
+    return _ScaledStruct(places[of.scale], places[of.zero], flip)
 
 
-def _pool(of: Windows) -> PoolStruct:
+def _pool(of: Windows) -> _PoolStruct:
     rows, columns = of.axes
     made_height, made_width = of.result
-    return PoolStruct(
+    return _PoolStruct(
         kernel_y=rows.kernel,
         kernel_x=columns.kernel,
         stride_y=rows.stride,
@@ -316,10 +316,10 @@ def _pool(of: Windows) -> PoolStruct:
     )
 
 
-def _layer(of: QuantisedLayer) -> LayerStruct:
+def _layer(of: QuantisedLayer) -> _LayerStruct:
     rows, columns = of.windows.axes
     (height, width), (made_height, made_width) = of.windows.size, of.windows.result
-    return LayerStruct(
+    return _LayerStruct(
         given=_scaled(of.given, ()),
         weight=_scaled(of.weight, ()),
         made=_scaled(of.made, ()),

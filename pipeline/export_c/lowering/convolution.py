@@ -56,10 +56,10 @@ def convolution(to: StepBuilder, operator: Convolution) -> None:
         )
         added = None if addend is None else addend.name
         after = After(adds=True, addend=added, function=function_of(activation))
-        add_layer(to, layer, operator.y, after)
+        _add_layer(to, layer, operator.y, after)
 
 
-def add_layer(
+def _add_layer(
     to: StepBuilder, layer: LoweredLayer, y: NamedTensor, after: After | None = None
 ) -> None:
     """Add the step of ``layer``; ``y``: what it makes, with its dimensions as they lie."""
@@ -84,7 +84,7 @@ def add_layer(
 def struct_of(layer: LoweredLayer) -> StructConstant:
     """Return ``struct window`` or ``struct bytes`` of ``layer``."""
     operator, x, y = layer.operator, layer.x, layer.y
-    fields = geometry(operator.x.shape, operator.y.shape, operator.windows, operator.groups)
+    fields = _geometry(operator.x.shape, operator.y.shape, operator.windows, operator.groups)
     part = int(layer.in_part)
     if layer.scales is None:
         return _window(fields, x, part)
@@ -130,7 +130,7 @@ def transposed_convolution(to: StepBuilder, operator: TransposedConvolution) -> 
     by_group = weight.reshape(groups, len(weight) // groups, *weight.shape[1:]).swapaxes(1, 2)
     by_filter = by_group.reshape(groups * weight.shape[1], -1, *weight.shape[2:])
     _check_pads(operator.windows)
-    fields = geometry(x.shape, y.shape, operator.windows, groups)
+    fields = _geometry(x.shape, y.shape, operator.windows, groups)
     to.step(
         y,
         "convolve_transposed",
@@ -148,7 +148,7 @@ def pool(to: StepBuilder, operator: Pooling) -> None:
     """Add a pool: the largest of what lies inside the input, or a mean with or without the padding."""
     x, y = operator.x, operator.y
     _check_pads(operator.windows)
-    fields = geometry(x.shape, y.shape, operator.windows, x.shape[1])
+    fields = _geometry(x.shape, y.shape, operator.windows, x.shape[1])
     record = "window"
     if operator.kind == "mean":  # what of a window counts: up to where padding ends, or the input
         counts, plane = operator.counts_padding, operator.windows.on_a_plane
@@ -171,7 +171,7 @@ def _check_pads(windows: Windows) -> None:
         raise UnsuitedError("negative pads")
 
 
-def geometry(x: Shape, y: Shape, windows: Windows, groups: int) -> dict[str, int]:
+def _geometry(x: Shape, y: Shape, windows: Windows, groups: int) -> dict[str, int]:
     """Return the fields of ``struct window`` from ``x`` to ``y`` [N, C, ...]: one axis is a row."""
     plane = windows.on_a_plane
     size, result = ((*[1] * (4 - len(shape)), *shape[2:]) for shape in (x, y))
@@ -216,7 +216,7 @@ def convolution_of_bytes(to: StepBuilder, of: OnBytes[Convolution]) -> None:
         y=layout_of(plane.result, filters, last=of.last),
         scales=(given, by_filter, made),
     )
-    add_layer(to, layer, of.y)
+    _add_layer(to, layer, of.y)
 
 
 def pool_of_bytes(to: StepBuilder, of: OnBytes[Pooling]) -> None:
@@ -228,7 +228,7 @@ def pool_of_bytes(to: StepBuilder, of: OnBytes[Pooling]) -> None:
         (n, channels, *size) if of.last else (n * channels, 1, *size)
         for n, channels, *size in (x.shape, operator.y.shape)
     ]
-    fields = geometry(images[0], images[1], operator.windows, images[0][1])
+    fields = _geometry(images[0], images[1], operator.windows, images[0][1])
     if operator.kind == "largest":
         record = StructConstant("window", fields)
         to.step(y, "largest_bytes", ValuePointer(x.name), made, record, FLIPS[x.dtype])

@@ -85,13 +85,13 @@ class SearchState:
         self.lifted[alike] = True
 
 
-def beginning(part: Sections, capacity: int) -> SearchState:
+def _beginning(part: Sections, capacity: int) -> SearchState:
     """Return the state in which nothing is placed."""
     lowest = np.maximum(part.pin, 0)
     return SearchState(lowest, np.zeros(part.n_buffers, bool), capacity - part.load)
 
 
-def tighten(part: Sections, state: SearchState) -> tuple[Ints, Ints]:
+def _tighten(part: Sections, state: SearchState) -> tuple[Ints, Ints]:
     """Raise ``state.lowest`` to what follows from it; return floors and sections without a solution.
 
     The floors end with a 0 that stands for no section. If a section has no solution, nothing else counts.
@@ -204,11 +204,11 @@ class Dive:
         self.weights = np.ones(len(self.part.begin), np.int64)
 
     def run(self, limit: Limit) -> ExactOffsets:
-        state = beginning(self.part, self.capacity)
+        state = _beginning(self.part, self.capacity)
         offsets = np.zeros(self.part.n_buffers, np.int64)
         path: list[tuple[SearchState, int]] = []
         while True:
-            floor, failed = tighten(self.part, state)
+            floor, failed = _tighten(self.part, state)
             if len(failed):
                 self.failures += 1
                 self.weights[failed] += 1

@@ -67,7 +67,7 @@ def _read_in_parts(program: Program, network: RowNetwork) -> frozenset[int]:
     )
 
 
-def inputs_in_parts(program: Program, network: RowNetwork) -> frozenset[int]:
+def _inputs_in_parts(program: Program, network: RowNetwork) -> frozenset[int]:
     """Return the inputs that several pieces read, far from each other, and all of them could be in regions.
 
     Then the request may keep them (patches of an image: each region takes its rows), if all are.
@@ -157,7 +157,7 @@ def find_variants(
     Deterministic, unless the clock ends it.
     """
     apart = [frozenset[int](), *worth_apart(program, network)]
-    given = dict.fromkeys((frozenset[int](), inputs_in_parts(program, network)))
+    given = dict.fromkeys((frozenset[int](), _inputs_in_parts(program, network)))
     searches = [
         _Search(
             program,

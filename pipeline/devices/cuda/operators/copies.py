@@ -29,7 +29,7 @@ def resized(it: Resize, scope: Scope) -> list[KernelLaunch]:
     same = Resized(np.zeros((1, 1), np.int32))
     rows, columns = (same, *it.axes)[-2:]
     if rows.weights is None and columns.weights is None:
-        return [pick(it.x, it.y, rows.indices, columns.indices, scope)]
+        return [_pick(it.x, it.y, rows.indices, columns.indices, scope)]
     count = math.prod(it.y.shape)
     tables = (*_tables(rows, scope), *_tables(columns, scope))
     taps = (rows.indices.shape[1], columns.indices.shape[1])
@@ -38,7 +38,7 @@ def resized(it: Resize, scope: Scope) -> list[KernelLaunch]:
     return [per_element("resize", "interpolate", count, *pointers, *numbers)]
 
 
-def pick(
+def _pick(
     x: NamedTensor,
     y: NamedTensor,
     rows: NDArray[np.int32],
@@ -144,7 +144,7 @@ def padded(it: Pad, scope: Scope) -> list[KernelLaunch]:
         rows, columns = (
             _sources(length, *pad, it.mode) for length, pad in zip(shape[-2:], planes, strict=True)
         )
-        return [pick(it.x, it.y, rows, columns, scope, it.value)]
+        return [_pick(it.x, it.y, rows, columns, scope, it.value)]
     if it.mode != "constant":
         raise UnsuitedError(f"{it.mode} around more than two axes")
     count = math.prod(it.y.shape)

@@ -50,7 +50,7 @@ def _sgemm(
     return KernelLaunch("cublas", "sgemm", (0, 0, 0), 0, arguments)
 
 
-def pointwise(it: Convolution, scope: Scope) -> list[KernelLaunch]:
+def _pointwise(it: Convolution, scope: Scope) -> list[KernelLaunch]:
     """Return the calls of a 1x1 convolution: its input is a factor as it lies."""
     filters, depth, pixels = it.filters // it.groups, it.depth, it.pixels
     x, w, y = scope.read(it.x), scope.read(it.weight), scope.write(it.y)
@@ -198,7 +198,7 @@ def convolve(
         case "depthwise":
             return [_depthwise(it, scope)]
         case "cublas":
-            return pointwise(it, scope)
+            return _pointwise(it, scope)
         case "im2col":
             return im2col(it, scope)
         case "winograd":
