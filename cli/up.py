@@ -4,6 +4,7 @@ import os
 import signal
 import threading
 from collections.abc import Sequence
+from contextlib import closing
 from inspect import Signature
 from pathlib import Path
 from types import FrameType
@@ -14,6 +15,7 @@ import typer
 from cli.serve import given, parameter, parameters, serving, suffices
 from cli.upping.sources import Source, pack_of, sources_of
 from models.errors import printable
+from pipeline.devices.find import open_device
 from server.settings.settings import Settings, load_settings
 
 if TYPE_CHECKING:
@@ -42,8 +44,10 @@ def up(paths: list[Path], repository: Path | None, config: Path | None, **flags:
     if "budget_policy" not in settings.model_fields_set:
         settings = settings.model_copy(update={"budget_policy": "evict-lru"})
     signal.signal(signal.SIGTERM, _exit)  # whoever compiles goes, too
+    with closing(open_device(settings.device)) as device:
+        isa = device.target.isa
     for source in sources:
-        pack_of(source, folder)
+        pack_of(source, folder, isa)
     serving(lambda: settings, _Told(settings, sources))
 
 

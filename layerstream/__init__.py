@@ -77,6 +77,7 @@ def compile(  # noqa: A001  as the command is called
     batch: int | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
     store: Store = "fp32",
+    target: str = "cpu",
     version: int = 1,
     force: bool = False,
 ) -> Path:
@@ -91,6 +92,7 @@ def compile(  # noqa: A001  as the command is called
         batch: what an unknown first dimension becomes; None: 1.
         shapes: of inputs whose other dimensions are unknown, by name.
         store: how weights lie in the file; computed with float32.
+        target: "cpu": this machine's; "aarch64-generic", "cuda-sm72", ...: as `layerstream compile` takes.
         version: of the model, from 1 on.
         force: replace that version.
 
@@ -99,20 +101,23 @@ def compile(  # noqa: A001  as the command is called
     """
     # Onnx is not needed by a program that only runs models.
     from models.compiler import CompileOptions, compile_onnx
-    from models.packs.target import host_target
+    from models.packs.target import named_target
     from models.progress import silent
     from pipeline.checking.check import checker
+    from pipeline.devices.find import device_measure
 
     def warn(text: str) -> None:
         warnings.warn(text, stacklevel=2)
 
-    file, target = Path(source), host_target()
+    file, compiled_for = Path(source), named_target(target)
     options = CompileOptions(
         version=version,
         batch=batch,
         shapes={name: tuple(shape) for name, shape in (shapes or {}).items()},
         force=force,
-        accept=checker(file, target, warn, silent),
+        target=compiled_for,
+        measure=device_measure(compiled_for),
+        accept=checker(file, compiled_for, warn, silent),
         warn=warn,
         store=store,
     )

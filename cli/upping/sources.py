@@ -23,7 +23,6 @@ from cli.printing.output import tell
 from models.packs.folders import is_model_name
 from models.packs.manifest import FORMAT_VERSION
 from models.packs.pack import find_pack, versions
-from models.packs.target import host_target
 from models.whole_files import check_writable, whole_file
 from pipeline.execution.errors import InputError
 
@@ -117,8 +116,8 @@ def _with_recipes(source: Source, recipes: Mapping[str, Path], models: int) -> S
     return Source(source.name, source.files, recipes)
 
 
-def pack_of(source: Source, repository: Path) -> Path:
-    """Return the folder in ``repository`` of ``source`` as a pack, which is made if it is new.
+def pack_of(source: Source, repository: Path, isa: str) -> Path:
+    """Return the folder in ``repository`` of ``source`` as a pack for ``isa``, which is made if it is new.
 
     Raises:
         InputError: the folder takes no pack, or has one there that is none of ours. MemoryError: the system
@@ -129,10 +128,10 @@ def pack_of(source: Source, repository: Path) -> Path:
         _link(source.files[0], folder)
         return folder
     before = _read(folder)
-    if before is not None and _is_made(before, source) and versions(folder):
+    if before is not None and _is_made(before, source, isa) and versions(folder):
         beside = _beside(before)
         if before.get("files") != _files(source, beside):  # touched, with the same content
-            _write(folder, _record(source, beside))
+            _write(folder, _record(source, isa, beside))
         tell(f"{source.name}: {folder} is of {source.files[0]} as it is")
         return folder
     if before is None:
@@ -140,8 +139,8 @@ def pack_of(source: Source, repository: Path) -> Path:
     _check_writable(repository)
     folder.mkdir(exist_ok=True)
     _write(folder, {})  # it is ours, and of nothing until it is whole
-    beside = _compile(source, folder)
-    _write(folder, _record(source, beside))
+    beside = _compile(source, folder, isa)
+    _write(folder, _record(source, isa, beside))
     return folder
 
 
@@ -181,11 +180,11 @@ def _link(model: Path, folder: Path) -> None:
     folder.symlink_to(model.resolve(), target_is_directory=True)
 
 
-def _compile(source: Source, folder: Path) -> tuple[Path, ...]:
+def _compile(source: Source, folder: Path, isa: str) -> tuple[Path, ...]:
     """Compile ``source``; return the files that its own refer to."""
     since = time.monotonic()
     tell(f"compiling {source.files[0]}")
-    words: list[object] = ["-o", folder, "--force"]
+    words: list[object] = ["-o", folder, "--target", isa, "--force"]
     for option, file in source.recipes.items():
         words += [f"--{option}", file]
     beside: tuple[Path, ...] = ()
@@ -227,9 +226,10 @@ def _run(source: Source, *words: object) -> bytes:
     return printed
 
 
-def _is_made(before: Mapping[str, Any], source: Source) -> bool:
+def _is_made(before: Mapping[str, Any], source: Source, isa: str) -> bool:
     """Return whether what is there was made for here of the same files, in the same way."""
-    if {key: before.get(key) for key in _way(source)} != _way(source):
+    way = _way(source, isa)
+    if {key: before.get(key) for key in way} != way:
         return False
     beside = _beside(before)
     return before.get("files") == _files(source, beside) or before.get("digests") == _digests(
@@ -242,10 +242,10 @@ def _beside(before: Mapping[str, Any]) -> tuple[Path, ...]:
     return tuple(map(Path, before.get("beside", ())))
 
 
-def _way(source: Source) -> dict[str, Any]:
+def _way(source: Source, isa: str) -> dict[str, Any]:
     return {
         "format_version": FORMAT_VERSION,
-        "isa": host_target().isa,
+        "isa": isa,
         "options": sorted(source.recipes),
     }
 
@@ -283,9 +283,9 @@ def _read(folder: Path) -> dict[str, Any] | None:
     return read if isinstance(read, dict) else None
 
 
-def _record(source: Source, beside: Sequence[Path]) -> dict[str, Any]:
+def _record(source: Source, isa: str, beside: Sequence[Path]) -> dict[str, Any]:
     return {
-        **_way(source),
+        **_way(source, isa),
         "beside": list(map(str, beside)),
         "files": _files(source, beside),
         "digests": _digests(source, beside),

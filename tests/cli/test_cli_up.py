@@ -14,9 +14,12 @@ import typer
 from onnx import load, save_model
 
 from cli.upping.sources import Source, pack_of, sources_of
+from models.packs.pack import read_pack
+from models.packs.target import host_target
 from pipeline.execution.errors import InputError
 from tests.server.support import BAD, LIMIT_SECONDS, Cli, Packs
 
+ISA = host_target().isa
 MEMORY = ("--memory", "400MiB", "--port", "0", "--threads", "1")
 
 
@@ -81,15 +84,15 @@ def manifest(folder: Path) -> os.stat_result:
 @pytest.mark.usefixtures("in_process")
 def test_what_has_not_changed_is_not_compiled_again(onnx: Path, packs: Packs) -> None:
     repository = onnx.parent / "packs"
-    folder = pack_of(Source("pair", (onnx,)), repository)
+    folder = pack_of(Source("pair", (onnx,)), repository, ISA)
     first = manifest(folder)
-    pack_of(Source("pair", (onnx,)), repository)
+    pack_of(Source("pair", (onnx,)), repository, ISA)
     assert manifest(folder) == first
     os.utime(onnx)  # the same content
-    pack_of(Source("pair", (onnx,)), repository)
+    pack_of(Source("pair", (onnx,)), repository, ISA)
     assert manifest(folder) == first
     onnx.write_bytes(packs.sources["tiny"].read_bytes())
-    pack_of(Source("pair", (onnx,)), repository)
+    pack_of(Source("pair", (onnx,)), repository, ISA)
     assert manifest(folder) != first
 
 
@@ -98,16 +101,23 @@ def test_weights_beside_the_file_are_part_of_it(onnx: Path, packs: Packs) -> Non
     model = load(packs.sources["tiny"])
     save_model(model, onnx, save_as_external_data=True, location="pair.data", size_threshold=64)
     repository, weights = onnx.parent / "packs", onnx.with_name("pair.data")
-    folder = pack_of(Source("pair", (onnx,)), repository)
+    folder = pack_of(Source("pair", (onnx,)), repository, ISA)
     first = manifest(folder)
-    pack_of(Source("pair", (onnx,)), repository)
+    pack_of(Source("pair", (onnx,)), repository, ISA)
     assert manifest(folder) == first
     weights.write_bytes(bytes(weights.stat().st_size))
-    pack_of(Source("pair", (onnx,)), repository)
+    pack_of(Source("pair", (onnx,)), repository, ISA)
     assert manifest(folder) != first
     weights.unlink()
     with pytest.raises(InputError, match=r"pair\.data: No such file"):
-        pack_of(Source("pair", (onnx,)), repository)
+        pack_of(Source("pair", (onnx,)), repository, ISA)
+
+
+@pytest.mark.usefixtures("in_process")
+def test_a_pack_is_made_for_the_device_that_computes(onnx: Path) -> None:
+    for isa in (ISA, "cuda-sm72"):
+        folder = pack_of(Source("pair", (onnx,)), onnx.parent / "packs", isa)
+        assert read_pack(folder / "1").manifest.target.isa == isa
 
 
 @pytest.mark.usefixtures("in_process")
@@ -115,17 +125,17 @@ def test_other_recipes_are_another_pack(onnx: Path, packs: Packs, tmp_path: Path
     copy(packs.sources["tiny"], onnx)
     labels = tmp_path / "labels.txt"
     labels.write_text("".join(f"{number}\n" for number in range(10)))
-    folder = pack_of(Source("pair", (onnx,)), tmp_path / "packs")
+    folder = pack_of(Source("pair", (onnx,)), tmp_path / "packs", ISA)
     first = manifest(folder)
-    pack_of(Source("pair", (onnx,), {"labels": labels}), tmp_path / "packs")
+    pack_of(Source("pair", (onnx,), {"labels": labels}), tmp_path / "packs", ISA)
     assert manifest(folder) != first
 
 
 def test_a_pack_stays_where_it_is(packs: Packs, tmp_path: Path) -> None:
     (source,) = sources_of([packs.repository / "tiny"], {})
-    folder = pack_of(source, tmp_path / "packs")
+    folder = pack_of(source, tmp_path / "packs", ISA)
     assert folder.resolve() == packs.repository / "tiny"
-    pack_of(source, tmp_path / "packs")
+    pack_of(source, tmp_path / "packs", ISA)
     assert sources_of([packs.repository / "tiny" / "1"], {}) == [source]
 
 
@@ -134,7 +144,7 @@ def test_what_is_there_already_stays(onnx: Path, packs: Packs, tmp_path: Path) -
     before = pairs(tmp_path / "packs")
     for source in (Source("pair", (onnx,)), Source("pair", (packs.repository / "pair",))):
         with pytest.raises(InputError, match="something else is there"):
-            pack_of(source, tmp_path / "packs")
+            pack_of(source, tmp_path / "packs", ISA)
     assert pairs(tmp_path / "packs") == before
 
 
@@ -151,23 +161,23 @@ def test_what_was_interrupted_is_made_again(
     with monkeypatch.context() as patched:
         patched.setattr("cli.upping.sources._run", killed)
         with pytest.raises(MemoryError):
-            pack_of(source, tmp_path / "packs")
-    folder = pack_of(source, tmp_path / "packs")
+            pack_of(source, tmp_path / "packs", ISA)
+    folder = pack_of(source, tmp_path / "packs", ISA)
     first = manifest(folder)
     (folder / "made.json").write_text("{}")
-    pack_of(source, tmp_path / "packs")
+    pack_of(source, tmp_path / "packs", ISA)
     assert manifest(folder) != first
 
 
 def test_a_file_that_is_no_model_leaves_what_was_there(
     onnx: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    folder = pack_of(Source("pair", (onnx,)), tmp_path / "packs")
+    folder = pack_of(Source("pair", (onnx,)), tmp_path / "packs", ISA)
     first = manifest(folder)
     onnx.write_text("no model")
     capfd.readouterr()
     with pytest.raises(typer.Exit):
-        pack_of(Source("pair", (onnx,)), tmp_path / "packs")
+        pack_of(Source("pair", (onnx,)), tmp_path / "packs", ISA)
     lines = capfd.readouterr().err.splitlines()
     assert [line for line in lines if line.startswith("layerstream: ")] == lines[1:]
     assert str(onnx) in lines[1]
@@ -177,7 +187,7 @@ def test_a_file_that_is_no_model_leaves_what_was_there(
 def test_a_folder_that_takes_nothing_is_named(onnx: Path, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match=r"file/packs: .*--repository"):
-        pack_of(Source("pair", (onnx,)), tmp_path / "file" / "packs")
+        pack_of(Source("pair", (onnx,)), tmp_path / "file" / "packs", ISA)
 
 
 @pytest.mark.parametrize(

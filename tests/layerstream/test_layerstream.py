@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 import layerstream
 from models.errors import ModelError
+from models.packs.pack import read_pack
 from pipeline.execution.errors import DeadlineError, EngineClosedError, InputError
 from server.errors import RefusedError
 
@@ -53,6 +54,14 @@ def test_a_file_is_compiled_opened_and_asked(
         )
         for inputs in (IMAGE, {"image": IMAGE}):
             np.testing.assert_allclose(model(inputs)["logits"], expected, rtol=1e-4, atol=1e-6)
+
+
+def test_a_pack_is_made_for_a_target(tiny_onnx: Path, tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match="the pack was not"):  # run: no GPU here
+        folder = layerstream.compile(tiny_onnx, tmp_path / "net", target="cuda-sm72")
+    assert read_pack(folder).manifest.target.isa == "cuda-sm72"
+    with pytest.raises(ModelError, match="cannot compile for 'cuda'"):
+        layerstream.compile(tiny_onnx, tmp_path / "other", target="cuda")
 
 
 def test_in_the_smallest_budget_answers_are_those_of_all_memory(pack: Path) -> None:

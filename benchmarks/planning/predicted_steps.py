@@ -6,7 +6,7 @@ that is measured first. Medians in ms; ``ratio`` is predicted / measured.
 ``--cpu``: all times are CPU times of the thread that computes, which it has for itself (--threads 1). They
 are what a quiet core would take, also while others compute; of reads they say nothing, so nothing streams.
 
-Run as ``python -m benchmarks.planning.steps PACK [--points 5] [--sweeps 7] [--threads N] [--cpu]
+Run as ``python -m benchmarks.planning.predicted_steps PACK [--points 5] [--sweeps 7] [--threads N] [--cpu]
 [--json]``. The profile is not saved.
 """
 
