@@ -11,6 +11,9 @@ from pydantic import BaseModel, ValidationError
 
 from models.errors import ModelError
 
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
+
 _MAX_BYTES = 1 << 20
 _PLACE = re.compile(r" \(at line (\d+), column (\d+)\)")
 
@@ -127,10 +130,6 @@ def _place(file: TomlFile, fault: str) -> str:
 
 def _holds_tables(value: Any) -> bool:
     return isinstance(value, list) and any(isinstance(item, dict) for item in value)
-
-
-if TYPE_CHECKING:
-    from pydantic_core import ErrorDetails
 
 
 def plain_fault(exc: ValidationError, values: Mapping[str, Any]) -> str:

@@ -118,6 +118,8 @@ class _Own(threading.local):
         return kept
 
 
+# The pool: lines of clients, and the lock over all of them.
+
 PoolClient = ReadClient[ReadJob]
 
 _CLOSE_SECONDS = 30.0

@@ -130,6 +130,9 @@ def _is_model(folder: Path) -> bool:
     return folder.is_dir() and any((each / "manifest.json").exists() for each in versions(folder))
 
 
+# The compiler, step by step.
+
+
 def compile_onnx(
     source: Path,
     destination: Path,

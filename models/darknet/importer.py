@@ -74,6 +74,9 @@ def objectness_biases(network: DarknetNetwork) -> dict[str, NDArray[np.float32]]
     return biases
 
 
+# The import of a network.
+
+
 def import_network(
     cfg: Path,
     weights: Path | None,

@@ -95,6 +95,9 @@ def read_header(path: Path) -> tuple[Header, int, int]:
         ) from exc
 
 
+# Weights files, read and written.
+
+
 def read_weights(
     path: Path, network: DarknetNetwork
 ) -> tuple[Header, dict[str, NDArray[np.float32]]]:

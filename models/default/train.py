@@ -99,6 +99,8 @@ def _export_onnx(model: nn.Sequential, path: Path) -> None:
     onnx.save(proto, path)
 
 
+# The network, its data, and its training.
+
 HERE = Path(__file__).parent
 MEAN = (125.3, 123.0, 113.9)
 STD = (63.0, 62.1, 66.7)

@@ -96,6 +96,9 @@ def _apart(box: Numbers, others: Numbers) -> Numbers:
     )
 
 
+# Boxes on the photograph.
+
+
 @dataclass(frozen=True)
 class Box:
     """One object: class index, its label (the index as text if unnamed), score from 0 to 1.

@@ -137,6 +137,9 @@ def _positions(
     return index, part
 
 
+# What the manifest says of a photograph, and the tensor that is made of it.
+
+
 def _not_zero(value: float) -> float:
     if value == 0:
         raise ValueError("zero cannot divide")

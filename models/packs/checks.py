@@ -202,6 +202,9 @@ def _place(manifest: Manifest, piece: Piece, part: Operand) -> tuple[str, int, i
     return part.kind, part.index, part.offset
 
 
+# The manifest as a whole.
+
+
 def check_manifest(path: Path, manifest: Manifest) -> None:
     """Check spans, values, pieces and recipes of the manifest in ``path``.
 

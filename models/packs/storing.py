@@ -41,7 +41,7 @@ _HEADER_BYTES = PLANES * DICTIONARY_BYTES
 _CODE_BITS: tuple[PlaneBits, ...] = (0, 1, 2, 3, 4)
 _CODE_BYTES = BLOCK_NUMBERS // 8  # of one bit of the codes of a block
 _MOST_EXCEPTIONS = 255  # of a block
-_NUMBER_BYTES = 4
+NUMBER_BYTES = 4
 Bytes = NDArray[np.uint8]
 _Words = NDArray[np.uint32]
 
@@ -108,7 +108,7 @@ def open_planes(source: Bytes, planes: Sequence[Plane], kept: int, target: Bytes
     """
     words = target.view(np.uint32)
     place = _HEADER_BYTES + (words.size // 8 if kept else 0)
-    turned = np.empty((kept or words.size, _NUMBER_BYTES), np.uint8)
+    turned = np.empty((kept or words.size, NUMBER_BYTES), np.uint8)
     for number, plane in enumerate(planes):
         dictionary = source[number * DICTIONARY_BYTES :][:DICTIONARY_BYTES]
         end = place + _plane_bytes(len(turned), plane)
@@ -127,7 +127,7 @@ def open_planes(source: Bytes, planes: Sequence[Plane], kept: int, target: Bytes
 
 def _closed(words: _Words) -> Closed:
     turned = (words << np.uint32(1)) | (words >> np.uint32(31))
-    columns = turned.view(np.uint8).reshape(-1, _NUMBER_BYTES)
+    columns = turned.view(np.uint8).reshape(-1, NUMBER_BYTES)
     made = [_close_plane(np.ascontiguousarray(columns[:, number])) for number in range(PLANES)]
     data = [dictionary for _, dictionary, _ in made] + [stored for _, _, stored in made]
     return Closed(tuple(plane for plane, _, _ in made), 0, np.concatenate(data))
@@ -191,9 +191,6 @@ def _opened(source: Bytes, plane: Plane, dictionary: Bytes, count: int) -> Bytes
     of_block = np.repeat(np.arange(blocks), counts)[: plane.exceptions]
     made[of_block, own[: of_block.size, 0]] = own[: of_block.size, 1]
     return made.reshape(-1)
-
-
-NUMBER_BYTES = 4
 
 
 def aligned(n_bytes: int) -> int:

@@ -94,6 +94,8 @@ class DimensionField(IntEnum):
 TYPE_INTS, FLOAT = 7, 1
 
 
+# Messages read and written field by field.
+
 _VARINT, _BYTES = 0, 2
 _FIXED = {1: 8, 5: 4}
 # A number has so many bits, seven to a byte.

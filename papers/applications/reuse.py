@@ -88,6 +88,9 @@ def _union(masks: Iterable[int]) -> int:
     return found
 
 
+# Algorithm 1: edge by edge, which buffer an edge is given.
+
+
 class _Shared:
     """A buffer as it grows: ``blocks`` are the steps in which its edges or what runs beside them use it."""
 

@@ -137,6 +137,8 @@ def _read_elements(path: Path) -> _Element:
     return builder.root
 
 
+# Graphs written, and read back.
+
 #: Rates and times of a file together.
 MOST_NUMBERS = 8_000_000
 #: Of a graph: what is searched and placed takes the square of their number. Networks have hundreds.

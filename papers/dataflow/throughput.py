@@ -142,6 +142,8 @@ def self_timed(graph: DataflowGraph, counts: Sequence[int], capacities: Capaciti
     )
 
 
+# The smallest buffers with the shortest period.
+
 #: Firings of all executions together, of an iteration each, that a search may take.
 _MOST_FIRINGS = 2_000_000
 #: Moments of all executions, times what is looked at in each: actors and channels. About a minute.

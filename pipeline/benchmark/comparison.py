@@ -52,6 +52,8 @@ def let_go(files: Sequence[Path]) -> None:
                 os.close(descriptor)
 
 
+# The comparison.
+
 #: How ours run: all weights in memory, and what of them ``auto`` may have.
 WAYS = (
     StreamedArchitecture("pre"),

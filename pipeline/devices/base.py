@@ -80,6 +80,8 @@ def as_strings(array: NDArray[Any]) -> NDArray[np.object_]:
     return strings
 
 
+# The interface: memory, kernels, devices.
+
 #: Reports the end of something: error or None, seconds it took.
 Done = Callable[[Exception | None, float], None]
 #: Runs a bound kernel to its end or, on an asynchronous device, enqueues it. Raises KernelError.

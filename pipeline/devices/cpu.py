@@ -54,6 +54,9 @@ from pipeline.devices.integers.native_layers import QuantisedLayers
 from pipeline.program.prepare import Abilities
 from pipeline.program.program import Native
 
+if TYPE_CHECKING:
+    import onnxruntime as ort
+
 # What devices that compute in the host's memory share: a copy stage, which expands stored weights.
 #
 # It is a thread of its own, which does one copy at a time, in order: on a CPU this makes the three-stage
@@ -140,8 +143,7 @@ def _tell(done: Done, error: LoaderError | None, seconds: float) -> None:
         _log.exception("a callback failed; the copier goes on")
 
 
-if TYPE_CHECKING:
-    import onnxruntime as ort
+# ONNX Runtime's kernels, and the device that has them.
 
 
 class _Bound:

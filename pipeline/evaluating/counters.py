@@ -177,6 +177,8 @@ def _targets_seen(boxes: Sequence[Box]) -> list[TrueObject]:
     return [TrueObject(box.index, box.edges) for box in boxes]
 
 
+# A counter for each kind of model.
+
 # Boxes below count for nothing: VOC's way asks for all, and weak ones change little but the time.
 _LEAST_SCORE = 0.01
 _MOST_BOXES = 300

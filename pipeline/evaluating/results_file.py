@@ -62,6 +62,8 @@ class _EvaluationResult(_Precision):
     agreement: _Agreement | None = None
 
 
+# The file.
+
 FILE = "evaluation.json"
 _MAX_BYTES = 16 << 20
 _RESULTS = TypeAdapter(list[_EvaluationResult])

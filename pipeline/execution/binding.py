@@ -176,6 +176,9 @@ def _named(launch: Launch, name: str) -> Launch:
     return run
 
 
+# All steps of a sweep.
+
+
 def bind_steps(
     program: Program,
     plan: Plan,

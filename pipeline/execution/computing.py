@@ -93,6 +93,9 @@ class SweepState:
         )
 
 
+# The sweep itself.
+
+
 class ComputingSweeper:
     """Runs ``kernels``, the last of ``stages``; all before have no operations."""
 

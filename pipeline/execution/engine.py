@@ -128,6 +128,8 @@ def _idle() -> Sweeper:
     return Sweeper((Stage("kernel", ()),), (), ())
 
 
+# The engine.
+
 T = TypeVar("T")
 #: What a lane took of its outputs, and what the sweep took.
 Answer = tuple[Any, SweepStatistics]

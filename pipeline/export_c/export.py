@@ -94,6 +94,9 @@ def _write(path: Path, content: Content) -> int:
     return path.stat().st_size
 
 
+# The export.
+
+
 @dataclass(frozen=True)
 class ExportOptions:
     """What the user decides.

@@ -78,6 +78,9 @@ def _places(made: int, weights: tuple[int, ...]) -> int:
     return made // channels if channels else 0
 
 
+# Variants, by a profile or by these times.
+
+
 def row_variants(
     program: Program,
     architecture: Architecture,

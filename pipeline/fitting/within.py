@@ -132,6 +132,8 @@ def _searched(
     return Fitted(plan, curve=result.curve)
 
 
+# Variants and weights together, within a budget.
+
 # Of the variants that promise the least memory so many are planned to see which has it.
 _TRIED = 4
 # Of those that fit in a budget so many are planned in full.

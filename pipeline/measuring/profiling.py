@@ -150,6 +150,8 @@ def others_share(
     return round(min(max(taken / (processors * (after.at - before.at)), 0.0), 1.0), 2)
 
 
+# The profile, in rounds.
+
 DEFAULT_ITERATIONS = 6
 _ROUNDS = 3
 # Kernels are measured beside so many reads in flight, and the largest: what each read costs besides its

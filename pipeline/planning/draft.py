@@ -119,6 +119,8 @@ def _level_of(program: Program, plan: Plan, durations: Durations) -> Level:
     )
 
 
+# Drafts.
+
 DurationsOf = Callable[[Plan], Durations]
 #: Of a group: in memory, and in the file where that is another one.
 _Length = tuple[int, int | None]

@@ -61,6 +61,8 @@ def streamed_units(
     )
 
 
+# Rings and the reads into them.
+
 PAGE_BYTES = 4096
 # Reads of this size cost the least CPU a byte (docs/measurements.md); three of them are
 # in the ring at once where it is large enough.

@@ -102,6 +102,8 @@ def _take(units: list[Unit], n_bytes: int) -> list[Unit]:
     return taken
 
 
+# The search among all choices.
+
 # The delay of a request right after another one, on a slower disk, counts a tenth: plans that are equal
 # otherwise are told apart by how they bear load and noise.
 _LOAD_WEIGHT = 0.1

@@ -65,6 +65,8 @@ def _by_layer(program: Program) -> Iterator[list[int]]:
         yield [piece.span for piece in pieces if piece.span is not None]
 
 
+# Pieces in chunks of a chosen size.
+
 # What ONNX Runtime 1.32 takes for the binding of a piece: names, pointers, shapes. Measured 2.2 to 2.4 KB.
 BINDING_BYTES = 2560
 

@@ -237,6 +237,8 @@ class _NativeDecision:
         return operand.kind == "value" and operand.offset == 0 and as_given in self._inputs
 
 
+# All kinds of kernels together.
+
 _Sized = TypeVar("_Sized", Piece, JoinedPieces)
 
 

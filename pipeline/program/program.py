@@ -109,6 +109,8 @@ def _known(kind: type[Piece | JoinedPieces], record: Piece | JoinedPieces) -> di
     return {field.name: getattr(record, field.name) for field in fields(kind)}
 
 
+# The program.
+
 T = TypeVar("T")
 
 

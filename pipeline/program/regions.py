@@ -152,6 +152,8 @@ def _beyond(around: Interval, inside: Interval) -> Iterator[tuple[Interval, Inte
         yield last, Interval(number, number + 1)
 
 
+# The plan of a region, however it is cut.
+
 _Cut = TypeVar("_Cut", bound=Stretch)
 
 

@@ -200,6 +200,8 @@ class _Sums:
         self.seconds += self.moves(calls, total(left) * unit)
 
 
+# Sketches of all regions that end at one place.
+
 #: More phases than this are many launches for little memory.
 MOST_PHASES = 160
 

@@ -123,6 +123,8 @@ def _flat(array: NDArray[Any]) -> _Bytes:
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
 
+# How large chunks are, and where they begin.
+
 # MLAS computes up to this many channel blocks at once: chunks of fewer are slower.
 _BLOCKS_AT_ONCE = (4, 2, 1)
 # Rows of a matrix that MLAS adds up in the same order; the order of a last single row is another.

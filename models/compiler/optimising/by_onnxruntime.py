@@ -86,6 +86,8 @@ def _depth_first(graph: onnx.GraphProto, keys: list[_Key]) -> list[int]:
     return list(dict.fromkeys(order))
 
 
+# Models rewritten, file by file.
+
 # Moves scales past a Reshape; where a body of If or Loop reads what that makes, ONNX Runtime 1.31 aborts.
 _MOVES_SCALES = "QDQPropagationTransformer"
 

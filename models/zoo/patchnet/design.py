@@ -91,6 +91,8 @@ def _starts(side: int, extent: int, parts: int) -> list[int]:
     return [(side - extent) * n // max(parts - 1, 1) for n in range(parts)]
 
 
+# The design: channels of each layer that fit into the budget.
+
 # Channels and blocks of the stages, each at half the resolution of the one before: about the paper's
 # 3.34 million parameters for 1000 classes.
 _STAGES = ((16, 2), (48, 3), (80, 3), (160, 2))

@@ -113,6 +113,8 @@ class Waiter:
             del wait  # kept while waiting, it would keep a model's buffers
 
 
+# The device.
+
 _MANAGED_SLOTS = 2
 
 

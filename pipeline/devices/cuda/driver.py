@@ -65,6 +65,9 @@ def error_of(status: int, message: str) -> DeviceError:
     return CudaCallError(message)
 
 
+# What a driver does.
+
+
 @dataclass(frozen=True)
 class Properties:
     """What the driver says of the device. Versions as CUDA numbers them: 12090 is 12.9.

@@ -53,6 +53,9 @@ def decided(
     )
 
 
+# Programs bound to memory.
+
+
 class OnePass:
     """Programs with ``threads`` threads of ``library``.
 

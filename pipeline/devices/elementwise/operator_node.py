@@ -39,7 +39,7 @@ from pipeline.devices.elementwise.programs import (
 # ONNX's messages as bytes, written without the ONNX library, which a serving process does not load.
 
 #: Of the format of ONNX's files.
-_VERSION = 8
+_IR_VERSION = 8
 
 #: A tensor of floats: its name and the length of each axis.
 Port = tuple[str, tuple[int, ...]]
@@ -88,7 +88,11 @@ def model(
         for domain, version in domains
     )
     return b"".join(
-        (field(ModelField.IR_VERSION, _VERSION), field(ModelField.GRAPH, b"".join(graph)), *imports)
+        (
+            field(ModelField.IR_VERSION, _IR_VERSION),
+            field(ModelField.GRAPH, b"".join(graph)),
+            *imports,
+        )
     )
 
 
@@ -114,7 +118,7 @@ def _port(port: Port) -> bytes:
 
 DOMAIN = "layerstream"
 OPERATOR = "Chain"
-VERSION = 1
+_OPSET_VERSION = 1
 _MOST_AXES = 8
 
 Shape = tuple[int, ...]
@@ -148,7 +152,7 @@ def chain_model(program: NativeProgram, shapes: Sequence[Shape]) -> bytes | None
     inputs = [(f"x{number}", shape) for number, shape in enumerate(shapes[: program.n_inputs])]
     outputs = [(f"y{number}", shape) for number, shape in enumerate(shapes[program.n_inputs :])]
     only = chain_node(program, shapes, [name for name, _ in (*inputs, *outputs)])
-    return None if only is None else model([only], inputs, outputs, [(DOMAIN, VERSION)])
+    return None if only is None else model([only], inputs, outputs, [(DOMAIN, _OPSET_VERSION)])
 
 
 def holds_chain(graph: bytes) -> bool:
@@ -197,7 +201,9 @@ def _bits(number: float) -> int:
 # A session that does what its thread was handed: how ONNX Runtime's threads do what is ours.
 
 #: A model with the one operator that does what its thread was handed (kernels/custom_operator.c).
-JOB = model([node("Job", DOMAIN, ["x"], ["y"])], [("x", (1,))], [("y", (1,))], [(DOMAIN, VERSION)])
+JOB = model(
+    [node("Job", DOMAIN, ["x"], ["y"])], [("x", (1,))], [("y", (1,))], [(DOMAIN, _OPSET_VERSION)]
+)
 #: What its session and its binding take of the heap. Measured 27 KB.
 JOB_BYTES = 36 << 10
 

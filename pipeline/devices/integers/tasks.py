@@ -162,6 +162,8 @@ class AverageStruct(ctypes.Structure):
     )
 
 
+# Constants, tasks and their places.
+
 _FLIP = 0x80
 _ALIGNMENT = 16
 

@@ -93,6 +93,9 @@ class Frame:
         return left
 
 
+# Turns of partitions.
+
+
 @dataclass(frozen=True)
 class Turn:
     """A frame at a partition: the buffer that it reads of the edge before, and writes of the edge behind.

@@ -59,6 +59,8 @@ def plain_weight(weight: NDArray[Any], block: int) -> NDArray[Any]:
     return np.moveaxis(split, (-1, -2), (1, 3)).reshape(weight.shape)
 
 
+# The network, node by node.
+
 _BLOCKED = "com.microsoft.nchwc."
 _MOVES = frozenset((*POINTWISE, "Concat", "Split"))
 _SUM_NORMALIZED = "com.microsoft.SkipLayerNormalization"

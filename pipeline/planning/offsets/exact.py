@@ -132,6 +132,8 @@ def _pass_pins(part: Sections, lowest: Ints) -> None:
             lowest[inside] = end
 
 
+# The search.
+
 FIRST_FAILURES = 100  # of one dive: searches succeed after few failures or hardly ever
 GROWTH = 1.1  # of it, each time all orders had their turn
 NOISE = 0.05  # of the logarithm of a key, where blame is added

@@ -100,6 +100,8 @@ def in_groups(
         yield RegionInGroups.of(network, plan, sum(phase_seconds(network, plan, times)))
 
 
+# Edges between places.
+
 # Regions of so few operators are always tried; where they make so few rows, wherever they are.
 _FEW_OPERATORS, _FEW_ROWS = 6, 32
 # A region that saves memory of a few pieces reaches at most so many operators beyond these on either side.

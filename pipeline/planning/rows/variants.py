@@ -94,6 +94,8 @@ def _byte_moments(life: Lifetime) -> int:
     return life.n_bytes * (life.end - life.start)
 
 
+# Variants, and the search for them.
+
 # A byte of bindings as seconds: nothing for the fastest ways, so much that few are bound for the smallest.
 _SECONDS_A_BYTE = (0.0, 2e-8, 1e-6)
 # Of so many sizes of scratch, beside any.

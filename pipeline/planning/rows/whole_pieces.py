@@ -117,6 +117,8 @@ class LiveValues:
         return list(accumulate(changes[: count + 1]))
 
 
+# Pieces that run whole.
+
 _RINGS = 8
 # Sizes of rings that differ by less are one.
 _RATIO = 1.25

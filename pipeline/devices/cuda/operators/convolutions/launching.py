@@ -168,6 +168,8 @@ def _outputs(
     return _call("transform_output", it.filters * tiles[1], arguments)
 
 
+# All algorithms, and depthwise convolutions, which have one.
+
 _DEPTHWISE_THREADS = 128
 #: Outputs of a thread, below each other, in the kernels for one size of window.
 _STRIP = 4
