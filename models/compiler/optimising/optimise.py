@@ -172,7 +172,7 @@ def _without_integers(folded: Path, path: Path, target: Target) -> tuple[Path, d
 def _check_folded(result: Path, path: Path, block: int) -> dict[str, Array]:
     """Check the shapes of the model in ``result``: its nodes have the names that users know. Return them.
 
-    Then say in convolutions what can be said so (models/compiler/optimising/convolutions/).
+    Then say in convolutions what can be said so (as_convolutions.py, filled_channels.py).
 
     In the source nodes may contradict each other that ONNX Runtime never runs: only their shape is read.
     """
