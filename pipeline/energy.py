@@ -126,7 +126,7 @@ def _number(path: Path) -> int:
         raise PowerError(f"{path}: not a number") from None
 
 
-# Energy of what runs between two moments: of the board's power rails, or of the processor's packages.
+# A meter for each of the two, and for neither.
 
 Clock = Callable[[], float]
 

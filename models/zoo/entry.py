@@ -78,7 +78,7 @@ def _layer_bytes(skeleton: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]
     return layers
 
 
-# What the zoo knows of a network before it is built.
+# Entries.
 
 # Below, nothing is left of the image behind all strides; above, no machine holds the activations.
 _LEAST_SIDE, _MOST_SIDE = 32, 4096

@@ -76,7 +76,7 @@ def _is_source(pack: Pack, path: Path) -> bool:
         return hashlib.file_digest(file, "sha256").hexdigest() == source.sha256
 
 
-# Who takes turns in a benchmark: an engine of ours, or a peer's process.
+# The contenders, each run once when its turn comes.
 
 
 class Contender(ABC):

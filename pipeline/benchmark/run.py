@@ -151,7 +151,7 @@ def _joules(samples: Samples) -> list[float]:
     return [energy.joules for energy in samples.energies if energy.joules is not None]
 
 
-# The benchmark itself: open everybody, take turns, make the document.
+# All contenders opened, their turns, and the document.
 
 PRE = BenchConfiguration("pre", ARCHITECTURES["pre"])
 

@@ -82,7 +82,7 @@ def order_of(plan: Plan) -> str:
     return "auto" if name == "2s-md" or (name == "2s" and roomy) else name.removesuffix("-md")
 
 
-# Times that were measured, as distributions: of reads, copies and kernels, r_i, c_i and k_i of seed 003.
+# Distributions, r_i, c_i and k_i of seed 003.
 
 Quantile = Literal["median", "p95", "max"]
 _DIGITS = 9  # nanoseconds
