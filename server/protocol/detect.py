@@ -14,8 +14,8 @@ from models.images.preprocess import Preprocess
 from models.packs.manifest import Manifest
 from pipeline.execution.given import Arrays
 from server.memory.request_needs import boxes_room
+from server.protocol.answers import Pieces
 from server.protocol.pictures import read_picture
-from server.protocol.pieces import Pieces
 from server.protocol.routing import Asked
 from server.protocol.serving import Inference, Kept
 
@@ -47,7 +47,7 @@ async def detect(asked: Asked, name: str, query: DetectQuery, version: str | Non
         recipes = _recipes(model.manifest)
 
         def keep(outputs: Arrays) -> Kept[Candidates]:
-            found = seen(outputs, *recipes, limits, boxes_room(exchange.lease.room_bytes))
+            found = seen(outputs, *recipes, limits, boxes_room(exchange.lease.memory.room_bytes))
             return Kept(found, boxes_bytes(found))
 
         found = await model.compute(picture, keep)
