@@ -17,10 +17,10 @@ from cli.arguments.served import DeviceName, Threads
 from cli.printing.output import print_json
 from cli.printing.steps import working
 from papers.applications.application import Application, ApplicationError
-from papers.applications.evaluate import Chromosome, Evaluator
+from papers.applications.cost import Chromosome, Evaluator
 from papers.applications.ours.frontiers import preloaded_frontier, streaming_frontier
 from papers.applications.ours.members import ApplicationMember, Together
-from papers.applications.search import Constraints, GeneticSettings, Solution, reduce_buffers
+from papers.applications.reduction import Constraints, GeneticSettings, Solution, reduce_buffers
 
 _POINTS = 12
 

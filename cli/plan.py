@@ -29,7 +29,7 @@ from cli.printing.steps import planning
 from models.packs.pack import Pack, open_pack
 from pipeline.devices.base import Device
 from pipeline.fitting.fit import fit
-from pipeline.fitting.frontier import frontier
+from pipeline.fitting.trade_off import frontier
 from pipeline.fitting.wanted import Wanted
 from pipeline.profiles.profile import Profile, ProfileError
 from pipeline.program.prepare import prepare

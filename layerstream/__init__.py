@@ -116,10 +116,10 @@ def compile(  # noqa: A001  as the command is called
     from models.images.preprocess import Preprocess, read_labels
     from models.packs.target import named_target
     from models.progress import silent
-    from models.recipe_files import recipe_of
-    from models.segmentation.recipe import Segmentation
-    from pipeline.checking.accepting import checker
-    from pipeline.devices.lowered import device_measure
+    from models.segmentation import Segmentation
+    from models.toml_files import recipe_of
+    from pipeline.checking.check import checker
+    from pipeline.devices.find import device_measure
 
     def warn(text: str) -> None:
         warnings.warn(text, stacklevel=2)

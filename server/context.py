@@ -11,7 +11,7 @@ from typing import Protocol
 from loader.pool.pool import ReadPool
 from models.runtime.heap import give_back
 from pipeline.devices.find import open_device
-from pipeline.execution.sweeps.sweep import DRAIN_SECONDS
+from pipeline.execution.sweep import DRAIN_SECONDS
 from server.access.guard import Access
 from server.errors import BusyError, RefusedError, ServiceError, few
 from server.memory.budget import Budget

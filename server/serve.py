@@ -14,7 +14,7 @@ import uvicorn
 import uvloop
 from fastapi import FastAPI
 
-from loader.priority import wake_soon
+from loader.cores import wake_soon
 from server.app import create_app
 from server.context import Context
 from server.errors import ServiceError

@@ -65,10 +65,10 @@ USED = (
     Used(
         "onnxruntime.quantization.MinMaxCalibrater",
         "augmented_model_path create_inference_session infer_session",
-        "models/compiler/quantising/int8.py",
+        "models/compiler/quantising.py",
     ),
-    Used("pymoo.core.problem.Problem", "_evaluate", "papers/applications/search.py"),
-    Used("pymoo.core.mutation.Mutation", "_do", "papers/applications/search.py"),
+    Used("pymoo.core.problem.Problem", "_evaluate", "papers/applications/reduction.py"),
+    Used("pymoo.core.mutation.Mutation", "_do", "papers/applications/reduction.py"),
     Used("logging", "_srcfile", "server/operation/logs.py"),
 )
 

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.paper.figures import PaperNetwork
 from benchmarks.paper.markdown import insert, summary, tables
+from benchmarks.paper.reported import PaperNetwork
 from server.plots import plot_pipeline
 
 # Figures and plots lie beside the page of tables, which links to them.

@@ -22,8 +22,8 @@ from typing import Any
 import typer
 
 from cli.printing.output import tell
+from models.packs.folders import is_model_name
 from models.packs.manifest import FORMAT_VERSION
-from models.packs.names import is_model_name
 from models.packs.pack import find_pack, versions
 from models.packs.target import host_target
 from models.whole_files import check_writable, whole_file

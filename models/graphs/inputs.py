@@ -17,9 +17,8 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
 from models.errors import OnnxError
-from models.graphs.file import numbers_of
+from models.graphs.file import MAX_TENSOR_BYTES, numbers_of
 from models.graphs.nodes import all_graphs
-from models.graphs.tensors import MAX_TENSOR_BYTES
 from models.network.fields import DTYPES
 from models.network.operators.movement import RESHAPES
 

@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from pipeline.planning.offsets import LiveBuffer, Problem, place
+from pipeline.planning.offsets.problem import LiveBuffer, Problem
+from pipeline.planning.offsets.solve import place
 from pipeline.program.lives import Lifetime
 from pipeline.program.program import Program
 

@@ -15,9 +15,8 @@ from pipeline.program.choice import (
     choose_pieces,
     finest_positions,
 )
-from pipeline.program.cuts import Region
 from pipeline.program.program import Program
-from pipeline.program.region_plan import Action, RegionPlan
+from pipeline.program.region_plan import Action, Region, RegionPlan
 from pipeline.program.regions import plan_region
 from pipeline.program.row_network import RowNetwork
 

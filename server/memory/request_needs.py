@@ -6,12 +6,12 @@ Pure figures of manifests; docs/explanation/architecture/request-memory.md, "Wha
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Self
 
-from models.detection.decoding import WORK_BYTES
+from models.detection.candidates import WORK_BYTES
 from models.images.placement import Size
 from models.images.preprocess import Preprocess
 from models.network.fields import Array
 from models.packs.manifest import Manifest, Verb
-from models.segmentation.mask import WORK_BYTES as MASK_WORK_BYTES
+from models.segmentation import WORK_BYTES as MASK_WORK_BYTES
 
 #: What takes no more may take it from all that is free, and at once.
 SMALL_BYTES = 128 << 10

@@ -10,8 +10,7 @@ from typing import Literal
 
 from models.errors import ModelError
 from pipeline.execution.leases import SHARED_KINDS
-from pipeline.fitting.fit import by_thumb, fit
-from pipeline.fitting.laned import fit_lanes
+from pipeline.fitting.fit import by_thumb, fit, fit_lanes
 from pipeline.fitting.partitioned import fit_partitions
 from pipeline.fitting.wanted import NOTHING, Fitted, Wanted
 from pipeline.planning.found_plans import FoundPlans

@@ -8,7 +8,7 @@ from prometheus_client.registry import Collector
 
 from loader.pool.pool import ReadPool
 from pipeline.devices.base import Device, DeviceLostError
-from pipeline.planning.partitions.plan import PipelinePlan
+from pipeline.planning.plan import PipelinePlan
 from server.memory.budget import Budget
 from server.memory.holdings import Holding, account
 from server.metrics.families import counter, gauge, summary

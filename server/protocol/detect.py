@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, Field
 
 from models.detection.boxes import Boxes, BoxLimits, boxes_among, boxes_bytes, seen
-from models.detection.decoding import Candidates
+from models.detection.candidates import Candidates
 from models.detection.recipe import Detection
 from models.images.preprocess import Preprocess
 from models.packs.manifest import Manifest

@@ -14,9 +14,9 @@ from typing import TypeVar, TypeVarTuple
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
+from models.images.picture_rows import PictureTensor
 from models.images.placement import Size
 from models.images.preprocess import Preprocess
-from models.images.rows import PictureTensor
 from models.packs.manifest import Verb
 from pipeline.execution.given import Tensor
 from server.codec.framing import check_not_encoded

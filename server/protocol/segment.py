@@ -7,7 +7,7 @@ from typing import Any, Literal
 from pydantic import BaseModel
 
 from models.packs.manifest import Manifest
-from models.segmentation.mask import Bytes, Counted, Mask, classes_of
+from models.segmentation import Bytes, Counted, Mask, classes_of
 from pipeline.execution.given import Arrays
 from server.errors import NotFiniteError
 from server.protocol.answers import Pieces

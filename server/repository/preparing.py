@@ -10,7 +10,7 @@ from typing import Any
 
 from models.packs.pack import Pack, open_pack
 from pipeline.devices.base import Device, DeviceMemoryError
-from pipeline.fitting.frontier import FrontierPoint, frontier
+from pipeline.fitting.trade_off import FrontierPoint, frontier
 from pipeline.planning.found_plans import FoundPlans
 from pipeline.planning.plan import PlanError
 from pipeline.profiles.found_plans_file import plans_of

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from loader.pool.pool import ReadPool
-from models.packs.leftovers import clear_repository
+from models.packs.folders import clear_repository
 from models.packs.pack import Pack, read_pack
 from models.runtime.heap import give_back
 from pipeline.devices.base import Device

@@ -12,14 +12,14 @@ from collections.abc import Callable, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from loader.errors import FileChangedError, LoaderError
-from loader.readers.reader import Reader
+from loader.readers.interface import Reader
+from pipeline.execution.baton import FREE, ComputeClaim
 from pipeline.execution.errors import ArenaLostError, DrainError
 from pipeline.execution.given import Take, Tensors
-from pipeline.execution.interleaving.baton import FREE, ComputeClaim
-from pipeline.execution.lanes import Lane
+from pipeline.execution.lane import Lane
 from pipeline.execution.partitions.answering import Answering
 from pipeline.execution.statistics import SweepStatistics
-from pipeline.profiles.delay_watch import BoundWatch
+from pipeline.profiles.delay_limits import BoundWatch
 from pipeline.schedule.trace import Recorder, TraceEvent
 from server.errors import NotServingError
 

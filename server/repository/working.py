@@ -8,9 +8,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Self, cast
 
+from pipeline.execution.baton import ComputeClaim
 from pipeline.execution.given import Take, Tensors
-from pipeline.execution.interleaving.baton import ComputeClaim
-from pipeline.execution.lanes import Lane
+from pipeline.execution.lane import Lane
 from server.repository.served_engine import ComputedAnswer, Running
 from server.scheduling.sweeps import Sweep, Ticket, level
 

@@ -13,7 +13,7 @@ from typing import Any
 import prometheus_client
 import pytest
 
-from loader.priority import LEVELS
+from loader.cores import LEVELS
 from server.metrics.dashboard import DASHBOARDS
 from server.metrics.metrics import LIMITED, METRIC_NAMES, PREDICTIONS
 from server.operation.starting import GRACE_SECONDS

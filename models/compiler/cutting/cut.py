@@ -9,9 +9,8 @@ from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
 
 from models.compiler.analysis.alias import Aliases
-from models.compiler.analysis.fused import Fused
-from models.compiler.analysis.graph import Graph
-from models.compiler.analysis.slices import CutPiece, Slice
+from models.compiler.analysis.graph import CutPiece, Graph, Slice
+from models.compiler.analysis.node_groups import Fused
 from models.compiler.cutting.chains import NodeChain, slices
 from models.compiler.cutting.chunks import chunks, rows_a_chunk
 from models.packs.target import Target

@@ -4,13 +4,17 @@ from functools import cache, partial
 
 import pytest
 
-from models.darknet.layers.network import build_network
-from models.zoo.darknet.yolov2 import yolov2
-from papers.tiles.configuration import TileConfiguration, parse
-from papers.tiles.geometry import GroupBoxes, whole_macs
-from papers.tiles.layers import FusedLayer, TileError, darknet_layers
-from papers.tiles.predictor import PAPER_BIAS_BYTES, paper_predict
-from papers.tiles.search import paper_candidates, paper_search
+from models.darknet.network import build_network
+from models.zoo.darknet.detectors import yolov2
+from papers.tiles.fused_groups import (
+    FusedLayer,
+    TileConfiguration,
+    TileError,
+    darknet_layers,
+    parse,
+)
+from papers.tiles.predictor import PAPER_BIAS_BYTES, GroupBoxes, paper_predict, whole_macs
+from papers.tiles.tiling_search import paper_candidates, paper_search
 
 MIB = 1 << 20
 # Table 4.1, "Algorithm".

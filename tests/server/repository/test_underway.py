@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
+from pipeline.execution.baton import Baton
 from pipeline.execution.given import copies
-from pipeline.execution.interleaving.baton import Baton
 from server.repository.working import Job, Underway, tell
 from server.scheduling.sweeps import Sweep
 
