@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar, TypeVarTuple
@@ -41,15 +41,30 @@ class Picture:
         self.inputs.clear()
 
 
+async def begin_picture(asked: Asked, wanted: Collection[str] = ()) -> SentPicture:
+    """Return what comes of the picture before its reader holds anything; ``wanted``: as of SentPicture.
+
+    Raises:
+        As ``read_picture``.
+    """
+    sent = SentPicture(asked.header("content-type") or "", wanted)
+    sent.add(await asked.exchange.beginning())
+    return sent
+
+
 async def read_picture(
-    asked: Asked, model: Inference, verb: Verb, fault: str | None = None
+    asked: Asked,
+    model: Inference,
+    verb: Verb,
+    fault: str | None = None,
+    begun: SentPicture | None = None,
 ) -> Picture:
     """Return what the image that is sent is to ``model``.
 
     It holds what it will take, body, pixels and tensor, before more has come of it than anybody may send.
 
     ``verb``: what will be made of it. ``fault`` says why there is no such answer of this model; None: there
-    is.
+    is. ``begun``: what has come of it already.
 
     Raises:
         InvalidRequestError: there is a ``fault``, or the body is not a picture.
@@ -67,7 +82,8 @@ async def read_picture(
         )
     exchange.may_be_hastened = True
     await exchange.patience.arm()  # threads are waited for
-    opened = await _received(asked, partial(photograph_bytes, manifest, recipe, verb))
+    sent = begun or await begin_picture(asked)
+    opened = await _received(asked, sent, partial(photograph_bytes, manifest, recipe, verb))
     await exchange.hold(opened.needed_bytes)
     started = time.perf_counter()
     tensor, size = await _aside(_made, context, recipe, opened)
@@ -77,7 +93,9 @@ async def read_picture(
     return Picture({manifest.inputs[0].name: tensor}, size, decoding_seconds=seconds)
 
 
-async def _received(asked: Asked, needed: Callable[[int, Size, int], int]) -> OpenedPicture:
+async def _received(
+    asked: Asked, sent: SentPicture, needed: Callable[[int, Size, int], int]
+) -> OpenedPicture:
     """Return the picture that has come; ``needed``: what one of so many bytes, this size and pixels takes.
 
     What that is, its header says, mostly in its first bytes, and how long the body is, that of the request.
@@ -85,7 +103,6 @@ async def _received(asked: Asked, needed: Callable[[int, Size, int], int]) -> Op
     """
     exchange = asked.exchange
     most = exchange.lease.room_bytes
-    sent = SentPicture(asked.header("content-type") or "")
     opened: OpenedPicture | None = None
     seen = 0
 
@@ -93,7 +110,6 @@ async def _received(asked: Asked, needed: Callable[[int, Size, int], int]) -> Op
         pixels = asked.context.settings.max_image_pixels
         return PictureLimits(pixels, most, partial(needed, n_bytes))
 
-    sent.add(await exchange.beginning())
     while not exchange.is_read:
         received, declared = exchange.received_bytes, exchange.declared_bytes
         if opened is None and declared and received >= 2 * seen:

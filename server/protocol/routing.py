@@ -24,7 +24,14 @@ from server.context import Context
 from server.errors import InvalidRequestError, shown
 from server.operation.tracing import Trace, Tracing
 from server.protocol.administration import Caller, check_may_change
-from server.protocol.answers import Answer, HttpClient, Page, answer_of, as_error, scope_of
+from server.protocol.answers import (
+    Answer,
+    HttpClient,
+    Page,
+    answer_of,
+    as_error,
+    scope_of,
+)
 from server.protocol.attending import attend
 from server.protocol.errors import CLIENT_CLOSED, hints_of, status_of
 from server.requests.exchange import Exchange, headers_named
@@ -60,6 +67,7 @@ class Route:
     ``who``: may ask. ``query``: handed to ``answer`` where it is not None. ``takes``: bodies, where
     ``may_be_empty`` none as well. ``gives``: bodies by status. ``errors``: statuses of others. ``headers``:
     that are read. ``group``: where it is documented; empty: nowhere. ``body``: what it is to limits.
+    ``failed``: what an error says beside why.
     """
 
     method: str
@@ -74,6 +82,7 @@ class Route:
     may_be_empty: bool = False
     headers: tuple[Document, ...] = ()
     body: Kind = "body"
+    failed: Mapping[str, Any] | None = None
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -100,6 +109,11 @@ class FoundRoute(NamedTuple):
         """Who may ask for one of these without a key of some role."""
         who = next(iter(self.routes.values())).who
         return "infer" if who == "admin" else who
+
+    @property
+    def failed(self) -> Mapping[str, Any] | None:
+        """What an error says beside why."""
+        return next(iter(self.routes.values())).failed
 
 
 class Table:
@@ -150,7 +164,7 @@ class Table:
         methods = {*found.routes} | ({"HEAD"} if "GET" in found.routes else set())
         taken = ", ".join(sorted(methods))
         said = f"Method Not Allowed: {shown(path)} takes {taken}"
-        return as_error(said, 405, {"Allow": taken})
+        return as_error(said, 405, {"Allow": taken}, found.failed)
 
     def _actions_of(self, place: str) -> Iterator[str]:
         """Yield what may stand behind ``place`` and a colon; nothing where it is no path."""
@@ -231,7 +245,7 @@ class Asked:
             except asyncio.CancelledError:
                 # The server ends, and has waited as long as it may.
                 if not self.is_begun:
-                    await self._send(as_error("the server is stopping", 503))
+                    await self._send(self._error("the server is stopping", 503))
                 raise
 
     async def _send(self, answer: Answer) -> None:
@@ -246,7 +260,10 @@ class Asked:
     async def refuse(self, why: Exception, said: str) -> None:
         """Answer that it failed, and ``why``."""
         with self.context.exchanges.exchange(self.client) as self.exchange:
-            await self._send(as_error(said, status_of(why), hints_of(why)))
+            await self._send(self._error(said, status_of(why), hints_of(why)))
+
+    def _error(self, said: str, status: int, hints: Mapping[str, str] | None = None) -> Answer:
+        return as_error(said, status, hints, self._found and self._found.failed)
 
     def begin_trace(self, tracing: Tracing) -> Trace:
         """Begin its trace."""

@@ -1,5 +1,6 @@
 """The picture that a request sends: all of its body, or the one file of a form. It lies in memory."""
 
+from collections.abc import Collection
 from io import SEEK_END, BytesIO
 
 from python_multipart.exceptions import FormParserError
@@ -7,16 +8,22 @@ from python_multipart.multipart import MultipartParser, parse_options_header
 
 from server.errors import InvalidRequestError
 
+# What fields say is short, and no reservation counts it.
+_FIELD_BYTES = 256
+
 
 class SentPicture:
     """The picture in a body of ``content_type``, as far as it has come.
+
+    ``wanted``: fields of a form that are kept; others are passed over.
 
     Raises:
         InvalidRequestError: the body is to be a form, and its header does not say how.
     """
 
-    def __init__(self, content_type: str) -> None:
-        self._form = _Form() if content_type.lower().startswith("multipart/form-data") else None
+    def __init__(self, content_type: str, wanted: Collection[str] = ()) -> None:
+        is_form = content_type.lower().startswith("multipart/form-data")
+        self._form = _Form(wanted) if is_form else None
         self._parser = None if self._form is None else _parser(self._form, content_type)
         self._file = BytesIO()
 
@@ -26,11 +33,17 @@ class SentPicture:
         begun = self._file if self._form is None else self._form.begun
         return BytesIO() if begun is None else begun
 
+    @property
+    def fields(self) -> dict[str, str]:
+        """What has come of the fields that are wanted; of one that is there twice, the last."""
+        kept = {} if self._form is None else self._form.fields
+        return {name: value.decode("utf-8", "replace") for name, value in kept.items()}
+
     def add(self, part: bytes) -> None:
         """Take the next ``part`` of the body.
 
         Raises:
-            InvalidRequestError: no form begins like this.
+            InvalidRequestError: no form begins like this, or a field is longer than any is.
         """
         self.file.seek(0, SEEK_END)
         if self._parser is None:
@@ -86,12 +99,15 @@ def _no_form(why: str) -> InvalidRequestError:
 
 
 class _Form:
-    """What the parts of a form are: the file, once it has ``begun``. Fields are passed over."""
+    """What the parts of a form are: the file, once it has ``begun``, and the ``fields`` that are wanted."""
 
-    def __init__(self) -> None:
+    def __init__(self, wanted: Collection[str]) -> None:
         self.begun: BytesIO | None = None
         self.is_whole = False
+        self.fields: dict[str, bytes] = {}
+        self._wanted = wanted
         self._is_file = False
+        self._field: str | None = None
         self._name, self._value, self._disposition = b"", b"", b""
 
     def name(self, data: bytes, start: int, end: int) -> None:
@@ -116,6 +132,10 @@ class _Form:
         if b"name" not in options:
             raise _no_form('The Content-Disposition header field "name" must be provided.')
         self._is_file = b"filename" in options
+        name = options[b"name"].decode("utf-8", "replace")
+        self._field = name if name in self._wanted and not self._is_file else None
+        if self._field is not None:
+            self.fields[self._field] = b""
         if self._is_file:
             if self.begun is not None:
                 raise _no_form("Too many files. Maximum number of files is 1.")
@@ -124,6 +144,12 @@ class _Form:
     def data(self, data: bytes, start: int, end: int) -> None:
         if self._is_file and self.begun is not None:
             self.begun.write(data[start:end])
+        elif self._field is not None:
+            value = self.fields[self._field] = self.fields[self._field] + data[start:end]
+            if len(value) > _FIELD_BYTES:
+                raise InvalidRequestError(
+                    f"the field {self._field!r} of the form is over {_FIELD_BYTES} bytes"
+                )
 
     def end(self) -> None:
         self.is_whole = self.is_whole or self._is_file
