@@ -174,16 +174,18 @@ async def test_keys(values: Values, tmp_path: Path) -> None:
     long = picture(400, 300)  # more than comes before anything is held
     async with serving(guarded) as service:
         bearer = {"authorization": f"Bearer {key}"}
-        for fields in ({"headers": bearer}, {"api_key": key}):
+        presented: tuple[Values, ...] = ({"headers": bearer}, {"api_key": key})
+        for fields in presented:
             assert labels(await ask(service, **fields)) == list(NAMES[:2])
             assert (await ask(service, image=long, **fields)).status_code == 200
+        nothing: tuple[Values, ...] = ({}, {"api_key": ""})
         for path in (DETECTION, CUSTOM):
-            for fields in ({}, {"api_key": ""}):
+            for fields in nothing:
                 refused(await ask(service, path, **fields), 401, "a key is wanted", "api_key")
             refused(await ask(service, path, api_key="lsk_x"), 401, "not valid")
         refused(await ask(service, api_key=key, headers={"authorization": "x"}), 401, "not valid")
         # Whoever sends it behind a long picture has sent too much without one.
-        files = {"image": ("a", long), "api_key": (None, key)}
+        files: Values = {"image": ("a", long), "api_key": (None, key)}
         refused(await service.client.post(DETECTION, files=files), 401, "before the image")
         # Names of models are for those who have a key.
         answer = await service.client.post("/v1/vision/custom/nobody", files={"image": long})
