@@ -14,7 +14,7 @@ from models.detection.boxes import Box, BoxLimits
 from server.codec.fields import first_error
 from server.codec.framing import check_not_encoded
 from server.errors import InvalidRequestError, NotFoundError, NotServingError, few
-from server.protocol.detect import DetectQuery, Found, Fraction, find_objects, pieces
+from server.protocol.detect import DetectQuery, FoundObjects, Fraction, find_objects, pieces
 from server.protocol.pictures import begin_picture
 from server.protocol.pieces import Pieces
 from server.protocol.routing import Asked
@@ -91,7 +91,7 @@ async def _predicted(asked: Asked, name: str, query: DetectQuery, sent: SentPict
         limits, least = query.limits(), _least_confidence(sent)
         return limits if least is None else replace(limits, score=least)
 
-    def written(found: Found) -> Iterator[bytes]:
+    def written(found: FoundObjects) -> Iterator[bytes]:
         tail = {"duration": found.delay_ms / 1e3}
         return pieces({"success": True}, "predictions", found.boxes, _prediction, tail)
 

@@ -42,7 +42,7 @@ class DetectQuery(BaseModel):
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundObjects:
     """The objects in a picture of ``size``; ``delay_ms``: of the model alone."""
 
     boxes: Boxes
@@ -57,7 +57,7 @@ async def detect(asked: Asked, name: str, query: DetectQuery, version: str | Non
     Boxes are x_min, y_min, x_max, y_max in pixels of the upright image.
     """
 
-    def written(found: Found) -> Iterator[bytes]:
+    def written(found: FoundObjects) -> Iterator[bytes]:
         head = {
             "model_name": name,
             "model_version": found.model_version,
@@ -73,7 +73,7 @@ async def find_objects(
     asked: Asked,
     name: str,
     wanted: Callable[[], BoxLimits],
-    written: Callable[[Found], Iterator[bytes]],
+    written: Callable[[FoundObjects], Iterator[bytes]],
     version: str | None = None,
     begun: SentPicture | None = None,
 ) -> Pieces:
@@ -95,7 +95,7 @@ async def find_objects(
         candidates = await model.compute(picture, keep)
         # Thousands of boxes, compared with each other, would hold up every other request of the event loop.
         boxes = await asyncio.to_thread(boxes_among, candidates, *recipes, picture.size, limits)
-        found = Found(boxes, picture.size, model.pack.version, model.delay_ms)
+        found = FoundObjects(boxes, picture.size, model.pack.version, model.delay_ms)
         return Pieces(lambda: written(found))
 
 
