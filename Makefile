@@ -1,10 +1,10 @@
 .DEFAULT_GOAL := help
-.PHONY: demo test test-gpu test-newest check bench bench-gpu deb format lock clean help
+.PHONY: demo test test-gpu test-newest check bench bench-gpu deb dist format lock clean help
 
 BIN := .venv/bin
 SETUP := @sh tools/bootstrap.sh
 
-demo: ## a network answers in less memory than its weights take, beside servers that cannot (build/memory.svg); with ARGS=detect, boxes around blood cells (build/cells.png)
+demo: ## boxes around blood cells (build/cells.png); a network answers in less memory than its weights take, beside servers that cannot (build/memory.svg); ARGS=detect or memory: one of the two
 	$(SETUP) run
 	$(BIN)/python -m benchmarks.demo $(ARGS)
 
@@ -36,6 +36,10 @@ bench-gpu: ## measure kernels and pipelines on the GPU of this machine: build/gp
 deb: ## the Debian package of this checkout in build/ (for another architecture: make deb ARCH=arm64)
 	$(SETUP) run
 	@sh deploy/debian/build.sh $(ARCH)
+
+dist: ## wheel and sdist in dist/, tried in a clean environment
+	$(SETUP) run
+	@sh tools/check_dist.sh
 
 format: ## format the code and fix what ruff can fix
 	$(SETUP) dev

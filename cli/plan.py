@@ -1,5 +1,7 @@
 """``layerstream plan``: what packs would take of a budget, and how long they would take."""
 
+import contextlib
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -22,6 +24,7 @@ from cli.planning.frontier import frontier_rows, print_frontier
 from cli.planning.partitioned import check_models, workers_by_model
 from cli.planning.rows import document_of, planned, print_plans
 from cli.printing.output import print_json, say, warn, write_text
+from cli.printing.sentences import typed
 from cli.printing.steps import planning
 from models.packs.pack import Pack, open_pack
 from pipeline.devices.base import Device
@@ -34,8 +37,9 @@ from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES, Architecture
 from server.errors import RefusedError
 from server.memory.budget import Budget, check_requests
-from server.memory.candidates import Candidate, share_served
+from server.memory.candidates import Candidate, needed_by_all, share_served
 from server.memory.shared_space import possible
+from server.memory.sharing import Activations
 from server.memory.whole_process import budget_within, process_bytes
 from server.plots.plans import arena_picture, frontier_picture
 from server.settings.workers import has_several, workers_of
@@ -84,9 +88,11 @@ def plan(
 ) -> None:
     """Plan packs within a budget: memory by kind, and with a profile the delay and its bound."""
     chosen = architecture(architecture_name)
-    budget_bytes = _budget_bytes(budget, memory, device_name, len(packs))
+    if memory is not None and (budget is not None or device_name != "cpu"):
+        raise typer.BadParameter("give --budget or, for --device cpu, --memory")
+    budget_bytes, memory_bytes = size(budget, "--budget"), size(memory, "--memory")
     target = seconds_of(delay)
-    limits = (budget_bytes, weights, delay, ring, arena)
+    limits = (budget_bytes, memory_bytes, weights, delay, ring, arena)
     unlimited = all(limit is None for limit in limits) and not (deadline or show_frontier)
     _check_options(unlimited, delay is not None and bool(deadline))
     _check_pictures(packs, show_frontier, picture)
@@ -117,7 +123,9 @@ def plan(
     if show_frontier:
         _frontier(candidates[0], device.adapt(ARCHITECTURES["pre"]), picture, as_json)
         return
-    with planning():
+    with planning(), _saying_what_suffices(candidates, memory_bytes, activations):
+        if memory_bytes is not None:
+            budget_bytes = budget_within(memory_bytes, len(packs))
         if budget_bytes is None:  # nothing to share: no service has none
             request_bytes, in_turns = 0, False
             plans = [fit(*candidate.question) for candidate in candidates]
@@ -150,20 +158,18 @@ def plan(
         say(f"{picture}: written")
 
 
-def _budget_bytes(
-    budget: str | None, memory: str | None, device_name: str, models: int
-) -> int | None:
-    """Return the budget: as it is given, or what ``memory`` for all of the process leaves.
-
-    Raises:
-        typer.BadParameter: both are given, or for a GPU. RefusedError: nothing is left.
-    """
-    memory_bytes = size(memory, "--memory")
-    if memory_bytes is None:
-        return size(budget, "--budget")
-    if budget is not None or device_name != "cpu":
-        raise typer.BadParameter("give --budget or, for --device cpu, --memory")
-    return budget_within(memory_bytes, models)
+@contextlib.contextmanager
+def _saying_what_suffices(
+    candidates: Sequence[Candidate], memory_bytes: int | None, activations: Activations
+) -> Iterator[None]:
+    """Have a refusal say which memory for all of a process is enough, where that is what was given."""
+    try:
+        yield
+    except RefusedError as exc:
+        if memory_bytes is not None:
+            enough = needed_by_all(candidates, activations) + process_bytes(len(candidates))
+            exc.args = (f"{exc}; --memory {typed(enough)} suffices for all",)
+        raise
 
 
 def _warn_of_requests(candidates: list[Candidate], shared: Budget) -> None:

@@ -54,6 +54,9 @@ from pipeline.execution.errors import (  # noqa: E402
 from pipeline.planning.plan import PlanError  # noqa: E402
 from server.errors import RefusedError  # noqa: E402
 
+#: A TOML file, or what would be in it.
+Recipe = str | Path | Mapping[str, object] | None
+
 __all__ = [
     "Budget",
     "DeadlineError",
@@ -76,21 +79,31 @@ def compile(  # noqa: A001  as the command is called
     *,
     batch: int | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
+    labels: str | Path | Sequence[str] = (),
+    preprocess: Recipe = None,
+    detection: Recipe = None,
+    segmentation: Recipe = None,
     store: Store = "fp32",
+    target: str = "cpu",
     version: int = 1,
     force: bool = False,
 ) -> Path:
     """Compile the ONNX file ``source`` to the pack ``destination``/``version`` and return its folder.
 
     The pack is run once beside ONNX Runtime on ``source`` before it appears. What a user should know is a
-    warning. Labels and other settings of `layerstream compile` are that command's.
+    warning. Other settings of `layerstream compile` are that command's.
 
     Args:
         source: an ONNX file, weights beside it or in it.
         destination: REPOSITORY/NAME.
         batch: what an unknown first dimension becomes; None: 1.
         shapes: of inputs whose other dimensions are unknown, by name.
+        labels: names of classes, or a file with one a line.
+        preprocess: how a picture becomes the input: a TOML file, or a mapping of what would be in it.
+        detection: the same of what outputs are boxes.
+        segmentation: the same of which is a mask.
         store: how weights lie in the file; computed with float32.
+        target: "cpu": this machine's; "aarch64-generic", "cuda-sm72", ...: as `layerstream compile` takes.
         version: of the model, from 1 on.
         force: replace that version.
 
@@ -99,20 +112,31 @@ def compile(  # noqa: A001  as the command is called
     """
     # Onnx is not needed by a program that only runs models.
     from models.compiler import CompileOptions, compile_onnx
-    from models.packs.target import host_target
+    from models.detection.recipe import Detection
+    from models.images.preprocess import Preprocess, read_labels
+    from models.packs.target import named_target
     from models.progress import silent
+    from models.recipe_files import recipe_of
+    from models.segmentation.recipe import Segmentation
     from pipeline.checking.accepting import checker
+    from pipeline.devices.lowered import device_measure
 
     def warn(text: str) -> None:
         warnings.warn(text, stacklevel=2)
 
-    file, target = Path(source), host_target()
+    file, compiled_for = Path(source), named_target(target)
     options = CompileOptions(
         version=version,
         batch=batch,
         shapes={name: tuple(shape) for name, shape in (shapes or {}).items()},
+        labels=read_labels(Path(labels)) if isinstance(labels, str | Path) else tuple(labels),
+        preprocess=recipe_of(preprocess, Preprocess),
+        detection=recipe_of(detection, Detection),
+        segmentation=recipe_of(segmentation, Segmentation),
         force=force,
-        accept=checker(file, target, warn, silent),
+        target=compiled_for,
+        measure=device_measure(compiled_for),
+        accept=checker(file, compiled_for, warn, silent),
         warn=warn,
         store=store,
     )

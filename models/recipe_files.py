@@ -59,6 +59,22 @@ def read_recipe(path: Path, kind: type[Record]) -> Record:
         raise ModelError(f"{_place(file, fault)}: {fault}") from exc
 
 
+def recipe_of(given: str | Path | Mapping[str, Any] | None, kind: type[Record]) -> Record | None:
+    """Return a ``kind`` of what is ``given``: a TOML file, or what would be in it; None of nothing.
+
+    Raises:
+        ModelError: as ``read_recipe``.
+    """
+    if given is None:
+        return None
+    if isinstance(given, str | Path):
+        return read_recipe(Path(given), kind)
+    try:
+        return kind.model_validate(given)
+    except ValidationError as exc:
+        raise ModelError(f"{kind.__name__.lower()}: {plain_fault(exc, given)}") from exc
+
+
 def _place(file: TomlFile, fault: str) -> str:
     """Return the file and the line of what ``fault`` begins with; of tables in a list it says which."""
     key = fault.partition(":")[0].partition(" ")[0]

@@ -12,7 +12,7 @@ from server.page.events import Watchers
 from server.page.looks import Looks
 from server.page.state import current_state
 from server.protocol.documentation.openapi import document
-from server.protocol.routing import Front
+from server.protocol.routing import answering
 from server.routes import table_of
 from server.settings.settings import Settings
 
@@ -48,5 +48,5 @@ def create_app(settings: Settings, context: Context | None = None) -> FastAPI:
     app.state.context = context
     app.state.watchers = Watchers(partial(current_state, context), context.draining)
     app.state.looks = Looks(context.repository)
-    app.state.front = Front(app, context, table)
+    app.state.front = answering(app, context, table)
     return app

@@ -28,7 +28,7 @@ from server.repository.on_disk import model_names
 from server.repository.polling import Poller
 from server.repository.repository import Repository
 from server.repository.uploads import Uploads
-from server.requests.exchanges import Exchanges
+from server.requests.exchange import Exchanges
 from server.settings.settings import Settings
 from server.settings.sizes import format_size
 from server.settings.workers import has_several

@@ -7,6 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from server.codec.fields import InferRequest
 from server.page import routes as page
 from server.protocol import (
     classify,
@@ -63,7 +64,7 @@ def _json(schema: type[BaseModel], example: Document) -> tuple[Content, ...]:
 def _inference() -> list[Route]:
     group: dict[str, Any] = {"group": "inference", "errors": _INFERENCE}
     tensors = {200: (Content(schemas.InferResponse), _BINARY)}
-    takes = (Content(schemas.InferRequest), _BINARY)
+    takes = (Content(InferRequest), _BINARY)
     return [
         Route(
             *("POST", f"{_MODEL}/infer", infer.infer),

@@ -17,8 +17,16 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu.kernels import measure_kernels, shapes_of, summarise
-from benchmarks.gpu.networks import build, on_rows, pipelines, preloaded, sweeping_growth
+from benchmarks.gpu.networks import (
+    build,
+    memory_disk,
+    on_rows,
+    pipelines,
+    preloaded,
+    sweeping_growth,
+)
 from benchmarks.gpu.report import markdown
+from loader.readers.disk import Disk
 from models.packs.pack import Pack
 from models.runtime.sessions import claim_process
 from pipeline.devices.base import DeviceError, DeviceLostError
@@ -62,7 +70,8 @@ class _Run:
             "seconds": {},
         }
         self.packs: dict[str, tuple[Path, Pack]] = {}
-        self.profiles: dict[str, Profile] = {}
+        #: By the pack and the speed of the disk.
+        self.profiles: dict[tuple[str, float | None], Profile] = {}
 
     def part(self, name: str, measure: Callable[[], None]) -> None:
         """Measure one part; what fails is noted, unless nothing can work after it."""
@@ -90,11 +99,11 @@ class _Run:
             self.packs[name] = build(name, side, self.folder, self.device)
         return self.packs[name]
 
-    def profile(self, name: str, side: int) -> Profile:
-        if name not in self.profiles:
-            pack = self.pack(name, side)[1]
-            self.profiles[name] = profile_pack(pack, self.device, iterations=3)
-        return self.profiles[name]
+    def profile(self, pack: Pack, disk: Disk) -> Profile:
+        key = (pack.name, disk.bytes_per_second)
+        if key not in self.profiles:
+            self.profiles[key] = profile_pack(pack, self.device, iterations=3, disk=disk)
+        return self.profiles[key]
 
     def kinds(self) -> None:
         self.document["memory_kinds"] = {}
@@ -119,15 +128,16 @@ class _Run:
 
     def pipelines(self) -> None:
         _, pack = self.pack("yolov4", _NETWORKS["yolov4"])
-        profile = self.profile("yolov4", _NETWORKS["yolov4"])
         pre = next(iter(self.document["preloaded"].values()), {"ours": 20.0})["ours"] / 1e3
         speeds = {
             "of a fast SSD": self.options.disk_rate * 1e9,
             f"reads take {_BALANCE:.0%} of pre": pack.manifest.weight_bytes / (_BALANCE * pre),
         }
         for why, speed in speeds.items():
+            disk = memory_disk(pack, speed)
             rows, sweeps = pipelines(
-                pack, self.device, profile, list(ARCHITECTURES), speed, self.options.iterations
+                *(pack, self.device, self.profile(pack, disk), list(ARCHITECTURES), disk),
+                self.options.iterations,
             )
             self.document["pipelines"].append(
                 {
@@ -145,12 +155,10 @@ class _Run:
     def rows(self, name: str) -> None:
         side = _ON_ROWS[name]
         _, pack = self.pack(name, side)
+        disk = memory_disk(pack, self.options.disk_rate * 1e9)
+        profile = self.profile(pack, disk)
         self.document["rows"][name] = on_rows(
-            pack,
-            self.device,
-            self.profile(name, side),
-            self.options.disk_rate * 1e9,
-            self.options.iterations,
+            pack, self.device, profile, disk, self.options.iterations
         )
 
     def growth(self) -> None:

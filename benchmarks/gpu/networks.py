@@ -2,8 +2,9 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
+from math import inf
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -12,8 +13,9 @@ import numpy as np
 
 from benchmarks.gpu.torch_model import TorchModel
 from loader.pool.pool import ReadPool
+from loader.readers.disk import REAL_DISK, Disk
 from loader.readers.in_memory import MemoryReader
-from loader.readers.paced import PacedReader
+from loader.readers.paced import Pace, PacedReader
 from models import zoo
 from models.compiler import CompileOptions, compile_onnx
 from models.packs.pack import Pack, open_pack
@@ -27,7 +29,6 @@ from pipeline.measuring.sample_inputs import random_inputs
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Plan
 from pipeline.profiles.profile import Profile
-from pipeline.profiles.times import Distribution, ReadTime
 from pipeline.program.prepare import prepare
 from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES
@@ -48,14 +49,23 @@ def build(name: str, side: int, folder: Path, device: CudaDevice) -> tuple[Path,
     return source, open_pack(compile_onnx(source, folder / "packs" / name, options), device.target)
 
 
+def memory_disk(pack: Pack, bytes_per_second: float) -> Disk:
+    """Return a disk of that speed that has the weights of ``pack`` in memory."""
+    content, pace = pack.weights_path.read_bytes(), Pace(bytes_per_second)
+
+    def opened(path: Path) -> PacedReader:
+        return PacedReader(MemoryReader(content), pace)
+
+    return Disk(opened, opened, bytes_per_second)
+
+
 @contextmanager
-def opened_in_memory(
-    program: Program, plan: Plan, device: CudaDevice, bytes_per_second: float | None = None
+def opened_on(
+    program: Program, plan: Plan, device: CudaDevice, disk: Disk = REAL_DISK
 ) -> Iterator[Engine]:
-    """Open an engine whose weights come from memory, as fast as a disk of that speed."""
-    reader = MemoryReader(program.pack.weights_path.read_bytes())
-    paced = PacedReader(reader, bytes_per_second) if bytes_per_second else reader
-    with closing(ReadPool()) as pool, opened(program, plan, device, pool, paced) as engine:
+    """Open an engine whose weights lie on ``disk``."""
+    reader = disk.open(program.pack.weights_path)
+    with closing(ReadPool()) as pool, opened(program, plan, device, pool, reader) as engine:
         yield engine
 
 
@@ -75,7 +85,7 @@ def preloaded(source: Path, pack: Pack, device: CudaDevice, runs: int) -> dict[s
     samples: dict[str, list[float]] = {name: [] for name in ("ours", *sides)}
     outputs: dict[str, list[np.ndarray[Any, Any]]] = {}
     plan = make_plan(program, ARCHITECTURES["pre"])
-    with opened_in_memory(program, plan, device) as engine:
+    with opened_on(program, plan, device) as engine:
         for turn in range(_WARM_UP + runs):
             answer, statistics = engine.run(inputs)
             outputs["ours"] = list(answer.values())
@@ -101,22 +111,6 @@ def preloaded(source: Path, pack: Pack, device: CudaDevice, runs: int) -> dict[s
     return {**milliseconds, "ratio_to_torch": milliseconds["ours"] / best, "error": max(errors)}
 
 
-def at_speed(profile: Profile, bytes_per_second: float) -> Profile:
-    """Return ``profile`` with reads of a disk of that speed."""
-    reads = tuple(
-        replace(
-            item,
-            seconds=Distribution.of([item.n_bytes * max(item.depth, 1) / bytes_per_second]),
-        )
-        for item in profile.reads
-    )
-    assert all(isinstance(item, ReadTime) for item in reads)
-    overlaps = {
-        name: overlap.model_copy(update={"read": 1.0}) for name, overlap in profile.overlaps.items()
-    }
-    return profile.model_copy(update={"reads": reads, "overlaps": overlaps})
-
-
 @dataclass(frozen=True)
 class _Measured:
     """A plan that took turns with others: its median delay, what the driver counted, one sweep."""
@@ -131,10 +125,10 @@ def _taking_turns(
     program: Program,
     device: CudaDevice,
     found: Mapping[str, Fitted],
-    bytes_per_second: float,
+    disk: Disk,
     runs: int,
 ) -> dict[str, _Measured]:
-    """Measure each plan at the speed of a disk, all of them open."""
+    """Measure each plan, all of them open."""
     inputs = random_inputs(program)
     samples: dict[str, list[float]] = {name: [] for name in found}
     measured = {}
@@ -142,9 +136,7 @@ def _taking_turns(
         engines, used = {}, {}
         for name, fitted in found.items():
             before = device.driver.memory_info()[0]
-            engines[name] = stack.enter_context(
-                opened_in_memory(program, fitted.plan, device, bytes_per_second)
-            )
+            engines[name] = stack.enter_context(opened_on(program, fitted.plan, device, disk))
             used[name] = before - device.driver.memory_info()[0]
         for turn in range(_WARM_UP + runs):
             for name, engine in engines.items():
@@ -164,14 +156,16 @@ def pipelines(
     device: CudaDevice,
     profile: Profile,
     names: Sequence[str],
-    bytes_per_second: float,
+    disk: Disk,
     runs: int,
 ) -> tuple[list[dict[str, Any]], dict[str, tuple[Plan, list[TraceEvent]]]]:
-    """Measure architectures at the speed of a disk, taking turns; return rows and one sweep of each."""
-    known = at_speed(profile, bytes_per_second)
+    """Measure architectures, taking turns; return rows and one sweep of each.
+
+    ``profile`` was measured on ``disk``.
+    """
     program = prepare(pack, device)
-    found = {name: _fit(program, device, name, known) for name in names}
-    measured = _taking_turns(program, device, found, bytes_per_second, runs)
+    found = {name: _fit(program, device, name, profile) for name in names}
+    measured = _taking_turns(program, device, found, disk, runs)
     rows = [_row(name, found[name], measured) for name in names]
     sweeps = {name: (found[name].plan, measured[name].events) for name in names}
     return rows, sweeps
@@ -184,22 +178,24 @@ def _fit(program: Program, device: CudaDevice, name: str, profile: Profile) -> F
 
 
 def on_rows(
-    pack: Pack, device: CudaDevice, profile: Profile, bytes_per_second: float, runs: int
+    pack: Pack, device: CudaDevice, profile: Profile, disk: Disk, runs: int
 ) -> list[dict[str, Any]]:
     """Measure plans from the smallest budget to all weights in memory, taking turns.
 
     Budgets between the two are in equal ratios. ``difference``: the largest from the answer of ``pre``,
     beside its largest number.
     """
-    known = at_speed(profile, bytes_per_second)
     program = prepare(pack, device)
     auto = device.adapt(ARCHITECTURES["auto"])
-    found = {"pre": _fit(program, device, "pre", known), "least": fit(program, auto, LEAST, known)}
+    found = {
+        "pre": _fit(program, device, "pre", profile),
+        "least": fit(program, auto, LEAST, profile),
+    }
     whole, least = (found[name].plan.total_bytes for name in ("pre", "least"))
     for part in range(1, _BUDGETS):
         budget = int(least * (whole / least) ** (part / _BUDGETS))
-        found[f"{budget / 2**20:.1f} MiB"] = fit(program, auto, Wanted(total_bytes=budget), known)
-    measured = _taking_turns(program, device, found, bytes_per_second, runs)
+        found[f"{budget / 2**20:.1f} MiB"] = fit(program, auto, Wanted(total_bytes=budget), profile)
+    measured = _taking_turns(program, device, found, disk, runs)
     expected = measured["pre"].answer
     return [
         {
@@ -263,7 +259,7 @@ def sweeping_growth(pack: Pack, device: CudaDevice, sweeps: int) -> dict[str, in
     program = prepare(pack, device)
     inputs = random_inputs(program)
     plan = make_plan(program, ARCHITECTURES["async"])
-    with opened_in_memory(program, plan, device) as engine:
+    with opened_on(program, plan, device, memory_disk(pack, inf)) as engine:
         for _ in range(_WARM_UP):
             engine.run(inputs)
         before = _memory(device)

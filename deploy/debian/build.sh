@@ -74,7 +74,7 @@ Description: CNN inference server inside one memory budget
  activations lie in one planned arena.
  .
  The program with its libraries lies in /opt/layerstream, for Debian's
- Python 3.11 (Debian 12). It serves HTTP; gRPC's library is not among them.
+ Python 3.11 (Debian 12). It serves HTTP and gRPC.
 CONTROL
 export DPKG_DEB_COMPRESSOR_TYPE="${DPKG_DEB_COMPRESSOR_TYPE:-xz}" DPKG_DEB_COMPRESSOR_LEVEL=3
 dpkg-deb --root-owner-group --build "$root" "$file" >/dev/null

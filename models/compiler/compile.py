@@ -77,7 +77,15 @@ def compile_onnx(
     name = destination.name
     check_options(destination, options)
     progress("read")
-    model = read_onnx(source, options.batch, options.shapes, options.warn, options.keep_inputs)
+    picture = options.preprocess.shape if options.preprocess else ()
+    read = functools.partial(
+        read_onnx,
+        batch=options.batch,
+        shapes=options.shapes,
+        keep=options.keep_inputs,
+        picture=picture,
+    )
+    model = read(source, warn=options.warn)
     _tell_infinite(source, model, options)
     metadata = read_metadata(model, source)
     pack = destination / str(options.version)
@@ -95,8 +103,7 @@ def compile_onnx(
         progress("check")
         _read_back(unfinished.pack, pack)
         if options.accept is not None:
-            again = read_onnx(computed, options.batch, options.shapes, keep=options.keep_inputs)
-            options.accept(unfinished.pack, write_reference(again, unfinished.work))
+            options.accept(unfinished.pack, write_reference(read(computed), unfinished.work))
     return pack
 
 

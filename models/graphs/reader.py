@@ -5,7 +5,7 @@ small defaults (models/graphs/inputs.py), and weights that were checked: inside 
 references to ranges of files (models/graphs/file.py) that were there.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import onnx
@@ -25,6 +25,7 @@ def read_onnx(
     shapes: Mapping[str, tuple[int, ...]] | None = None,
     warn: Warn = lambda text: None,
     keep: Collection[str] = (),
+    picture: Sequence[int] = (),
 ) -> onnx.ModelProto:
     """Read and validate the model in ``path`` and fix the shapes of its inputs.
 
@@ -34,6 +35,7 @@ def read_onnx(
         shapes: whole shapes by input name, for inputs whose other dimensions are unknown too.
         warn: called with a line for what is taken otherwise than it says.
         keep: inputs with a value that stay inputs, though they look like weights.
+        picture: the shape of pictures, which give the one input what it leaves open.
 
     Raises:
         OnnxError: the file is missing, is not ONNX, has no nodes, refers to missing or outside data, has
@@ -52,7 +54,7 @@ def read_onnx(
     lower_versions(model)
     keep_defaults(path, model, warn, keep)
     lift_constants(model)
-    fix_inputs(path, model, batch, shapes or {}, warn)
+    fix_inputs(path, model, batch, shapes or {}, picture, warn)
     return model
 
 

@@ -9,7 +9,7 @@ from pipeline.planning.joining.joined import joinable_bytes, joined
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice, Plan, PlanError
 from pipeline.planning.spaced_sizes import spaced
-from pipeline.planning.streaming import READ_BYTES, READS_IN_RING
+from pipeline.planning.streaming import READ_BYTES, READS_IN_RING, loading_bytes
 from pipeline.program.choice import (
     choose_pieces,
     chunk_sizes,
@@ -147,17 +147,19 @@ def rule_of_thumb(
     smallest = least.of(regions)
     if architecture.resident:
         return smallest
+    # With each byte of the ring comes so much where the disk writes to.
     ratio = 1 + smallest.staging_bytes / max(smallest.ring_bytes, 1)
-    room = int((weight_bytes - smallest.resident_bytes) / ratio)
+    room = weight_bytes - smallest.resident_bytes
+    ring = min(int(room / ratio), USEFUL_RING_BYTES)
     if architecture.tuned != "auto":
-        return _in_ring(program, architecture, min(room, USEFUL_RING_BYTES), smallest)
+        return _in_ring(program, architecture, ring, smallest)
     streamed = [i for i, span in enumerate(program.spans) if not span.resident]
     same = program.made(SameSpans)
-    if room >= same.n_bytes(streamed):
+    if room >= same.n_bytes(streamed) + loading_bytes(program, architecture):
         choice = Choice(chunk_bytes=_WHOLE, resident=tuple(streamed), regions=regions)
         return make_plan(program, architecture, choice=choice)
-    ring = min(room, USEFUL_RING_BYTES)
-    return _in_ring(program, architecture, ring, smallest, _last(same, streamed, room - ring))
+    kept = _last(same, streamed, room - int(ratio * ring))
+    return _in_ring(program, architecture, ring, smallest, kept)
 
 
 def _in_ring(

@@ -175,11 +175,14 @@ def _remembering(
 ) -> tuple[Callable[[int], Fitted], Callable[[int], Fitted]]:
     """Return ``within`` and ``at_once`` of a Sharer, who remember the last plan that was found.
 
-    Mostly the same is asked for again; plans are large.
+    Mostly the same is asked for again; plans are large. What took long once takes long again, until it is
+    found.
     """
     last: dict[int, Fitted] = {}
+    long: set[int] = set()
 
     def kept(n_bytes: int, found: Fitted) -> Fitted:
+        long.discard(n_bytes)
         last.clear()
         last[n_bytes] = found
         return found
@@ -193,8 +196,13 @@ def _remembering(
         return kept(n_bytes, found)
 
     def at_once(n_bytes: int) -> Fitted:
-        found = last.get(n_bytes) or find(n_bytes, search.briefly)
-        return thumb(n_bytes) if found is None else kept(n_bytes, found)
+        found = last.get(n_bytes)
+        if found is None and n_bytes not in long:
+            found = find(n_bytes, search.briefly)
+        if found is not None:
+            return kept(n_bytes, found)
+        long.add(n_bytes)
+        return thumb(n_bytes)
 
     return within, at_once
 

@@ -1,14 +1,15 @@
-"""Grafana's dashboard: ``python -m server.metrics.dashboard > deploy/grafana/layerstream.json``.
+"""Grafana's dashboards: ``python -m server.metrics.dashboard NAME > deploy/grafana/NAME.json``.
 
-Panels stand in rows, in the order in which they are written here. Every query asks for the servers and
-models that are chosen above them.
+``layerstream`` looks at servers and their models, ``fleet`` at many boxes, by the recorded series of
+deploy/prometheus/fleet.yml. Panels stand in rows, in the order in which they are written here. Every query
+asks for what is chosen above them.
 """
 
 import json
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 _COLUMNS = 24
 _SOURCE = {"type": "prometheus", "uid": "${datasource}"}
@@ -27,6 +28,16 @@ def of_model(name: str, more: str = "") -> str:
     return f"layerstream_{name}{{{_MODELS}{more and f', {more}'}}}"
 
 
+def of_box(name: str) -> str:
+    """Return the recorded series ``name`` of the boxes that are chosen."""
+    return f"instance:layerstream_{name}{{{_SERVERS}}}"
+
+
+def of_all_boxes(name: str) -> str:
+    """Return the recorded series ``name`` of the models that are chosen, all boxes together."""
+    return f'model:layerstream_{name}{{job=~"$job", model=~"$model"}}'
+
+
 def rate(series: str) -> str:
     """Return by how much ``series`` grow in a second."""
     return f"rate({series}[$__rate_interval])"
@@ -42,8 +53,36 @@ _ELSE_NOTHING = f" or {by_model(of_model('model_ready'))} * 0"
 
 
 @dataclass(frozen=True)
+class _Shown:
+    """How Grafana shows a kind of panel, and asks for it."""
+
+    type: str
+    options: Mapping[str, Any]
+    query: Mapping[str, Any]
+
+
+_NOW = {"reduceOptions": {"calcs": ["lastNotNull"], "fields": "", "values": False}}
+_SHOWN = {
+    "curves": _Shown(
+        "timeseries",
+        {
+            "tooltip": {"mode": "multi", "sort": "desc"},
+            "legend": {"displayMode": "list", "placement": "bottom"},
+        },
+        {},
+    ),
+    "figure": _Shown(
+        "stat", {**_NOW, "colorMode": "value", "graphMode": "none"}, {"instant": True}
+    ),
+    "table": _Shown("table", {"showHeader": True}, {"instant": True, "format": "table"}),
+}
+
+
+@dataclass(frozen=True)
 class Panel:
-    """A panel ``width`` columns wide; ``queries``: by their legend; with ``is_figure`` one number.
+    """A panel ``width`` columns wide; ``queries``: by their legend, of a table by its columns.
+
+    ``kind``: curves over time, one number now, or a row of numbers for each box now.
 
     ``lines``: which legends stand as lines before what is stacked, as Grafana matches them, that of a name
     in red; None: nothing is stacked.
@@ -55,43 +94,51 @@ class Panel:
     unit: str
     queries: Mapping[str, str]
     width: int = 12
-    is_figure: bool = False
+    kind: Literal["curves", "figure", "table"] = "curves"
     lines: Mapping[str, Any] | None = None
     most: float | None = None
     warns_from: float | None = None
 
     @property
     def height(self) -> int:
-        return 4 if self.is_figure else 8
+        return 4 if self.kind == "figure" else 8
 
     def drawn(self, number: int, x: int, y: int) -> dict[str, Any]:
         """Return it as Grafana has it, at a place."""
-        figure = {"colorMode": "value", "graphMode": "none"}
-        calls = {"reduceOptions": {"calcs": ["lastNotNull"], "fields": "", "values": False}}
-        series = {
-            "tooltip": {"mode": "multi", "sort": "desc"},
-            "legend": {"displayMode": "list", "placement": "bottom"},
-        }
+        shown = _SHOWN[self.kind]
+        joined = {"transformations": self._joined()} if self.kind == "table" else {}
         return {
             "id": number,
-            "type": "stat" if self.is_figure else "timeseries",
+            "type": shown.type,
             "title": self.title,
             "description": self.description,
             "datasource": _SOURCE,
             "gridPos": {"x": x, "y": y, "w": self.width, "h": self.height},
             "fieldConfig": {"defaults": self._defaults(), "overrides": self._overrides()},
-            "options": {**calls, **figure} if self.is_figure else series,
+            "options": dict(shown.options),
             "targets": [
                 {
                     "refId": chr(ord("A") + place),
                     "datasource": _SOURCE,
                     "expr": query,
                     "legendFormat": legend,
-                    **({"instant": True} if self.is_figure else {}),
+                    **shown.query,
                 }
                 for place, (legend, query) in enumerate(self.queries.items())
             ],
+            **joined,
         }
+
+    def _joined(self) -> list[dict[str, Any]]:
+        """Return what makes one table of the queries: a row for each box."""
+        columns = {f"Value #{chr(ord('A') + n)}": name for n, name in enumerate(self.queries)}
+        return [
+            {"id": "merge", "options": {}},
+            {
+                "id": "organize",
+                "options": {"excludeByName": {"Time": True}, "renameByName": columns},
+            },
+        ]
 
     def _defaults(self) -> dict[str, Any]:
         found: dict[str, Any] = {"unit": self.unit, "min": 0}
@@ -136,7 +183,7 @@ PANELS = (
         "none",
         {"": f"sum({of_model('model_ready')})"},
         width=6,
-        is_figure=True,
+        kind="figure",
     ),
     Panel(
         "Budget used",
@@ -144,7 +191,7 @@ PANELS = (
         "percentunit",
         {"": f"sum({of_server('budget_used_bytes')}) / sum({of_server('budget_bytes')})"},
         width=6,
-        is_figure=True,
+        kind="figure",
         most=1,
     ),
     Panel(
@@ -153,7 +200,7 @@ PANELS = (
         "reqps",
         {"": f"sum({rate(_REQUESTS)})"},
         width=6,
-        is_figure=True,
+        kind="figure",
     ),
     Panel(
         "Models refused",
@@ -161,7 +208,7 @@ PANELS = (
         "none",
         {"": f"sum({of_model('model_refusals_total')}) or vector(0)"},
         width=6,
-        is_figure=True,
+        kind="figure",
         warns_from=1,
     ),
     Panel(
@@ -329,36 +376,117 @@ PANELS = (
 )
 
 
-def dashboard() -> dict[str, Any]:
-    """Return the dashboard as Grafana imports it."""
-    return {
-        "uid": "layerstream",
-        "title": "Layerstream",
-        "description": "One or more Layerstream servers; panels add up the servers chosen.",
-        "tags": ["layerstream"],
-        "schemaVersion": 38,
-        "version": 1,
-        "editable": True,
-        "refresh": "30s",
-        "timezone": "browser",
-        "graphTooltip": 1,
-        "time": {"from": "now-1h", "to": "now"},
-        "templating": {
-            "list": [
-                {
-                    "name": "datasource",
-                    "label": "Data source",
-                    "type": "datasource",
-                    "query": "prometheus",
-                },
-                _choice("job", "Job", "layerstream_budget_bytes"),
-                _choice("instance", "Server", 'layerstream_budget_bytes{job=~"$job"}'),
-                _choice("model", "Model", of_server("model_ready")),
-            ]
+FLEET_PANELS = (
+    Panel(
+        "Boxes",
+        "Those that answer scrapes, and those that do not.",
+        "none",
+        {"up": f"sum(up{{{_SERVERS}}})", "down": f"sum(1 - up{{{_SERVERS}}})"},
+        width=6,
+        kind="figure",
+    ),
+    Panel(
+        "Budget used",
+        "Planned memory of all models on all boxes as a share of their budgets.",
+        "percentunit",
+        {"": f"sum({of_box('budget_used:bytes')}) / sum({of_box('budget:bytes')})"},
+        width=6,
+        kind="figure",
+        most=1,
+    ),
+    Panel(
+        "Answers",
+        "Per second, of all boxes.",
+        "reqps",
+        {"": f"sum({of_box('answers:rate5m')})"},
+        width=6,
+        kind="figure",
+    ),
+    Panel(
+        "Not answered",
+        "Share of requests that found no place, missed their deadline or failed.",
+        "percentunit",
+        {
+            "": f"(sum({of_box('refusals:rate5m')}) + sum({of_box('deadlines_missed:rate5m')}) + "
+            f"sum({of_box('failures:rate5m')})) / sum({of_box('requests:rate5m')})"
         },
-        "annotations": {"list": []},
-        "panels": list(_placed(PANELS)),
-    }
+        width=6,
+        kind="figure",
+        most=1,
+        warns_from=0.01,
+    ),
+    Panel(
+        "Boxes now",
+        "A row for each box: its budget and how much of it is planned, models that serve and that do not, "
+        "requests per second by what became of them, the delay that 99 of 100 stay below.",
+        "short",
+        {
+            column: f"max by (instance) ({of_box(name)})"
+            for column, name in {
+                "budget, bytes": "budget:bytes",
+                "used, bytes": "budget_used:bytes",
+                "models": "models_ready:count",
+                "absent": "models_absent:count",
+                "answers/s": "answers:rate5m",
+                "refused/s": "refusals:rate5m",
+                "late/s": "deadlines_missed:rate5m",
+                "failed/s": "failures:rate5m",
+                "p99, s": "request_seconds:p99_5m",
+            }.items()
+        },
+        width=24,
+        kind="table",
+    ),
+    Panel(
+        "Answers by box",
+        "Per second.",
+        "reqps",
+        {"{{instance}}": of_box("answers:rate5m")},
+    ),
+    Panel(
+        "Delay by box",
+        "Of 100 requests 99 stay below.",
+        "s",
+        {"{{instance}}": of_box("request_seconds:p99_5m")},
+    ),
+    Panel(
+        "Budget used by box",
+        "Share of the budget that is planned.",
+        "percentunit",
+        {"{{instance}}": f"{of_box('budget_used:bytes')} / {of_box('budget:bytes')}"},
+        most=1,
+    ),
+    Panel(
+        "Not answered by box",
+        "Requests per second that found no place, missed their deadline or failed.",
+        "reqps",
+        {
+            "{{instance}}": f"{of_box('refusals:rate5m')} + {of_box('deadlines_missed:rate5m')} + "
+            f"{of_box('failures:rate5m')}"
+        },
+    ),
+    Panel(
+        "Boxes that serve a model",
+        "How many have it ready.",
+        "none",
+        {"{{model}}": of_all_boxes("ready:count")},
+        width=8,
+    ),
+    Panel(
+        "Answers by model",
+        "Per second, of all boxes.",
+        "reqps",
+        {"{{model}}": of_all_boxes("answers:rate5m")},
+        width=8,
+    ),
+    Panel(
+        "Delay by model",
+        "Of 100 requests on all boxes 99 stay below.",
+        "s",
+        {"{{model}}": of_all_boxes("request_seconds:p99_5m")},
+        width=8,
+    ),
+)
 
 
 def _choice(label: str, title: str, series: str) -> dict[str, Any]:
@@ -391,10 +519,64 @@ def _placed(panels: tuple[Panel, ...]) -> Iterator[dict[str, Any]]:
         x += panel.width
 
 
-def text() -> str:
-    """Return the file that Grafana imports."""
-    return json.dumps(dashboard(), indent=2) + "\n"
+@dataclass(frozen=True)
+class Dashboard:
+    """What Grafana imports; ``model``: the series that tell which models there are."""
+
+    uid: str
+    title: str
+    description: str
+    panels: tuple[Panel, ...]
+    model: str
+
+    def text(self) -> str:
+        """Return the file that Grafana imports."""
+        return json.dumps(self._document(), indent=2) + "\n"
+
+    def _document(self) -> dict[str, Any]:
+        source = {"label": "Data source", "type": "datasource", "query": "prometheus"}
+        return {
+            "uid": self.uid,
+            "title": self.title,
+            "description": self.description,
+            "tags": ["layerstream"],
+            "schemaVersion": 38,
+            "version": 1,
+            "editable": True,
+            "refresh": "30s",
+            "timezone": "browser",
+            "graphTooltip": 1,
+            "time": {"from": "now-1h", "to": "now"},
+            "templating": {
+                "list": [
+                    {"name": "datasource", **source},
+                    _choice("job", "Job", "layerstream_budget_bytes"),
+                    _choice("instance", "Server", 'layerstream_budget_bytes{job=~"$job"}'),
+                    _choice("model", "Model", self.model),
+                ]
+            },
+            "annotations": {"list": []},
+            "panels": list(_placed(self.panels)),
+        }
+
+
+DASHBOARDS = {
+    "layerstream": Dashboard(
+        "layerstream",
+        "Layerstream",
+        "One or more Layerstream servers; panels add up the servers chosen.",
+        PANELS,
+        of_server("model_ready"),
+    ),
+    "fleet": Dashboard(
+        "layerstream-fleet",
+        "Layerstream: fleet",
+        "Many boxes with Layerstream; needs the rules of deploy/prometheus/fleet.yml.",
+        FLEET_PANELS,
+        'model:layerstream_ready:count{job=~"$job"}',
+    ),
+}
 
 
 if __name__ == "__main__":
-    sys.stdout.write(text())
+    sys.stdout.write(DASHBOARDS[sys.argv[1]].text())

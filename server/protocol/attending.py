@@ -18,6 +18,14 @@ _log = logging.getLogger("server.access")
 _INTERNAL = "internal error; the log has the details"
 
 
+class Asking(Protocol):
+    """A request over HTTP, or a call over gRPC: all that most handlers know of it."""
+
+    @property
+    def context(self) -> Context:
+        """The server that is asked."""
+
+
 class Attended(Protocol):
     """A request, as what carries it has it."""
 

@@ -14,12 +14,11 @@ from models.detection.boxes import Box, BoxLimits
 from server.codec.fields import first_error
 from server.codec.framing import check_not_encoded
 from server.errors import InvalidRequestError, NotFoundError, NotServingError, few
+from server.protocol.answers import Pieces
 from server.protocol.detect import DetectQuery, FoundObjects, Fraction, find_objects, pieces
-from server.protocol.pictures import begin_picture
-from server.protocol.pieces import Pieces
+from server.protocol.pictures import SentPicture, begin_picture
 from server.protocol.routing import Asked
 from server.requests.exchange import headers_named
-from server.requests.sent_picture import SentPicture
 
 _FIELDS = ("api_key", "min_confidence")
 

@@ -16,11 +16,10 @@ from models.images.preprocess import Preprocess
 from models.packs.manifest import Manifest
 from pipeline.execution.given import Arrays
 from server.memory.request_needs import boxes_room
-from server.protocol.pictures import read_picture
-from server.protocol.pieces import Pieces
+from server.protocol.answers import Pieces
+from server.protocol.pictures import SentPicture, read_picture
 from server.protocol.routing import Asked
 from server.protocol.serving import Inference, Kept
-from server.requests.sent_picture import SentPicture
 
 # How many are written at once, within a millisecond or so.
 _BOXES_A_PIECE = 256
@@ -89,7 +88,7 @@ async def find_objects(
         limits, recipes = wanted(), _recipes(model.manifest)
 
         def keep(outputs: Arrays) -> Kept[Candidates]:
-            found = seen(outputs, *recipes, limits, boxes_room(exchange.lease.room_bytes))
+            found = seen(outputs, *recipes, limits, boxes_room(exchange.lease.memory.room_bytes))
             return Kept(found, boxes_bytes(found))
 
         candidates = await model.compute(picture, keep)

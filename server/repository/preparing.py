@@ -4,6 +4,7 @@ import contextlib
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from server.errors import NotServingError, RefusedError
 from server.memory.budget import Budget, check_requests
 from server.memory.cgroup import free_bytes
 from server.memory.minima import Minimum
-from server.memory.request_needs import Need
+from server.memory.request_needs import Need, short_infer_bytes
 from server.memory.sharing import Sharer, partitioned_sharer, sharer
 from server.repository.apart import SearchApart
 from server.repository.on_disk import Slot, is_still, labelled
@@ -65,6 +66,11 @@ class Prepared:
     @property
     def pack(self) -> Pack:
         return self.program.pack
+
+    @cached_property
+    def infer_bytes(self) -> int:
+        """What an infer request holds whose JSON is short."""
+        return short_infer_bytes(self.pack.manifest)
 
     def is_there(self) -> bool:
         """Return whether its weights are still those that were found; asks the disk."""

@@ -113,10 +113,10 @@ class ServedEngine:
         Never where nodes run whose time depends on the data, such as loops: what is usual says nothing. Nor
         where it may have to wait for the sweeps of other models, or is judged.
         """
-        engine, _, watch, *_ = self.running
-        if self._has_resident_pieces or engine.takes_turns or watch is not None:
+        if self.usual_seconds >= _QUICK_SECONDS or self._has_resident_pieces:
             return False
-        return self.usual_seconds < _QUICK_SECONDS and engine.reads_nothing
+        engine, _, watch, *_ = self.running
+        return watch is None and engine.reads_nothing and not engine.takes_turns
 
     def answer(self, inputs: Tensors, deadline: float, take: Take[T]) -> ComputedAnswer[T]:
         """Answer one request that has not waited, in next to no time. Raises as ``sweep`` says."""

@@ -13,10 +13,13 @@ import pytest
 import typer
 from onnx import load, save_model
 
-from cli.upping.sources import Source, pack_of, sources_of
+from cli.upping.sources import RECIPES, Source, pack_of, sources_of
+from models.packs.pack import read_pack
+from models.packs.target import host_target
 from pipeline.execution.errors import InputError
 from tests.server.support import BAD, LIMIT_SECONDS, Cli, Packs
 
+ISA = host_target().isa
 MEMORY = ("--memory", "400MiB", "--port", "0", "--threads", "1")
 
 
@@ -29,8 +32,9 @@ def onnx(packs: Packs, tmp_path: Path) -> Path:
 def in_process(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     """Compile in this process: starting another takes most of the time of a test."""
 
-    def run(source: Source, *words: object) -> bytes:
+    def run(*words: object) -> bytes:
         done = cli(*words)
+        print(done.err, end="", file=sys.stderr)
         if done.code:
             raise typer.Exit(done.code)
         return done.out.encode()
@@ -81,15 +85,15 @@ def manifest(folder: Path) -> os.stat_result:
 @pytest.mark.usefixtures("in_process")
 def test_what_has_not_changed_is_not_compiled_again(onnx: Path, packs: Packs) -> None:
     repository = onnx.parent / "packs"
-    folder = pack_of(Source("pair", (onnx,)), repository)
+    folder = pack_of(Source("pair", (onnx,)), repository, ISA)
     first = manifest(folder)
-    pack_of(Source("pair", (onnx,)), repository)
+    pack_of(Source("pair", (onnx,)), repository, ISA)
     assert manifest(folder) == first
     os.utime(onnx)  # the same content
-    pack_of(Source("pair", (onnx,)), repository)
+    pack_of(Source("pair", (onnx,)), repository, ISA)
     assert manifest(folder) == first
     onnx.write_bytes(packs.sources["tiny"].read_bytes())
-    pack_of(Source("pair", (onnx,)), repository)
+    pack_of(Source("pair", (onnx,)), repository, ISA)
     assert manifest(folder) != first
 
 
@@ -98,16 +102,23 @@ def test_weights_beside_the_file_are_part_of_it(onnx: Path, packs: Packs) -> Non
     model = load(packs.sources["tiny"])
     save_model(model, onnx, save_as_external_data=True, location="pair.data", size_threshold=64)
     repository, weights = onnx.parent / "packs", onnx.with_name("pair.data")
-    folder = pack_of(Source("pair", (onnx,)), repository)
+    folder = pack_of(Source("pair", (onnx,)), repository, ISA)
     first = manifest(folder)
-    pack_of(Source("pair", (onnx,)), repository)
+    pack_of(Source("pair", (onnx,)), repository, ISA)
     assert manifest(folder) == first
     weights.write_bytes(bytes(weights.stat().st_size))
-    pack_of(Source("pair", (onnx,)), repository)
+    pack_of(Source("pair", (onnx,)), repository, ISA)
     assert manifest(folder) != first
     weights.unlink()
     with pytest.raises(InputError, match=r"pair\.data: No such file"):
-        pack_of(Source("pair", (onnx,)), repository)
+        pack_of(Source("pair", (onnx,)), repository, ISA)
+
+
+@pytest.mark.usefixtures("in_process")
+def test_a_pack_is_made_for_the_device_that_computes(onnx: Path) -> None:
+    for isa in (ISA, "cuda-sm72"):
+        folder = pack_of(Source("pair", (onnx,)), onnx.parent / "packs", isa)
+        assert read_pack(folder / "1").manifest.target.isa == isa
 
 
 @pytest.mark.usefixtures("in_process")
@@ -115,17 +126,17 @@ def test_other_recipes_are_another_pack(onnx: Path, packs: Packs, tmp_path: Path
     copy(packs.sources["tiny"], onnx)
     labels = tmp_path / "labels.txt"
     labels.write_text("".join(f"{number}\n" for number in range(10)))
-    folder = pack_of(Source("pair", (onnx,)), tmp_path / "packs")
+    folder = pack_of(Source("pair", (onnx,)), tmp_path / "packs", ISA)
     first = manifest(folder)
-    pack_of(Source("pair", (onnx,), {"labels": labels}), tmp_path / "packs")
+    pack_of(Source("pair", (onnx,), {"labels": labels}), tmp_path / "packs", ISA)
     assert manifest(folder) != first
 
 
 def test_a_pack_stays_where_it_is(packs: Packs, tmp_path: Path) -> None:
     (source,) = sources_of([packs.repository / "tiny"], {})
-    folder = pack_of(source, tmp_path / "packs")
+    folder = pack_of(source, tmp_path / "packs", ISA)
     assert folder.resolve() == packs.repository / "tiny"
-    pack_of(source, tmp_path / "packs")
+    pack_of(source, tmp_path / "packs", ISA)
     assert sources_of([packs.repository / "tiny" / "1"], {}) == [source]
 
 
@@ -134,7 +145,7 @@ def test_what_is_there_already_stays(onnx: Path, packs: Packs, tmp_path: Path) -
     before = pairs(tmp_path / "packs")
     for source in (Source("pair", (onnx,)), Source("pair", (packs.repository / "pair",))):
         with pytest.raises(InputError, match="something else is there"):
-            pack_of(source, tmp_path / "packs")
+            pack_of(source, tmp_path / "packs", ISA)
     assert pairs(tmp_path / "packs") == before
 
 
@@ -145,39 +156,44 @@ def test_what_was_interrupted_is_made_again(
     """Before the pack was there, and before it was known to be ours."""
 
     def killed(*_: object) -> None:
-        raise MemoryError("killed")
+        raise ChildProcessError(9)
 
     source = Source("pair", (onnx,))
     with monkeypatch.context() as patched:
         patched.setattr("cli.upping.sources._run", killed)
         with pytest.raises(MemoryError):
-            pack_of(source, tmp_path / "packs")
-    folder = pack_of(source, tmp_path / "packs")
+            pack_of(source, tmp_path / "packs", ISA)
+    folder = pack_of(source, tmp_path / "packs", ISA)
     first = manifest(folder)
     (folder / "made.json").write_text("{}")
-    pack_of(source, tmp_path / "packs")
+    pack_of(source, tmp_path / "packs", ISA)
     assert manifest(folder) != first
 
 
+@pytest.mark.usefixtures("in_process")
 def test_a_file_that_is_no_model_leaves_what_was_there(
-    onnx: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    onnx: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = pack_of(Source("pair", (onnx,)), tmp_path / "packs")
+    bad = onnx.with_name("bad.onnx")
+    bad.write_text("no model")
+    with pytest.raises(typer.Exit):
+        pack_of(Source("bad", (bad,)), tmp_path / "packs", ISA)
+    assert not (tmp_path / "packs").exists()
+    folder = pack_of(Source("pair", (onnx,)), tmp_path / "packs", ISA)
     first = manifest(folder)
     onnx.write_text("no model")
-    capfd.readouterr()
+    capsys.readouterr()
     with pytest.raises(typer.Exit):
-        pack_of(Source("pair", (onnx,)), tmp_path / "packs")
-    lines = capfd.readouterr().err.splitlines()
-    assert [line for line in lines if line.startswith("layerstream: ")] == lines[1:]
-    assert str(onnx) in lines[1]
+        pack_of(Source("pair", (onnx,)), tmp_path / "packs", ISA)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"layerstream: {onnx}")
     assert manifest(folder) == first
 
 
 def test_a_folder_that_takes_nothing_is_named(onnx: Path, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match=r"file/packs: .*--repository"):
-        pack_of(Source("pair", (onnx,)), tmp_path / "file" / "packs")
+        pack_of(Source("pair", (onnx,)), tmp_path / "file" / "packs", ISA)
 
 
 @pytest.mark.parametrize(
@@ -213,11 +229,22 @@ def test_weights_go_to_their_cfg(tmp_path: Path) -> None:
     ]
 
 
-def test_recipes_are_of_one_file(packs: Packs, onnx: Path, tmp_path: Path) -> None:
+def test_options_are_of_one_file_and_recipes_lie_beside_each(
+    packs: Packs, onnx: Path, tmp_path: Path
+) -> None:
     labels = {"labels": tmp_path / "labels.txt"}
     for paths in ([onnx, packs.repository / "tiny"], [packs.repository / "tiny"]):
         with pytest.raises(InputError, match="--labels is for one ONNX file alone"):
             sources_of(paths, labels)
+        with pytest.raises(InputError, match="--shape is for one ONNX file alone"):
+            sources_of(paths, {}, ["input=1,3"])
+    own = {name: onnx.with_name(f"pair{end}") for name, end in RECIPES.items()}
+    for file in own.values():
+        file.touch()
+    first, second = sources_of([onnx, packs.repository / "tiny"], {})
+    assert (first.recipes, second.recipes) == (own, {})
+    (alone,) = sources_of([onnx], labels, ["input=1,3"])
+    assert (alone.recipes, alone.shapes) == ({**own, **labels}, ("input=1,3",))
 
 
 def test_too_little_memory_says_what_suffices(cli: Cli, packs: Packs, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import prometheus_client
 import pytest
 
 from loader.priority import LEVELS
-from server.metrics.dashboard import text
+from server.metrics.dashboard import DASHBOARDS
 from server.metrics.metrics import LIMITED, METRIC_NAMES, PREDICTIONS
 from server.operation.starting import GRACE_SECONDS
 from server.settings.settings import Settings
@@ -23,7 +23,7 @@ from tests.documents import ROOT, read
 DEPLOY = ROOT / "deploy"
 UNIT = DEPLOY / "layerstream.service"
 PROMETHEUS = DEPLOY / "prometheus"
-DASHBOARD = DEPLOY / "grafana" / "layerstream.json"
+GRAFANA = DEPLOY / "grafana"
 
 MIB = 1 << 20
 PROCESS_BASE = 116 * MIB  # what the unit takes the process base to be
@@ -47,15 +47,20 @@ def environment(unit: dict[str, list[str]]) -> dict[str, str]:
     return dict(value.split("=", 1) for value in unit["Environment"])
 
 
-def dashboard_expressions() -> list[str]:
-    dashboard = json.loads(DASHBOARD.read_text())
-    return [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+def dashboard_expressions(*names: str) -> list[str]:
+    """The queries of the dashboards of these names, of all without any."""
+    panels = [
+        panel
+        for name in names or DASHBOARDS
+        for panel in json.loads((GRAFANA / f"{name}.json").read_text())["panels"]
+    ]
+    return [target["expr"] for panel in panels for target in panel["targets"]]
 
 
 def expressions_with_data() -> list[str]:
-    """Those of the dashboard that need no profile of a model and no limit on memory."""
+    """Those of the dashboard of servers that need no profile of a model and no limit on memory."""
     absent = PREDICTIONS | LIMITED
-    return [text for text in dashboard_expressions() if not metrics_in(text) <= absent]
+    return [text for text in dashboard_expressions("layerstream") if not metrics_in(text) <= absent]
 
 
 def filled(expression: str, interval: str) -> str:
@@ -65,12 +70,16 @@ def filled(expression: str, interval: str) -> str:
     return expression
 
 
-def alert_expressions() -> list[str]:
-    """The expressions of alerts.yml, folded blocks included; no YAML parser is a dependency."""
-    text = (PROMETHEUS / "alerts.yml").read_text()
-    found = re.findall(r"^ +expr: (?:>-\n)?(.*?)(?=\n +(?:for|labels): )", text, re.M | re.S)
-    assert len(found) == text.count("- alert: ")
-    return found
+def rule_expressions() -> dict[str, str]:
+    """The expressions of all rules by name, folded blocks included; no YAML parser is a dependency."""
+    text = "".join((PROMETHEUS / name).read_text() for name in ("alerts.yml", "fleet.yml"))
+    found = re.findall(
+        r"- (?:alert|record): (\S+)\n +expr: (?:>-\n)?(.*?)(?=\n +(?:for|labels|#|-)|\n*\Z)",
+        text,
+        re.M | re.S,
+    )
+    assert len(found) == text.count("- alert: ") + text.count("- record: ")
+    return dict(found)
 
 
 def metrics_in(expression: str) -> set[str]:
@@ -236,24 +245,34 @@ def test_metric_names_are_the_servers() -> None:
     known = {family(name) for name in METRIC_NAMES}
     known |= {family(item.name) for item in prometheus_client.REGISTRY.collect()}
     known.add("up")  # Prometheus makes it for every target
-    for expression in dashboard_expressions() + alert_expressions():
+    rules = rule_expressions()
+    known |= {name for name in rules if ":" in name}
+    for expression in [*dashboard_expressions(), *rules.values()]:
         named = metrics_in(expression)
         assert named, expression
         assert {family(name) for name in named} <= known, expression
 
 
-def test_dashboard_is_what_the_code_says() -> None:
-    """deploy/grafana/layerstream.json: ``python -m server.metrics.dashboard`` prints it."""
-    assert text() == DASHBOARD.read_text()
+def test_the_fleet_asks_for_recorded_series() -> None:
+    recorded = {name for name in rule_expressions() if ":" in name}
+    asked = {name for text in dashboard_expressions("fleet") for name in metrics_in(text)}
+    assert asked == recorded | {"up"}
 
 
-def test_dashboard_is_portable() -> None:
-    dashboard = json.loads(DASHBOARD.read_text())
+@pytest.mark.parametrize("name", DASHBOARDS)
+def test_dashboard_is_what_the_code_says(name: str) -> None:
+    """deploy/grafana/NAME.json: ``python -m server.metrics.dashboard NAME`` prints it."""
+    assert DASHBOARDS[name].text() == (GRAFANA / f"{name}.json").read_text()
+
+
+@pytest.mark.parametrize("name", DASHBOARDS)
+def test_dashboard_is_portable(name: str) -> None:
+    dashboard = json.loads((GRAFANA / f"{name}.json").read_text())
     variables = {item["name"]: item for item in dashboard["templating"]["list"]}
     assert variables["datasource"]["type"] == "datasource"
-    for name, above in {"job": [], "instance": ["$job"], "model": ["$job", "$instance"]}.items():
-        assert variables[name]["allValue"] == ".*"
-        assert all(each in variables[name]["definition"] for each in above)
+    for variable, above in {"job": [], "instance": ["$job"], "model": ["$job"]}.items():
+        assert variables[variable]["allValue"] == ".*"
+        assert all(each in variables[variable]["definition"] for each in above)
     panels: list[dict[str, Any]] = dashboard["panels"]
     assert len({panel["id"] for panel in panels}) == len(panels)
     for panel in panels:
@@ -267,10 +286,11 @@ def test_dashboard_is_portable() -> None:
 @pytest.mark.parametrize("expression", dashboard_expressions())
 def test_every_query_asks_the_servers_chosen(expression: str) -> None:
     """Each metric in it, with its labels: two servers of one data source are told apart."""
-    selectors = re.findall(r"(?:layerstream|process)_\w+(\{[^}]*\})?", expression)
-    assert selectors
-    for selector in selectors:
-        assert selector.startswith('{job=~"$job", instance=~"$instance"')
+    selectors = re.findall(r"([\w:]+)(?=\{)(\{[^}]*\})", expression)
+    assert {name for name, _ in selectors} == metrics_in(expression)
+    for name, selector in selectors:
+        boxes = "" if name.startswith("model:") else 'instance=~"$instance"'
+        assert selector.startswith(f'{{job=~"$job", {boxes}')
 
 
 def test_every_alert_says_what_to_do() -> None:
@@ -292,8 +312,9 @@ def test_every_alert_says_what_to_do() -> None:
 @pytest.mark.tools
 def test_promtool_accepts_configuration_and_rules() -> None:
     run(tool("promtool"), "check", "config", PROMETHEUS / "prometheus.yml")
-    run(tool("promtool"), "check", "rules", PROMETHEUS / "alerts.yml")
-    run(tool("promtool"), "test", "rules", PROMETHEUS / "alerts_test.yml")
+    for name in ("alerts", "fleet"):
+        run(tool("promtool"), "check", "rules", PROMETHEUS / f"{name}.yml")
+        run(tool("promtool"), "test", "rules", PROMETHEUS / f"{name}_test.yml")
 
 
 @pytest.mark.tools

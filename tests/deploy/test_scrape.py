@@ -16,7 +16,7 @@ LEAST = "--budget=2816KiB"
 
 def test_every_query_that_needs_no_profile_and_no_limit_returns_data(tmp_path: Path) -> None:
     compile_default(tmp_path / "repository" / "cifar10")
-    return_data(tmp_path, expressions_with_data())
+    return_data(tmp_path, expressions_with_data() + dashboard_expressions("fleet"))
 
 
 @pytest.mark.slow

@@ -160,7 +160,8 @@ def watched(
         server = start(*(command if group is None else group.inside(command)))
         text = (PROMETHEUS / "prometheus.yml").read_text().replace("15s", "1s")
         (folder / "prometheus.yml").write_text(text.replace("localhost:8080", f"localhost:{port}"))
-        (folder / "alerts.yml").write_text(shortened((PROMETHEUS / "alerts.yml").read_text()))
+        for name in ("alerts.yml", "fleet.yml"):
+            (folder / name).write_text(shortened((PROMETHEUS / name).read_text()))
         start(
             prometheus,
             f"--config.file={folder}/prometheus.yml",

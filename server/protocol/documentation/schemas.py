@@ -1,17 +1,15 @@
 """What requests and answers look like, for /openapi.json: the Open Inference Protocol, version 2, and ours.
 
-Nothing is parsed or checked by these: they say in one place what the codec, the handlers and ``errors``
-take and give. A test holds answers of a running server against them.
+Nothing is parsed or checked by these: they say in one place what the handlers and ``errors`` take and give.
+A test holds answers of a running server against them. An infer request is described by what checks it.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt
 
-from server.codec.datatypes import DATATYPES
+from server.codec.fields import Datatype, Parameters
 
-Datatype = Annotated[str, Field(json_schema_extra={"enum": list(DATATYPES)})]
-Parameters = dict[str, bool | int | float | str]
 REFERENCE = "#/components/schemas/{model}"
 
 
@@ -34,34 +32,6 @@ class Error(Schema):
     """Why there is no answer, in one line."""
 
     error: str
-
-
-class RequestInput(Schema):
-    """One input of the model."""
-
-    name: str
-    shape: list[NonNegativeInt] = Field(max_length=16)
-    datatype: Datatype
-    data: list[Any] = Field(
-        [], description="flat or nested, row-major; of BYTES: strings; without it: binary data"
-    )
-    parameters: Parameters = Field({}, description="binary_data_size: bytes behind the JSON")
-
-
-class RequestOutput(OpenSchema):
-    """One output that is asked for."""
-
-    name: str
-    parameters: Parameters = Field({}, description="binary_data, classification")
-
-
-class InferRequest(OpenSchema):
-    """Every input of the model once; without ``outputs`` all of them are answered."""
-
-    id: str | None = None
-    inputs: list[RequestInput]
-    outputs: list[RequestOutput] | None = None
-    parameters: Parameters = Field({}, description="binary_data_output, timeout (microseconds)")
 
 
 class ResponseOutput(Schema):

@@ -331,6 +331,16 @@ def test_external_ranges_that_do_not_fit_are_refused(
 # Shapes
 
 
+def test_pictures_say_what_the_one_input_leaves_open(tmp_path: Path) -> None:
+    path = save(tmp_path, dynamic("batch,3,height,width"))
+    (value,) = read_onnx(path, picture=(1, 3, 8, 6)).graph.input
+    assert [dim.dim_value for dim in value.type.tensor_type.shape.dim] == [1, 3, 8, 6]
+    (value,) = read_onnx(path, shapes={"x": (1, 3, 4, 4)}, picture=(1, 3, 8, 6)).graph.input
+    assert [dim.dim_value for dim in value.type.tensor_type.shape.dim] == [1, 3, 4, 4]
+    with refuses(OnnxError, save(tmp_path, dynamic("1,n")), "is dynamic"):
+        read_onnx(path, picture=(1, 3, 8, 6))
+
+
 @pytest.mark.parametrize(
     ("dims", "problem"),
     [

@@ -12,8 +12,9 @@ from pipeline.planning.draft import Drafts
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Ahead, Choice, Plan, PlanError
 from pipeline.planning.residents import critical_reads, keep_critical
+from pipeline.planning.thumb import SmallestPlans, rule_of_thumb
 from pipeline.planning.tune import PartChunks, part_starts, smallest_bytes
-from pipeline.schedule.architectures import ARCHITECTURES
+from pipeline.schedule.architectures import ARCHITECTURES, COPIED_AUTO, Architecture
 from pipeline.timing.durations import Durations
 from pipeline.timing.simulator import simulate
 from pipeline.timing.timeline import back_to_back, timeline
@@ -71,6 +72,20 @@ def test_weights_that_expand_stay_within_the_limit_with_their_staging(
     assert plan.plan.weight_bytes <= limit
     assert plan.draft.idle.delay_seconds <= tight.draft.idle.delay_seconds * NEARLY
     assert plan.plan.read_bytes <= sum(span.file_length for span in net.program.spans)
+
+
+@pytest.mark.parametrize("architecture", [ARCHITECTURES["auto"], COPIED_AUTO])
+@drawn
+@given(net=networks(), part=st.floats(0, 1))
+def test_without_a_profile_less_is_left_than_another_span_takes(
+    architecture: Architecture, net: Network, part: float
+) -> None:
+    least = SmallestPlans(net.program, architecture)
+    limit = least.of().weight_bytes + int(part * net.all_bytes)
+    plan = rule_of_thumb(least, limit)
+    assert plan.weight_bytes <= limit
+    streamed = [net.program.spans[number].length for number in plan.streamed]
+    assert plan.weight_bytes + 2 * PAGE + max(streamed, default=limit) > limit
 
 
 @drawn

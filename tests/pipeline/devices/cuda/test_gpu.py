@@ -12,7 +12,10 @@ import pytest
 from numpy.typing import NDArray
 
 from models.packs.pack import Pack
+from pipeline.devices.base import DeviceLostError
 from pipeline.devices.cpu import CpuDevice
+from pipeline.devices.cuda.call import Arguments, KernelLaunch
+from pipeline.devices.cuda.cupy_driver import CupyDriver
 from pipeline.devices.cuda.device import CudaDevice
 from pipeline.devices.cuda.errors import CudaMemoryError
 from pipeline.devices.cuda.probe import probe_kinds
@@ -37,25 +40,6 @@ __all__ = ["compiled", "expected", "image", "network", "pack", "source"]  # fixt
 _SWEEPS = 2_000
 # What the driver and the allocators of both sides keep for themselves.
 _SLACK_BYTES = 8 << 20
-
-_FAULT = """
-import ctypes
-from pipeline.devices.base import DeviceLostError
-from pipeline.devices.cuda.call import Arguments, Call
-from pipeline.devices.cuda.cupy_driver import CupyDriver
-
-driver = CupyDriver()
-stream = driver.create_stream()
-call = Call("strided", "copy_bytes", (1, 1, 1), 256, (16, 32, 16))
-arguments = Arguments((None, None, 16), lambda pointer: 0)
-driver.launch(driver.function("strided", "copy_bytes"), call, arguments, stream)
-for _ in range(2):
-    try:
-        driver.synchronize_stream(stream)
-    except DeviceLostError as exc:
-        print("lost:", exc)
-print("alive")
-"""
 
 
 @pytest.fixture(scope="module")
@@ -107,9 +91,25 @@ def test_more_than_the_device_has_is_refused_with_figures(device: CudaDevice) ->
     device.allocate("own", 1 << 20).close()  # and the device goes on
 
 
+def fault() -> None:
+    """Write to no address; say what waiting for that says, twice."""
+    driver = CupyDriver()
+    stream = driver.create_stream()
+    call = KernelLaunch("strided", "copy_bytes", (1, 1, 1), 256, (16, 32, 16))
+    arguments = Arguments((None, None, 16), lambda pointer: 0)
+    driver.launch(driver.function("strided", "copy_bytes"), call, arguments, stream)
+    for _ in range(2):
+        try:
+            driver.synchronize_stream(stream)
+        except DeviceLostError as exc:
+            print("lost:", exc)
+    print("alive")
+
+
 def test_a_kernel_that_faults_is_named_and_the_process_lives() -> None:
+    program = f"from {__name__} import fault; fault()"
     done = subprocess.run(
-        [sys.executable, "-c", _FAULT], capture_output=True, text=True, timeout=120, check=True
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True
     )
     lines = done.stdout.splitlines()
     assert lines[-1] == "alive"

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from server.errors import InvalidRequestError
-from server.requests.sent_picture import SentPicture
+from server.protocol.pictures import SentPicture
 from tests.examples import examples
 
 TYPE = "multipart/form-data; boundary=edge"

@@ -13,9 +13,14 @@ from models.packs.records.ports import Port
 from server.codec import Framing, ModelRequest
 from server.errors import DisconnectedError, LateError, TooLargeError
 from server.memory.request_memory import Lease, RequestMemory
-from server.memory.request_needs import CODEC_BYTES, INFLATE_BYTES, SHORT_CODEC_BYTES
+from server.memory.request_needs import (
+    CODEC_BYTES,
+    INFLATE_BYTES,
+    SHORT_CODEC_BYTES,
+    short_infer_bytes,
+)
+from server.protocol.infer import Check, read_tensors
 from server.requests.exchange import BodyLimit, Exchange
-from server.requests.tensors import Check, read_tensors
 
 SHAPE = (1, 3, 224, 224)
 X = Port(name="x", dtype="float32", shape=SHAPE, value=0)
@@ -40,7 +45,7 @@ class Sender:
 
     # What an exchange asks
 
-    address, headers, at = "", (), None
+    owner, headers, at = "", (), None
     body_has_come = False
 
     @property
@@ -77,7 +82,9 @@ class Sender:
         manifest = Manifest.model_construct(**fields)
         lease = Lease(self.memory)
         with Exchange(self, lease, BodyLimit(max_body)) as exchange:
-            return await read_tensors(exchange, framing, manifest, check)
+            return await read_tensors(
+                exchange, framing, manifest, short_infer_bytes(manifest), check
+            )
 
 
 def text(port: Port, **fields: object) -> bytes:
