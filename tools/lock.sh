@@ -20,7 +20,7 @@ resolve() {
         --python-version "$(sed -n 's/^requires-python = ">=\(.*\)"/\1/p' pyproject.toml)" \
         --fork-strategy fewest "$@" pyproject.toml "$work/build.in"
 }
-tested='--extra dev --extra grpc --extra otel --extra search'
+tested='--extra dev --extra grpc --extra otel --extra place --extra search'
 # shellcheck disable=SC2086  # several words
 resolve $tested --output-file "$work/all.txt"
 resolve --constraint "$work/all.txt" --output-file "$work/run.txt"
