@@ -196,9 +196,14 @@ def as_json(
     return answered(orjson.dumps(document), status=status, headers=headers)
 
 
-def as_error(message: str, status: int, headers: Mapping[str, str] | None = None) -> Answer:
-    """Return an answer that is an error."""
-    return as_json({"error": message[:LONGEST_MESSAGE]}, status, headers)
+def as_error(
+    message: str,
+    status: int,
+    headers: Mapping[str, str] | None = None,
+    beside: Mapping[str, Any] | None = None,
+) -> Answer:
+    """Return an answer that is an error; ``beside``: other fields of it."""
+    return as_json({**(beside or {}), "error": message[:LONGEST_MESSAGE]}, status, headers)
 
 
 class Page(Answer):

@@ -5,7 +5,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from server.access.guard import Admitted, UnknownKeyError
+from server.access.guard import Admitted
 from server.access.keys import Key
 from server.context import Context
 from server.failures import FAILURES
@@ -83,7 +83,7 @@ async def attend(context: Context, asked: Attended) -> None:
         current.set(trace)
     try:
         if not context.access.admits(asked.admitted):
-            asked.key = _key(context, asked.headers)
+            asked.key = context.access.key(headers_named(b"authorization", asked.headers))
         await asked.serve()
     except FAILURES as exc:
         if asked.is_begun:
@@ -101,19 +101,6 @@ async def attend(context: Context, asked: Attended) -> None:
         if asked.outcome != "well" or context.settings.access_log == "all":
             _write(asked, time.perf_counter() - began)
         request_id.reset(token)
-
-
-def _key(context: Context, headers: Sequence[tuple[bytes, bytes]]) -> Key:
-    """Return the key that is presented in ``headers``.
-
-    Raises:
-        UnknownKeyError: none, or one that is none.
-    """
-    given = headers_named(b"authorization", headers)
-    key = context.access.key(given)
-    if key is None:
-        raise UnknownKeyError(bool(given))
-    return key
 
 
 def _write(asked: Attended, seconds: float) -> None:

@@ -5,7 +5,7 @@ It is all of a body, or the one file of a form, and lies in memory.
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
 from io import SEEK_END, BytesIO
@@ -28,6 +28,9 @@ from server.protocol.serving import Inference
 from server.requests.pictures import OpenedPicture, PictureLimits
 from server.requests.uninterrupted import to_its_end
 
+# What fields of a form say is short, and no reservation counts it.
+_FIELD_BYTES = 256
+
 P = TypeVarTuple("P")
 T = TypeVar("T")
 
@@ -43,15 +46,30 @@ class Picture:
     priority: int = 0
 
 
+async def begin_picture(asked: Asked, wanted: Collection[str] = ()) -> "SentPicture":
+    """Return what comes of the picture before its reader holds anything; ``wanted``: as of SentPicture.
+
+    Raises:
+        As ``read_picture``.
+    """
+    sent = SentPicture(asked.header("content-type") or "", wanted)
+    sent.add(await asked.exchange.beginning())
+    return sent
+
+
 async def read_picture(
-    asked: Asked, model: Inference, verb: Verb, fault: str | None = None
+    asked: Asked,
+    model: Inference,
+    verb: Verb,
+    fault: str | None = None,
+    begun: "SentPicture | None" = None,
 ) -> Picture:
     """Return what the image that is sent is to ``model``.
 
     It holds what it will take, body, pixels and tensor, before more has come of it than anybody may send.
 
     ``verb``: what will be made of it. ``fault`` says why there is no such answer of this model; None: there
-    is.
+    is. ``begun``: what has come of it already.
 
     Raises:
         InvalidRequestError: there is a ``fault``, or the body is not a picture.
@@ -69,7 +87,8 @@ async def read_picture(
         )
     exchange.may_be_hastened = True
     await exchange.patience.arm()  # threads are waited for
-    opened = await _received(asked, partial(photograph_bytes, manifest, recipe, verb))
+    sent = begun or await begin_picture(asked)
+    opened = await _received(asked, sent, partial(photograph_bytes, manifest, recipe, verb))
     await exchange.hold(opened.needed_bytes)
     started = time.perf_counter()
     tensor, size = await _aside(_made, context, recipe, opened)
@@ -79,7 +98,9 @@ async def read_picture(
     return Picture({manifest.inputs[0].name: tensor}, size, decoding_seconds=seconds)
 
 
-async def _received(asked: Asked, needed: Callable[[int, Size, int], int]) -> OpenedPicture:
+async def _received(
+    asked: Asked, sent: "SentPicture", needed: Callable[[int, Size, int], int]
+) -> OpenedPicture:
     """Return the picture that has come; ``needed``: what one of so many bytes, this size and pixels takes.
 
     What that is, its header says, mostly in its first bytes, and how long the body is, that of the request.
@@ -87,7 +108,6 @@ async def _received(asked: Asked, needed: Callable[[int, Size, int], int]) -> Op
     """
     exchange = asked.exchange
     most = exchange.lease.memory.room_bytes
-    sent = SentPicture(asked.header("content-type") or "")
     opened: OpenedPicture | None = None
     seen = 0
 
@@ -95,7 +115,6 @@ async def _received(asked: Asked, needed: Callable[[int, Size, int], int]) -> Op
         pixels = asked.context.settings.max_image_pixels
         return PictureLimits(pixels, most, partial(needed, n_bytes))
 
-    sent.add(await exchange.beginning())
     while not exchange.is_read:
         received, declared = exchange.received_bytes, exchange.declared_bytes
         if opened is None and declared and received >= 2 * seen:
@@ -130,22 +149,30 @@ def _made(
 class SentPicture:
     """The picture in a body of ``content_type``, as far as it has come.
 
+    ``wanted``: fields of a form that are kept; others are passed over.
+
     Raises:
         InvalidRequestError: the body is to be a form, and its header does not say how.
     """
 
-    def __init__(self, content_type: str) -> None:
+    def __init__(self, content_type: str, wanted: Collection[str] = ()) -> None:
         #: What has come of it, at any position; what is added goes to its end.
         self.file = BytesIO()
         is_form = content_type.lower().startswith("multipart/form-data")
-        self._form = _Form(self.file) if is_form else None
+        self._form = _Form(self.file, wanted) if is_form else None
         self._parser = None if self._form is None else _parser(self._form, content_type)
+
+    @property
+    def fields(self) -> dict[str, str]:
+        """What has come of the fields that are wanted; of one that is there twice, the last."""
+        kept = {} if self._form is None else self._form.fields
+        return {name: value.decode("utf-8", "replace") for name, value in kept.items()}
 
     def add(self, part: bytes) -> None:
         """Take the next ``part`` of the body.
 
         Raises:
-            InvalidRequestError: no form begins like this.
+            InvalidRequestError: no form begins like this, or a field is longer than any is.
         """
         self.file.seek(0, SEEK_END)
         if self._parser is None:
@@ -199,10 +226,13 @@ def _no_form(why: str) -> InvalidRequestError:
 
 
 class _Form:
-    """What the parts of a form are: one is the ``file``, which comes there. Fields are passed over."""
+    """What the parts of a form are: one is the ``file``, others ``fields`` that are wanted."""
 
-    def __init__(self, file: BytesIO) -> None:
+    def __init__(self, file: BytesIO, wanted: Collection[str]) -> None:
         self._file = file
+        self.fields: dict[str, bytes] = {}
+        self._wanted = wanted
+        self._field: str | None = None
         self.is_whole = False
         self._has_begun = self._is_file = False
         self._name, self._value, self._disposition = b"", b"", b""
@@ -229,6 +259,10 @@ class _Form:
         if b"name" not in options:
             raise _no_form('The Content-Disposition header field "name" must be provided.')
         self._is_file = b"filename" in options
+        name = options[b"name"].decode("utf-8", "replace")
+        self._field = name if name in self._wanted and not self._is_file else None
+        if self._field is not None:
+            self.fields[self._field] = b""
         if self._is_file:
             if self._has_begun:
                 raise _no_form("Too many files. Maximum number of files is 1.")
@@ -237,6 +271,12 @@ class _Form:
     def data(self, data: bytes, start: int, end: int) -> None:
         if self._is_file:
             self._file.write(data[start:end])
+        elif self._field is not None:
+            value = self.fields[self._field] = self.fields[self._field] + data[start:end]
+            if len(value) > _FIELD_BYTES:
+                raise InvalidRequestError(
+                    f"the field {self._field!r} of the form is over {_FIELD_BYTES} bytes"
+                )
 
     def end(self) -> None:
         self.is_whole = self.is_whole or self._is_file

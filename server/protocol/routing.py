@@ -59,6 +59,7 @@ class Route:
     ``who``: may ask. ``query``: handed to ``answer`` where it is not None. ``takes``: bodies, where
     ``may_be_empty`` none as well. ``gives``: bodies by status. ``errors``: statuses of others. ``headers``:
     that are read. ``group``: where it is documented; empty: nowhere. ``body``: what it is to limits.
+    ``failed``: what an error says beside why.
     """
 
     method: str
@@ -73,6 +74,7 @@ class Route:
     may_be_empty: bool = False
     headers: tuple[Document, ...] = ()
     body: Kind = "body"
+    failed: Mapping[str, Any] | None = None
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -95,6 +97,11 @@ class FoundRoute(NamedTuple):
     parts: Mapping[str, str]
     admitted: Admitted
     is_probe: bool
+
+    @property
+    def failed(self) -> Mapping[str, Any] | None:
+        """What an error says beside why."""
+        return next(iter(self.routes.values())).failed
 
 
 class Table:
@@ -146,7 +153,7 @@ class Table:
             )
         taken = ", ".join(sorted(found.routes))
         said = f"Method Not Allowed: {shown(path)} takes {taken}"
-        return as_error(said, 405, {"Allow": taken})
+        return as_error(said, 405, {"Allow": taken}, found.failed)
 
     def _actions_of(self, place: str) -> Iterator[str]:
         """Yield what may stand behind ``place`` and a colon; nothing where it is no path."""
@@ -228,7 +235,7 @@ class Asked:
             except asyncio.CancelledError:
                 # The server ends, and has waited as long as it may.
                 if not self.is_begun:
-                    await self._send(as_error("the server is stopping", 503))
+                    await self._send(self._error("the server is stopping", 503))
                 raise
 
     async def _send(self, what: Any) -> None:
@@ -252,7 +259,10 @@ class Asked:
     async def refuse(self, why: Exception, said: str) -> None:
         """Answer that it failed, and ``why``."""
         with self.context.exchanges.exchange(self.client) as self.exchange:
-            await self._send(as_error(said, status_of(why), hints_of(why)))
+            await self._send(self._error(said, status_of(why), hints_of(why)))
+
+    def _error(self, said: str, status: int, hints: Mapping[str, str] | None = None) -> Answer:
+        return as_error(said, status, hints, self._found and self._found.failed)
 
     def begin_trace(self, tracing: Tracing) -> Trace:
         """Begin its trace."""

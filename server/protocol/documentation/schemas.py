@@ -61,6 +61,13 @@ class ImageForm(OpenSchema):
     image: Annotated[bytes, Field(json_schema_extra={"format": "binary"})]
 
 
+class CameraForm(ImageForm):
+    """A form with one file; a key comes before it."""
+
+    min_confidence: float | None = Field(None, ge=0, le=1)
+    api_key: str | None = None
+
+
 class Prediction(Schema):
     """A class and how probable it is."""
 
@@ -102,6 +109,25 @@ class Detections(Schema):
     image: ImageSize
     detections: list[Detection]
     delay_ms: float
+
+
+class CameraPrediction(Schema):
+    """What is in a box, in whole pixels of the upright photograph."""
+
+    label: str
+    confidence: float
+    x_min: int
+    y_min: int
+    x_max: int
+    y_max: int
+
+
+class CameraPredictions(Schema):
+    """Objects, best first, as DeepStack tells them; ``duration`` of the model alone, in seconds."""
+
+    success: Literal[True]
+    predictions: list[CameraPrediction]
+    duration: float
 
 
 class MaskRuns(Schema):
