@@ -103,7 +103,7 @@ def test_keys(python: Path, repository: Path, tmp_path: Path) -> None:
 
 
 def test_frigate(python: Path, repository: Path, tmp_path: Path) -> None:
-    """As docs/how-to/cameras.md configures it: over one connection, boxes lie where those of the photograph do.
+    """As docs/how-to/cameras.md has it: over one connection, boxes lie where those of the photograph do.
 
     Its limit of 0.1 s is its own; a machine that others use may miss it now and then.
     """
