@@ -16,10 +16,8 @@ from pipeline.devices.cpu import CpuDevice
 from pipeline.execution.opened import opened
 from pipeline.fitting.fit import fit
 from pipeline.fitting.wanted import Wanted
-from pipeline.measuring.engines import measured_sweeps
-from pipeline.measuring.plan_limits import measure_limits
-from pipeline.measuring.sample_inputs import random_inputs
-from pipeline.profiles.delay_watch import BoundWatch
+from pipeline.measuring.sweeps import measure_limits, measured_sweeps, random_inputs
+from pipeline.profiles.delay_limits import BoundWatch
 from pipeline.profiles.machine import this_machine
 from pipeline.profiles.profile_file import load_profile, save_profile
 from pipeline.program.prepare import prepare

@@ -24,7 +24,7 @@ from benchmarks.machine.sampling import sampled_group
 from models.packs.pack import open_pack
 from pipeline.benchmark.ours import StreamedArchitecture, plan_way
 from pipeline.devices.cpu import CpuDevice
-from pipeline.measuring.sample_inputs import random_inputs
+from pipeline.measuring.sweeps import random_inputs
 from pipeline.peers import PEERS
 from pipeline.peers.peer import save_inputs
 from pipeline.program.prepare import prepare

@@ -27,11 +27,11 @@ from benchmarks.machine.environment import copy_environment
 from benchmarks.machine.sampling import SampledGroup, sampled_group
 from models.packs.pack import open_pack
 from pipeline.benchmark.ours import StreamedArchitecture, ours_command
-from pipeline.benchmark.rows import relative_error
-from pipeline.measuring.sample_inputs import random_inputs
+from pipeline.benchmark.run import relative_error
+from pipeline.measuring.sweeps import random_inputs
 from pipeline.peers import ONNXRUNTIME, OPENVINO, PEERS
+from pipeline.peers.child import Tensors
 from pipeline.peers.peer import PeerProcess, peer_command
-from pipeline.peers.runtimes import Tensors
 
 OURS = "layerstream"
 _MOST_OF_ONNXRUNTIME, _MOST_OF_FASTEST, _MOST_MEMORY, _MOST_ERROR = 0.70, 1.5, 0.3, 1e-5

@@ -27,8 +27,8 @@ import numpy as np
 import onnxruntime as ort
 
 from benchmarks.load.child import LoadProcess
-from benchmarks.load.figures import ratio, summary_ms
 from benchmarks.load.messages import Response, ResponseReader, infer_request
+from benchmarks.load.percentiles import ratio, summary_ms
 from benchmarks.load.tensors import overheads
 from benchmarks.load.wrk import has_wrk, post_script, wrk_loop
 from benchmarks.machine.processes import cpu_seconds, event_loop

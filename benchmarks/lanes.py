@@ -33,9 +33,9 @@ from models.packs.pack import Pack, open_pack
 from models.runtime.sessions import claim_process
 from pipeline.devices.base import Kernel, Launch
 from pipeline.devices.cpu import CpuDevice
-from pipeline.devices.memory import Memory
+from pipeline.devices.device_memory import Memory
 from pipeline.execution.engine import Engine
-from pipeline.execution.lanes import Lane
+from pipeline.execution.lane import Lane
 from pipeline.execution.opened import opened
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice

@@ -20,8 +20,8 @@ import numpy as np
 from PIL import Image
 
 from benchmarks.load.child import LoadProcess
-from benchmarks.load.figures import ratio
 from benchmarks.load.messages import infer_request, request_bytes
+from benchmarks.load.percentiles import ratio
 from benchmarks.servers.served import Served, ours, running
 from benchmarks.servers.small_models import TINY_SHAPE, tiny
 from models import zoo

@@ -15,8 +15,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks.paper.figures import NETWORKS, PaperNetwork
 from benchmarks.paper.pages import Pages
+from benchmarks.paper.reported import NETWORKS, PaperNetwork
 
 ARCHITECTURES = "pre,seq,sync,async,async-md,2s,2s-md,auto@2%,auto@5%"
 ARCHITECTURES_SMALL = "pre,2s,2s-md,auto@5%,auto@10%,auto@25%,auto@50%"

@@ -16,17 +16,16 @@ from statistics import median
 from typing import Any
 
 from loader.buffers import Buffer
+from loader.cores import hasten
 from loader.pool.pool import ReadPool
-from loader.priority import hasten
 from loader.readers.files import open_reader
 from models.packs.pack import Pack, open_pack
-from models.runtime.quiet import wait_until_quiet
-from models.runtime.sessions import claim_process
+from models.runtime.sessions import claim_process, wait_until_quiet
 from pipeline.devices.cpu import CpuDevice
 from pipeline.execution.engine import Engine
 from pipeline.execution.given import Arrays
 from pipeline.execution.opened import opened
-from pipeline.measuring.sample_inputs import random_inputs
+from pipeline.measuring.sweeps import random_inputs
 from pipeline.planning.make import make_plan
 from pipeline.planning.streaming import READ_BYTES
 from pipeline.program.program import Program

@@ -25,9 +25,10 @@ from statistics import median
 
 from loader.buffers import Buffer
 from loader.errors import LoaderError
-from loader.pool.pool import ReadJob, ReadPool
+from loader.pool.jobs import ReadJob
+from loader.pool.pool import ReadPool
 from loader.readers.files import open_reader
-from loader.readers.reader import Range, Reader
+from loader.readers.interface import Range, Reader
 from server.settings.sizes import parse_size
 
 _WANTED_RATIO = 0.9

@@ -22,16 +22,15 @@ from pipeline.execution.opened import opened
 from pipeline.fitting.fit import fit
 from pipeline.fitting.wanted import DelayPrediction, Wanted
 from pipeline.measuring.profiling import profile_pack
-from pipeline.measuring.sample_inputs import random_inputs
+from pipeline.measuring.sweeps import random_inputs
 from pipeline.profiles.machine import this_machine
 from pipeline.profiles.profile import Profile
 from pipeline.profiles.profile_file import load_profile, save_profile
 from pipeline.program.prepare import prepare
 from pipeline.schedule.architectures import ARCHITECTURES
 from pipeline.schedule.trace import TraceEvent
-from pipeline.timing.durations import Durations
+from pipeline.timing.durations import Durations, services
 from pipeline.timing.simulator import simulate
-from pipeline.timing.traced_durations import services
 
 _WANTED = 0.07
 _WARM_UP = 2

@@ -12,7 +12,8 @@ from pathlib import Path
 
 from models.packs.pack import open_pack
 from models.runtime.sessions import claim_process
-from pipeline.benchmark import BenchConfiguration, BenchOptions, bench_pipeline
+from pipeline.benchmark.configuration import BenchConfiguration
+from pipeline.benchmark.run import BenchOptions, bench_pipeline
 from pipeline.devices.cpu import CpuDevice
 from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES

@@ -17,17 +17,19 @@ from cli.arguments.served import DeviceName, Threads
 from cli.printing.output import print_json
 from cli.printing.steps import working
 from papers.applications.application import Application, ApplicationError
-from papers.applications.evaluate import Chromosome, Evaluator
+from papers.applications.cost import Chromosome, Evaluator
 from papers.applications.ours.frontiers import preloaded_frontier, streaming_frontier
 from papers.applications.ours.members import ApplicationMember, Together
-from papers.applications.search import Constraints, GeneticSettings, Solution, reduce_buffers
+from papers.applications.reduction import Constraints, GeneticSettings, Solution, reduce_buffers
 
 _POINTS = 12
 
 
 def app(
     context: typer.Context,
-    file: Annotated[Path, typer.Argument(help="An application, TOML (docs/applications.md).")],
+    file: Annotated[
+        Path, typer.Argument(help="An application, TOML (docs/research/applications.md).")
+    ],
     budget: Annotated[
         str | None,
         typer.Option(

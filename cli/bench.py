@@ -17,12 +17,12 @@ from cli.printing.output import check_text, print_json, warn, write_text
 from cli.printing.steps import bar
 from loader.readers.disk import REAL_DISK, Disk
 from models.packs.pack import Pack, open_pack
-from pipeline.benchmark import BenchConfiguration, BenchOptions, bench_pipeline
 from pipeline.benchmark.account import Traced, account, predicted_sweep
-from pipeline.benchmark.configuration import PlannedConfiguration
+from pipeline.benchmark.configuration import BenchConfiguration, PlannedConfiguration
+from pipeline.benchmark.run import BenchOptions, bench_pipeline
 from pipeline.benchmark.run import resolution as resolution_of
 from pipeline.devices.base import Device
-from pipeline.energy.meter import find_meter
+from pipeline.energy import find_meter
 from pipeline.execution.errors import InputError
 from pipeline.execution.perfetto import trace_document
 from pipeline.peers import PEERS

@@ -51,6 +51,11 @@ COMMANDS = {
         "plan",
         "plan",
     ),
+    "place": _Command(
+        "Say which models go on which nodes: on few, or with few moves from a previous placement.",
+        "place",
+        "place",
+    ),
     "app": _Command(
         "Show every way to give an application of several models memory: the papers' and ours.",
         "app",

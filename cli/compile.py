@@ -12,16 +12,16 @@ from cli.printing.output import print_json, say, suggest, warn
 from cli.printing.sentences import counted, less_for_pictures, serving, stored_as, typed
 from cli.printing.steps import steps
 from cli.printing.summary import summary_of
-from models.datasets.folders import read_folder
+from models.datasets.samples import read_folder
 from models.detection.recipe import read_detection
 from models.images.preprocess import read_labels, read_preprocess
 from models.packs.manifest import Manifest
 from models.packs.pack import Pack, read_pack
 from models.packs.records.spans import Store, loses_bits
 from models.packs.target import CPU, named_target
-from models.segmentation.recipe import read_segmentation
-from pipeline.checking.accepting import checker
-from pipeline.devices.lowered import device_measure
+from models.segmentation import read_segmentation
+from pipeline.checking.check import checker
+from pipeline.devices.find import device_measure
 from server.settings.sizes import format_least, format_size, parse_shapes
 
 # A CPU has no kernels for these: what they save is reading.
@@ -104,7 +104,7 @@ def compile_(
 ) -> None:
     """Compile an ONNX file to a pack for this machine, or for a GPU."""
     from models.compiler import CompileOptions, compile_onnx  # onnx: not for the service
-    from models.graphs.reader import source_files
+    from models.graphs.onnx_reader import source_files
 
     if scores not in (None, "probabilities", "logits"):
         raise typer.BadParameter("probabilities or logits", param_hint="--scores")

@@ -34,7 +34,7 @@ def import_darknet(
 ) -> None:
     """Write a network of Darknet as ONNX."""
     from models.darknet.importer import import_network  # onnx: not for the service
-    from models.darknet.layers.sizes import layer_sizes, parameter_count, source_sizes
+    from models.darknet.network import layer_sizes, parameter_count, source_sizes
 
     texts = read_labels(labels) if labels else ()
     with steps(f"importing {cfg.name}") as progress:

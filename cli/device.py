@@ -66,7 +66,7 @@ def cuda_figures(opened: Device, folder: Path) -> dict[str, Any]:
     if not opened.gpu:
         return {}
     from pipeline.devices.cuda.device import CudaDevice
-    from pipeline.devices.cuda.probe import probe_file_mapping, probe_kinds
+    from pipeline.devices.cuda.trials import probe_file_mapping, probe_kinds
 
     assert isinstance(opened, CudaDevice)
     try:

@@ -10,7 +10,7 @@ import typer
 from cli.arguments import served
 from cli.arguments.options import Json, open_named, size
 from cli.arguments.served import DeviceName, Threads
-from cli.checks import machine, packs, service
+from cli.checks import machine, packs, service_needs
 from cli.checks.finding import Finding, worst
 from cli.checks.machine import ROOT
 from cli.device import cuda_figures
@@ -50,11 +50,11 @@ def doctor(
     found = list(_machine(threads))
     needed = _needed(budget, memory, max(len(paths or ()), 1))
     found += [
-        *service.memory(needed),
-        service.open_files(max_connections),
-        service.port(host, port),
-        service.keys(keys),
-        service.certificate(tls_certificate, tls_key),
+        *service_needs.memory(needed),
+        service_needs.open_files(max_connections),
+        service_needs.port(host, port),
+        service_needs.keys(keys),
+        service_needs.certificate(tls_certificate, tls_key),
     ]
     try:
         device = open_named(context, device_name, threads)

@@ -11,8 +11,7 @@ from cli.printing.evaluations import facts, tables
 from cli.printing.output import print_facts, print_json, print_table, warn
 from cli.printing.steps import bar
 from models.datasets.cifar10 import read_cifar10
-from models.datasets.folders import read_folder
-from models.datasets.samples import Dataset
+from models.datasets.samples import Dataset, read_folder
 from models.datasets.voc import read_voc
 from models.packs.pack import Pack, open_pack
 from pipeline.evaluating.evaluate import evaluate as run_evaluation

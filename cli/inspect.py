@@ -40,16 +40,15 @@ from cli.printing.sentences import (
 from cli.printing.steps import planning
 from cli.printing.summary import summary_of
 from models.network.operators.elements import POINTWISE
-from models.packs.designed import DesignedMemory
 from models.packs.manifest import Manifest
 from models.packs.pack import Pack, read_pack
 from models.packs.records.pieces import Layer
+from models.packs.records.ports import DesignedMemory
 from models.packs.records.spans import Encoding
 from pipeline.devices.elementwise.library import Library, LibraryError, find_library
 from pipeline.devices.elementwise.operator_node import why_not_shared
 from pipeline.devices.elementwise.programs import program_of
-from pipeline.devices.find import check_name
-from pipeline.devices.lowered import Kernels, cuda_kernels
+from pipeline.devices.find import Kernels, check_name, cuda_kernels
 from pipeline.evaluating.results_file import read_results
 from pipeline.execution.errors import InputError
 from pipeline.profiles.profile_file import FILE as PROFILE

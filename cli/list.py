@@ -11,7 +11,7 @@ from cli.arguments.options import Json, open_named, size
 from cli.arguments.served import ActivationsOption, DeviceName, Names, RequestMemory, Threads
 from cli.printing.figures import MIB
 from cli.printing.output import print_json, print_table, say, suggest, warn
-from cli.printing.sentences import command, shares, typed
+from cli.printing.sentences import command, less_for_pictures, shares, typed
 from cli.printing.steps import planning
 from models.errors import PackError
 from models.packs.pack import find_pack
@@ -64,8 +64,7 @@ def list_(
         "activations": activations,
         "chosen": list(chosen),
         "models": [
-            _row(model, verdict if shared else None)
-            for model, verdict in zip(found, verdicts, strict=True)
+            _row(model, verdict, shared) for model, verdict in zip(found, verdicts, strict=True)
         ],
     }
     if as_json:
@@ -74,21 +73,24 @@ def list_(
         _print(document)
 
 
-def _row(model: FoundModel, verdict: Verdict | None) -> dict[str, Any]:
+def _row(model: FoundModel, verdict: Verdict, shared: Budget | None) -> dict[str, Any]:
     row = {
         "model": model.name,
         "versions": list(model.versions),
         "weight_bytes": model.program and model.program.weight_bytes,
         "smallest_budget_bytes": model.smallest_budget_bytes,
+        "pictures_budget_bytes": model.pictures_budget_bytes,
         "profile": model.profile is not None,
         "profile_exact": model.profile is not None and model.profile.exact,
         "profile_error": model.profile_fault,
         "error": model.fault,
     }
-    if verdict is None:
+    if shared is None:
         return row
+    tensors = model.need is not None and model.need.full_bytes <= shared.request_bytes
     return row | {
         "served": verdict.is_served,
+        "takes_tensors": verdict.is_served and tensors,
         "memory_bytes": verdict.memory_bytes,
         "missing_bytes": verdict.missing_bytes,
         "reason": verdict.reason,
@@ -121,9 +123,7 @@ def _hint(folder: Path) -> str:
 
 
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:
-    planned = (
-        (MIB.show(row["memory_bytes"]), "yes" if row["served"] else "no") if "served" in row else ()
-    )
+    planned = (MIB.show(row["memory_bytes"]), _served(row)) if "served" in row else ()
     return (
         row["model"],
         few(row["versions"][::-1]),
@@ -134,8 +134,14 @@ def _cells(row: dict[str, Any]) -> tuple[str, ...]:
     )
 
 
+def _served(row: dict[str, Any]) -> str:
+    if not row["served"]:
+        return "no"
+    return "yes" if row["takes_tensors"] else "photographs"
+
+
 def _notes(row: dict[str, Any]) -> Iterator[str]:
-    """Yield why a model cannot be read or is not served, and why its profile does not hold."""
+    """Yield why a model cannot be read or is not served, or what less memory is for, and of its profile."""
     if row["error"]:
         yield f"{row['model']}: {row['error']}"
     elif row.get("reason"):
@@ -143,6 +149,8 @@ def _notes(row: dict[str, Any]) -> Iterator[str]:
         yield (
             row["reason"] if row["reason"].startswith(named) else f"{row['model']}: {row['reason']}"
         )
+    elif less := less_for_pictures(row):
+        yield f"{row['model']}: {less.removeprefix('; ')}"
     if row["profile_error"]:
         yield f"{row['model']}: {row['profile_error']}"
 

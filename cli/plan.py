@@ -1,7 +1,9 @@
 """``layerstream plan``: what packs would take of a budget, and how long they would take."""
 
+import contextlib
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -22,11 +24,12 @@ from cli.planning.frontier import frontier_rows, print_frontier
 from cli.planning.partitioned import check_models, workers_by_model
 from cli.planning.rows import document_of, planned, print_plans
 from cli.printing.output import print_json, say, warn, write_text
+from cli.printing.sentences import typed
 from cli.printing.steps import planning
 from models.packs.pack import Pack, open_pack
 from pipeline.devices.base import Device
 from pipeline.fitting.fit import fit
-from pipeline.fitting.frontier import frontier
+from pipeline.fitting.trade_off import frontier
 from pipeline.fitting.wanted import Wanted
 from pipeline.profiles.profile import Profile, ProfileError
 from pipeline.program.prepare import prepare
@@ -34,8 +37,9 @@ from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES, Architecture
 from server.errors import RefusedError
 from server.memory.budget import Budget, check_requests
-from server.memory.candidates import Candidate, share_served
+from server.memory.candidates import Candidate, needed_by_all, share_served
 from server.memory.shared_space import possible
+from server.memory.sharing import Activations
 from server.memory.whole_process import budget_within, process_bytes
 from server.plots.plans import arena_picture, frontier_picture
 from server.settings.workers import has_several, workers_of
@@ -92,13 +96,14 @@ def plan(
 ) -> None:
     """Plan packs within a budget: memory by kind, and with a profile the delay and its bound."""
     chosen = architecture(architecture_name)
-    budget_bytes = _budget_bytes(budget, memory, device_name, len(packs))
+    if memory is not None and (budget is not None or device_name != "cpu"):
+        raise typer.BadParameter("give --budget or, for --device cpu, --memory")
+    budget_bytes, memory_bytes = size(budget, "--budget"), size(memory, "--memory")
     target = seconds_of(delay)
-    limits = (budget_bytes, weights, delay, ring, arena)
+    limits = (budget_bytes, memory_bytes, weights, delay, ring, arena)
     unlimited = all(limit is None for limit in limits) and not (deadline or show_frontier)
-    _check_options(unlimited, delay is not None and bool(deadline))
-    if resources and (budget_bytes is None or device_name != "cpu"):
-        raise typer.BadParameter("--resources: give --budget or --memory, for --device cpu")
+    known = device_name == "cpu" and (budget_bytes or memory_bytes)
+    _check_options(unlimited, delay is not None and bool(deadline), resources and not known)
     _check_pictures(packs, show_frontier, picture)
     parted = workers_by_model(workers, (weights, delay, ring, deadline, picture), show_frontier)
     device = open_named(context, device_name, 1 if has_several(parted) else threads)
@@ -127,7 +132,9 @@ def plan(
     if show_frontier:
         _frontier(candidates[0], device.adapt(ARCHITECTURES["pre"]), picture, as_json)
         return
-    with planning():
+    with planning(), _saying_what_suffices(candidates, memory_bytes, activations):
+        if memory_bytes is not None:
+            budget_bytes = budget_within(memory_bytes, len(packs))
         if budget_bytes is None:  # nothing to share: no service has none
             request_bytes, in_turns = 0, False
             plans = [fit(*candidate.question) for candidate in candidates]
@@ -154,29 +161,31 @@ def plan(
     }
     if resources:
         _print_resources(found, document["memory_bytes"], device.threads)
-        return
+    else:
+        _print(document, explain, picture, as_json)
+
+
+@contextlib.contextmanager
+def _saying_what_suffices(
+    candidates: Sequence[Candidate], memory_bytes: int | None, activations: Activations
+) -> Iterator[None]:
+    """Have a refusal say which memory for all of a process is enough, where that is what was given."""
+    try:
+        yield
+    except RefusedError as exc:
+        if memory_bytes is not None:
+            enough = needed_by_all(candidates, activations) + process_bytes(len(candidates))
+            exc.args = (f"{exc}; --memory {typed(enough)} suffices for all",)
+        raise
+
+
+def _print(document: dict[str, Any], explain: bool, picture: Path | None, as_json: bool) -> None:
     if as_json:
         print_json(document)
         return
     print_plans(document, explain)
     if picture is not None:
         say(f"{picture}: written")
-
-
-def _budget_bytes(
-    budget: str | None, memory: str | None, device_name: str, models: int
-) -> int | None:
-    """Return the budget: as it is given, or what ``memory`` for all of the process leaves.
-
-    Raises:
-        typer.BadParameter: both are given, or for a GPU. RefusedError: nothing is left.
-    """
-    memory_bytes = size(memory, "--memory")
-    if memory_bytes is None:
-        return size(budget, "--budget")
-    if budget is not None or device_name != "cpu":
-        raise typer.BadParameter("give --budget or, for --device cpu, --memory")
-    return budget_within(memory_bytes, models)
 
 
 def _print_resources(packs: list[Pack], memory_bytes: int, threads: int) -> None:
@@ -202,13 +211,15 @@ def _warn_of_requests(candidates: list[Candidate], shared: Budget) -> None:
             warn(f"not served so: {exc}")
 
 
-def _check_options(unlimited: bool, twice: bool) -> None:
+def _check_options(unlimited: bool, twice: bool, unknown: bool) -> None:
     if unlimited:
         raise typer.BadParameter(
             "give --budget, --memory, --weights, --ring, --arena, --delay, --deadline or --frontier"
         )
     if twice:
         raise typer.BadParameter("give --delay or --deadline")
+    if unknown:
+        raise typer.BadParameter("--resources: give --budget or --memory, for --device cpu")
 
 
 def _check_pictures(packs: list[Path], show_frontier: bool, picture: Path | None) -> None:

@@ -25,11 +25,11 @@ from models.whole_files import check_writable
 from pipeline.devices.base import Device
 from pipeline.fitting.fit import fit
 from pipeline.fitting.wanted import Wanted
-from pipeline.measuring import plan_limits, profiling
+from pipeline.measuring import profiling, sweeps
 from pipeline.planning.plan import Plan
-from pipeline.profiles.keys import plan_key
 from pipeline.profiles.profile import Profile, ProfileError
 from pipeline.profiles.profile_file import save_profile
+from pipeline.profiles.times import plan_key
 from pipeline.program.program import Program
 from server.memory.budget import Budget
 from server.memory.candidates import Candidate, share_budget
@@ -69,7 +69,7 @@ def profile(
     runs: Annotated[
         int,
         typer.Option(min=1, metavar="NUMBER", help="Sweeps of the configuration, with --bound."),
-    ] = plan_limits.DEFAULT_RUNS,
+    ] = sweeps.DEFAULT_RUNS,
     as_json: Json = False,
 ) -> None:
     """Measure a pack on this machine; planning and prediction need it.
@@ -152,7 +152,7 @@ def _bound(
 ) -> None:
     """Measure the limits of ``plan`` and add them to the profile."""
     with bar(f"measuring {plan.architecture.name} of {program.name}") as shown:
-        limits = plan_limits.measure_limits(program, plan, device, runs, shown.step)
+        limits = sweeps.measure_limits(program, plan, device, runs, shown.step)
     save_profile(known.with_limits(plan, limits), program.pack)
     document = {
         "model": program.name,

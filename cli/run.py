@@ -34,7 +34,7 @@ from cli.running.run_files import RunFiles
 from models.detection.boxes import BoxLimits
 from models.packs.manifest import Manifest
 from models.packs.pack import open_pack
-from pipeline.energy.meter import EnergyMeter, find_meter
+from pipeline.energy import EnergyMeter, find_meter
 from pipeline.execution.engine import Engine
 from pipeline.execution.given import Arrays, Tensors
 from pipeline.execution.opened import opened as opened_engine

@@ -31,6 +31,7 @@ def serve(config: Path | None, **flags: Any) -> None:
 
 def serving(settings_of: Callable[[], Settings], tell: "Tell | None" = None) -> None:
     """Serve as the settings say, and tell the service manager how a start ends; ``tell``: as of ``run``."""
+    from models.runtime.heap import no_collections
     from server.memory.cgroup import memory_limited
     from server.operation.notify import Notifier
 
@@ -39,11 +40,11 @@ def serving(settings_of: Callable[[], Settings], tell: "Tell | None" = None) -> 
         settings = settings_of()
         # Libraries take a while, and memory.
         notifier.status(f"starting{memory_limited()}")
-
-        from server.context import StartupError
-        from server.errors import RefusedError
-        from server.operation import logs
-        from server.serve import run
+        with no_collections():
+            from server.context import StartupError
+            from server.errors import RefusedError
+            from server.operation import logs
+            from server.serve import run
 
         logs.configure(settings.log_format)
         warn_of_variables()

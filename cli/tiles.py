@@ -11,10 +11,10 @@ from cli.printing.figures import number, unit_of_rows
 from cli.printing.output import print_json, print_table, say
 from cli.printing.steps import working
 from models.packs.pack import open_pack
-from papers.tiles.configuration import TileConfiguration, parse
+from papers.tiles.fused_groups import TileConfiguration, parse
 from papers.tiles.fused_pack import FusedPack
 from papers.tiles.predictor import paper_predict
-from papers.tiles.search import paper_candidates
+from papers.tiles.tiling_search import paper_candidates
 
 _SIZES = ("predicted_bytes", "planned_bytes", "darknet_bytes")
 
@@ -37,7 +37,7 @@ def tiles(
         typer.Option(
             "--tiles",
             metavar="CONFIGURATION",
-            help="As 5x5/8/2x2 or '3x3/NoCut raster' (docs/tiles.md).",
+            help="As 5x5/8/2x2 or '3x3/NoCut raster' (docs/research/tiles.md).",
         ),
     ] = None,
     search: Annotated[

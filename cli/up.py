@@ -4,7 +4,6 @@ import os
 import signal
 import threading
 from collections.abc import Sequence
-from contextlib import closing
 from inspect import Signature
 from pathlib import Path
 from types import FrameType
@@ -13,9 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cli.serve import given, parameter, parameters, serving, suffices
-from cli.upping.sources import Source, pack_of, sources_of
+from cli.upping.sources import RECIPES, Source, isa_of, pack_of, sources_of
 from models.errors import printable
-from pipeline.devices.find import open_device
 from server.settings.settings import Settings, load_settings
 
 if TYPE_CHECKING:
@@ -24,11 +22,16 @@ if TYPE_CHECKING:
 
 #: Hidden, and so no model's name; beside the first file.
 _REPOSITORY = ".layerstream"
-_RECIPES = ("labels", "preprocess", "detection", "segmentation")
 _OURS = ("repository", "models", "model")
 
 
-def up(paths: list[Path], repository: Path | None, config: Path | None, **flags: Any) -> None:
+def up(
+    paths: list[Path],
+    repository: Path | None,
+    shape: list[str] | None,
+    config: Path | None,
+    **flags: Any,
+) -> None:
     """Compile what is new, and serve it: files of ONNX, CFG and WEIGHTS of Darknet, folders of packs.
 
     --memory is for all of the serving process. What compiling takes is beside it, in a process of its own
@@ -36,16 +39,15 @@ def up(paths: list[Path], repository: Path | None, config: Path | None, **flags:
     where a file is another. Models that do not fit together take turns (--budget-policy evict-lru).
     All settings of `serve` are taken.
     """
-    recipes = {name: file for name in _RECIPES if (file := flags.pop(name)) is not None}
-    sources = sources_of(paths, recipes)
+    recipes = {name: file for name in RECIPES if (file := flags.pop(name)) is not None}
+    sources = sources_of(paths, recipes, shape or ())
     folder = repository or (paths[0].resolve().parent / _REPOSITORY)
     named = {"repository": str(folder), "models": ",".join(source.name for source in sources)}
     settings = load_settings({**given(flags), **named}, config)
     if "budget_policy" not in settings.model_fields_set:
         settings = settings.model_copy(update={"budget_policy": "evict-lru"})
     signal.signal(signal.SIGTERM, _exit)  # whoever compiles goes, too
-    with closing(open_device(settings.device)) as device:
-        isa = device.target.isa
+    isa = isa_of(settings.device)
     for source in sources:
         pack_of(source, folder, isa)
     serving(lambda: settings, _Told(settings, sources))
@@ -56,15 +58,14 @@ class _Told:
 
     def __init__(self, settings: Settings, sources: Sequence[Source]) -> None:
         self._settings = settings
-        self._waiting = {source.name for source in sources}
+        self._waiting = {source.name: source for source in sources}
         self._turn = threading.Lock()  # one look may go on while the last one begins
 
     def __call__(self, context: "Context", place: str, all_were_tried: bool) -> None:
         with self._turn:
             for entry in context.repository.entries():
                 if entry.name in self._waiting and (entry.answers or all_were_tried):
-                    self._waiting.remove(entry.name)
-                    _say(self._settings, entry, place)
+                    _say(self._settings, entry, place, self._waiting.pop(entry.name))
             absent = all_were_tried and not all(
                 entry.answers for entry in context.repository.entries()
             )
@@ -72,15 +73,20 @@ class _Told:
                 print(f"# {enough}", flush=True)
 
 
-def _say(settings: Settings, entry: "Entry", place: str) -> None:
+def _say(settings: Settings, entry: "Entry", place: str, source: Source) -> None:
     from cli.upping.asking import question
     from models.packs.pack import read_pack
     from server.failures import FAILURES
+    from server.repository.entry import Serving
 
     try:
         if entry.answers:
-            manifest = read_pack(settings.repository / entry.name).manifest
-            line = question(manifest, entry.name, place, settings)
+            state = entry.condition
+            if isinstance(state, Serving):
+                manifest = state.prepared.pack.manifest
+            else:  # it is away until somebody asks
+                manifest = read_pack(settings.repository / entry.name).manifest
+            line = question(manifest, entry.name, place, settings, source.files[0])
         else:
             line = f"# {entry.name} is not served: {entry.reason}"
     except FAILURES as exc:
@@ -103,10 +109,17 @@ def _signature() -> Signature:
         metavar="FOLDER",
         show_default=False,
     )
+    shape = typer.Option(
+        help="Of the one ONNX file, as of `compile`: NAME=1,3,224,224, repeatable.", metavar="SHAPE"
+    )
     recipe = {
-        name: typer.Option(help=f"Of the one ONNX file, as of `compile`: {what}.", metavar="FILE")
+        name: typer.Option(
+            help=f"Of the one ONNX file, as of `compile`: {what}. Default: F{RECIPES[name]} beside it.",
+            metavar="FILE",
+            show_default=False,
+        )
         for name, what in zip(
-            _RECIPES,
+            RECIPES,
             (
                 "one label a line",
                 "how a picture becomes its input (TOML)",
@@ -120,7 +133,8 @@ def _signature() -> Signature:
         [
             parameter("paths", Annotated[list[Path], paths], required=True),
             parameter("repository", Annotated[Path | None, folder]),
-            *(parameter(name, Annotated[Path | None, recipe[name]]) for name in _RECIPES),
+            *(parameter(name, Annotated[Path | None, recipe[name]]) for name in RECIPES),
+            parameter("shape", Annotated[list[str] | None, shape]),
             *(each for each in parameters() if each.name not in _OURS),
         ]
     )

@@ -91,7 +91,7 @@ def build(
 ) -> None:
     """Build a network and write it as ONNX."""
     from models import zoo
-    from models.zoo.summary import OURS
+    from models.zoo.entry import OURS
 
     n_bytes = size(budget, "--budget")
     given = {

@@ -18,11 +18,14 @@ set -- --python-version 3.11 --implementation cp --only-binary :all:
 for glibc in 34 28 27 24 17; do set -- "$@" --platform "manylinux_2_${glibc}_$machine"; done
 set -- "$@" --platform "manylinux2014_$machine" --target "$packages" --no-compile --no-deps
 export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore PIP_PROGRESS_BAR=off
-"$python" -m pip install -q "$@" --require-hashes --requirement requirements/run.txt
-
-# The wheel has no kernels, since its compiler fails: those of MACHINE follow.
 wheels=$(mktemp -d)
 trap 'rm -rf "$wheels"' EXIT
+"$python" -m pip install -q "$@" --require-hashes --requirement requirements/run.txt
+# gRPC is an extra, and tests use it: its version is among theirs.
+sed -n '/^grpcio==/,/[^\\]$/p' requirements/dev.txt >"$wheels/grpc.txt"
+"$python" -m pip install -q "$@" --require-hashes --requirement "$wheels/grpc.txt"
+
+# The wheel has no kernels, since its compiler fails: those of MACHINE follow.
 CC=false "$python" -m pip wheel -q --no-deps --no-build-isolation --wheel-dir "$wheels" .
 "$python" -m pip install -q "$@" --upgrade "$wheels"/layerstream-*.whl
 "$python" -c 'import sys

@@ -12,7 +12,7 @@ Several models in one budget are planned together::
     with layerstream.Budget("256MiB") as budget:
         detector, classifier = budget.open("packs/detector", "packs/classifier")
 
-What is served beside HTTP is `layerstream serve` (docs/server.md).
+What is served beside HTTP is `layerstream serve` (docs/index.md).
 """
 
 import warnings
@@ -54,6 +54,9 @@ from pipeline.execution.errors import (  # noqa: E402
 from pipeline.planning.plan import PlanError  # noqa: E402
 from server.errors import RefusedError  # noqa: E402
 
+#: A TOML file, or what would be in it.
+Recipe = str | Path | Mapping[str, object] | None
+
 __all__ = [
     "Budget",
     "DeadlineError",
@@ -76,6 +79,10 @@ def compile(  # noqa: A001  as the command is called
     *,
     batch: int | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
+    labels: str | Path | Sequence[str] = (),
+    preprocess: Recipe = None,
+    detection: Recipe = None,
+    segmentation: Recipe = None,
     store: Store = "fp32",
     target: str = "cpu",
     version: int = 1,
@@ -84,13 +91,17 @@ def compile(  # noqa: A001  as the command is called
     """Compile the ONNX file ``source`` to the pack ``destination``/``version`` and return its folder.
 
     The pack is run once beside ONNX Runtime on ``source`` before it appears. What a user should know is a
-    warning. Labels and other settings of `layerstream compile` are that command's.
+    warning. Other settings of `layerstream compile` are that command's.
 
     Args:
         source: an ONNX file, weights beside it or in it.
         destination: REPOSITORY/NAME.
         batch: what an unknown first dimension becomes; None: 1.
         shapes: of inputs whose other dimensions are unknown, by name.
+        labels: names of classes, or a file with one a line.
+        preprocess: how a picture becomes the input: a TOML file, or a mapping of what would be in it.
+        detection: the same of what outputs are boxes.
+        segmentation: the same of which is a mask.
         store: how weights lie in the file; computed with float32.
         target: "cpu": this machine's; "aarch64-generic", "cuda-sm72", ...: as `layerstream compile` takes.
         version: of the model, from 1 on.
@@ -101,10 +112,14 @@ def compile(  # noqa: A001  as the command is called
     """
     # Onnx is not needed by a program that only runs models.
     from models.compiler import CompileOptions, compile_onnx
+    from models.detection.recipe import Detection
+    from models.images.preprocess import Preprocess, read_labels
     from models.packs.target import named_target
     from models.progress import silent
-    from pipeline.checking.accepting import checker
-    from pipeline.devices.lowered import device_measure
+    from models.segmentation import Segmentation
+    from models.toml_files import recipe_of
+    from pipeline.checking.check import checker
+    from pipeline.devices.find import device_measure
 
     def warn(text: str) -> None:
         warnings.warn(text, stacklevel=2)
@@ -114,6 +129,10 @@ def compile(  # noqa: A001  as the command is called
         version=version,
         batch=batch,
         shapes={name: tuple(shape) for name, shape in (shapes or {}).items()},
+        labels=read_labels(Path(labels)) if isinstance(labels, str | Path) else tuple(labels),
+        preprocess=recipe_of(preprocess, Preprocess),
+        detection=recipe_of(detection, Detection),
+        segmentation=recipe_of(segmentation, Segmentation),
         force=force,
         target=compiled_for,
         measure=device_measure(compiled_for),

@@ -12,8 +12,8 @@ from server.page.events import Watchers
 from server.page.looks import Looks
 from server.page.state import current_state
 from server.protocol.documentation.openapi import document
-from server.protocol.routing import Front
-from server.routes import TABLE
+from server.protocol.routing import answering
+from server.routes import table_of
 from server.settings.settings import Settings
 
 
@@ -23,7 +23,7 @@ def create_app(settings: Settings, context: Context | None = None) -> FastAPI:
     Its router sees no request: ``state.front`` answers them.
     Those of a ``context`` that is given are loaded by whoever gives it, while requests are answered.
     """
-    loads = context is None
+    loads, table = context is None, table_of(settings)
     context = context or Context(settings)
 
     @contextlib.asynccontextmanager
@@ -44,9 +44,9 @@ def create_app(settings: Settings, context: Context | None = None) -> FastAPI:
         openapi_url=None,
         lifespan=lifespan,
     )
-    app.openapi = cache(partial(document, app, TABLE))  # type: ignore[method-assign]
+    app.openapi = cache(partial(document, app, table))  # type: ignore[method-assign]
     app.state.context = context
     app.state.watchers = Watchers(partial(current_state, context), context.draining)
     app.state.looks = Looks(context.repository)
-    app.state.front = Front(app, context, TABLE)
+    app.state.front = answering(app, context, table)
     return app

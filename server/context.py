@@ -11,7 +11,7 @@ from typing import Protocol
 from loader.pool.pool import ReadPool
 from models.runtime.heap import give_back
 from pipeline.devices.find import open_device
-from pipeline.execution.sweeps.sweep import DRAIN_SECONDS
+from pipeline.execution.sweep import DRAIN_SECONDS
 from server.access.guard import Access
 from server.errors import BusyError, RefusedError, ServiceError, few
 from server.memory.budget import Budget
@@ -28,7 +28,7 @@ from server.repository.on_disk import model_names
 from server.repository.polling import Poller
 from server.repository.repository import Repository
 from server.repository.uploads import Uploads
-from server.requests.exchanges import Exchanges
+from server.requests.exchange import Exchanges
 from server.settings.settings import Settings
 from server.settings.sizes import format_size
 from server.settings.workers import has_several

@@ -1,15 +1,17 @@
 """The table of routes: all that the server answers over HTTP.
 
-It routes, it is /openapi.json, and the table in docs/http.md.
+It routes, it is /openapi.json, and the table in docs/reference/http.md.
 """
 
 from typing import Any
 
 from pydantic import BaseModel
 
+from server.codec.fields import InferRequest
 from server.page import routes as page
 from server.protocol import (
     classify,
+    deepstack,
     detect,
     health,
     infer,
@@ -22,6 +24,7 @@ from server.protocol.documentation import docs, schemas
 from server.protocol.documentation import extension_schemas as extensions
 from server.protocol.extensions import config, statistics, unserved
 from server.protocol.routing import Content, Document, Route, Table
+from server.settings.settings import Settings
 
 _MODEL = "/v2/models/{name}[/versions/{version}]"
 _REPOSITORY = "/v2/repository/models/{name}"
@@ -61,7 +64,7 @@ def _json(schema: type[BaseModel], example: Document) -> tuple[Content, ...]:
 def _inference() -> list[Route]:
     group: dict[str, Any] = {"group": "inference", "errors": _INFERENCE}
     tensors = {200: (Content(schemas.InferResponse), _BINARY)}
-    takes = (Content(schemas.InferRequest), _BINARY)
+    takes = (Content(InferRequest), _BINARY)
     return [
         Route(
             *("POST", f"{_MODEL}/infer", infer.infer),
@@ -193,4 +196,28 @@ def _pages() -> list[Route]:
     ]
 
 
+def _cameras() -> list[Route]:
+    group: dict[str, Any] = {"group": "cameras", "errors": _INFERENCE, "who": "form"}
+    form = Content(schemas.CameraForm, "multipart/form-data")
+    return [
+        Route(
+            *("POST", f"/v1/vision/{path}", answer),
+            **{**group, "gives": _gives(schemas.CameraPredictions), "takes": (form, _IMAGE[0])},
+            query=detect.DetectQuery,
+            failed={"success": False},
+        )
+        for path, answer in (
+            ("detection", deepstack.detection),
+            ("custom/{name}", deepstack.custom),
+        )
+    ]
+
+
 TABLE = Table([*_inference(), *_server(), *_models(), *_repository(), *_unserved(), *_pages()])
+#: The same, and what programs of cameras ask (setting deepstack).
+TABLE_WITH_CAMERAS = Table([*TABLE.routes, *_cameras()])
+
+
+def table_of(settings: Settings) -> Table:
+    """Return what a server with these settings answers."""
+    return TABLE_WITH_CAMERAS if settings.deepstack else TABLE

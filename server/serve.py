@@ -14,7 +14,7 @@ import uvicorn
 import uvloop
 from fastapi import FastAPI
 
-from loader.priority import wake_soon
+from loader.cores import wake_soon
 from server.app import create_app
 from server.context import Context
 from server.errors import ServiceError
@@ -22,7 +22,7 @@ from server.operation.interpreter import pass_over_what_stays, take_short_turns
 from server.operation.reloading import Reloading, Step
 from server.protocol.reception import InferReception
 from server.repository.polling import follow
-from server.routes import TABLE
+from server.routes import table_of
 from server.settings.exposure import warn_of_exposure
 from server.settings.settings import Settings
 from server.transport.certificate import Certificate
@@ -207,7 +207,7 @@ def _server(
         stopping=stopping,
         sweep=sweep,
         certificate=certificate,
-        reception=InferReception(context, TABLE),
+        reception=InferReception(context, table_of(settings)),
         waits=waits,
     )
 

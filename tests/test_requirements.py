@@ -32,7 +32,7 @@ _PACKAGES = {
         *((each, ["run.txt"]) for each in _RUN),
         *(
             (each, ["run.txt", "dev.txt"])
-            for extra in ("dev", "grpc", "otel", "search")
+            for extra in ("dev", "grpc", "otel", "place", "search")
             for each in _EXTRAS[extra]
         ),
     ],

@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 from benchmarks.load.messages import request_bytes
-from benchmarks.mill.models import build_repository
+from benchmarks.mill.errands import build_repository
 from benchmarks.mill.wire import Wire
 from benchmarks.servers.client import wait_ready
 from benchmarks.servers.served import free_port, ours

@@ -24,7 +24,7 @@ from loader.cores import cores_for, pinned
 from loader.pool.pool import ReadPool
 from models.packs.pack import open_pack
 from models.runtime.sessions import claim_process
-from papers.applications.ours.at_once import joined
+from papers.applications.ours.members import joined
 from papers.applications.ours.rivals import placed_plan
 from pipeline.devices.cpu import CpuDevice
 from pipeline.execution.given import Arrays
@@ -32,8 +32,7 @@ from pipeline.execution.leases import ArenaLease, SharedArena
 from pipeline.execution.opened import open_engine, open_pipeline
 from pipeline.execution.partitions.answering import Answering
 from pipeline.planning.make import make_plan
-from pipeline.planning.partitions.plan import PipelinePlan
-from pipeline.planning.plan import Choice, Plan
+from pipeline.planning.plan import Choice, PipelinePlan, Plan
 from pipeline.program.partitions import Cuts
 from pipeline.program.prepare import prepare
 from pipeline.program.program import Program

@@ -3,8 +3,7 @@
 import sys
 from pathlib import Path
 
-from pipeline.peers.runtimes import open_runtime
-from pipeline.peers.serve import load_inputs
+from pipeline.peers.child import load_inputs, open_runtime
 
 
 def main() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from models.packs.checksum import checksum
+from models.packs.manifest import checksum
 from models.packs.pack import open_pack
 from models.runtime.sessions import claim_process
 from pipeline.devices.cpu import CpuDevice

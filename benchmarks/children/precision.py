@@ -28,10 +28,9 @@ from pipeline.execution.partitions.answering import Answering
 from pipeline.fitting.fit import fit
 from pipeline.fitting.partitioned import fit_partitions
 from pipeline.fitting.wanted import Wanted
-from pipeline.measuring.sample_inputs import random_inputs
+from pipeline.measuring.sweeps import random_inputs
 from pipeline.planning.make import make_plan
-from pipeline.planning.partitions.plan import PipelinePlan
-from pipeline.planning.plan import Plan
+from pipeline.planning.plan import PipelinePlan, Plan
 from pipeline.profiles.machine import this_machine
 from pipeline.profiles.profile import Profile, ProfileError
 from pipeline.profiles.profile_file import load_profile

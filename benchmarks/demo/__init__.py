@@ -1,5 +1,5 @@
-"""``make demo``: a network answers in a third of the memory that its weights take, beside who cannot.
+"""``make demo``: what a trained detector finds; a network answers in a third of the memory of its weights.
 
-``play`` runs it, ``story`` says in words what came of it, ``terminal`` and ``picture`` draw memory over
-time.
+``detect`` is the first. ``play`` runs the second beside servers that cannot, ``story`` says in words what
+came of it, ``terminal`` and ``picture`` draw memory over time.
 """

@@ -1,8 +1,8 @@
-"""Run a demonstration: ``python -m benchmarks.demo [detect] [--picture FILE]``; exit 1 where it fails.
+"""Run the demonstrations: ``python -m benchmarks.demo [detect | memory]``; exit 1 where one fails.
 
-``detect``: the shipped detector is served, what it finds is drawn. Else a large network in little memory:
-as root the limit is a memory cgroup's. Other users cannot make one: there all that each takes is measured
-and compared with the limit. Everything is made in a folder below build/ that is removed at the end.
+``detect``: the shipped detector is served, what it finds is drawn. ``memory``: a large network in little
+memory: as root the limit is a memory cgroup's. Other users cannot make one: there all that each takes is
+measured and compared with the limit. Everything is made in a folder below build/ that is removed.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from benchmarks.demo.play import LIMIT, REQUESTS, TITLE, DemoResult, free_memory
 from benchmarks.servers.contenders import RESIDENT
 
 _BUILD = Path(__file__).resolve().parents[2] / "build"
-_PICTURES = {"memory": _BUILD / "memory.svg", "detect": _BUILD / "cells.png"}
+_CELLS, _MEMORY = _BUILD / "cells.png", _BUILD / "memory.svg"
 _NEED_MEMORY, _NEED_DISK = 2_500_000_000, 2_500_000_000
 _WIDTH = 79
 _ONLY_COMPARED = """
@@ -53,12 +53,8 @@ def _report(played: DemoResult) -> list[str]:
             f"Their answers and ours differ by {played.error:.0e} of the largest number."
         )
     sentences += sorted({row.attempt.caveat for row in played.rows} - {""})
-    photograph = (
-        f"A small network that was trained sees in models/default/cat.png: {played.label}"
-        f" ({played.probability:.0%})."
-    )
     table = story.table(played.table, REQUESTS)
-    return ["", *charts, "", *table, "", _wrap(" ".join(sentences)), _wrap(photograph)]
+    return ["", *charts, "", *table, "", _wrap(" ".join(sentences))]
 
 
 def _picture(played: DemoResult) -> str:
@@ -78,29 +74,29 @@ def _measure(folder: Path) -> DemoResult:
 
 
 def main() -> None:
-    """Play what is asked for."""
+    """Play what is asked for, or all."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.demo", description=__doc__)
-    parser.add_argument("what", nargs="?", choices=tuple(_PICTURES), default="memory")
-    parser.add_argument("--picture", type=Path)
+    shown = {"detect": _detected, "memory": _in_memory}
+    parser.add_argument("what", nargs="?", choices=tuple(shown))
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     _BUILD.mkdir(exist_ok=True)
-    picture = options.picture or _PICTURES[options.what]
-    (_in_memory if options.what == "memory" else _detected)(picture)
+    for play_one in [shown[options.what]] if options.what else shown.values():
+        play_one()
 
 
-def _detected(picture: Path) -> None:
+def _detected() -> None:
     """Serve the detector, draw."""
     with tempfile.TemporaryDirectory(dir=_BUILD, prefix="demo-") as folder:
         found = detect.detect(Path(folder))
     _say(_wrap(detect.sentence(found)))
-    detect.draw(found, picture)
-    _say(f"Picture: {picture}")
+    detect.draw(found, _CELLS)
+    _say(f"Picture: {_CELLS}\n")
     if not found.boxes:
         sys.exit("the detector finds nothing in its photograph")
 
 
-def _in_memory(picture: Path) -> None:
+def _in_memory() -> None:
     """Measure, print, draw."""
     if free_memory() < _NEED_MEMORY or shutil.disk_usage(_BUILD).free < _NEED_DISK:
         sys.exit("the demonstration needs 2.5 GB of free memory (the other servers do) and of disk")
@@ -110,9 +106,9 @@ def _in_memory(picture: Path) -> None:
     if played.why_not:
         _say("\n" + _wrap(_ONLY_COMPARED.format(why=played.why_not)))
     _say("\n".join(_report(played)))
-    picture.write_text(_picture(played), encoding="utf-8")
-    _say(f"Picture: {picture}")
-    if told := story.faults(played.rows, played.error, played.label):
+    _MEMORY.write_text(_picture(played), encoding="utf-8")
+    _say(f"Picture: {_MEMORY}")
+    if told := story.faults(played.rows, played.error):
         sys.exit("\n".join(f"the claim does not hold: {fault}" for fault in told))
 
 

@@ -1,4 +1,4 @@
-"""The second demonstration: the shipped detector is served, and what it finds drawn in a photograph."""
+"""The first demonstration: the shipped detector is served, and what it finds drawn in a photograph."""
 
 import json
 import urllib.request

@@ -1,4 +1,4 @@
-"""What the demonstration does: makes the network, lets each contender try, asks the trained one."""
+"""What the demonstration of memory does: makes the network, lets each contender try."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,7 +12,6 @@ from benchmarks.machine.environment import copy_environment
 from benchmarks.machine.room import find_rooms
 from benchmarks.servers.attempt import Attempt, ContenderTask, attempt
 from benchmarks.servers.contenders import MAPPED, OURS, RESIDENT, contenders
-from models.default import FOLDER as DEFAULT
 
 NETWORK, TITLE = "vgg19", "VGG-19"
 LIMIT = 160_000_000
@@ -33,8 +32,6 @@ class DemoResult:
     reference: Attempt
     why_not: str
     """Why the limit is not kept, only compared with; empty where it is kept."""
-    label: str
-    probability: float
 
     @property
     def table(self) -> list[Shown]:
@@ -56,7 +53,6 @@ def play(folder: Path, say: Say) -> DemoResult:
     layerstream("zoo", "build", NETWORK, "-o", str(source))
     # What --no-check leaves out, a comparison with ONNX Runtime, is done below.
     pack = layerstream("compile", str(source), "-o", str(repository / NETWORK), "--no-check")
-    label, probability = _photograph(folder / "cifar10")
     environment = copy_environment(folder / "environment")
     rooms, why_not = find_rooms()
     found = contenders(source, repository, _BUDGET)
@@ -70,7 +66,7 @@ def play(folder: Path, say: Say) -> DemoResult:
     if not why_not:
         say(f"{TITLES[RESIDENT]} without a limit, to compare the answers")
         reference = attempt(found[RESIDENT], environment, _task(_OUR_SECONDS), rooms)
-    return DemoResult(pack["weight_bytes"], rows, reference, why_not, label, probability)
+    return DemoResult(pack["weight_bytes"], rows, reference, why_not)
 
 
 def _task(seconds: float) -> ContenderTask:
@@ -78,14 +74,6 @@ def _task(seconds: float) -> ContenderTask:
     shape = (1, 3, 224, 224)
     requests = [generator.standard_normal(shape, np.float32) for _ in range(REQUESTS)]
     return ContenderTask(NETWORK, "image", requests, _READY_SECONDS, seconds, seconds)
-
-
-def _photograph(pack: Path) -> tuple[str, float]:
-    """Compile the trained network; return what it sees in the photograph, and how sure it is."""
-    files = ("--labels", f"{DEFAULT}/labels.txt", "--preprocess", f"{DEFAULT}/preprocess.toml")
-    layerstream("compile", f"{DEFAULT}/cifar10.onnx", "-o", str(pack), *files)
-    best = layerstream("run", str(pack), "--image", f"{DEFAULT}/cat.png")["predictions"][0]
-    return best["label"], best["probability"]
 
 
 def free_memory() -> int:

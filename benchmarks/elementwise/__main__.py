@@ -26,7 +26,7 @@ from pipeline.devices.cpu import CpuDevice
 from pipeline.devices.elementwise.programs import program_of
 from pipeline.execution.engine import Engine
 from pipeline.execution.opened import opened
-from pipeline.measuring.sample_inputs import random_inputs
+from pipeline.measuring.sweeps import random_inputs
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Plan
 from pipeline.program.prepare import prepare

@@ -32,7 +32,7 @@ from models.runtime.sessions import claim_process
 from pipeline.devices.base import DeviceError, DeviceLostError
 from pipeline.devices.cuda.device import CudaDevice
 from pipeline.devices.cuda.driver import version as cuda_version
-from pipeline.devices.cuda.probe import probe_kinds
+from pipeline.devices.cuda.trials import probe_kinds
 from pipeline.devices.find import open_device
 from pipeline.execution.perfetto import trace_document
 from pipeline.measuring.profiling import profile_pack

@@ -13,19 +13,18 @@ import numpy as np
 
 from benchmarks.gpu.torch_model import TorchModel
 from loader.pool.pool import ReadPool
-from loader.readers.disk import REAL_DISK, Disk
-from loader.readers.in_memory import MemoryReader
-from loader.readers.paced import Pace, PacedReader
+from loader.readers.disk import REAL_DISK, Disk, Pace, PacedReader
+from loader.readers.fakes import MemoryReader
 from models import zoo
 from models.compiler import CompileOptions, compile_onnx
 from models.packs.pack import Pack, open_pack
 from pipeline.devices.cuda.device import CudaDevice
-from pipeline.devices.lowered import device_measure
+from pipeline.devices.find import device_measure
 from pipeline.execution.engine import Engine
 from pipeline.execution.opened import opened
 from pipeline.fitting.fit import fit
 from pipeline.fitting.wanted import LEAST, Fitted, Wanted
-from pipeline.measuring.sample_inputs import random_inputs
+from pipeline.measuring.sweeps import random_inputs
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Plan
 from pipeline.profiles.profile import Profile
@@ -33,7 +32,7 @@ from pipeline.program.prepare import prepare
 from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES
 from pipeline.schedule.trace import TraceEvent
-from pipeline.timing.traced_durations import Services, services
+from pipeline.timing.durations import Services, services
 
 _WARM_UP = 3
 _PART_OF_WEIGHTS = 0.1

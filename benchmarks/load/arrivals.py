@@ -6,8 +6,8 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from benchmarks.load.figures import summary_ms
 from benchmarks.load.kept import Answers, KeptConnection, receive_all
+from benchmarks.load.percentiles import summary_ms
 
 
 @dataclass(frozen=True)

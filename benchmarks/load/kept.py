@@ -15,8 +15,8 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from benchmarks.load.figures import summary_ms
 from benchmarks.load.messages import Response, ResponseReader
+from benchmarks.load.percentiles import summary_ms
 
 _READ_BYTES = 1 << 18
 # SO_TIMESTAMPNS of asm-generic/socket.h.

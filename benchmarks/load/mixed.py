@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models.packs.checksum import checksum
+from models.packs.manifest import checksum
 
 Array = NDArray[Any]
 _SECONDS = 120.0

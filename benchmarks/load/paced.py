@@ -11,8 +11,8 @@ import time
 from collections import Counter
 from typing import Any
 
-from benchmarks.load.figures import summary_ms
 from benchmarks.load.kept import KeptConnection, receive_all
+from benchmarks.load.percentiles import summary_ms
 
 _DRAIN_SECONDS = 10.0
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.load.figures import summary_ms
 from benchmarks.load.messages import Response, infer_request, mixed_request, request_bytes
+from benchmarks.load.percentiles import summary_ms
 from benchmarks.servers.small_models import WIDE_SHAPE
 
 Ask = Callable[[bytes], Response]

@@ -21,8 +21,8 @@ from benchmarks.machine.processes import cpu_seconds
 from benchmarks.mill import beside_calm
 from benchmarks.mill.attacks.requests import head
 from benchmarks.mill.deployed import CONFIGURATION, memory_max
+from benchmarks.mill.errands import build_repository, errands
 from benchmarks.mill.measuring import Counts, LogReader, PeakSampler, metrics, pool_bytes
-from benchmarks.mill.models import build_repository, errands
 from benchmarks.mill.play import Mill, MillResult, known
 from benchmarks.mill.verdict import Requirement, at_most, equal, memory_bound
 from benchmarks.mill.wire import Wire

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
 
-from benchmarks.load.figures import percentile, ratio
+from benchmarks.load.percentiles import percentile, ratio
 from benchmarks.mill.play import CALM, MillResult
 from benchmarks.mill.verdict import Requirement, at_most
 

@@ -7,9 +7,9 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Any
 
-from benchmarks.load.figures import summary_ms
 from benchmarks.load.messages import Response
-from benchmarks.mill.models import Errand, Fault
+from benchmarks.load.percentiles import summary_ms
+from benchmarks.mill.errands import Errand, Fault
 from benchmarks.mill.wire import Wire
 
 _PATIENCE = 60.0  # seconds until an answer, retries included

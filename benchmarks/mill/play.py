@@ -11,9 +11,9 @@ from typing import Any
 
 from benchmarks.machine.processes import cpu_seconds
 from benchmarks.mill.attacks import ATTACKS
+from benchmarks.mill.errands import Errand
 from benchmarks.mill.good import Book, GoodClient
 from benchmarks.mill.measuring import Counts, PeakSampler, count
-from benchmarks.mill.models import Errand
 from benchmarks.servers.served import Served
 
 #: What a phase without an attack is called.

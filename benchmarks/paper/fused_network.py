@@ -8,12 +8,13 @@ import sys
 from pathlib import Path
 
 from models.compiler import CompileOptions, compile_onnx
-from models.darknet.layers.network import DarknetNetwork, build_network
-from models.darknet.nodes.skeleton import skeleton
-from models.graphs.writer import write_onnx
+from models.darknet.layer_records import DarknetNetwork
+from models.darknet.network import build_network
+from models.darknet.skeleton import skeleton
+from models.graphs.onnx_writer import write_onnx
 from models.initial import initialise_small
 from models.progress import silent
-from models.zoo.darknet.yolov2 import yolov2
+from models.zoo.darknet.detectors import yolov2
 
 NAME, LAYERS, RESOLUTION = "yolov2-16", 16, 608
 _SMALL = 128

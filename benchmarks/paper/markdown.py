@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from benchmarks.paper.figures import PaperNetwork
+from benchmarks.paper.reported import PaperNetwork
 
 _MIB = 1 << 20
 _HEAD = (

@@ -22,8 +22,7 @@ from pipeline.execution.partitions.answering import Answering
 from pipeline.fitting.fit import fit
 from pipeline.fitting.partitioned import fit_partitions
 from pipeline.fitting.wanted import Wanted
-from pipeline.planning.partitions.plan import PipelinePlan
-from pipeline.planning.plan import Plan
+from pipeline.planning.plan import PipelinePlan, Plan
 from pipeline.program.prepare import prepare
 from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES

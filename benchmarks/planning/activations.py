@@ -23,15 +23,15 @@ from models.runtime.sessions import claim_process
 from pipeline.devices.cpu import CpuDevice
 from pipeline.execution.opened import opened
 from pipeline.fitting.row_variants import row_variants
-from pipeline.measuring.sample_inputs import random_inputs
+from pipeline.measuring.sweeps import random_inputs
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice, Plan
 from pipeline.profiles.machine import this_machine
 from pipeline.profiles.profile import Profile
 from pipeline.profiles.profile_file import load_profile
-from pipeline.program.cuts import Region
 from pipeline.program.prepare import prepare
 from pipeline.program.program import Program
+from pipeline.program.region_plan import Region
 from pipeline.schedule.architectures import ARCHITECTURES
 
 _SWEEPS = 10

@@ -22,14 +22,13 @@ from typing import Any
 from loader.pool.pool import ReadPool
 from loader.readers.files import DirectReader
 from models.packs.pack import Pack, open_pack
-from models.runtime.quiet import wait_until_quiet
-from models.runtime.sessions import claim_process
+from models.runtime.sessions import claim_process, wait_until_quiet
 from pipeline.benchmark.configuration import BenchConfiguration, plan_configuration
 from pipeline.devices.cpu import CpuDevice
 from pipeline.execution.engine import Engine
 from pipeline.execution.opened import opened
 from pipeline.execution.statistics import SweepStatistics
-from pipeline.measuring.sample_inputs import random_inputs
+from pipeline.measuring.sweeps import random_inputs
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice, Plan
 from pipeline.profiles.machine import this_machine

@@ -44,9 +44,9 @@ from papers.applications.ours.rivals import (
     whole,
 )
 from papers.applications.placements import PLACEMENTS
-from papers.applications.search import Constraints, GeneticSettings, reduce_buffers
+from papers.applications.reduction import Constraints, GeneticSettings, reduce_buffers
 from pipeline.devices.cpu import CpuDevice
-from pipeline.measuring.sample_inputs import random_inputs
+from pipeline.measuring.sweeps import random_inputs
 from pipeline.planning.plan import Plan
 from pipeline.program.program import Program
 

@@ -21,18 +21,18 @@ import numpy as np
 
 from loader.pool.pool import ReadPool
 from models.packs.pack import open_pack
-from models.packs.records.bottlenecks import Bottleneck
+from models.packs.records.row_parts import Bottleneck
 from models.runtime.sessions import claim_process
 from pipeline.devices.cpu import CpuDevice
 from pipeline.execution.engine import Engine
 from pipeline.execution.given import Arrays, copies
 from pipeline.execution.opened import opened
-from pipeline.measuring.sample_inputs import random_inputs
+from pipeline.measuring.sweeps import random_inputs
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice
-from pipeline.program.cuts import ChannelCut, Region, RegionError
 from pipeline.program.prepare import prepare
 from pipeline.program.program import Program
+from pipeline.program.region_plan import ChannelCut, Region, RegionError
 from pipeline.program.steps import planned_region
 from pipeline.schedule.architectures import ARCHITECTURES
 

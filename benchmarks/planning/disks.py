@@ -24,14 +24,14 @@ from pipeline.benchmark.configuration import BenchConfiguration, plan_configurat
 from pipeline.benchmark.contenders import Streamed
 from pipeline.devices.cpu import CpuDevice
 from pipeline.execution.opened import opened
-from pipeline.measuring.sample_inputs import random_inputs
+from pipeline.measuring.sweeps import random_inputs
 from pipeline.planning.plan import Plan
-from pipeline.planning.units import streamed_units
+from pipeline.planning.streaming import streamed_units
 from pipeline.profiles.profile import Profile
 from pipeline.program.prepare import prepare
 from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES
-from pipeline.timing.least import least_seconds
+from pipeline.timing.timeline import least_seconds
 
 _WARM_UP = 3
 # Of the rounds, the quietest.

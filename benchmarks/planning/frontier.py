@@ -26,7 +26,7 @@ from models.runtime.sessions import claim_process
 from pipeline.devices.cpu import CpuDevice
 from pipeline.fitting.fit import fit
 from pipeline.fitting.wanted import LEAST
-from pipeline.measuring.sample_inputs import random_inputs
+from pipeline.measuring.sweeps import random_inputs
 from pipeline.profiles.machine import this_machine
 from pipeline.profiles.profile_file import load_profile
 from pipeline.program.prepare import prepare

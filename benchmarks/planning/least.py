@@ -16,17 +16,15 @@ from typing import Any
 
 from models.packs.pack import open_pack
 from models.runtime.sessions import claim_process
-from pipeline.benchmark import BenchConfiguration
-from pipeline.benchmark.configuration import PlannedConfiguration
-from pipeline.benchmark.contenders import Streamed
-from pipeline.benchmark.turns import Samples, take_turns
+from pipeline.benchmark.configuration import BenchConfiguration, PlannedConfiguration
+from pipeline.benchmark.contenders import Samples, Streamed, take_turns
 from pipeline.devices.cpu import CpuDevice
-from pipeline.energy.meter import find_meter
+from pipeline.energy import find_meter
 from pipeline.execution.opened import opened
 from pipeline.fitting.fit import fit
-from pipeline.fitting.frontier import costs_of_least
+from pipeline.fitting.trade_off import costs_of_least
 from pipeline.fitting.wanted import LEAST, NOTHING, Fitted, Wanted
-from pipeline.measuring.sample_inputs import random_inputs
+from pipeline.measuring.sweeps import random_inputs
 from pipeline.planning.plan import Plan
 from pipeline.profiles.found_plans_file import plans_of
 from pipeline.program.prepare import prepare

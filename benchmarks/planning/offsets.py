@@ -13,8 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from models.packs.pack import open_pack
-from pipeline.planning.offsets import LiveBuffer, Placement, Problem, place
-from pipeline.planning.offsets.validator import violations
+from pipeline.planning.offsets.problem import LiveBuffer, Placement, Problem, violations
+from pipeline.planning.offsets.solve import place
 from pipeline.program.lives import ALIGNMENT, lifetimes
 from pipeline.program.program import Program
 

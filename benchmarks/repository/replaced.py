@@ -30,7 +30,7 @@ from benchmarks.servers.client import first_output, tensor_body
 from benchmarks.servers.served import ours, running
 from models.compiler import compile_onnx
 from models.compiler.writing.write import put_in_place
-from models.packs.leftovers import PREFIX
+from models.packs.folders import PREFIX
 from models.runtime.sessions import open_resident
 
 _SOURCE = Path(__file__).parents[2] / "models" / "default" / "cifar10.onnx"

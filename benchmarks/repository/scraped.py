@@ -17,7 +17,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from benchmarks.load.figures import summary_ms
+from benchmarks.load.percentiles import summary_ms
 from benchmarks.servers.client import process_memory
 from benchmarks.servers.served import Served, ours, running
 from benchmarks.servers.small_models import tiny

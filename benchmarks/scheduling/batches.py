@@ -29,7 +29,7 @@ from benchmarks.scheduling.serving import (
     streamed,
     sweep_seconds,
 )
-from loader.readers.paced import Pace
+from loader.readers.disk import Pace
 from models.packs.pack import Pack, open_pack
 from models.runtime.sessions import claim_process
 from server.scheduling.dispatcher import Dispatcher

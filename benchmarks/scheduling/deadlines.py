@@ -31,8 +31,8 @@ from typing import Any
 from numpy.typing import NDArray
 
 from benchmarks.load.child import LoadProcess
-from benchmarks.load.figures import ratio
 from benchmarks.load.messages import infer_request, mixed_request
+from benchmarks.load.percentiles import ratio
 from benchmarks.scheduling.serving import drawn
 from benchmarks.servers.served import Served, ours, peer, running
 from benchmarks.servers.small_models import heavy, tiny

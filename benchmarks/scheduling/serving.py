@@ -11,14 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loader.pool.pool import ReadPool
-from loader.readers.coreless import CorelessReader
+from loader.readers.disk import CorelessReader, Pace, PacedReader
 from loader.readers.files import open_reader
-from loader.readers.paced import Pace, PacedReader
 from models.packs.manifest import Manifest
 from models.packs.pack import Pack
 from pipeline.devices.base import Kernel, Launch
 from pipeline.devices.cpu import CpuDevice
-from pipeline.devices.memory import Memory
+from pipeline.devices.device_memory import Memory
 from pipeline.execution.engine import Engine
 from pipeline.execution.opened import open_engine
 from pipeline.planning.make import make_plan

@@ -14,13 +14,12 @@ from statistics import median
 from loader.pool.pool import ReadPool
 from loader.readers.disk import REAL_DISK, paced_disk
 from models.packs.pack import open_pack
-from models.runtime.quiet import wait_until_quiet
-from models.runtime.sessions import claim_process
+from models.runtime.sessions import claim_process, wait_until_quiet
 from pipeline.devices.cpu import CpuDevice
 from pipeline.execution.engine import Engine
 from pipeline.execution.given import Arrays
 from pipeline.execution.opened import opened
-from pipeline.measuring.sample_inputs import random_inputs
+from pipeline.measuring.sweeps import random_inputs
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice
 from pipeline.program.program import Program

@@ -18,10 +18,10 @@ from pathlib import Path
 from statistics import median
 
 from loader.buffers import Buffer
+from loader.cores import hasten
 from loader.pool.pool import ReadPool
-from loader.priority import hasten
 from loader.readers.disk import REAL_DISK, Disk, paced_disk
-from loader.readers.reader import Reader
+from loader.readers.interface import Reader
 from models.packs.pack import Pack, open_pack
 from pipeline.devices.expansion import Expansion
 from pipeline.measuring.transfers import FileReads

@@ -21,14 +21,13 @@ import numpy as np
 from models import zoo
 from models.compiler import CompileOptions, compile_onnx
 from models.packs.pack import Pack, open_pack
-from models.packs.planes import close_planes
 from models.packs.records.spans import SPAN_ALIGNMENT, Stored, StoredPart
-from models.packs.storing import read_span
+from models.packs.storing import close_planes, read_span
 from pipeline.devices.cpu import CpuDevice
 from pipeline.devices.expansion import Expansion
 from pipeline.execution.given import Arrays, copies
 from pipeline.execution.opened import opened
-from pipeline.measuring.sample_inputs import random_inputs
+from pipeline.measuring.sweeps import random_inputs
 from pipeline.planning.make import make_plan
 from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES

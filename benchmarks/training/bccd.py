@@ -18,7 +18,7 @@ from models.detection.boxes import BoxLimits, find_boxes
 from models.detection.mean_precision import MeanPrecision, Seen, TrueObject
 from models.graphs.metadata import read_metadata
 from models.zoo.patchnet.design import DesignOptions, design
-from models.zoo.patchnet.detector import OUTPUT, Anchors, detector, score_biases
+from models.zoo.patchnet.tunnels import OUTPUT, Anchors, detector, score_biases
 
 LABELS = ("RBC", "WBC", "Platelets")
 #: What the cells of each kind measure, as parts of the photograph.

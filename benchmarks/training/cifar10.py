@@ -12,8 +12,8 @@ from torch.nn import functional as F
 
 from benchmarks.training.module import SkeletonModule
 from benchmarks.training.resuming import Resumable
-from models.zoo.patchnet.classifier import classifier
 from models.zoo.patchnet.design import DesignOptions, design
+from models.zoo.patchnet.tunnels import classifier
 
 LABELS = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 #: As the zoo's recipe has it: colours from -1 to 1.

@@ -15,8 +15,8 @@ from onnx import helper, numpy_helper
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from models.graphs.writer import declared, write_onnx
-from models.initial.draw import draw
+from models.graphs.onnx_writer import declared, write_onnx
+from models.initial import draw
 
 Given = list[Tensor | None]
 _MOMENTUM = 0.1

@@ -9,10 +9,16 @@ from models.geometry.cnn import Cnn
 from models.geometry.of_pack import PackCnn
 from models.packs.pack import open_pack
 from papers.applications.application import Application
-from papers.applications.evaluate import Evaluator
-from papers.applications.files.reading import read_application, runs_at_once
-from papers.applications.from_pack import AllTimes, PackTimes, cnn_with_parameters
-from papers.applications.ours.cuts import Cut, cuts_of, layers_at
+from papers.applications.application_files import read_application, runs_at_once
+from papers.applications.cost import Evaluator
+from papers.applications.from_pack import (
+    AllTimes,
+    Cut,
+    PackTimes,
+    cnn_with_parameters,
+    cuts_of,
+    layers_at,
+)
 from papers.applications.ours.members import ApplicationMember
 from pipeline.devices.base import Device
 from pipeline.fitting.partitioned import balanced_cuts

@@ -5,15 +5,13 @@ from dataclasses import asdict
 from typing import Any
 
 from papers.applications.application import Application, CnnBuffer, naive
-from papers.applications.evaluate import Chromosome, Evaluator
-from papers.applications.greedy_by_size import greedy_memory
+from papers.applications.cost import Chromosome, Evaluator
 from papers.applications.ours.members import Together
 from papers.applications.parts import PartitionParts
+from papers.applications.placements import greedy_memory
 from papers.applications.reuse import reuse
-from papers.applications.rows import phases
-from papers.applications.schedule import Firing, Repeat, compressed
-from pipeline.planning.partitions.plan import PipelinePlan
-from pipeline.planning.plan import Plan
+from papers.applications.schedule import Firing, Repeat, compressed, phases
+from pipeline.planning.plan import PipelinePlan, Plan
 
 
 def papers_rows(evaluator: Evaluator) -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ from cli.arguments.weights import weight_bytes
 from loader.readers.disk import REAL_DISK, Disk
 from models.packs.manifest import Manifest
 from models.packs.pack import Pack
-from pipeline.benchmark import BenchConfiguration
+from pipeline.benchmark.configuration import BenchConfiguration
 from pipeline.devices.base import Device
 from pipeline.measuring.profiling import Progress, profile_pack
 from pipeline.profiles.machine import this_machine

@@ -8,7 +8,7 @@ import typer
 
 from loader.readers.disk import REAL_DISK, Disk, paced_disk
 from pipeline.devices.base import Device
-from pipeline.devices.cuda.choices import Kind, Precision
+from pipeline.devices.cuda.scope import Kind, Precision
 from pipeline.devices.find import KINDS, PRECISIONS, check_name, open_device
 from pipeline.schedule.architectures import ARCHITECTURES, Architecture
 from server.settings.sizes import parse_size

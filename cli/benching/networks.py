@@ -10,7 +10,7 @@ from cli.printing.output import warn
 from cli.printing.steps import steps
 from models.errors import ModelError
 from models.packs.pack import Pack, find_pack, open_pack
-from pipeline.benchmark.source import find_source
+from pipeline.benchmark.contenders import find_source
 from pipeline.execution.errors import InputError
 
 

@@ -13,12 +13,12 @@ from cli.benching.networks import named, network
 from cli.printing.bench_tables import network_lines, print_peers
 from cli.printing.output import print_json, tell, warn
 from cli.printing.steps import bar
-from pipeline.benchmark import BenchConfiguration
 from pipeline.benchmark.comparison import WAYS, Comparison, compare
+from pipeline.benchmark.configuration import BenchConfiguration
 from pipeline.benchmark.ours import StreamedArchitecture
 from pipeline.benchmark.run import machine
 from pipeline.devices.base import Device
-from pipeline.energy.meter import find_meter
+from pipeline.energy import find_meter
 from pipeline.schedule.architectures import ARCHITECTURES
 
 _USUAL = ",".join(f"{way.percent:g}%" for way in WAYS if way.percent is not None)

@@ -13,8 +13,8 @@ from models.packs.target import host_target
 from models.runtime.sessions import threads_of_device
 from pipeline.devices.elementwise.library import LibraryError, find_library
 from pipeline.devices.elementwise.operator_node import why_not_shared
-from pipeline.energy.meter import NoMeter, find_meter
-from pipeline.measuring.other_work import ProcessorTimes, others_share
+from pipeline.energy import NoMeter, find_meter
+from pipeline.measuring.profiling import ProcessorTimes, others_share
 from pipeline.profiles.machine import cpu_model
 from pipeline.profiles.profile import is_disturbed
 from server.memory.cgroup import meminfo_bytes

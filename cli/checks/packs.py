@@ -30,6 +30,8 @@ _DEPTH = 2
 _SIZES, _ROUNDS = 2, 2
 #: Bytes a second below which streaming is slow whatever a network computes.
 _SLOW = 5e8
+#: Reads of smaller packs say how soon a disk answers, and not how fast it is.
+_TELLING_BYTES = 1 << 20
 #: A read that takes so many times as long as when it was profiled: plans are off; another disk.
 _SLOWER, _OTHER_DISK = 1.5, 4.0
 
@@ -124,6 +126,7 @@ def _speed(pack: Pack, profile: Profile | None, disk: Disk) -> Finding:
     name = f"{pack.name}: reads"
     ratios, speed = [], 0.0
     with file_reads(pack, disk) as reads:
+        is_telling = reads.n_bytes >= _TELLING_BYTES
         for n_bytes in sizes(reads.n_bytes)[-_SIZES:]:
             began, taken = time.perf_counter(), _taken(reads, n_bytes)
             speed = max(speed, len(taken) * n_bytes / (time.perf_counter() - began))
@@ -131,7 +134,7 @@ def _speed(pack: Pack, profile: Profile | None, disk: Disk) -> Finding:
                 usual = profile.read_seconds(n_bytes, _DEPTH)
                 ratios.append(statistics.median(taken) / usual)
     told = f"{speed / 1e9:.2f} GB/s"
-    if not ratios and speed < _SLOW:
+    if not ratios and speed < _SLOW and is_telling:
         return Finding(name, "warn", told, "keep packs on an NVMe SSD: requests read them again")
     if not ratios:
         return Finding(name, "ok", told)

@@ -14,14 +14,12 @@ from cli.printing.output import print_facts, print_json, print_table, say, write
 from cli.printing.sentences import counted
 from models.geometry.of_pack import cnn_of_pack
 from models.packs.pack import read_pack
-from papers.dataflow.arena import dataflow_arena
-from papers.dataflow.buffers import Buffers
+from papers.dataflow.consistency import firings
 from papers.dataflow.conversion import WindowOverlap, convert
 from papers.dataflow.csdf import Capacities, DataflowError, DataflowGraph
-from papers.dataflow.deadlock import firings
-from papers.dataflow.heuristic import small_buffers
-from papers.dataflow.schedules import schedule
+from papers.dataflow.schedules import dataflow_arena, schedule
 from papers.dataflow.sdf3 import read_sdf3, sdf3_text
+from papers.dataflow.smallest_buffers import Buffers, small_buffers
 from papers.dataflow.throughput import full_throughput
 from server.settings.sizes import format_size
 

@@ -14,7 +14,7 @@ from cli.printing.steps import working
 from cli.printing.versions import own_version
 from models.packs.pack import read_pack
 from pipeline.export_c.export import Exported, ExportOptions, export_c, write_export
-from pipeline.export_c.writing.names import is_header, is_identifier
+from pipeline.export_c.writing.c_text import is_header, is_identifier
 from server.settings.sizes import format_size
 
 # Of a compiler's memory a byte of constant weights takes about 75: what more it takes is worth a warning.

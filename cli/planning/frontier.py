@@ -7,7 +7,7 @@ from typing import Any
 from cli.arguments.predicted import memory_of
 from cli.printing.figures import number, unit_of_rows
 from cli.printing.output import print_table, say
-from pipeline.fitting.frontier import FrontierPoint
+from pipeline.fitting.trade_off import FrontierPoint
 
 _BAR = 40
 

@@ -10,9 +10,8 @@ from cli.printing.output import print_table, say
 from cli.printing.sentences import shares
 from pipeline.execution.leases import SHARED_KINDS
 from pipeline.fitting.wanted import Fitted
-from pipeline.planning.partitions.plan import PipelinePlan
-from pipeline.planning.plan import Plan
-from pipeline.planning.rows.explain import explain_regions
+from pipeline.planning.explain import explain_regions
+from pipeline.planning.plan import PipelinePlan, Plan
 from server.memory.candidates import Candidate
 from server.settings.sizes import format_least
 

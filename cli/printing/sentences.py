@@ -7,14 +7,13 @@ from typing import Any
 from models.detection.recipe import Detection
 from models.images.preprocess import Preprocess
 from models.network.fields import Array
-from models.packs.designed import DesignedLayer, DesignedMemory
 from models.packs.manifest import Manifest
 from models.packs.pack import Pack
 from models.packs.records.pieces import ResidentPiece
-from models.packs.records.ports import Port, SourceSizes
+from models.packs.records.ports import DesignedLayer, DesignedMemory, Port, SourceSizes
 from models.packs.records.spans import Store
 from models.packs.target import Target
-from models.segmentation.recipe import Segmentation
+from models.segmentation import Segmentation
 from server.errors import few
 from server.settings.sizes import format_least, format_size
 

@@ -5,23 +5,21 @@ from dataclasses import asdict
 from typing import Any
 
 from models.detection.recipe import Detection
-from models.packs.designed import DesignedMemory
 from models.packs.manifest import Manifest
 from models.packs.pack import Pack
-from models.packs.records.ports import Port
+from models.packs.records.ports import DesignedMemory, Port
 from pipeline.devices.base import Device
 from pipeline.fitting.fit import fit
-from pipeline.fitting.frontier import costs_of_least
+from pipeline.fitting.trade_off import costs_of_least
 from pipeline.fitting.wanted import LEAST
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Plan
 from pipeline.profiles.found_plans_file import plans_of
 from pipeline.profiles.profile import ProfileError
 from pipeline.profiles.profile_file import find_profile
-from pipeline.program.choice import choose_pieces, largest_unit_bytes, scratch_bytes
+from pipeline.program.choice import choose_pieces, largest_unit_bytes, scratch_bytes, shared_bytes
 from pipeline.program.prepare import prepare
 from pipeline.program.program import Program
-from pipeline.program.same_spans import shared_bytes
 from pipeline.program.sessions import session_bytes
 from pipeline.schedule.architectures import ARCHITECTURES
 from server.memory.request_needs import Need, smallest_budgets

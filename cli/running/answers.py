@@ -11,8 +11,8 @@ from models.classification import ClassScore, top_classes
 from models.detection.boxes import Box, BoxLimits, find_boxes
 from models.images.placement import Size
 from models.packs.pack import Pack
-from models.segmentation.mask import Counted, Mask, NamedArea, classes_of
-from pipeline.energy.meter import Energy
+from models.segmentation import Counted, Mask, NamedArea, classes_of
+from pipeline.energy import Energy
 from pipeline.execution.errors import InputError
 from pipeline.execution.given import Arrays, copies
 from pipeline.execution.statistics import SweepStatistics

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 
 from cli.printing.steps import bar
 from pipeline.benchmark.configuration import BenchConfiguration, PlannedConfiguration
-from pipeline.benchmark.contenders import Streamed
-from pipeline.benchmark.rows import missing_energy, spread
-from pipeline.benchmark.turns import Samples, take_turns
-from pipeline.energy.meter import EnergyMeter
+from pipeline.benchmark.contenders import Samples, Streamed, take_turns
+from pipeline.benchmark.run import missing_energy, spread
+from pipeline.energy import EnergyMeter
 from pipeline.execution.engine import Engine
 from pipeline.execution.given import Tensors
 from pipeline.fitting.wanted import Fitted

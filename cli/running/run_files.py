@@ -9,7 +9,7 @@ from PIL import Image
 from cli.running.answers import Found
 from cli.running.files import check_output, save_outputs
 from models.packs.pack import Pack
-from models.segmentation.mask import Mask
+from models.segmentation import Mask
 from models.whole_files import users_file
 from pipeline.execution.errors import InputError
 

@@ -3,8 +3,10 @@
 import json
 import math
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 
+from cli.upping.sources import RECIPES
 from models import photographs
 from models.network.fields import STRINGS
 from models.packs.manifest import Manifest
@@ -14,22 +16,33 @@ from server.settings.settings import Settings
 
 #: Values that a line shows; more come out of /dev/zero.
 _SHOWN_VALUES = 16
+#: Inputs that pictures may become: batch, channels, rows, columns, or with channels last.
+_PICTURE_RANK, _CHANNELS = 4, {1, 3}
 #: Of a string as raw tensors have it, its length alone: an empty one.
 _STRING_BYTES = 4
-_PICTURE = "coffee.jpg"
+#: Where none lies beside the model: one that no model knows better than others.
+_ANY_PICTURE = Path(photographs.__file__).with_name("coffee.jpg")
+_PICTURES = (".jpg", ".jpeg", ".png", ".webp")
 
 
-def question(manifest: Manifest, name: str, place: str, settings: Settings) -> str:
+def question(manifest: Manifest, name: str, place: str, settings: Settings, source: Path) -> str:
     """Return the command that asks the model ``name`` of ``manifest``, which ``place`` serves.
 
-    A photograph where it takes one; else zeros.
+    A photograph where it takes one, that which lies beside ``source``, its file; else zeros.
     """
     model = f"{_base(place)}/v2/models/{name}"
     curl = ["curl", "-fsS", *_access(place, settings)]
     if manifest.verb is not None:
-        picture = Path(photographs.__file__).with_name(_PICTURE)
-        return shlex.join([*curl, "--data-binary", f"@{picture}", f"{model}:{manifest.verb}"])
+        picture = _picture_beside(source)
+        known = "" if picture else "  # any photograph: put one of what it knows in its place"
+        body = f"@{picture or _ANY_PICTURE}"
+        return shlex.join([*curl, "--data-binary", body, f"{model}:{manifest.verb}"]) + known
     ports = manifest.required_inputs
+    return _with_tensors(curl, ports, model) + _recipe_missing(ports, source)
+
+
+def _with_tensors(curl: Sequence[str], ports: Sequence[Port], model: str) -> str:
+    """Return the command that sends zeros for ``ports``."""
     if sum(math.prod(port.shape) for port in ports) <= _SHOWN_VALUES:
         body = json.dumps({"inputs": [_port(port) | {"data": _zeros(port)} for port in ports]})
         return shlex.join([*curl, "--data-binary", body, f"{model}/infer"])
@@ -41,10 +54,27 @@ def question(manifest: Manifest, name: str, place: str, settings: Settings) -> s
             ]
         }
     )
-    curl += ["-H", f"Inference-Header-Content-Length: {len(head)}", "--data-binary", "@-"]
     zeros = f"head -c {sum(map(_raw_bytes, ports))} /dev/zero"
-    asked = shlex.join([*curl, f"{model}/infer"])
+    header = ("-H", f"Inference-Header-Content-Length: {len(head)}", "--data-binary", "@-")
+    asked = shlex.join([*curl, *header, f"{model}/infer"])
     return f"{{ printf %s {shlex.quote(head)}; {zeros}; }} | {asked}"
+
+
+def _recipe_missing(ports: Sequence[Port], source: Path) -> str:
+    """Return what has a network take photographs that looks as if it could, and was given no recipe."""
+    shapes = [port.shape for port in ports if port.dtype == "float32"]
+    if source.suffix != ".onnx" or len(ports) != 1 or list(map(len, shapes)) != [_PICTURE_RANK]:
+        return ""
+    if not _CHANNELS & {shapes[0][1], shapes[0][-1]}:
+        return ""
+    recipe = f"{source.stem}{RECIPES['preprocess']}"
+    return f"  # to send photographs say in {recipe} beside it how they become its input"
+
+
+def _picture_beside(source: Path) -> Path | None:
+    """Return the first picture in the folder of ``source``, best one that is called like it."""
+    found = [each for each in source.resolve().parent.iterdir() if each.suffix.lower() in _PICTURES]
+    return min(found, key=lambda each: (each.stem != source.stem, each.name), default=None)
 
 
 def _base(place: str) -> str:

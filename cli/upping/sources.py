@@ -7,29 +7,42 @@ held is given back before anything is served.
 
 import contextlib
 import json
-import subprocess
+import os
+import signal
 import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from hashlib import file_digest
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import typer
 
 from cli.printing.output import tell
+from models.packs.folders import is_model_name
 from models.packs.manifest import FORMAT_VERSION
-from models.packs.names import is_model_name
 from models.packs.pack import find_pack, versions
+from models.packs.target import host_target
 from models.whole_files import check_writable, whole_file
 from pipeline.execution.errors import InputError
+from server.settings.sizes import format_size
 
+#: Options of ``compile`` that are files, and what each is called beside the model: F.labels.txt of F.onnx.
+RECIPES = {
+    "labels": ".labels.txt",
+    "preprocess": ".preprocess.toml",
+    "detection": ".detection.toml",
+    "segmentation": ".segmentation.toml",
+}
 #: In the folder of a model, beside its versions.
 _MADE = "made.json"
 _DARKNET = (".cfg", ".weights")
 _OOM_FIRST = "1000"
+#: What compiling takes beside 1.2 times the file: 60 to 90 MB were measured.
+_COMPILER_BYTES = 80 << 20
 _PUTS_AWAY_SECONDS = 5.0
 
 
@@ -37,22 +50,25 @@ _PUTS_AWAY_SECONDS = 5.0
 class Source:
     """A model as it was given: ``files`` of ONNX or Darknet, or the folder of a pack.
 
-    ``recipes``: options of ``compile``, and the file of each.
+    ``recipes``: options of ``compile``, and the file of each. ``shapes``: its --shape.
     """
 
     name: str
     files: tuple[Path, ...]
     recipes: Mapping[str, Path] = field(default_factory=dict)
+    shapes: tuple[str, ...] = ()
 
     @property
     def is_pack(self) -> bool:
         return self.files[0].is_dir()
 
 
-def sources_of(paths: Sequence[Path], recipes: Mapping[str, Path]) -> list[Source]:
+def sources_of(
+    paths: Sequence[Path], recipes: Mapping[str, Path], shapes: Sequence[str] = ()
+) -> list[Source]:
     """Return the models that ``paths`` mean: F.onnx, CFG with WEIGHTS, folders of packs.
 
-    ``recipes``: for the one ONNX file.
+    ``recipes`` and ``shapes``: for the one ONNX file; recipes that lie beside a file are its own.
 
     Raises:
         InputError: one is no such thing, or two have one name. PackError: a folder is no pack.
@@ -73,7 +89,7 @@ def sources_of(paths: Sequence[Path], recipes: Mapping[str, Path]) -> list[Sourc
         found[source.name] = source
     if weights:
         raise InputError(f"{weights[0]}: give the cfg file that it belongs to, before it")
-    return [_with_recipes(source, recipes, len(found)) for source in found.values()]
+    return [_with_options(source, recipes, shapes, len(found)) for source in found.values()]
 
 
 def _source(path: Path, weights: list[Path], darknet: Set[str]) -> Source:
@@ -105,15 +121,22 @@ def _source(path: Path, weights: list[Path], darknet: Set[str]) -> Source:
     return Source(path.stem, (path, own[0]))
 
 
-def _with_recipes(source: Source, recipes: Mapping[str, Path], models: int) -> Source:
-    if not recipes:
-        return source
-    if models > 1 or source.files[0].suffix != ".onnx":
+def _with_options(
+    source: Source, recipes: Mapping[str, Path], shapes: Sequence[str], models: int
+) -> Source:
+    file = source.files[0]
+    given = [*recipes, *(["shape"] if shapes else [])]
+    if given and (models > 1 or file.suffix != ".onnx"):
+        beside = ", ".join(f"{file.stem}{end}" for end in RECIPES.values())
         raise InputError(
-            f"--{next(iter(recipes))} is for one ONNX file alone; compile others before, "
-            "and give their packs"
+            f"--{given[0]} is for one ONNX file alone; of several models each has its own beside it "
+            f"({beside}), or is compiled before, and its pack given"
         )
-    return Source(source.name, source.files, recipes)
+    if file.suffix != ".onnx":
+        return source
+    beside_it = {name: file.with_name(file.stem + end) for name, end in RECIPES.items()}
+    own = {name: path for name, path in beside_it.items() if path.is_file()}
+    return Source(source.name, source.files, {**own, **recipes}, tuple(shapes))
 
 
 def pack_of(source: Source, repository: Path, isa: str) -> Path:
@@ -136,12 +159,26 @@ def pack_of(source: Source, repository: Path, isa: str) -> Path:
         return folder
     if before is None:
         _check_free(folder)
+    new = [each for each in (folder, repository) if not each.exists()]
     _check_writable(repository)
     folder.mkdir(exist_ok=True)
     _write(folder, {})  # it is ours, and of nothing until it is whole
-    beside = _compile(source, folder, isa)
+    try:
+        beside = _compile(source, folder, isa)
+    except BaseException:
+        _put_away(new)
+        raise
     _write(folder, _record(source, isa, beside))
     return folder
+
+
+def _put_away(new: Sequence[Path]) -> None:
+    """Remove folders that are ``new``, a model's first, and have nothing but what says whose they are."""
+    with contextlib.suppress(OSError):
+        for folder in new:
+            if not versions(folder):
+                (folder / _MADE).unlink(missing_ok=True)
+            folder.rmdir()
 
 
 def _check_free(folder: Path) -> None:
@@ -187,43 +224,85 @@ def _compile(source: Source, folder: Path, isa: str) -> tuple[Path, ...]:
     words: list[object] = ["-o", folder, "--target", isa, "--force"]
     for option, file in source.recipes.items():
         words += [f"--{option}", file]
+    for shape in source.shapes:
+        words += ["--shape", shape]
     beside: tuple[Path, ...] = ()
-    if source.files[0].suffix == ".onnx":
-        made = json.loads(_run(source, "compile", source.files[0], *words, "--json"))
-        beside = tuple(map(Path, made["source_files"][1:]))
-    else:
-        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".up-") as work:
-            onnx = Path(work, f"{source.name}.onnx")
-            _run(source, "import-darknet", *source.files, "-o", onnx)
-            _run(source, "compile", onnx, *words)
+    try:
+        if source.files[0].suffix == ".onnx":
+            made = json.loads(_run("compile", source.files[0], *words, "--json"))
+            beside = tuple(map(Path, made["source_files"][1:]))
+        else:
+            with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".up-") as work:
+                onnx = Path(work, f"{source.name}.onnx")
+                _run("import-darknet", *source.files, "-o", onnx)
+                _run("compile", onnx, *words)
+    except ChildProcessError as exc:
+        takes = format_size(_compiler_bytes(source))
+        raise MemoryError(
+            f"{source.files[0]}: the system ended its compilation (signal {exc}), mostly for want of memory"
+            f", of which it takes about {takes}: compile it where there is as much, and give its pack"
+        ) from exc
     tell(f"{source.name}: compiled in {time.monotonic() - since:.1f} s, kept in {folder}")
     return beside
 
 
-def _run(source: Source, *words: object) -> bytes:
-    """Return what a command of ours prints, in a process of its own, which says itself why it fails."""
-    command = [sys.executable, "-m", "cli", *map(str, words)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:  # noqa: S603  ourselves
+def _compiler_bytes(source: Source) -> int:
+    """Return about what compiling takes; weights beside an ONNX file are mostly called like it."""
+    files = (each for path in source.files for each in path.parent.glob(f"{path.name}*"))
+    return _COMPILER_BYTES + sum(file.stat().st_size for file in files) * 6 // 5
+
+
+def isa_of(device: str) -> str:
+    """Return what packs for ``device`` are compiled for.
+
+    No device is opened here: processes that are forked from one that has could not use theirs.
+    """
+    if device == "cpu":
+        return host_target().isa
+    told = _run("device", device, "--folder", tempfile.gettempdir(), "--json")
+    return str(json.loads(told)["target"])
+
+
+def _run(*words: object) -> bytes:
+    """Return what a command of ours prints, in a process of its own, which says itself why it fails.
+
+    It is forked: what this process has imported already takes no memory twice, nor time.
+
+    Raises:
+        typer.Exit: it failed. ChildProcessError: the system ended it, by the signal that is its argument.
+    """
+    printed_from, printed_to = os.pipe()
+    process = get_context("fork").Process(target=_command, args=(printed_to, words))
+    with os.fdopen(printed_from, "rb") as pipe:
+        process.start()
+        os.close(printed_to)
         try:
             # Where a control group has too little for it, it is to go, and not who waits for it.
             with contextlib.suppress(OSError):
                 Path(f"/proc/{process.pid}/oom_score_adj").write_text(_OOM_FIRST, "ascii")
-            printed, _ = process.communicate()
-            status = process.returncode
-        except KeyboardInterrupt:  # it was told, too, and puts its folder away
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(_PUTS_AWAY_SECONDS)
-            raise
+            printed = pipe.read()
+            process.join()
         finally:
+            process.terminate()  # if this was interrupted; then it puts its folder away
+            process.join(_PUTS_AWAY_SECONDS)
             process.kill()
+    status = process.exitcode or 0
     if status < 0:
-        raise MemoryError(
-            f"{source.files[0]}: the system ended its compilation (signal {-status}), mostly for want of "
-            "memory: compile it where there is more, and give its pack"
-        )
+        raise ChildProcessError(-status)
     if status:
         raise typer.Exit(status)
     return printed
+
+
+def _command(printed_to: int, words: Sequence[object]) -> None:
+    """Be the command of ``words``, and print to ``printed_to``."""
+    from cli import main
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # who waits for it is told, too, and ends it
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit())
+    sys.argv = ["layerstream", *map(str, words)]
+    with os.fdopen(printed_to, "w", encoding="utf-8") as sys.stdout:
+        main()
 
 
 def _is_made(before: Mapping[str, Any], source: Source, isa: str) -> bool:
@@ -246,7 +325,7 @@ def _way(source: Source, isa: str) -> dict[str, Any]:
     return {
         "format_version": FORMAT_VERSION,
         "isa": isa,
-        "options": sorted(source.recipes),
+        "options": [*sorted(source.recipes), *source.shapes],
     }
 
 

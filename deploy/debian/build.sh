@@ -29,6 +29,7 @@ put deploy/layerstream.sysusers usr/lib/sysusers.d/layerstream.conf
 put deploy/layerstream.tmpfiles usr/lib/tmpfiles.d/layerstream.conf
 put deploy/layerstream.toml etc/layerstream/layerstream.toml
 put deploy/README.md usr/share/doc/layerstream/README.md
+for page in docs/how-to/*.md; do put "$page" "usr/share/doc/layerstream/how-to/${page##*/}"; done
 put CHANGELOG.md usr/share/doc/layerstream/CHANGELOG.md
 gzip -9n "$root/usr/share/doc/layerstream/CHANGELOG.md"
 cat >"$root/usr/share/doc/layerstream/copyright" <<COPYRIGHT
@@ -74,7 +75,7 @@ Description: CNN inference server inside one memory budget
  activations lie in one planned arena.
  .
  The program with its libraries lies in /opt/layerstream, for Debian's
- Python 3.11 (Debian 12). It serves HTTP; gRPC's library is not among them.
+ Python 3.11 (Debian 12). It serves HTTP and gRPC.
 CONTROL
 export DPKG_DEB_COMPRESSOR_TYPE="${DPKG_DEB_COMPRESSOR_TYPE:-xz}" DPKG_DEB_COMPRESSOR_LEVEL=3
 dpkg-deb --root-owner-group --build "$root" "$file" >/dev/null

@@ -1,13 +1,106 @@
 """Where weights lie: on the disk of their file, or on one of another speed that reads without a core."""
 
+import threading
+import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from loader.readers.coreless import CorelessReader
 from loader.readers.files import open_reader
-from loader.readers.paced import Pace, PacedReader
-from loader.readers.reader import Reader
+from loader.readers.interface import Reader
+
+#: Sweeps that find the bytes they ask for: one that checks them, and what it reads ahead for the next.
+CHECKED = 2
+
+
+class CorelessReader(Reader):
+    """Brings what lies at an offset ``brings`` times, and from then on leaves what is in memory.
+
+    That takes no core. Results mean nothing then, and kernels take as long as ever: what is left are
+    weights, of another layer.
+    """
+
+    def __init__(self, reader: Reader, brings: int = CHECKED) -> None:
+        self._reader = reader
+        self._brings = brings
+        self.kind, self.name, self.alignment = reader.kind, reader.name, reader.alignment
+        self._brought: Counter[int] = Counter()
+
+    def read_into(self, offset: int, target: memoryview) -> None:
+        self._brought[offset] += 1
+        if self._brought[offset] <= self._brings:
+            self._reader.read_into(offset, target)
+
+    def check(self) -> None:
+        self._reader.check()
+
+    def close(self) -> None:
+        self._reader.close()
+
+
+# A reader that is as fast as told: shipped, so that a pipeline can be measured beside any disk.
+
+
+class Pace:
+    """A disk that brings ``bytes_per_second``, one read after the other. Thread-safe.
+
+    ``clock``: in seconds.
+    """
+
+    def __init__(
+        self, bytes_per_second: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        if bytes_per_second <= 0:
+            raise ValueError(f"{bytes_per_second} bytes a second: nothing would ever come")
+        self.clock = clock
+        self._bytes_per_second = bytes_per_second
+        self._busy_until = 0.0
+        self._lock = threading.Lock()
+
+    def ends(self, n_bytes: int) -> float:
+        """Return when so many bytes, asked for now, have come."""
+        with self._lock:
+            begins = max(self.clock(), self._busy_until)
+            self._busy_until = begins + n_bytes / self._bytes_per_second
+            return self._busy_until
+
+
+class PacedReader(Reader):
+    """Reads through ``reader``, all reads together at most ``bytes_per_second``.
+
+    A read ends when a disk of that speed would have brought it, if everything before it were
+    brought first; files that share a ``Pace`` lie on one disk. ``sleep`` and ``clock`` measure and wait,
+    in seconds.
+    """
+
+    def __init__(
+        self,
+        reader: Reader,
+        bytes_per_second: float | Pace,
+        sleep: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        given = bytes_per_second
+        self._pace = given if isinstance(given, Pace) else Pace(given, clock)
+        self.kind = reader.kind
+        self.name = reader.name
+        self.alignment = reader.alignment
+        self._reader = reader
+        self._sleep = sleep
+
+    def read_into(self, offset: int, target: memoryview) -> None:
+        ends = self._pace.ends(target.nbytes)
+        self._reader.read_into(offset, target)
+        left = ends - self._pace.clock()
+        if left > 0:
+            self._sleep(left)
+
+    def check(self) -> None:
+        self._reader.check()
+
+    def close(self) -> None:
+        self._reader.close()
 
 
 @dataclass(frozen=True)

@@ -5,26 +5,25 @@ import functools
 import math
 import os
 import shutil
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 import onnx
+from PIL import Image
 
-from models.compiler.analysis.graph import Graph
+from models.compiler.analysis.graph import CutPiece, Graph
 from models.compiler.analysis.lean_order import with_less_kept
-from models.compiler.analysis.slices import CutPiece
 from models.compiler.cutting.chunks import default_chunk_bytes, least_chunk_bytes
 from models.compiler.cutting.layout import lay_out
 from models.compiler.cutting.partition import partition
-from models.compiler.cutting.quantised_groups import before_tables, grouped, quantised_groups
-from models.compiler.cutting.scratch import Sizes, runs_on_cpu
+from models.compiler.cutting.quantised_tasks import before_tables, grouped, quantised_groups
+from models.compiler.cutting.scratch import Measure, Sizes, runs_on_cpu
 from models.compiler.optimising.by_onnxruntime import write_reference
+from models.compiler.optimising.byte_tables import look_up_results
 from models.compiler.optimising.optimise import optimise
-from models.compiler.optimising.quantised import LEAST_PART_BYTES, stream_quantised
-from models.compiler.optimising.tables import look_up_results
-from models.compiler.options import CompileOptions, check_options
+from models.compiler.optimising.quantised_layers import LEAST_PART_BYTES, stream_quantised
 from models.compiler.writing.describe import (
     PieceDescriber,
     RowDescriber,
@@ -35,8 +34,7 @@ from models.compiler.writing.describe import (
     source_record,
     value_records,
 )
-from models.compiler.writing.describe_programs import ProgramDescriber
-from models.compiler.writing.describe_quantised import QuantisedDescriber
+from models.compiler.writing.describe_programs import ProgramDescriber, QuantisedDescriber
 from models.compiler.writing.recipes import Recipes, recipe_records
 from models.compiler.writing.storing import Storing
 from models.compiler.writing.write import (
@@ -47,15 +45,92 @@ from models.compiler.writing.write import (
     write_model,
     write_weights,
 )
+from models.detection.recipe import Detection
 from models.errors import CompileError, PackError
-from models.graphs.inputs import take_defaults
+from models.graphs.inputs import Warn, take_defaults
 from models.graphs.metadata import Metadata, read_metadata
-from models.graphs.parameters import count_parameters, infinite_weights, quantised_weights
-from models.graphs.reader import read_onnx
+from models.graphs.onnx_reader import read_onnx
+from models.graphs.traits import count_parameters, infinite_weights, quantised_weights
+from models.images.preprocess import Preprocess
+from models.packs.folders import is_model_name
 from models.packs.manifest import Manifest, write_manifest
-from models.packs.pack import read_pack
+from models.packs.pack import read_pack, versions
+from models.packs.records.ports import Scores
+from models.packs.records.spans import Store
 from models.packs.target import Target, host_target, largest_exact_weight
 from models.progress import Progress, silent
+from models.segmentation import Segmentation
+
+# What a user decides of a pack before it is compiled.
+
+#: Judges a finished pack before anyone can see it: its folder, and the source as it was read, as a file
+#: that ONNX Runtime opens with all weights mapped. Raises to refuse it.
+Accept = Callable[[Path, Path], None]
+
+
+@dataclass(frozen=True)
+class CompileOptions:
+    """What the user decides.
+
+    ``batch``: what unknown first dimensions become; None: 1. ``keep_inputs``: inputs with a value that stay
+    inputs, though they look like weights. ``chunk_bytes``: None takes the default for
+    the model's size. ``target``: None is this machine's CPU. ``calibrate``: makes pictures, with which the
+    network becomes one of 8-bit integers; None: it stays as it is. ``measure``: what pieces allocate on the
+    target's device; None: all of them run on the CPU. ``accept``: None: without a check. ``warn`` is told
+    what a user should know. ``store``: how weights lie in the file.
+    """
+
+    version: int = 1
+    batch: int | None = None
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    keep_inputs: tuple[str, ...] = ()
+    chunk_bytes: int | None = None
+    labels: tuple[str, ...] = ()
+    preprocess: Preprocess | None = None
+    detection: Detection | None = None
+    segmentation: Segmentation | None = None
+    scores: Scores | None = None
+    force: bool = False
+    target: Target | None = None
+    calibrate: Callable[[], Iterable[Image.Image]] | None = None
+    measure: Measure | None = None
+    accept: Accept | None = None
+    warn: Warn = lambda text: None
+    store: Store = "fp32"
+
+
+def _check_options(destination: Path, options: CompileOptions) -> None:
+    """Check what was decided for the pack ``destination``, REPOSITORY/NAME.
+
+    Raises:
+        CompileError: it cannot be; the message says what.
+    """
+    if not is_model_name(destination.name):
+        raise CompileError(
+            f"{destination}: {destination.name!r} is not a model name (letters, digits, ._-)"
+        )
+    if destination.name.isdecimal() and _is_model(destination.parent):
+        raise CompileError(
+            f"{destination}: {destination.parent.name} is a model; "
+            f"-o {destination.parent} --version {destination.name} makes a version of it"
+        )
+    if options.version < 1:
+        raise CompileError(f"{destination}: version {options.version} is not a positive integer")
+    if options.store != "fp32" and options.target is not None and options.target.capability:
+        raise CompileError(
+            f"{destination}: --store {options.store}: a GPU reads weights as they are stored; "
+            "without --store, or for the CPU"
+        )
+    if options.chunk_bytes is not None and options.chunk_bytes < 1:
+        raise CompileError(f"{destination}: a chunk of {options.chunk_bytes} bytes holds nothing")
+
+
+def _is_model(folder: Path) -> bool:
+    """Return whether ``folder`` has versions with packs in them."""
+    return folder.is_dir() and any((each / "manifest.json").exists() for each in versions(folder))
+
+
+# The compiler, step by step.
 
 
 def compile_onnx(
@@ -75,9 +150,17 @@ def compile_onnx(
     """
     options = options or CompileOptions()
     name = destination.name
-    check_options(destination, options)
+    _check_options(destination, options)
     progress("read")
-    model = read_onnx(source, options.batch, options.shapes, options.warn, options.keep_inputs)
+    picture = options.preprocess.shape if options.preprocess else ()
+    read = functools.partial(
+        read_onnx,
+        batch=options.batch,
+        shapes=options.shapes,
+        keep=options.keep_inputs,
+        picture=picture,
+    )
+    model = read(source, warn=options.warn)
     _tell_infinite(source, model, options)
     metadata = read_metadata(model, source)
     pack = destination / str(options.version)
@@ -95,8 +178,7 @@ def compile_onnx(
         progress("check")
         _read_back(unfinished.pack, pack)
         if options.accept is not None:
-            again = read_onnx(computed, options.batch, options.shapes, keep=options.keep_inputs)
-            options.accept(unfinished.pack, write_reference(again, unfinished.work))
+            options.accept(unfinished.pack, write_reference(read(computed), unfinished.work))
     return pack
 
 
@@ -112,7 +194,7 @@ def _quantised(
     Raises:
         CompileError: the target computes no integers, or as ``quantise``.
     """
-    from models.compiler.quantising.int8 import quantise  # a second of imports
+    from models.compiler.quantising import quantise  # a second of imports
 
     assert options.calibrate is not None
     if options.target is not None and options.target.capability is not None:

@@ -5,23 +5,97 @@ The layout is that of ``load_weights_upto`` in Darknet's parser.c.
 
 import json
 import math
+import struct
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Annotated, Self
 
 import numpy as np
 import onnx
 from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 from onnx import numpy_helper
-from onnx.checker import ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from models.darknet.cfg.text import parse_cfg
-from models.darknet.errors import DarknetError
-from models.darknet.header import Header, read_header
-from models.darknet.layers.network import DarknetLayer, DarknetNetwork, WeightArray, build_network
-from models.darknet.metadata import CFG, HEADER
+from models.darknet.cfg import DarknetError, parse_cfg
+from models.darknet.layer_records import DarknetLayer, DarknetNetwork, WeightArray
+from models.darknet.network import build_network
+from models.darknet.skeleton import CFG, HEADER
 from models.graphs.file import FileRange, parse_onnx
 from models.whole_files import users_file
+
+# The header of a weights file: three int32 of Darknet's version, then how many images were seen.
+
+# Versions of Darknet are below 10, above 1000 where matrices are transposed; others are not its files.
+_LARGEST_VERSION = (1 << 16) - 1
+_VERSION_BYTES = 12
+
+_Version = Annotated[int, Field(ge=0, le=_LARGEST_VERSION)]
+
+
+class Header(BaseModel):
+    """Version of the Darknet that wrote a file, and how many images the network had ``seen``."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    major: _Version = 0
+    minor: _Version = 2
+    revision: _Version = 5
+    seen: Annotated[int, Field(ge=0)] = 0
+
+    @property
+    def seen_format(self) -> str:
+        """How ``seen`` is stored: 64 bits since version 0.2."""
+        recent = self.major * 10 + self.minor >= 2
+        return "<Q" if recent and max(self.major, self.minor) < 1000 else "<I"
+
+    @property
+    def transposed(self) -> bool:
+        """Whether matrices of connected layers are stored [inputs, outputs]."""
+        return max(self.major, self.minor) > 1000
+
+    def to_bytes(self) -> bytes:
+        versions = struct.pack("<iii", self.major, self.minor, self.revision)
+        return versions + struct.pack(self.seen_format, self.seen)
+
+    @model_validator(mode="after")
+    def _seen_fits(self) -> Self:
+        if self.seen >= 1 << 8 * struct.calcsize(self.seen_format):
+            raise ValueError(f"seen={self.seen} does not fit into its field")
+        return self
+
+
+def read_header(path: Path) -> tuple[Header, int, int]:
+    """Return the header of ``path``, its length, and the file's length, both in bytes.
+
+    Raises:
+        DarknetError: the file cannot be read, or does not start as a weights file does.
+    """
+    try:
+        if path.exists() and not path.is_file():
+            raise DarknetError(f"{path}: is not a file")
+        n_bytes = path.stat().st_size
+        with path.open("rb") as file:
+            start = file.read(_VERSION_BYTES + 8)
+    except OSError as exc:
+        raise DarknetError(f"{path}: {exc.strerror or exc}") from exc
+    if len(start) < _VERSION_BYTES:
+        raise DarknetError(f"{path}: {n_bytes} bytes are too few for a header")
+    major, minor, revision = struct.unpack("<iii", start[:_VERSION_BYTES])
+    try:
+        header = Header(major=major, minor=minor, revision=revision)
+        end = _VERSION_BYTES + struct.calcsize(header.seen_format)
+        if n_bytes < end:
+            raise DarknetError(f"{path}: {n_bytes} bytes are too few for a header of {end}")
+        (seen,) = struct.unpack(header.seen_format, start[_VERSION_BYTES:end])
+        return Header(major=major, minor=minor, revision=revision, seen=seen), end, n_bytes
+    except ValidationError as exc:
+        raise DarknetError(
+            f"{path}: header: version {major}.{minor}.{revision} is none of Darknet's"
+        ) from exc
+
+
+# Weights files, read and written.
 
 
 def read_weights(
@@ -189,7 +263,7 @@ class _Stored(Mapping[str, NDArray[np.float32]]):
                     raise ValueError(f"holds {held.length} bytes")
                 return np.memmap(held.path, "<f4", "r", held.offset, shape)
             values: NDArray[np.float32] = numpy_helper.to_array(tensor, str(self._path.parent))
-        except (OSError, ValueError, TypeError, ValidationError) as exc:
+        except (OSError, ValueError, TypeError, onnx.checker.ValidationError) as exc:
             reason = " ".join(str(exc).split())
             raise DarknetError(f"{self._path}: weight {name!r}: {reason}") from exc
         return values

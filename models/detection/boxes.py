@@ -2,16 +2,101 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from models.detection.decoding import ENTRY_BYTES, MAX_CANDIDATES, Candidates, candidates
-from models.detection.nms import SUPPRESSION_BYTES, suppress
+from models.detection.candidates import ENTRY_BYTES, MAX_CANDIDATES, Candidates, candidates
 from models.detection.recipe import Detection
 from models.images.placement import Size
 from models.images.preprocess import Preprocess
+
+# Non-maximum suppression as Darknet does it: of boxes of a class that overlap, the best remains.
+#
+# Boxes are float64 [n, 4]: centre x, y, width, height, relative to the image. Inside, edges are [4, n],
+# each of left, top, right, bottom contiguous: NumPy is slow along short axes.
+
+Kind = Literal["greedy", "diou", "none"]
+Numbers = NDArray[np.float64]
+
+#: What comparing boxes takes for each of the class that has most of them: edges, and arrays of numbers.
+_SUPPRESSION_BYTES = 192
+
+
+def suppress(
+    boxes: Numbers,
+    scores: NDArray[Any],
+    classes: NDArray[Any],
+    threshold: float,
+    kind: Kind = "greedy",
+    beta: float = 0.6,
+) -> NDArray[np.intp]:
+    """Return the indices of the boxes that remain, best score first; equal scores keep their order.
+
+    A box goes when a better one of its class, which remains itself, overlaps it by more than
+    ``threshold``: by their IoU, or for "diou" by IoU - (d / c) ** beta, where d is the square of the
+    distance between the centres and c that of the diagonal of the box around both. "none": all remain.
+    Memory is linear in n.
+    """
+    order = np.argsort(-scores, kind="stable")
+    if kind == "none":
+        return order
+    kept = np.zeros(len(order), np.bool_)
+    for number in np.unique(classes):
+        places = np.flatnonzero(classes[order] == number)
+        edges = _edges(boxes[order[places]])
+        kept[places[_remaining(edges, threshold, beta if kind == "diou" else None)]] = True
+    return order[kept]
+
+
+def _edges(boxes: Numbers) -> Numbers:
+    half = boxes[:, 2:] / 2
+    return np.ascontiguousarray(
+        np.concatenate([boxes[:, :2] - half, boxes[:, :2] + half], axis=1).T
+    )
+
+
+def _remaining(edges: Numbers, threshold: float, beta: float | None) -> NDArray[np.bool_]:
+    """Return which boxes (one class, best first) remain; ``beta`` None: by IoU alone."""
+    alive = np.ones(edges.shape[1], np.bool_)
+    areas = (edges[2] - edges[0]) * (edges[3] - edges[1])
+    for best in range(len(alive)):
+        if not alive[best]:
+            continue
+        rest = slice(best + 1, None)
+        iou = _overlap(edges[:, best], areas[best], edges[:, rest], areas[rest])
+        near = np.flatnonzero(iou > threshold)  # the distance only makes it less
+        if beta is not None and near.size:
+            apart = _apart(edges[:, best], edges[:, rest][:, near])
+            near = near[iou[near] - apart**beta > threshold]
+        alive[rest][near] = False
+    return alive
+
+
+def _overlap(box: Numbers, area: float, others: Numbers, areas: Numbers) -> Numbers:
+    """Return the IoU of ``box`` with each of ``others``; 0 where the union is empty."""
+    width = np.minimum(box[2], others[2]) - np.maximum(box[0], others[0])
+    height = np.minimum(box[3], others[3]) - np.maximum(box[1], others[1])
+    common = np.maximum(width, 0) * np.maximum(height, 0)
+    union = area + areas - common
+    return np.asarray(np.divide(common, union, out=np.zeros_like(common), where=union > 0))
+
+
+def _apart(box: Numbers, others: Numbers) -> Numbers:
+    """Return d / c of ``box`` and each of ``others``; 0 where c is."""
+    width = np.maximum(box[2], others[2]) - np.minimum(box[0], others[0])
+    height = np.maximum(box[3], others[3]) - np.minimum(box[1], others[1])
+    diagonal = width**2 + height**2
+    across = (box[0] + box[2] - others[0] - others[2]) / 2
+    down = (box[1] + box[3] - others[1] - others[3]) / 2
+    distance = across**2 + down**2
+    return np.asarray(
+        np.divide(distance, diagonal, out=np.zeros_like(distance), where=diagonal > 0)
+    )
+
+
+# Boxes on the photograph.
 
 
 @dataclass(frozen=True)
@@ -82,13 +167,13 @@ def seen(
 
 
 #: What one candidate takes, and its box, where all are of one class (``boxes_bytes``).
-CANDIDATE_BYTES = 3 * ENTRY_BYTES + SUPPRESSION_BYTES
+CANDIDATE_BYTES = 3 * ENTRY_BYTES + _SUPPRESSION_BYTES
 
 
 def boxes_bytes(found: Candidates) -> int:
     """Return what ``found`` and its boxes take, from above: while they are compared, or become edges."""
     largest = int(np.bincount(found.classes).max(initial=0))
-    return max(3 * found.n_bytes + largest * SUPPRESSION_BYTES, 5 * found.n_bytes)
+    return max(3 * found.n_bytes + largest * _SUPPRESSION_BYTES, 5 * found.n_bytes)
 
 
 @dataclass(frozen=True)
@@ -128,11 +213,11 @@ def boxes_among(
     boxes = preprocess.placement(image).to_image(found.boxes)
     kept = suppress(boxes, found.scores, found.classes, iou, detection.nms, detection.beta)
     kept = kept[: limits.count]
-    edges = _edges(boxes[kept], image, limits.clip)
+    edges = _pixel_edges(boxes[kept], image, limits.clip)
     return Boxes(edges, found.scores[kept], found.classes[kept], detection.labels)
 
 
-def _edges(boxes: NDArray[np.float64], image: Size, clip: bool) -> NDArray[np.float64]:
+def _pixel_edges(boxes: NDArray[np.float64], image: Size, clip: bool) -> NDArray[np.float64]:
     half = boxes[:, 2:] / 2
     edges = np.concatenate([boxes[:, :2] - half, boxes[:, :2] + half], axis=1) * (*image, *image)
     return np.asarray(edges.clip(0, (*image, *image)) if clip else edges)

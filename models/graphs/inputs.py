@@ -17,9 +17,8 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
 from models.errors import OnnxError
-from models.graphs.file import numbers_of
+from models.graphs.file import MAX_TENSOR_BYTES, numbers_of
 from models.graphs.nodes import all_graphs
-from models.graphs.tensors import MAX_TENSOR_BYTES
 from models.network.fields import DTYPES
 from models.network.operators.movement import RESHAPES
 
@@ -151,6 +150,7 @@ def fix_inputs(
     model: onnx.ModelProto,
     batch: int | None,
     shapes: Mapping[str, tuple[int, ...]],
+    picture: Sequence[int],
     warn: Warn,
 ) -> None:
     """Give every input a static shape and forget all shapes that could contradict it.
@@ -160,6 +160,7 @@ def fix_inputs(
         model: inputs with a default have the shape of that.
         batch: what an unknown first dimension becomes; None: 1.
         shapes: whole shapes by input name.
+        picture: the shape of pictures, which give the one input what it leaves open; empty: of none.
         warn: is told of a shape that is not the one in the file.
 
     Raises:
@@ -173,6 +174,9 @@ def fix_inputs(
     defaults = default_tensors(model)
     _check_batch(path, model, batch, shapes, defaults)
     first = 1 if batch is None else batch
+    open_inputs = [value for value in model.graph.input if value.name not in {*shapes, *defaults}]
+    if len(open_inputs) == 1:
+        shapes = {**shapes, **_of_picture(open_inputs[0], picture, first)}
     given = {*shapes, *defaults}
     _check_known(path, [value for value in model.graph.input if value.name not in given], first)
     for value in model.graph.input:
@@ -192,6 +196,16 @@ def fix_inputs(
         _check_shape(path, value, shape, 0 if value.name in given else 1)
         _declare(path, value, shape)
     _forget_shapes(model)
+
+
+def _of_picture(
+    value: onnx.ValueInfoProto, picture: Sequence[int], first: int
+) -> dict[str, tuple[int, ...]]:
+    """Return the shape of ``value`` by its name, where ``picture`` says what it leaves open."""
+    lengths = _lengths(value, first)
+    if None not in lengths or len(lengths) != len(picture):
+        return {}
+    return {value.name: tuple(a or b for a, b in zip(lengths, picture, strict=True))}
 
 
 def _say_other(path: Path, value: onnx.ValueInfoProto, shape: tuple[int, ...], warn: Warn) -> None:

@@ -16,9 +16,8 @@ from pydantic import TypeAdapter, ValidationError
 from models.detection.recipe import Detection
 from models.errors import OnnxError, first_fault
 from models.images.preprocess import Preprocess
-from models.packs.designed import DesignedMemory
-from models.packs.records.ports import SourceSizes
-from models.segmentation.recipe import Segmentation
+from models.packs.records.ports import DesignedMemory, SourceSizes
+from models.segmentation import Segmentation
 
 T = TypeVar("T")
 
@@ -26,13 +25,13 @@ T = TypeVar("T")
 PREPROCESS = "layerstream.preprocess"
 #: Detection (models/detection/recipe.py): how the outputs become boxes.
 DETECTION = "layerstream.detection"
-#: Segmentation (models/segmentation/recipe.py): how an output becomes a mask.
+#: Segmentation (models/test_segmentation.py): how an output becomes a mask.
 SEGMENTATION = "layerstream.segmentation"
 #: A list of texts: the classes in the order of the scores.
 LABELS = "layerstream.labels"
 #: SourceSizes (models/packs/records/ports.py): what the tool that the network comes from counts.
 SIZES = "layerstream.sizes"
-#: DesignedMemory (models/packs/designed.py): what was counted when the network was designed.
+#: DesignedMemory (models/packs/records/ports.py): what was counted when the network was designed.
 MEMORY = "layerstream.memory"
 
 

@@ -37,7 +37,7 @@ def tidy(path: Path, model: onnx.ModelProto) -> None:
 
     Args:
         path: the file, for messages.
-        model: its tensors were checked (models/graphs/tensors.py), sparse ones as values and indices.
+        model: its tensors were checked (models/graphs/file.py), sparse ones as values and indices.
 
     Raises:
         OnnxError: a sparse weight is impossible, or too large as a dense one.

@@ -20,10 +20,124 @@ from pydantic import (
 )
 
 from models.errors import ModelError
+from models.images.picture_rows import (
+    Numbers,
+    PaddedPixels,
+    PictureTensor,
+    SizedPicture,
+    StoredPixels,
+)
 from models.images.placement import ImagePlacement, Resize, Size, around, centre, inside
-from models.images.resize import PILLOW_BYTES, CornerResize, band_bytes, made_bytes, smaller
-from models.images.rows import Numbers, PaddedPixels, PictureTensor, SizedPicture, StoredPixels
-from models.recipe_files import read_recipe
+from models.toml_files import read_recipe
+
+# Darknet's resize_image: bilinear between the corners of the image, without antialiasing.
+
+Window = tuple[int, int, int, int]
+
+# Rows of the result that are made at a time, and rows of the source that are in memory twice meanwhile.
+_BAND_ROWS, _SOURCE_ROWS = 32, 64
+#: Pillow has four bytes a pixel of RGB.
+_PILLOW_BYTES = 4
+
+
+class CornerResize:
+    """The part ``window`` of ``image`` (RGB) resized to ``size`` (width, height), made row by row.
+
+    Pixel 0 stays on pixel 0 and the last on the last. ``window`` is left, top, right, bottom in pixels of
+    the result (half-open, all of it when None); nothing else is computed. Keeps the image.
+    """
+
+    def __init__(self, image: Image.Image, size: Size, window: Window | None = None) -> None:
+        left, top, right, bottom = window or (0, 0, *size)
+        self._image = image
+        self.height, self.width = bottom - top, right - left
+        #: How many rows to ask for at once.
+        self.band_rows = max(1, min(_BAND_ROWS, _SOURCE_ROWS * size[1] // image.height))
+        columns, self._column_parts = _positions(image.width, size[0], left, right)
+        self._rows, self._row_parts = _positions(image.height, size[1], top, bottom)
+        #: What is held.
+        self.n_bytes = image.width * image.height * _PILLOW_BYTES
+        self._first, self._last = int(columns[0]), min(int(columns[-1]) + 2, image.width)
+        self._columns = columns - self._first
+
+    def rows(self, first: int, end: int) -> NDArray[np.float32]:
+        """Return rows [first, end): float32 [rows, columns, 3] from 0 to 255, not rounded."""
+        upper = self._rows[first:end]
+        lower = np.minimum(upper + 1, self._image.height - 1)
+        # Each row of the source is resized once, however many rows of the result lie around it.
+        wanted, places = np.unique(np.concatenate([upper, lower]), return_inverse=True)
+        across = self._across(wanted)
+        above, below = across[places[: len(upper)]], across[places[len(upper) :]]
+        below -= above
+        below *= self._row_parts[first:end, None, None]
+        below += above
+        return np.asarray(below, np.float32)
+
+    def _across(self, rows: NDArray[np.intp]) -> NDArray[np.float32]:
+        """Interpolate ``rows`` of the source between each column and its right neighbour."""
+        low, high = int(rows[0]), int(rows[-1]) + 1
+        band = self._image.crop((self._first, low, self._last, high))
+        pixels = np.asarray(band)[rows - low]
+        right = np.minimum(self._columns + 1, pixels.shape[1] - 1)
+        near = pixels.take(self._columns, axis=1).astype(np.float32)
+        far = pixels.take(right, axis=1).astype(np.float32)
+        far -= near
+        far *= self._column_parts[:, None]
+        far += near
+        return np.asarray(far, np.float32)
+
+
+def _made_bytes(width: int, height: int) -> int:
+    """Return what the rows of a result of that size take."""
+    return width * height * 3 * np.dtype(np.float32).itemsize
+
+
+def _band_bytes(old: int, new: int) -> int:
+    """Return what making some rows takes, from rows of ``old`` pixels to rows of ``new``."""
+    numbers = 3 * new * np.dtype(np.float32).itemsize * (2 * _SOURCE_ROWS + 3 * _BAND_ROWS)
+    return (_PILLOW_BYTES + 3) * old * (_SOURCE_ROWS + _BAND_ROWS) + numbers
+
+
+class ResizedPixels:
+    """The rows of a resize that has been made; each is asked for a few times."""
+
+    def __init__(self, resize: CornerResize) -> None:
+        self.band_rows = _BAND_ROWS
+        self._rows = np.empty((resize.height, resize.width, 3), np.float32)
+        self.n_bytes = self._rows.nbytes
+        for start in range(0, resize.height, resize.band_rows):
+            end = min(start + resize.band_rows, resize.height)
+            self._rows[start:end] = resize.rows(start, end)
+
+    def rows(self, first: int, end: int) -> NDArray[np.float32]:
+        """Return rows [first, end) of it."""
+        return self._rows[first:end].copy()
+
+
+def _smaller(resize: CornerResize) -> CornerResize | ResizedPixels:
+    """Return what takes less: ``resize``, with the image that it is made of, or its rows."""
+    made = _made_bytes(resize.width, resize.height)
+    return resize if resize.n_bytes <= made else ResizedPixels(resize)
+
+
+def _positions(
+    old: int, new: int, start: int, stop: int
+) -> tuple[NDArray[np.intp], NDArray[np.float32]]:
+    """Return source index and fraction towards the next one for the results [start, stop) of ``new``.
+
+    The last result is the last source pixel, also where it is the only one.
+    """
+    numbers = np.arange(start, stop)
+    scale = np.float32(old - 1) / np.float32(max(new - 1, 1))
+    exact = numbers.astype(np.float32) * scale
+    index = np.minimum(exact.astype(np.intp), max(old - 2, 0))
+    index[numbers == new - 1] = old - 1
+    part = (exact - index.astype(np.float32)).clip(0, 1)
+    part[numbers == new - 1] = 0
+    return index, part
+
+
+# What the manifest says of a photograph, and the tensor that is made of it.
 
 
 def _not_zero(value: float) -> float:
@@ -118,20 +232,20 @@ class Preprocess(BaseModel):
         width, height = self._made_size(image)
         if self.filter != "darknet":
             return width * height * _STORED_BYTES
-        source = PILLOW_BYTES * image[0] * image[1] * (2 if self.color == "GRAY" else 1)
-        return min(source, made_bytes(width, height))
+        source = _PILLOW_BYTES * image[0] * image[1] * (2 if self.color == "GRAY" else 1)
+        return min(source, _made_bytes(width, height))
 
     def work_bytes(self, image: Size) -> int:
         """Return the most that making the ``tensor`` of such an image takes, beside the image itself."""
         width, height = self._made_size(image)
         pixels = image[0] * image[1]
-        grey = (1 + PILLOW_BYTES) * pixels if self.color == "GRAY" else 0
+        grey = (1 + _PILLOW_BYTES) * pixels if self.color == "GRAY" else 0
         if self.filter != "darknet":  # Pillow resizes rows, then columns; then its result is copied
-            across, result = PILLOW_BYTES * width * image[1], PILLOW_BYTES * width * height
+            across, result = _PILLOW_BYTES * width * image[1], _PILLOW_BYTES * width * height
             return grey + result + max(across, _STORED_BYTES * width * height)
-        if PILLOW_BYTES * pixels <= made_bytes(width, height):
+        if _PILLOW_BYTES * pixels <= _made_bytes(width, height):
             return grey
-        return grey + made_bytes(width, height) + band_bytes(image[0], width)
+        return grey + _made_bytes(width, height) + _band_bytes(image[0], width)
 
     def _made_size(self, image: Size) -> Size:
         return inside(self.size, image) if self.resize == "letterbox" else self.size
@@ -151,7 +265,7 @@ class Preprocess(BaseModel):
 
     def _resized(self, image: Image.Image, size: Size) -> SizedPicture:
         if self.filter == "darknet":
-            return smaller(CornerResize(image, size))
+            return _smaller(CornerResize(image, size))
         return StoredPixels(image.resize(size, _FILTERS[self.filter]))
 
     def _cut(self, image: Image.Image) -> SizedPicture:
@@ -160,7 +274,7 @@ class Preprocess(BaseModel):
         if self.filter == "darknet":
             outer = around(self.size, image.size)
             left, top = (outer[0] - width) // 2, (outer[1] - height) // 2
-            return smaller(CornerResize(image, outer, (left, top, left + width, top + height)))
+            return _smaller(CornerResize(image, outer, (left, top, left + width, top + height)))
         box = centre(self.size, image.size)
         return StoredPixels(image.resize(self.size, _FILTERS[self.filter], box))
 

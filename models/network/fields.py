@@ -21,7 +21,6 @@ DTYPES = frozenset(
     | {"uint8", "uint16", "uint32", "uint64"}
 )
 
-
 #: Element type of strings of any length: BYTES in the Open Inference Protocol, objects in NumPy.
 STRINGS = "bytes"
 #: A dimension that is known only when the model has run.

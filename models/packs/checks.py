@@ -1,5 +1,6 @@
-"""What a manifest says must be possible: ranges, indices, order, recipes (docs/pack-format.md)."""
+"""What a manifest says must be possible: ranges, order, recipes (docs/reference/pack-format.md)."""
 
+import itertools
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -7,16 +8,201 @@ from pathlib import Path
 from models.detection.recipe import head_fault
 from models.errors import PackError
 from models.network.fields import UNKNOWN
-from models.packs.alternative_checks import check_alternatives
-from models.packs.bottleneck_checks import check_bottlenecks
 from models.packs.manifest import Manifest
-from models.packs.program_checks import check_programs
-from models.packs.quantised_checks import check_quantised
-from models.packs.records.network import WindowProduct
-from models.packs.records.pieces import Operand, Piece, Value
-from models.packs.row_checks import check_rows
-from models.packs.span_checks import check_spans
-from models.segmentation.recipe import segmentation_fault
+from models.packs.program_checks import check_programs, check_quantised
+from models.packs.records.pieces import (
+    TENSOR_ALIGNMENT,
+    Alternative,
+    JoinedPieces,
+    Operand,
+    Piece,
+    Value,
+    WindowProduct,
+    channel_axis,
+)
+from models.packs.records.spans import SPAN_ALIGNMENT, Span, Stored
+from models.packs.row_checks import check_bottlenecks, check_rows
+from models.packs.storing import least_length, part_fault
+from models.segmentation import segmentation_fault
+
+# What a manifest says of weights.bin must be possible: spans, and how they are stored in it.
+
+
+def _check_spans(path: Path, manifest: Manifest) -> None:
+    """Check the spans of the manifest in ``path``.
+
+    Raises:
+        PackError: something in them cannot be; the message names the field.
+    """
+    size = manifest.files["weights.bin"].n_bytes
+    end = file_end = 0
+    written: dict[int, Span] = {}
+    for number, span in enumerate(manifest.spans):
+        where = f"{path}: spans.{number}"
+        _check_follows(where, span.offset, span.length, end)
+        if span.resident and number and not manifest.spans[number - 1].resident:
+            raise PackError(f"{where}: resident, after one that is not")
+        end = span.offset + span.length
+        if span.stored is not None and span.at is not None:
+            raise PackError(f"{where}.at: {span.at}, of a span that is stored")
+        _check_in_file(where, span, written.setdefault(span.file_offset, span), file_end)
+        if span.stored is not None:
+            _check_stored(f"{where}.stored", span, span.stored)
+        file_end = max(file_end, span.file_end)
+        if file_end > size:
+            raise PackError(
+                f"{where}: ends at {file_end}, out of range of weights.bin ({size} bytes)"
+            )
+    if file_end != size:
+        raise PackError(
+            f"{path}: spans: the last one ends at {file_end}, not at the end of weights.bin"
+        )
+
+
+def _check_follows(where: str, offset: int, length: int, end: int) -> None:
+    """Check that bytes are aligned and begin at ``end``, where those before them end."""
+    if offset % SPAN_ALIGNMENT or length % SPAN_ALIGNMENT:
+        raise PackError(f"{where}: [{offset}, +{length}) is not on {SPAN_ALIGNMENT}")
+    if offset < end:
+        raise PackError(f"{where}: overlaps the span before it, which ends at {end}")
+    if offset > end:
+        raise PackError(f"{where}: leaves a hole from {end} to {offset}")
+
+
+def _check_in_file(where: str, span: Span, first: Span, file_end: int) -> None:
+    """Check that ``span`` begins at ``file_end``, or is as ``first``, which begins where it does."""
+    if first is not span:
+        if _in_file(first) != _in_file(span):
+            raise PackError(
+                f"{where}: begins in weights.bin where another span does, but is not the same"
+            )
+    elif span.stored is not None:
+        _check_follows(f"{where}.stored", span.file_offset, span.file_length, file_end)
+    elif span.at is not None:
+        _check_follows(f"{where}.at", span.file_offset, span.file_length, file_end)
+    elif span.offset != file_end:
+        raise PackError(f"{where}: is not stored, after spans that are")
+
+
+def _in_file(span: Span) -> tuple[object, ...]:
+    parts = None if span.stored is None else span.stored.parts
+    return span.file_length, span.length, span.checksum, parts
+
+
+def _check_stored(where: str, span: Span, stored: Stored) -> None:
+    if stored.length > span.length:
+        raise PackError(f"{where}.length: {stored.length}, more than the {span.length} in memory")
+    end = 0
+    for number, part in enumerate(stored.parts):
+        fault = part_fault(part)
+        if fault:
+            raise PackError(f"{where}.parts.{number}: {fault}")
+        if part.offset < end:
+            raise PackError(f"{where}.parts.{number}: overlaps the one before it, up to {end}")
+        end = part.offset + part.length
+    if end > span.length:
+        raise PackError(f"{where}.parts: end at {end}, behind the span ({span.length} bytes)")
+    rest = span.length - sum(part.length for part in stored.parts)
+    # Else a few bytes of a file would ask for any memory.
+    if rest >= SPAN_ALIGNMENT + TENSOR_ALIGNMENT * len(stored.parts):
+        raise PackError(f"{where}.parts: {rest} bytes of the span are of none, more than padding")
+    least = least_length(stored.parts)
+    if least > stored.length:
+        raise PackError(f"{where}.length: {stored.length}, its parts take {least}")
+
+
+# What a manifest says of joined chunks must be possible (docs/reference/pack-manifest.md, "Alternatives").
+#
+# After these checks joining cannot fail, and a joined piece touches no byte that its chunks do not touch.
+
+
+def _check_alternatives(path: Path, manifest: Manifest) -> None:
+    """Check the alternatives of the manifest in ``path``, whose spans and pieces were checked.
+
+    Raises:
+        PackError: something in them cannot be; the message names the field.
+    """
+    before: Alternative | None = None
+    for number, alternative in enumerate(manifest.alternatives):
+        where = f"{path}: alternatives.{number}"
+        _check_range(where, manifest, alternative)
+        if before is None or not _same_run(before, alternative):
+            if before is not None and alternative.first_piece < before.end_piece:
+                raise PackError(
+                    f"{where}.first_piece: {alternative.first_piece}: overlaps the run before it, "
+                    f"which ends at {before.end_piece}"
+                )
+            _check_run(where, manifest, alternative)
+        elif len(alternative.joined) >= len(before.joined):
+            raise PackError(f"{where}.joined: not coarser than the alternative before it")
+        for position, part in enumerate(alternative.joined):
+            _check_graph(f"{where}.joined.{position}", manifest, part)
+        before = alternative
+
+
+def _same_run(one: Alternative, other: Alternative) -> bool:
+    return (one.first_piece, one.end_piece) == (other.first_piece, other.end_piece)
+
+
+def _check_range(where: str, manifest: Manifest, alternative: Alternative) -> None:
+    first, end = alternative.first_piece, alternative.end_piece
+    if not first < end <= len(manifest.pieces):
+        raise PackError(f"{where}: pieces [{first}, {end}) are out of range")
+    count = sum(part.n_chunks for part in alternative.joined)
+    if count != end - first:
+        raise PackError(f"{where}.joined: n_chunks: {count} in all, of {end - first} pieces")
+
+
+def _check_graph(where: str, manifest: Manifest, part: JoinedPieces) -> None:
+    if part.graph >= len(manifest.graphs):
+        raise PackError(f"{where}.graph: {part.graph} is out of range")
+
+
+def _check_run(where: str, manifest: Manifest, alternative: Alternative) -> None:
+    """Check that the pieces of a run have a span each and operands that make one range."""
+    run = manifest.pieces[alternative.first_piece : alternative.end_piece]
+    for position, (piece, following) in enumerate(itertools.pairwise(run)):
+        number = alternative.first_piece + position + 1
+        if piece.span is None or following.span != piece.span + 1:
+            raise PackError(f"{where}: pieces.{number}.span: {following.span}: not the next one")
+        counts = [(len(item.inputs), len(item.outputs)) for item in (piece, following)]
+        if counts[0] != counts[1]:
+            raise PackError(f"{where}: pieces.{number}: has other operands than the one before")
+    for kind in ("inputs", "outputs"):
+        for position, column in enumerate(zip(*(getattr(item, kind) for item in run), strict=True)):
+            if not _is_one_range(manifest, run, column):
+                raise PackError(f"{where}: {kind}.{position} of its pieces cannot be joined")
+    if any(piece.span is None for piece in run):
+        raise PackError(f"{where}: a piece of it streams nothing")
+
+
+def _is_one_range(manifest: Manifest, run: tuple[Piece, ...], parts: tuple[Operand, ...]) -> bool:
+    """Return whether ``parts``, one of each piece, are all the same or follow each other."""
+    axis = channel_axis(parts[0])
+    if all(part == parts[0] for part in parts):
+        return True
+    if axis is None or len({_apart_from(axis, part) for part in parts}) > 1:
+        return False
+    places = [_place(manifest, piece, part) for piece, part in zip(run, parts, strict=True)]
+    return all(
+        place[:-1] == following[:-1] and place[-1] + part.n_bytes == following[-1]
+        for part, (place, following) in zip(parts, itertools.pairwise(places), strict=False)
+    )
+
+
+def _apart_from(axis: int, part: Operand) -> tuple[object, ...]:
+    """Return what must be the same in all ranges that are joined along ``axis``."""
+    return part.dtype, channel_axis(part), part.shape[:axis], part.shape[axis + 1 :]
+
+
+def _place(manifest: Manifest, piece: Piece, part: Operand) -> tuple[str, int, int]:
+    """Return where an operand lies: spans that are streamed follow each other as in the file."""
+    if part.kind == "span" and part.index == piece.span:
+        return "streamed", 0, manifest.spans[part.index].offset + part.offset
+    return part.kind, part.index, part.offset
+
+
+# The manifest as a whole.
 
 
 def check_manifest(path: Path, manifest: Manifest) -> None:
@@ -25,11 +211,11 @@ def check_manifest(path: Path, manifest: Manifest) -> None:
     Raises:
         PackError: something in it cannot be; the message names the field.
     """
-    check_spans(path, manifest)
+    _check_spans(path, manifest)
     _check_values(path, manifest)
     _check_ports(path, manifest)
     _check_pieces(path, manifest)
-    check_alternatives(path, manifest)
+    _check_alternatives(path, manifest)
     check_rows(path, manifest)
     check_bottlenecks(path, manifest)
     check_programs(path, manifest)

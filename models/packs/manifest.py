@@ -1,4 +1,4 @@
-"""The manifest of a pack (docs/pack-format.md): its fields, and nothing but its fields.
+"""The manifest of a pack (docs/reference/pack-manifest.md): its fields, and nothing but its fields.
 
 What they are made of is in ``records/``. Checks that need the files beside it live in models/packs/pack.py.
 """
@@ -8,23 +8,35 @@ import re
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+import xxhash
 from pydantic import BaseModel, ConfigDict, PositiveInt
 
 from models.detection.recipe import Detection
 from models.images.preprocess import Preprocess
 from models.network.fields import Count, Name
 from models.network.operators.quantised import Quantised
-from models.packs.checksum import checksum
-from models.packs.designed import DesignedMemory
-from models.packs.records.bottlenecks import Bottleneck
-from models.packs.records.network import TurnedSoftmax, WindowProduct
-from models.packs.records.pieces import Alternative, GraphRange, Layer, Piece, ResidentPiece, Value
-from models.packs.records.ports import Classification, Port, SourceFile, SourceSizes
-from models.packs.records.programs import ElementProgram
-from models.packs.records.rows import RowOperator, RowValue
+from models.packs.records.pieces import (
+    Alternative,
+    ElementProgram,
+    GraphRange,
+    Layer,
+    Piece,
+    ResidentPiece,
+    TurnedSoftmax,
+    Value,
+    WindowProduct,
+)
+from models.packs.records.ports import Classification, DesignedMemory, Port, SourceFile, SourceSizes
+from models.packs.records.row_parts import Bottleneck, RowOperator, RowValue
 from models.packs.records.spans import FileRecord, Span, Store
 from models.packs.target import Target
-from models.segmentation.recipe import Segmentation
+from models.segmentation import Segmentation
+
+
+def checksum(data: bytes | memoryview) -> str:
+    """Return the xxh3-64 of ``data`` as 16 hexadecimal digits."""
+    return xxhash.xxh3_64_hexdigest(data)
+
 
 #: The one that is written and read.
 FORMAT_VERSION: Literal[4] = 4
@@ -76,7 +88,7 @@ class Measures:
 
 
 class Manifest(Measures, BaseModel):
-    """See docs/pack-format.md. ``pieces`` are the finest; models/packs/joining.py joins them.
+    """See docs/reference/pack-manifest.md. ``pieces`` are the finest; records/pieces.py joins them.
 
     ``least_chunk_bytes``: what ``largest_chunk_bytes`` would be with the smallest --chunk. ``store``: what
     was asked for; each span says how it is stored. ``used_channels``: of values whose last channels

@@ -1,4 +1,4 @@
-"""Open a pack and trust nothing in it (docs/pack-format.md, "Reading")."""
+"""Open a pack and trust nothing in it (docs/reference/pack-format.md, "Reading")."""
 
 import re
 from dataclasses import dataclass
@@ -10,8 +10,13 @@ from pydantic import BaseModel, ValidationError
 
 from models.errors import PackError, first_fault
 from models.packs.checks import check_manifest
-from models.packs.checksum import checksum
-from models.packs.manifest import FORMAT_VERSION, Manifest, read_manifest, without_checksum
+from models.packs.manifest import (
+    FORMAT_VERSION,
+    Manifest,
+    checksum,
+    read_manifest,
+    without_checksum,
+)
 from models.packs.target import Target, host_target
 from models.runtime.heap import no_collections
 

@@ -13,15 +13,20 @@ import functools
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from models.runtime.onnx_fields import (
+from models.runtime.wire import (
     GraphField,
     ModelField,
     NodeField,
     OpsetField,
     TensorField,
     ValueField,
+    WireError,
+    WireField,
+    contents,
+    field,
+    fields,
+    head,
 )
-from models.runtime.wire import WireError, WireField, contents, field, fields, head
 
 _READ = frozenset(GraphField)
 

@@ -11,6 +11,7 @@ import contextlib
 import os
 import re
 import threading
+import time
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -252,7 +253,7 @@ def keep_apart(
 
     Threads of the pool spin between kernels. Beside another process Linux keeps the one that launches and
     one that spins on the same core, since that is fair to all three, and both wait for each other: kernels
-    take twice the time of one thread. docs/architecture.md, "Threads", has the figures.
+    take twice the time of one thread. docs/explanation/architecture/reading.md, "Threads", has the figures.
 
     ``pool``: of the ``threads`` that compute all but that one. () and nothing is changed where there are
     more or fewer cores, since then the system has a choice; () where the system refuses.
@@ -266,3 +267,17 @@ def keep_apart(
     except OSError:  # a sandbox, or a core that was taken away
         return ()
     return (first,)
+
+
+_LOOK_SECONDS = 0.005
+_BUSY_SHARE = 0.1
+
+
+def wait_until_quiet(most_seconds: float = 2.0) -> None:
+    """Return once this process uses less than a tenth of a core, or after ``most_seconds``."""
+    give_up = time.monotonic() + most_seconds
+    busy = 1.0
+    while busy > _BUSY_SHARE and time.monotonic() < give_up:
+        wall, used = time.perf_counter(), time.process_time()
+        time.sleep(_LOOK_SECONDS)
+        busy = (time.process_time() - used) / (time.perf_counter() - wall)

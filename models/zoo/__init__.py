@@ -14,31 +14,32 @@ from typing import Any
 import onnx
 
 from models.errors import ModelError
-from models.graphs.parameters import count_parameters
-from models.graphs.writer import EXTERNAL_DATA_BYTES, check_place, data_path, write_onnx
+from models.graphs.onnx_writer import EXTERNAL_DATA_BYTES, check_place, data_path, write_onnx
+from models.graphs.traits import count_parameters
 from models.initial import initialise_small
 from models.progress import Progress, silent
-from models.zoo.convnext import convnext
+from models.zoo.classifiers import (
+    PATCH,
+    convnext,
+    densenet,
+    googlenet,
+    inception_v2,
+    resnet,
+    squeezenet,
+    vgg,
+    vit,
+)
 from models.zoo.darknet import FAMILIES
-from models.zoo.densenet import densenet
-from models.zoo.efficientnet import efficientnet_b0
-from models.zoo.entry import ZooEntry
-from models.zoo.inception import googlenet, inception_v2
-from models.zoo.mobilenet import mobilenet_v1, mobilenet_v2
-from models.zoo.mobilenet_v3 import mobilenet_v3_large
+from models.zoo.entry import BuiltNetwork, ZooEntry, source_sizes
+from models.zoo.mobile_classifiers import (
+    efficientnet_b0,
+    mobilenet_v1,
+    mobilenet_v2,
+    mobilenet_v3_large,
+)
 from models.zoo.patchnet import OPTIONS as PATCHNET_OPTIONS
 from models.zoo.patchnet import patchnet, patchnet_ssdlite
-from models.zoo.resnet import resnet
-from models.zoo.squeezenet import squeezenet
-from models.zoo.summary import BuiltNetwork, source_sizes
-from models.zoo.vgg import vgg
-from models.zoo.vit import PATCH, vit
-from models.zoo.yolo.heads import anchor_biases, class_biases
-from models.zoo.yolo.yolo11 import yolo11n
-from models.zoo.yolo.yolov5 import yolov5s
-from models.zoo.yolo.yolov8 import yolov8n
-
-__all__ = ["ENTRIES", "BuiltNetwork", "ZooEntry", "build", "find"]
+from models.zoo.yolo import anchor_biases, class_biases, yolo11n, yolov5s, yolov8n
 
 _SUGGESTED = 3
 

@@ -1,8 +1,10 @@
-"""What the zoo knows of a network before it is built."""
+"""What the zoo knows of a network: before it is built, and how large it is then."""
 
+import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -11,6 +13,72 @@ import onnx
 from numpy.typing import NDArray
 
 from models.errors import ModelError
+from models.graphs.metadata import read_metadata
+from models.graphs.onnx_writer import declared
+from models.packs.records.ports import SourceSizes
+
+# How large a network is: layers, bytes, parameters.
+
+#: The tool of ``SourceSizes`` that are counted here.
+OURS = "layerstream"
+
+
+@dataclass(frozen=True)
+class BuiltNetwork:
+    """A network that was written; ``bytes`` are those of ``file`` and of the data file beside it.
+
+    ``tool``: what counts as a layer, as in SourceSizes.
+    """
+
+    name: str
+    file: Path
+    bytes: int
+    resolution: int
+    layers: int
+    weight_bytes: int
+    largest_layer_bytes: int
+    parameters: int
+    tool: str
+
+
+def source_sizes(skeleton: onnx.ModelProto) -> SourceSizes:
+    """Return what the network's own tool counts where its metadata say so, else what we count.
+
+    We count as a layer every node that reads weights; a batch norm that reads such a node's output
+    belongs to it. All arrays count, the statistics of batch norms included.
+
+    Raises:
+        OnnxError: an entry of the metadata cannot be read.
+    """
+    if sizes := read_metadata(skeleton, Path(skeleton.graph.name)).sizes:
+        return sizes
+    layers = _layer_bytes(skeleton, declared(skeleton))
+    return SourceSizes(
+        tool=OURS,
+        layers=len(layers),
+        weight_bytes=sum(layers),
+        largest_layer_bytes=max(layers, default=0),
+    )
+
+
+def _layer_bytes(skeleton: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]]) -> list[int]:
+    layers: list[int] = []
+    layer_of: dict[str, int] = {}  # the layer that makes a value
+    counted: set[str] = set()
+    for node in skeleton.graph.node:
+        own = {name for name in node.input if name in shapes} - counted
+        if not own:
+            continue
+        counted |= own
+        if node.op_type != "BatchNormalization" or node.input[0] not in layer_of:
+            layer_of[node.output[0]] = len(layers)
+            layers.append(0)
+        index = layer_of.get(node.output[0], layer_of.get(node.input[0], 0))
+        layers[index] += 4 * sum(math.prod(shapes[name]) for name in own)
+    return layers
+
+
+# Entries.
 
 # Below, nothing is left of the image behind all strides; above, no machine holds the activations.
 _LEAST_SIDE, _MOST_SIDE = 32, 4096
@@ -102,3 +170,16 @@ def _spellings(name: str) -> set[str]:
     """Return ``name`` without case and marks: its words as they come, and sorted."""
     words = re.split(r"[-_\s]+", name.lower().replace(".", ""))
     return {"".join(words), "".join(sorted(words))}
+
+
+_NAMES = """
+person, bicycle, car, motorcycle, airplane, bus, train, truck, boat, traffic light, fire hydrant,
+stop sign, parking meter, bench, bird, cat, dog, horse, sheep, cow, elephant, bear, zebra, giraffe,
+backpack, umbrella, handbag, tie, suitcase, frisbee, skis, snowboard, sports ball, kite,
+baseball bat, baseball glove, skateboard, surfboard, tennis racket, bottle, wine glass, cup, fork,
+knife, spoon, bowl, banana, apple, sandwich, orange, broccoli, carrot, hot dog, pizza, donut, cake,
+chair, couch, potted plant, bed, dining table, toilet, tv, laptop, mouse, remote, keyboard,
+cell phone, microwave, oven, toaster, sink, refrigerator, book, clock, vase, scissors, teddy bear,
+hair drier, toothbrush
+"""
+COCO = tuple(name.strip() for name in _NAMES.replace("\n", " ").split(","))

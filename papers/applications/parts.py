@@ -7,15 +7,39 @@ How far a layer runs ahead depends on what lies between it and the layer that al
 in. So rows are counted by the phases of that layer, and known for as long as the genes in between stay.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from models.geometry.cnn import Cnn, Edge
 from papers.applications.application import ApplicationError
-from papers.applications.known import CountCache
-from papers.applications.rows import WHOLE, done, made, needed, phases
-from papers.applications.schedule import sink_rows
+from papers.applications.schedule import WHOLE, done, made, needed, phases, sink_rows
+
+_MOST_NUMBERS = 2_000_000
+# A key, a tuple and their place in a table take as much as so many numbers more.
+_BESIDE = 32
+
+
+class CountCache:
+    """Tuples of numbers by what they depend on: about 20 MB at most, then all are counted anew."""
+
+    def __init__(self, most_numbers: int = _MOST_NUMBERS) -> None:
+        self._most = most_numbers
+        self._numbers = 0
+        self._found: dict[Hashable, tuple[int, ...]] = {}
+
+    def get(self, key: Hashable) -> tuple[int, ...] | None:
+        """Return what is known; None: nothing."""
+        return self._found.get(key)
+
+    def keep(self, key: Hashable, numbers: tuple[int, ...]) -> None:
+        """Remember ``numbers``; where there is no room, all others are forgotten."""
+        self._numbers += len(numbers) + _BESIDE
+        if self._numbers > self._most:
+            self._found.clear()
+            self._numbers = len(numbers) + _BESIDE
+        self._found[key] = numbers
+
 
 # Phases are listed; a pack or a file may say any height.
 _MOST_ROWS = 1 << 21

@@ -5,7 +5,10 @@ pipeline/program); sizes are rounded up to the arena's alignment.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
+from models.geometry.cnn import Cnn
+from papers.applications.application import Application
 from pipeline.program.lives import ALIGNMENT, Lifetime
 
 #: Offsets of lives, and what they take together.
@@ -54,12 +57,12 @@ def greedy_placement(lives: Sequence[Lifetime]) -> Placement:
             for other in placed
             if lives[other].start < life.end and life.start < lives[other].end
         ]
-        offsets[index] = smallest_gap(beside, _size(life))
+        offsets[index] = _smallest_gap(beside, _size(life))
         placed.append(index)
     return offsets, max((offsets[i] + _size(lives[i]) for i in placed), default=0)
 
 
-def smallest_gap(taken: Sequence[tuple[int, int]], size: int) -> int:
+def _smallest_gap(taken: Sequence[tuple[int, int]], size: int) -> int:
     """Return where the smallest gap between ranges begins that is large enough; else the end of all."""
     best, least, end = -1, 0, 0
     for start, stop in sorted(taken):
@@ -79,3 +82,61 @@ PLACEMENTS: dict[str, Callable[[Sequence[Lifetime]], Placement]] = {
     "reuse": reuse_placement,
     "greedy-by-size": greedy_placement,
 }
+
+
+# Pisarchyk and Lee's greedy-by-size: the buffer reuse that seed 000 compares with, its [23].
+#
+# Per CNN, tensors by falling size, each to the smallest gap between those that live with it; nothing is
+# shared among CNNs, and partitions do not run at once.
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedOutput:
+    """A layer's output in the arena of its CNN: [offset, offset + size), elements, steps [start, end)."""
+
+    layer: int
+    offset: int
+    size: int
+    start: int
+    end: int
+
+
+def greedy_by_size(cnn: Cnn, order: tuple[int, ...] | None = None) -> list[PlacedOutput]:
+    """Return where the outputs that others read lie. ``order``: of the layers; None: as they stand."""
+    step = {layer: at for at, layer in enumerate(order or range(len(cnn.layers)))}
+    tensors = [
+        PlacedOutput(
+            layer,
+            0,
+            cnn.layers[layer].output.elements,
+            step[layer],
+            max(step[reader] for reader in readers) + 1,
+        )
+        for layer, readers in enumerate(cnn.readers)
+        if readers
+    ]
+    placed: list[PlacedOutput] = []
+    for item in sorted(tensors, key=lambda item: -item.size):
+        beside = [
+            (other.offset, other.offset + other.size)
+            for other in placed
+            if other.start < item.end and item.start < other.end
+        ]
+        offset = _smallest_gap(beside, item.size)
+        placed.append(PlacedOutput(item.layer, offset, item.size, item.start, item.end))
+    return placed
+
+
+def arena_elements(placed: list[PlacedOutput]) -> int:
+    """Return what an arrangement takes."""
+    return max((item.offset + item.size for item in placed), default=0)
+
+
+def greedy_memory(application: Application) -> int:
+    """Return M of an application whose CNNs are each placed so, bytes."""
+    elements = 0
+    for number, cnn in enumerate(application.cnns):
+        own = application.of_cnn(number)
+        order = tuple(layer for item in own for layer in application.partitions[item].layers)
+        elements += arena_elements(greedy_by_size(cnn, order))
+    return application.parameter_memory + elements * application.element_bytes

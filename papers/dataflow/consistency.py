@@ -1,11 +1,11 @@
-"""How often each actor fires until a graph is as it was, and whether there is such a number at all."""
+"""Whether a graph goes on for ever: how often actors fire until all is as it was, and what stops them."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 
-from papers.dataflow.csdf import Channel, DataflowError, DataflowGraph
-from papers.dataflow.naming import path
+from papers.dataflow.csdf import Channel, DataflowError, DataflowGraph, path
+from papers.dataflow.firing import FiringState, downstream_last
 
 #: Firings of an iteration that anything here executes.
 MOST_FIRINGS = 2_000_000
@@ -94,3 +94,43 @@ def _cycle(reached_from: dict[int, int], one: int, other: int) -> list[int]:
     common = next(actor for actor in first if actor in second)
     back = second[: second.index(common)]
     return [*first[: first.index(common) + 1], *reversed(back), one]
+
+
+# Whether a graph whose buffers have no limits ever stops, and around which cycle.
+
+
+def firings(graph: DataflowGraph) -> tuple[int, ...]:
+    """Return how often each actor fires in an iteration of ``graph``, which comes to its end.
+
+    Raises:
+        DataflowError: it is inconsistent, or it stops: each actor of a cycle waits for the one before.
+    """
+    cycles = repetitions(graph)
+    counts = tuple(n * actor.phases for n, actor in zip(cycles, graph.actors, strict=True))
+    state = FiringState(graph, [None] * len(graph.channels), counts)
+    for _ in state.run(downstream_last(graph)):
+        pass
+    cycle = _waiting_cycle(state, counts)
+    if cycle:
+        raise DataflowError(
+            f"{graph.name}: deadlocks: each of {path(graph, cycle)} waits for tokens "
+            "of the one before"
+        )
+    return counts
+
+
+def _waiting_cycle(state: FiringState, counts: Sequence[int]) -> list[int]:
+    """Return the actors of a cycle in which nobody can fire, the first again at the end; none: complete."""
+    waits_for = {
+        stuck.actor: state.graph.channels[stuck.tokens[0]].source for stuck in state.stuck()
+    }
+    if not waits_for:
+        assert list(counts) == state.fired
+        return []
+    actor = min(waits_for)
+    way: list[int] = []
+    while actor not in way:
+        way.append(actor)
+        actor = waits_for[actor]
+    cycle = way[way.index(actor) :]
+    return [actor, *reversed(cycle[1:]), actor]

@@ -13,9 +13,15 @@ from models.geometry.of_pack import PackCnn
 from papers.dataflow.conversion import WindowOverlap, graph_of, row_elements
 from papers.dataflow.csdf import DataflowGraph
 from papers.dataflow.schedules import Moment, moments
-from pipeline.program.cuts import Region, RegionError, RowCut
 from pipeline.program.program import Program
-from pipeline.program.region_plan import AreaCopy, GraphCall, RegionPlan
+from pipeline.program.region_plan import (
+    AreaCopy,
+    GraphCall,
+    Region,
+    RegionError,
+    RegionPlan,
+    RowCut,
+)
 from pipeline.program.steps import planned_region, row_network
 
 

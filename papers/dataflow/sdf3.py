@@ -6,13 +6,138 @@ as many as the actor has phases.
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from xml.parsers import expat
 from xml.sax.saxutils import quoteattr
 
-from papers.dataflow.csdf import Actor, Channel, DataflowError, DataflowGraph
-from papers.dataflow.naming import shortened
-from papers.dataflow.xml_elements import Element, read_elements
+from papers.dataflow.csdf import Actor, Channel, DataflowError, DataflowGraph, shortened
+
+# XML as elements that know their line, read without trust: no DOCTYPE, so no entities; bounded sizes.
+
+MOST_BYTES = 64 << 20
+_MOST_ELEMENTS = 500_000
+_MOST_DEPTH = 32
+
+
+@dataclass(slots=True)
+class _Element:
+    """An element of the file ``path``; texts are not kept."""
+
+    path: Path
+    line: int
+    tag: str
+    attributes: dict[str, str]
+    children: list["_Element"] = field(default_factory=list)
+
+    def error(self, reason: str) -> DataflowError:
+        """Return the error that this element is wrong."""
+        return DataflowError(f"{self.path}: line {self.line}: <{self.tag[:40]}>: {reason}")
+
+    def all(self, tag: str) -> Iterator["_Element"]:
+        """Yield the children called ``tag``."""
+        return (child for child in self.children if child.tag == tag)
+
+    def one(self, tag: str) -> "_Element":
+        """Return the child called ``tag``.
+
+        Raises:
+            DataflowError: there is none, or another.
+        """
+        found = list(self.all(tag))
+        if len(found) != 1:
+            raise self.error(f"{len(found) or 'no'} <{tag}> in it, expected one")
+        return found[0]
+
+    def text(self, name: str) -> str:
+        """Return the attribute ``name``, which is not empty.
+
+        Raises:
+            DataflowError: it is missing.
+        """
+        value = self.attributes.get(name, "")
+        if not value:
+            raise self.error(f"no attribute {name!r}")
+        return value
+
+    def number(self, name: str, default: int) -> int:
+        """Return the attribute ``name`` as a number of 0 or more.
+
+        Raises:
+            DataflowError: it is none.
+        """
+        return self.as_number(name, self.attributes.get(name, str(default)))
+
+    def as_number(self, name: str, text: str) -> int:
+        """Return ``text``, a part of the attribute ``name``, as a number of 0 or more.
+
+        Raises:
+            DataflowError: it is none.
+        """
+        stripped = text.strip()
+        if not (stripped.isascii() and stripped.isdecimal()) or len(stripped) > 15:
+            raise self.error(
+                f"{name}: {shortened(text)}, expected a number of 0 or more, of up to 15 digits"
+            )
+        return int(stripped)
+
+
+class _Builder:
+    def __init__(self, path: Path) -> None:
+        self.root: _Element | None = None
+        self._path = path
+        self._open: list[_Element] = []
+        self._count = 0
+        self.parser = expat.ParserCreate()
+        self.parser.StartElementHandler = self._start
+        self.parser.EndElementHandler = self._end
+        self.parser.StartDoctypeDeclHandler = self._doctype
+
+    def _start(self, tag: str, attributes: dict[str, str]) -> None:
+        line = self.parser.CurrentLineNumber
+        element = _Element(self._path, line, tag, attributes)
+        self._count += 1
+        if self._count > _MOST_ELEMENTS or len(self._open) >= _MOST_DEPTH:
+            raise element.error(
+                f"expected at most {_MOST_ELEMENTS:,} elements, {_MOST_DEPTH} in each other"
+            )
+        if self._open:
+            self._open[-1].children.append(element)
+        else:
+            self.root = element
+        self._open.append(element)
+
+    def _end(self, _tag: str) -> None:
+        self._open.pop()
+
+    def _doctype(self, *_: object) -> None:
+        line = self.parser.CurrentLineNumber
+        raise DataflowError(f"{self._path}: line {line}: a DOCTYPE, expected none")
+
+
+def _read_elements(path: Path) -> _Element:
+    """Return the root element of an XML file.
+
+    Raises:
+        DataflowError: the file cannot be read, is too large, is no XML, or declares a DOCTYPE.
+    """
+    try:
+        with path.open("rb") as file:
+            data = file.read(MOST_BYTES + 1)
+    except OSError as exc:
+        raise DataflowError(f"{path}: {exc.strerror or exc}") from exc
+    if len(data) > MOST_BYTES:
+        raise DataflowError(f"{path}: more than {MOST_BYTES >> 20} MiB")
+    builder = _Builder(path)
+    try:
+        builder.parser.Parse(data, True)
+    except (expat.ExpatError, ValueError, LookupError) as exc:
+        raise DataflowError(f"{path}: no XML: {str(exc)[:200]}") from exc
+    assert builder.root is not None  # expat refuses a document without one
+    return builder.root
+
+
+# Graphs written, and read back.
 
 #: Rates and times of a file together.
 MOST_NUMBERS = 8_000_000
@@ -80,7 +205,7 @@ def read_sdf3(path: Path) -> DataflowGraph:
     Raises:
         DataflowError: it is none; the message names the element and what was expected.
     """
-    root = read_elements(path)
+    root = _read_elements(path)
     if root.tag != "sdf3" or root.attributes.get("type") != "csdf":
         raise root.error('expected <sdf3 type="csdf">')
     application = root.one("applicationGraph")
@@ -94,14 +219,14 @@ def read_sdf3(path: Path) -> DataflowGraph:
 
 @dataclass(slots=True)
 class _Port:
-    element: Element
+    element: _Element
     kind: str
     rates: tuple[int, ...]
     used: bool = False
 
 
 class _Reading:
-    def __init__(self, application: Element) -> None:
+    def __init__(self, application: _Element) -> None:
         self._application = application
         self._csdf = application.one("csdf")
         self._ports: dict[tuple[str, str], _Port] = {}
@@ -131,7 +256,7 @@ class _Reading:
         called = self._application.attributes.get("name") or self._csdf.attributes.get("name")
         return DataflowGraph(called or "graph", tuple(actors), channels)
 
-    def _read_ports(self, actor: Element) -> None:
+    def _read_ports(self, actor: _Element) -> None:
         name = actor.text("name")
         if name in self._numbers:
             raise actor.error(f"a second actor {shortened(name)}")
@@ -150,7 +275,7 @@ class _Reading:
             raise actor.error(f"ports of {sorted(lengths)[1:4]} rates, expected as many of each")
         self._phases.append(max(lengths))
 
-    def _series(self, element: Element, name: str) -> tuple[int, ...]:
+    def _series(self, element: _Element, name: str) -> tuple[int, ...]:
         """Return the numbers of an attribute, with 3*128 as three of them."""
         found: list[int] = []
         for part in element.text(name).split(","):
@@ -164,7 +289,7 @@ class _Reading:
             raise element.error(f"{name}: no number, expected one for each phase")
         return tuple(found)
 
-    def _spread(self, element: Element, numbers: tuple[int, ...], actor: int) -> tuple[int, ...]:
+    def _spread(self, element: _Element, numbers: tuple[int, ...], actor: int) -> tuple[int, ...]:
         """Return ``numbers``, one for each phase of ``actor``."""
         phases = self._phases[actor]
         if len(numbers) == phases:
@@ -192,7 +317,7 @@ class _Reading:
                     sizes[element.text("channel")] = size.number("sz", 1)
         return times, sizes
 
-    def _channel(self, element: Element, sizes: dict[str, int]) -> Channel:
+    def _channel(self, element: _Element, sizes: dict[str, int]) -> Channel:
         name = element.text("name")
         source, production = self._end(element, "src", "out")
         target, consumption = self._end(element, "dst", "in")
@@ -200,7 +325,7 @@ class _Reading:
         size = sizes.get(name, 1)
         return Channel(name, source, target, production, consumption, initial, size)
 
-    def _end(self, element: Element, side: str, kind: str) -> tuple[int, tuple[int, ...]]:
+    def _end(self, element: _Element, side: str, kind: str) -> tuple[int, tuple[int, ...]]:
         """Return the actor at an end of a channel, and its rates there."""
         actor, name = element.text(f"{side}Actor"), element.text(f"{side}Port")
         port = self._ports.get((actor, name))

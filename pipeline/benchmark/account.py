@@ -12,15 +12,15 @@ from statistics import median
 from typing import Any
 
 from models.packs.records.pieces import Piece
-from pipeline.planning.level import first_pieces
+from pipeline.planning.draft import first_pieces
+from pipeline.planning.explain import region_words
 from pipeline.planning.plan import Plan
-from pipeline.planning.rows.explain import region_words
-from pipeline.profiles.keys import piece_key
 from pipeline.profiles.profile import Profile
+from pipeline.profiles.times import piece_key
 from pipeline.program.program import Program
 from pipeline.schedule.trace import TraceEvent
+from pipeline.timing.durations import STALL_SECONDS, launched, services
 from pipeline.timing.simulator import simulate
-from pipeline.timing.traced_durations import STALL_SECONDS, launched, services
 
 Trace = Sequence[TraceEvent]
 

@@ -5,28 +5,54 @@ not charged to a group, so the model's own files leave the page cache before eac
 several use may be charged to the first.
 """
 
+import contextlib
+import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from models.packs.pack import Pack
-from pipeline.benchmark.contenders import Apart
-from pipeline.benchmark.fresh import group_or_note, let_go
+from pipeline.benchmark.contenders import Apart, Samples, model_of, take_turns
 from pipeline.benchmark.ours import StreamedArchitecture, ours_command
-from pipeline.benchmark.rows import equal, relative_error, spread
-from pipeline.benchmark.run import resolution
-from pipeline.benchmark.source import model_of
-from pipeline.benchmark.turns import Samples, take_turns
-from pipeline.energy.meter import EnergyMeter, find_meter
+from pipeline.benchmark.run import equal, relative_error, resolution, spread
+from pipeline.energy import EnergyMeter, find_meter
 from pipeline.execution.given import Arrays
-from pipeline.measuring.sample_inputs import random_inputs
+from pipeline.measuring.sweeps import random_inputs
 from pipeline.peers import ONNXRUNTIME, PEERS
-from pipeline.peers.cgroup import MemoryGroup
+from pipeline.peers.cgroup import MemoryGroup, memory_group
 from pipeline.peers.peer import PeerError, PeerProcess, peer_command
+
+#: Makes a group of this name until its context ends, or raises OSError.
+MakeGroup = Callable[[str], AbstractContextManager[MemoryGroup]]
+
+
+def group_or_note(
+    stack: ExitStack, name: str, notes: list[str], make: MakeGroup = memory_group
+) -> MemoryGroup | None:
+    """Return a group until ``stack`` ends; None: none could be made, and ``notes`` say why."""
+    try:
+        return stack.enter_context(make(f"layerstream-bench-{name}"))
+    except OSError as exc:
+        notes.append(f"memory is not measured: {exc.strerror or exc}: a memory cgroup needs root")
+        return None
+
+
+def let_go(files: Sequence[Path]) -> None:
+    """Take ``files`` out of the page cache, where the system lets them go."""
+    for path in files:
+        with contextlib.suppress(OSError):
+            descriptor = os.open(path, os.O_RDONLY)
+            try:
+                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            finally:
+                os.close(descriptor)
+
+
+# The comparison.
 
 #: How ours run: all weights in memory, and what of them ``auto`` may have.
 WAYS = (

@@ -15,17 +15,15 @@ from numpy.typing import NDArray
 
 from loader.pool.pool import ReadPool
 from models.packs.pack import open_pack
-from models.runtime.quiet import wait_until_quiet
-from models.runtime.sessions import claim_process
+from models.runtime.sessions import claim_process, wait_until_quiet
 from pipeline.devices.base import Device
 from pipeline.devices.cpu import CpuDevice
 from pipeline.execution.engine import Engine
 from pipeline.execution.opened import open_engine
 from pipeline.fitting.fit import fit
 from pipeline.fitting.wanted import Wanted
+from pipeline.peers.child import Answer, Tensors, load_inputs, serve
 from pipeline.peers.peer import save_inputs
-from pipeline.peers.runtimes import Answer, Tensors
-from pipeline.peers.serve import load_inputs, serve
 from pipeline.planning.plan import Plan
 from pipeline.profiles.found_plans_file import plans_of
 from pipeline.profiles.machine import this_machine

@@ -1,13 +1,17 @@
-"""The benchmark itself: open everybody, take turns, make the document."""
+"""The benchmark itself: open everybody, take turns, make the document and its rows."""
 
 import os
 import platform
+import statistics
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from loader.pool.pool import ReadPool
 from loader.readers.disk import REAL_DISK, Disk
@@ -19,17 +23,22 @@ from pipeline.benchmark.configuration import (
     PlannedConfiguration,
     plan_configuration,
 )
-from pipeline.benchmark.contenders import Contender, ResidentPeer, Streamed
-from pipeline.benchmark.rows import make_rows, missing_energy
-from pipeline.benchmark.source import find_source, model_of
-from pipeline.benchmark.turns import take_turns
+from pipeline.benchmark.contenders import (
+    Contender,
+    ResidentPeer,
+    Samples,
+    Streamed,
+    find_source,
+    model_of,
+    take_turns,
+)
 from pipeline.devices.base import Device
 from pipeline.devices.cpu import CpuDevice
-from pipeline.energy.meter import EnergyMeter, find_meter
+from pipeline.energy import EnergyMeter, find_meter
 from pipeline.execution.given import Arrays
 from pipeline.execution.opened import opened
-from pipeline.measuring.sample_inputs import random_inputs
-from pipeline.peers import PEERS
+from pipeline.measuring.sweeps import random_inputs
+from pipeline.peers import ONNXRUNTIME, PEERS
 from pipeline.peers.peer import PeerError, PeerProcess, peer_command
 from pipeline.profiles.found_plans_file import plans_of
 from pipeline.profiles.machine import cpu_model
@@ -37,6 +46,112 @@ from pipeline.profiles.profile import Profile
 from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES
 from pipeline.schedule.trace import TraceEvent
+
+# What a benchmark says of each contender: the rows of ``bench pipeline --json``.
+
+Tensors = Mapping[str, NDArray[Any]]
+
+
+def _make_rows(samples: Sequence[Samples], manifest: Manifest) -> list[dict[str, Any]]:
+    """Return one row a contender; ``pre`` is among them. Times in ms, CPU in seconds, energy in joules."""
+    by_name = {each.contender.name: each for each in samples}
+    pre, reference = by_name["pre"], by_name.get(ONNXRUNTIME)
+    delay = statistics.median(pre.delays)
+    lacking = missing_energy(samples)
+    return [
+        {
+            "architecture": each.contender.name,
+            "total_bytes": each.contender.planned and each.contender.planned.plan.total_bytes,
+            **each.contender.memory,
+            "weight_percent": _percent(each, manifest),
+            **_equation(each.contender.planned, manifest),
+            "delay_ms": spread([seconds * 1e3 for seconds in each.delays]),
+            "ratio_to_pre": statistics.median(each.delays) / delay,
+            **_predicted(each.contender.planned),
+            "stall_ms": statistics.median(each.stalls) * 1e3,
+            "read_bytes": each.contender.read_bytes,
+            "cpu_seconds": statistics.median(each.cpu),
+            "max_relative_error": reference and relative_error(each.outputs, reference.outputs),
+            "equal_to_pre": equal(each.outputs, pre.outputs),
+            # All rows or none: rows with different runs missing would not compare.
+            "energy_joules": None if lacking else spread(_joules(each)),
+        }
+        for each in samples
+    ]
+
+
+def spread(values: Sequence[float]) -> dict[str, float]:
+    """Return median, 95th percentile and maximum."""
+    return {
+        "median": statistics.median(values),
+        "p95": float(np.percentile(values, 95)),
+        "max": max(values),
+    }
+
+
+def missing_energy(samples: Sequence[Samples]) -> str | None:
+    """Return why a run has no energy, None where all have."""
+    energies = (energy for each in samples for energy in each.energies)
+    return next((energy.source for energy in energies if energy.joules is None), None)
+
+
+def relative_error(outputs: Tensors, expected: Tensors) -> float | None:
+    """Return the largest difference relative to the largest value of its output.
+
+    None where the two are not the same tensors of numbers.
+    """
+    errors = [0.0]
+    for name, array in expected.items():
+        other = outputs.get(name)
+        if other is None or other.shape != array.shape or array.dtype.kind not in "fiu":
+            return None
+        a, b = np.asarray(other, np.float64), np.asarray(array, np.float64)
+        scale = float(np.abs(b).max(initial=0.0)) or 1.0
+        errors.append(float(np.abs(a - b).max(initial=0.0)) / scale)
+    return max(errors)
+
+
+def equal(outputs: Tensors, expected: Tensors) -> bool:
+    """Return whether the outputs are the same, to the last bit."""
+    return set(outputs) == set(expected) and all(
+        outputs[name].dtype == array.dtype
+        and outputs[name].shape == array.shape
+        and outputs[name].tobytes() == array.tobytes()
+        for name, array in expected.items()
+    )
+
+
+def _percent(samples: Samples, manifest: Manifest) -> float | None:
+    weights = manifest.weight_bytes
+    return 100 * samples.contender.memory["weight_bytes"] / weights if weights else None
+
+
+def _equation(planned: PlannedConfiguration | None, manifest: Manifest) -> dict[str, Any]:
+    """Return the memory equation of seed 003, with our chunks and with whole layers as there."""
+    if planned is None or not planned.plan.architecture.equation:
+        return {"equation": None, "equation_bytes": None, "equation_layer_bytes": None}
+    architecture = planned.plan.architecture
+    base = manifest.weight_bytes if architecture.resident else manifest.largest_layer_bytes
+    return {
+        "equation": architecture.equation,
+        "equation_bytes": planned.plan.equation_bytes,
+        "equation_layer_bytes": architecture.factor * base,
+    }
+
+
+def _predicted(planned: PlannedConfiguration | None) -> dict[str, Any]:
+    prediction = None if planned is None else planned.fitted.prediction
+    return {
+        "predicted_ms": None if prediction is None else prediction.delay_ms,
+        "bound_ms": None if prediction is None else prediction.bound_ms,
+    }
+
+
+def _joules(samples: Samples) -> list[float]:
+    return [energy.joules for energy in samples.energies if energy.joules is not None]
+
+
+# All contenders opened, their turns, and the document.
 
 PRE = BenchConfiguration("pre", ARCHITECTURES["pre"])
 
@@ -112,7 +227,7 @@ def bench_pipeline(
         "notes": notes,
         "searches": _by_label(planned, PlannedConfiguration.search),
         "reasons": _by_label(planned, lambda each: list(each.fitted.reasons)),
-        "rows": make_rows(samples, program.pack.manifest),
+        "rows": _make_rows(samples, program.pack.manifest),
     }
 
 

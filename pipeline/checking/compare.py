@@ -1,6 +1,6 @@
 """Whether two answers are the same but for rounding."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,8 @@ _FLOAT, _HALF, _QUANTISED = 1e-4, 2e-2, 5e-2
 _STORED: dict[Store, float] = {"fp16": 2e-2, "bf16": 1e-1, "int8": 2.5e-1}
 # Inputs are about 1: differences of values much smaller than that are what cancellation leaves.
 _LEAST_SCALE = 1e-3
+#: Numbers that are compared at a time.
+_BLOCK = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -47,10 +49,22 @@ def largest_error(got: Arrays, expected: Arrays) -> float:
 def _error(got: NDArray[Any], expected: NDArray[Any]) -> float:
     if expected.dtype.kind != "f" or got.shape != expected.shape:
         return 0.0
-    one, other = got.astype(np.float64), expected.astype(np.float64)
-    finite = np.isfinite(one) & np.isfinite(other)
-    largest = float(np.abs(other[finite]).max(initial=0))
-    return _farthest(one[finite], other[finite]) / max(largest, _LEAST_SCALE)
+    largest = off = 0.0
+    for one, other in _blocks(got, expected):
+        finite = np.isfinite(one) & np.isfinite(other)
+        largest = float(np.abs(other[finite]).max(initial=largest))
+        off = max(off, _farthest(one[finite], other[finite]))
+    return off / max(largest, _LEAST_SCALE)
+
+
+def _blocks(
+    got: NDArray[Any], expected: NDArray[Any]
+) -> Iterator[tuple[NDArray[np.float64], NDArray[np.float64]]]:
+    """Yield both some numbers at a time: a mask of all classes is many times as large in float64."""
+    one, other = got.ravel(), expected.ravel()
+    for start in range(0, other.size, _BLOCK):
+        part = slice(start, start + _BLOCK)
+        yield one[part].astype(np.float64), other[part].astype(np.float64)
 
 
 def _farthest(one: NDArray[np.float64], other: NDArray[np.float64]) -> float:
@@ -74,14 +88,17 @@ def _difference(got: NDArray[Any], expected: NDArray[Any], tolerance: Tolerance)
     if expected.dtype.kind != "f":
         steps = tolerance.steps if expected.dtype.itemsize == 1 else 0
         return _unequal(got, expected, steps if expected.dtype.kind in "iu" else 0)
-    one, other = got.astype(np.float64), expected.astype(np.float64)
-    finite = np.isfinite(other)
-    if not np.array_equal(one[~finite], other[~finite], equal_nan=True):
-        return "has other NaN or infinite values"
-    if not np.isfinite(one[finite]).all():
+    largest = off = 0.0
+    is_finite = True
+    for one, other in _blocks(got, expected):
+        finite = np.isfinite(other)
+        if not np.array_equal(one[~finite], other[~finite], equal_nan=True):
+            return "has other NaN or infinite values"
+        is_finite = is_finite and bool(np.isfinite(one[finite]).all())
+        largest = float(np.abs(other[finite]).max(initial=largest))
+        off = max(off, _farthest(one[finite], other[finite]))
+    if not is_finite:
         return "has NaN or infinite values"
-    largest = float(np.abs(other[finite]).max(initial=0))
-    off = _farthest(one[finite], other[finite])
     if off <= tolerance.fraction * max(largest, _LEAST_SCALE):
         return ""
     return f"is off by {off:.3g}, where its largest value is {largest:.3g}"

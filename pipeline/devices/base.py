@@ -9,17 +9,78 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict
 
+from models.network.fields import STRINGS, Array
 from models.network.operators.quantised import Quantised
-from models.packs.records.programs import ElementProgram
+from models.packs.records.pieces import ElementProgram
 from models.packs.target import Target, host_target
-from pipeline.devices.cells import Cell
-from pipeline.devices.memory import HostMemory, Memory, Use
-from pipeline.devices.space import Space
-from pipeline.devices.tuning import Tuning
-from pipeline.program.decided import Native
+from pipeline.devices.device_memory import HostMemory, Memory, Space, Use
 from pipeline.program.prepare import Abilities
+from pipeline.program.program import Native
 from pipeline.schedule.architectures import Architecture
+
+
+class Tuning(BaseModel):
+    """``memory_kind``: of CUDA's ring; empty: not tried. ``algorithms``: by geometry of convolutions."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    memory_kind: str = ""
+    precision: str = ""
+    algorithms: dict[str, str] = {}
+
+
+# Tensors whose size no plan knows: strings, and shapes that only a run gives.
+
+
+class Cell:
+    """Holds one such tensor during a sweep; its memory is NumPy's."""
+
+    def __init__(self) -> None:
+        self._array: NDArray[Any] | None = None
+
+    @property
+    def array(self) -> NDArray[Any]:
+        assert self._array is not None, "read before a kernel or a request put something here"
+        return self._array
+
+    @array.setter
+    def array(self, array: NDArray[Any]) -> None:
+        self._array = array
+
+    def clear(self) -> None:
+        self._array = None
+
+
+def takes(port: Array, array: Any) -> bool:
+    """Return whether ``array``, NumPy's or its like, has the dtype and shape of ``port``.
+
+    Strings may have any NumPy form.
+    """
+    if array.shape != port.shape:
+        return False
+    if port.dtype != STRINGS:
+        return bool(array.dtype == np.dtype(port.dtype))
+    if array.dtype.kind == "O":
+        return all(isinstance(item, str | bytes) for item in array.flat)
+    return str(array.dtype.kind) in "US"
+
+
+def as_strings(array: NDArray[Any]) -> NDArray[np.object_]:
+    """Return ``array`` as objects of type str; bytes are UTF-8.
+
+    Raises:
+        UnicodeDecodeError: they are not.
+    """
+    strings = np.empty(array.shape, object)
+    # Assigned one by one: NumPy would take apart what has a length.
+    for index, item in enumerate(array.flat):
+        strings.flat[index] = item.decode() if isinstance(item, bytes) else str(item)
+    return strings
+
+
+# The interface: memory, kernels, devices.
 
 #: Reports the end of something: error or None, seconds it took.
 Done = Callable[[Exception | None, float], None]

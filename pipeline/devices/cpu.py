@@ -1,14 +1,22 @@
 """The CPU device: ONNX Runtime computes, on memory that is ours, bound by pointer."""
 
-from collections.abc import Callable, Sequence
+import logging
+import os
+import queue
+import threading
+import time
+import weakref
+from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from loader.cores import hasten, spread
+from loader.errors import LoaderError
 from models.network.operators.quantised import Quantised
-from models.packs.records.programs import ElementProgram
+from models.packs.records.pieces import ElementProgram
 from models.runtime.heap import kept_for_kernels
 from models.runtime.joined_graphs import JoinError, can_join, join_graphs
 from models.runtime.sessions import (
@@ -21,8 +29,18 @@ from models.runtime.sessions import (
     threads_of_device,
 )
 from models.runtime.wire import WireError
-from pipeline.devices.base import DeviceError, Kernel, KernelError, Launch, OwnKernels
-from pipeline.devices.cells import Cell
+from pipeline.devices.base import (
+    CachingDevice,
+    Cell,
+    DeviceError,
+    Done,
+    Expands,
+    Kernel,
+    KernelError,
+    Launch,
+    OwnKernels,
+)
+from pipeline.devices.device_memory import HostMemory, Memory, Use
 from pipeline.devices.elementwise.library import Library, find_library
 from pipeline.devices.elementwise.one_pass import OnePass
 from pipeline.devices.elementwise.operator_node import (
@@ -32,14 +50,100 @@ from pipeline.devices.elementwise.operator_node import (
     why_not_shared,
 )
 from pipeline.devices.elementwise.programs import NativeProgram, native_program
-from pipeline.devices.host import HostDevice
-from pipeline.devices.integers.quantised import QuantisedLayers
-from pipeline.devices.memory import HostMemory, Memory, Use
-from pipeline.program.decided import Native
+from pipeline.devices.integers.native_layers import QuantisedLayers
 from pipeline.program.prepare import Abilities
+from pipeline.program.program import Native
 
 if TYPE_CHECKING:
     import onnxruntime as ort
+
+# What devices that compute in the host's memory share: a copy stage, which expands stored weights.
+#
+# It is a thread of its own, which does one copy at a time, in order: on a CPU this makes the three-stage
+# architectures of seed 003 real; a GPU's copy engine takes its place.
+
+_log = logging.getLogger(__name__)
+
+_Job = tuple[memoryview, memoryview, Expands | None, Done]
+
+
+class HostDevice(CachingDevice):
+    """Copies by a thread that the first copy starts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._cores = os.sched_getaffinity(0)
+        self._copier: _Copier | None = None
+        self._lock = threading.Lock()  # engines of several models share the device
+
+    def copy(
+        self,
+        source: memoryview,
+        target: Memory,
+        offset: int,
+        done: Done,
+        expansion: Expands | None = None,
+    ) -> None:
+        length = source.nbytes if expansion is None else expansion.target_bytes
+        job = source, target.host(offset, length), expansion, done
+        with self._lock:
+            if self._copier is None:  # a device that copies nothing needs none
+                self._copier = _Copier(self._cores)
+                # Of a device that nobody closed: its thread ends with it.
+                weakref.finalize(self, self._copier.copies.put, None)
+            self._copier.copies.put(job)
+
+    def close(self) -> None:
+        """Finish the copies accepted and end the thread; a later copy would start another."""
+        with self._lock:
+            copier, self._copier = self._copier, None
+        if copier is not None:
+            copier.copies.put(None)
+            copier.thread.join()
+
+
+class _Copier:
+    """A thread and its copies, which end with None; a later thread has a queue of its own."""
+
+    def __init__(self, cores: Collection[int]) -> None:
+        self.copies: queue.SimpleQueue[_Job | None] = (
+            queue.SimpleQueue()  # bounded by the reads that rings hold
+        )
+        self.thread = threading.Thread(
+            target=_work, args=(self.copies, cores), name="copier", daemon=True
+        )
+        self.thread.start()
+
+
+def _work(copies: queue.SimpleQueue[_Job | None], cores: Collection[int]) -> None:
+    """Copy until there is None."""
+    spread(cores)
+    hasten()
+    while (job := copies.get()) is not None:
+        source, target, expansion, done = job
+        started = time.perf_counter()
+        error: LoaderError | None = None
+        try:
+            if expansion is not None:
+                expansion.run(source, target)
+            else:
+                # NumPy lets other threads run meanwhile; a memoryview does not.
+                np.copyto(np.frombuffer(target, np.uint8), np.frombuffer(source, np.uint8))
+        except Exception as exc:  # noqa: BLE001  the thread is everyone's; MemoryError has no text
+            error = LoaderError(f"copy failed: {str(exc) or type(exc).__name__}")
+        _tell(done, error, time.perf_counter() - started)
+        # Kept while waiting, they would keep a model's buffers.
+        del job, source, target, expansion, done
+
+
+def _tell(done: Done, error: LoaderError | None, seconds: float) -> None:
+    try:
+        done(error, seconds)
+    except Exception:  # noqa: BLE001  a thread that ends would strand the copies of all models
+        _log.exception("a callback failed; the copier goes on")
+
+
+# ONNX Runtime's kernels, and the device that has them.
 
 
 class _Bound:

@@ -15,8 +15,8 @@ from models.packs.storing import (
     places,
     scale_bytes,
 )
+from pipeline.devices.device_memory import address
 from pipeline.devices.elementwise.library import Library, LibraryError, StretchStruct, find_library
-from pipeline.devices.memory import address
 
 # The order of `enum encoding` in elementwise/kernels/expansion.h; bytes of no part are zero.
 _ZERO = 0

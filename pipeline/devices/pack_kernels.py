@@ -5,12 +5,10 @@ from functools import partial
 from itertools import groupby
 from typing import Any, NamedTuple
 
-from models.packs.records.pieces import Piece
-from models.packs.records.programs import ElementProgram, Elementwise
+from models.packs.records.pieces import ElementProgram, Elementwise, Piece
 from pipeline.devices.base import Device, DeviceError, Launch, OwnKernels
-from pipeline.devices.memory import Memory
-from pipeline.program.decided import ChainPiece, NativePiece
-from pipeline.program.program import Program
+from pipeline.devices.device_memory import Memory
+from pipeline.program.program import ChainPiece, NativePiece, Program
 
 
 class PlacedPiece(NamedTuple):

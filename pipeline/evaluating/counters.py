@@ -1,19 +1,183 @@
 """Who counts the answers of which kind of model."""
 
+import collections
 import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from models.datasets.samples import DataError, Dataset, Sample
+import numpy as np
+from numpy.typing import NDArray
+
+from models.datasets.samples import DataError, Dataset, Marked, Sample
 from models.detection.boxes import Box, BoxLimits, find_boxes
+from models.detection.mean_precision import MeanPrecision, Seen, TrueObject
 from models.detection.recipe import Detection
 from models.images.placement import Size
 from models.images.preprocess import Preprocess
 from models.packs.pack import Pack
 from models.packs.records.ports import Classification
-from pipeline.evaluating.class_names import class_numbers, known_numbers
-from pipeline.evaluating.tallies import Agreement, BoxTally, Scores, targets_of, targets_seen
 from pipeline.execution.given import Arrays
+
+# Which output of a model a class of a data set is.
+
+
+def class_numbers(
+    names: Sequence[str], labels: Sequence[str], outputs: int, classes: Sequence[str] = ()
+) -> dict[str, int]:
+    """Return the number of each of ``names``, as ``_known_numbers``.
+
+    Raises:
+        DataError: one of them is no class of the model, or several are called like it.
+    """
+    found = _known_numbers(names, labels, outputs, classes)
+    missing = [name for name in names if name not in found]
+    if missing:
+        has = list(_known(names, labels, outputs, classes))
+        raise DataError(f"no class of the model: {_few(missing)}; it has {_few(has)}")
+    return found
+
+
+def _known_numbers(
+    names: Iterable[str], labels: Sequence[str], outputs: int, classes: Sequence[str] = ()
+) -> dict[str, int]:
+    """Return the number of each of ``names`` that is a class of the model.
+
+    That is by the model's ``labels``, whatever their case. A model without labels has numbers for names, or
+    the data set's ``classes`` in their order if there are as many as ``outputs``.
+
+    Raises:
+        DataError: several classes of the model are called like one of them.
+    """
+    known = _known(names, labels, outputs, classes)
+    return {name: known[_plain(name)] for name in names if _plain(name) in known}
+
+
+def _known(
+    names: Iterable[str], labels: Sequence[str], outputs: int, classes: Sequence[str]
+) -> dict[str, int]:
+    if labels:
+        times = collections.Counter(map(_plain, labels))
+        if several := [name for name in names if times[_plain(name)] > 1]:
+            raise DataError(f"several classes of the model have this name: {_few(several)}")
+        return {_plain(label): number for number, label in enumerate(labels)}
+    if len(classes) == outputs and not all(name.isdecimal() for name in names):
+        return {_plain(name): number for number, name in enumerate(classes)}
+    return {str(number): number for number in range(outputs)}
+
+
+def _few(names: Sequence[str]) -> str:
+    return ", ".join(map(repr, names[:4])) + (" ..." if len(names) > 4 else "")
+
+
+def _plain(name: str) -> str:
+    return " ".join(name.casefold().replace("_", " ").split())
+
+
+# Figures of answers, counted sample by sample; no pack, no files.
+
+_BEST = 5
+
+
+class Scores:
+    """Classes that a classifier gives beside those that samples have: accuracy, confusion."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._names = names
+        self._count = self._first = self._among = 0
+        self._confusion: collections.Counter[tuple[int, int]] = collections.Counter()
+
+    def add(self, scores: NDArray[Any], truth: int) -> None:
+        """Count one answer: scores of all classes, any shape. With NaN it has no class, and is wrong."""
+        self._count += 1
+        if np.isnan(scores).any():
+            return
+        order = np.argsort(-scores.ravel(), kind="stable")[:_BEST].tolist()
+        self._first += order[0] == truth
+        self._among += truth in order
+        self._confusion[truth, order[0]] += 1
+
+    def figures(self) -> dict[str, Any]:
+        """Return accuracies from 0 to 1, and how often each class was taken for which; {} of no answers."""
+        if not self._count:
+            return {}
+        return {
+            "labelled": self._count,
+            "top1": self._first / self._count,
+            **({"top5": self._among / self._count} if len(self._names) > _BEST else {}),
+            "confusion": [
+                {"truth": self._names[truth], "answer": self._names[answer], "count": count}
+                for (truth, answer), count in sorted(self._confusion.items())
+            ],
+        }
+
+
+class Agreement:
+    """Answers of two classifiers: how often their best class is the same, and how far scores are apart."""
+
+    def __init__(self) -> None:
+        self._count = self._same = 0
+        self._largest = 0.0
+
+    def add(self, scores: NDArray[Any], others: NDArray[Any]) -> None:
+        """Count one answer of each; with NaN in one of them they do not agree."""
+        self._count += 1
+        if np.isnan(scores).any() or np.isnan(others).any():
+            return
+        self._same += int(scores.ravel().argmax()) == int(others.ravel().argmax())
+        # Equal infinities, as the logarithms of zero that both give, are no distance apart.
+        differ = scores != others
+        apart = np.abs(scores[differ].astype(np.float64) - others[differ].astype(np.float64))
+        self._largest = max(self._largest, float(apart.max(initial=0)))
+
+    def figures(self) -> dict[str, Any]:
+        """Return the part that agrees, and the largest difference of a score, where that is a number."""
+        if not self._count:
+            return {}
+        apart = {"largest_difference": self._largest} if math.isfinite(self._largest) else {}
+        return {"compared": self._count, "top1": self._same / self._count, **apart}
+
+
+class BoxTally:
+    """Boxes of a detector beside objects that are there: average precision at an overlap of a half."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._names = names
+        self._precision = MeanPrecision()
+        self._pictures = 0
+
+    def add(self, boxes: Sequence[Box], there: Sequence[TrueObject]) -> None:
+        """Count one picture."""
+        self._pictures += 1
+        self._precision.add([Seen(box.index, box.score, box.edges) for box in boxes], there)
+
+    def figures(self) -> dict[str, Any]:
+        """Return the mean over classes, and each class's; {} where there was nothing to find."""
+        found = self._precision.by_class()
+        if not found:
+            return {}
+        return {
+            "pictures": self._pictures,
+            "map50": self._precision.mean(),
+            "ap50": {self._names[index]: value for index, value in found.items()},
+        }
+
+
+def targets_of(marks: Sequence[Marked], classes: Mapping[str, int]) -> list[TrueObject]:
+    """Return ``marks`` with the numbers of their classes.
+
+    Raises:
+        KeyError: one has a class that is not among ``classes``.
+    """
+    return [TrueObject(classes[mark.name], mark.edges, mark.difficult) for mark in marks]
+
+
+def _targets_seen(boxes: Sequence[Box]) -> list[TrueObject]:
+    """Return boxes of another detector as if they were there."""
+    return [TrueObject(box.index, box.edges) for box in boxes]
+
+
+# A counter for each kind of model.
 
 # Boxes below count for nothing: VOC's way asks for all, and weak ones change little but the time.
 _LEAST_SCORE = 0.01
@@ -166,7 +330,7 @@ class _Detector:
         self._own, self._other = own, other
         labels, classes = own.detection.labels, own.detection.classes
         objects = dataset.objects()
-        self._numbers = known_numbers(objects, labels, classes)
+        self._numbers = _known_numbers(objects, labels, classes)
         self._left_out = {name: objects[name] for name in objects if name not in self._numbers}
         if self._left_out and not self._numbers and not is_compared:
             class_numbers(list(objects), labels, classes)  # which says what there is instead
@@ -181,7 +345,7 @@ class _Detector:
 
     def compare(self, answer: PictureOutputs, other: PictureOutputs) -> None:
         """Take what the other one shows to users as what is there."""
-        there = targets_seen(self._other.boxes(other, None))
+        there = _targets_seen(self._other.boxes(other, None))
         self._agreed.add(self._own.boxes(answer, _LEAST_SCORE), there)
 
     def figures(self) -> dict[str, Any]:

@@ -7,8 +7,8 @@ from typing import Any
 
 from models.packs.records.pieces import Operand
 from pipeline.devices.base import Device
-from pipeline.devices.memory import Memory, Use
-from pipeline.execution.lane_memory import LaneMemory
+from pipeline.devices.device_memory import Memory, Use
+from pipeline.execution.lane import LaneMemory
 from pipeline.execution.leases import ArenaLease, OwnArena
 from pipeline.planning.plan import Plan
 from pipeline.program.program import Program

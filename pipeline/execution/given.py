@@ -6,10 +6,10 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from models.images.rows import RowSource
+from models.images.picture_rows import RowSource
 from models.network.fields import STRINGS
 from models.packs.records.ports import Port
-from pipeline.devices.cells import takes
+from pipeline.devices.base import takes
 from pipeline.execution.errors import InputError
 
 T = TypeVar("T")

@@ -2,7 +2,7 @@
 
 Invariant: a shared arena is held by at most one engine at a time, and who asked first gets it first.
 Models that may run at once never share one. A shared arena is as large as the largest of its members needs;
-it grows and shrinks at its end (pipeline/devices/space.py), so nobody's pointers change.
+it grows and shrinks at its end (pipeline/devices/device_memory.py), so nobody's pointers change.
 """
 
 import threading
@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from pipeline.devices.base import Device
-from pipeline.devices.memory import Memory
-from pipeline.devices.space import Space
+from pipeline.devices.device_memory import Memory, Space
 from pipeline.execution.errors import (
     ArenaLostError,
     CancelledError,

@@ -5,13 +5,12 @@ from contextlib import ExitStack, contextmanager
 
 from loader.pool.pool import ReadPool
 from loader.readers.files import open_reader
-from loader.readers.reader import Reader
+from loader.readers.interface import Reader
 from pipeline.devices.base import Device
 from pipeline.execution.engine import Engine
 from pipeline.execution.leases import ArenaLease
 from pipeline.execution.partitions.pipeline import Pipeline
-from pipeline.planning.partitions.plan import PipelinePlan
-from pipeline.planning.plan import Plan
+from pipeline.planning.plan import PipelinePlan, Plan
 from pipeline.program.partitions import Cuts
 from pipeline.program.program import Program
 

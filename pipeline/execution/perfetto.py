@@ -12,7 +12,7 @@ from pipeline.planning.plan import Plan
 from pipeline.program.program import Program
 from pipeline.program.steps import Phase, Step
 from pipeline.schedule.trace import TraceEvent
-from pipeline.timing.traced_durations import STALL_SECONDS, Service, launched, services
+from pipeline.timing.durations import STALL_SECONDS, Service, launched, services
 
 Event = dict[str, Any]
 

@@ -12,8 +12,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from pipeline.export_c.errors import ExportError
-from pipeline.export_c.lowering.steps import Bands, KernelStep, Same, StepProgram, ValuePointer
+from pipeline.export_c.lowering.calls import Bands, KernelStep, Same, StepProgram, ValuePointer
+from pipeline.export_c.network.pack_network import ExportError
 from pipeline.planning.arena import plan_arena
 from pipeline.program.lives import Lifetime
 

@@ -15,8 +15,8 @@ from pipeline.planning.found_plans import PLANNER_VERSION, FoundPlan, FoundPlans
 from pipeline.planning.make import make_plan, of_weights
 from pipeline.planning.plan import Choice, Plan, PlanError
 from pipeline.profiles.profile import Profile
-from pipeline.program.cuts import RegionError
 from pipeline.program.program import Program, program_checksum
+from pipeline.program.region_plan import RegionError
 from pipeline.program.steps import row_network
 from pipeline.schedule.architectures import Architecture
 
@@ -88,8 +88,7 @@ def _streaming(
 ) -> Plan | None:
     if architecture.tuned == "search":
         return None
-    from pipeline.fitting.weights import Tried
-    from pipeline.fitting.within import Within
+    from pipeline.fitting.within import Tried, Within
 
     within = Within(Tried.of(program, of_weights(architecture, program), None), wanted)
     choices = dict.fromkeys((Choice(), least.choice))
@@ -100,8 +99,7 @@ def _streaming(
 def _searched(
     program: Program, architecture: Architecture, wanted: Wanted, profile: Profile | None
 ) -> Fitted:
-    from pipeline.fitting.weights import Tried, plan_weights
-    from pipeline.fitting.within import Within
+    from pipeline.fitting.within import Tried, Within, plan_weights
 
     tried = Tried.of(program, architecture, profile)
     within = Within(tried, wanted)
@@ -174,3 +172,57 @@ def _searched_on(program: Program, wanted: Wanted, profile: Profile | None) -> s
     if profile is not None and not (wanted.least and profile.has_row_times(row_network(program))):
         return profile.searched_on
     return program.made(program_checksum)
+
+
+# Plans whose sweeps carry several requests: as many lanes as have room, then the best way to stream.
+#
+# Lanes come before resident weights: who asks for them has requests that wait, and weights that are read
+# once for all of these take less time than weights of which a part is not read.
+
+# A plan that is too large with its lanes is made again for less memory so often.
+_MOST_TRIES = 3
+
+
+def fit_lanes(
+    program: Program,
+    architecture: Architecture,
+    wanted: Wanted,
+    profile: Profile | None,
+    lanes: int,
+    known: FoundPlans | None = None,
+) -> Fitted:
+    """Return the best plan within ``wanted.total_bytes`` whose sweeps carry up to ``lanes`` requests.
+
+    As many lanes as the smallest plan has room for; one, as ``fit`` does, where there is no room for more.
+    What is predicted and bounded is a sweep of one request. Raises as ``fit``.
+    """
+    room = wanted.total_bytes
+    if room is None or lanes == 1:
+        return fit(program, architecture, wanted, profile, known)
+    least = fit(
+        program, architecture, replace(wanted, total_bytes=None, least=True), profile, known
+    )
+    fitting = (number for number in range(lanes, 1, -1) if _takes(program, least, number) <= room)
+    number = next(fitting, 1)
+    if number == 1:
+        return fit(program, architecture, wanted, profile, known)
+    left = room
+    for _ in range(_MOST_TRIES):
+        fitted = fit(program, architecture, replace(wanted, total_bytes=left), profile, known)
+        plan = _with_lanes(program, fitted.plan, number)
+        excess = plan.total_bytes - room
+        if excess <= 0:
+            break
+        left = max(left - excess, least.plan.total_bytes)
+    else:
+        fitted, plan = least, _with_lanes(program, least.plan, number)
+    reason = f"{number} lanes of {lanes}: a request of a sweep takes {plan.lane_bytes} bytes"
+    return judged(plan, profile, (*fitted.reasons, reason), fitted.curve)
+
+
+def _takes(program: Program, fitted: Fitted, lanes: int) -> int:
+    return _with_lanes(program, fitted.plan, lanes).total_bytes
+
+
+def _with_lanes(program: Program, plan: Plan, lanes: int) -> Plan:
+    return make_plan(program, plan.architecture, choice=replace(plan.choice, lanes=lanes))

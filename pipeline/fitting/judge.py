@@ -3,11 +3,10 @@
 from dataclasses import replace
 
 from pipeline.fitting.wanted import DelayPrediction, Fitted, Wanted
-from pipeline.planning.advice import chunk_advice
 from pipeline.planning.found_plans import Point
-from pipeline.planning.joining.joined import joined
+from pipeline.planning.joined_launches import joined
 from pipeline.planning.plan import Plan, PlanError
-from pipeline.planning.words import milliseconds, sized
+from pipeline.planning.words import chunk_advice, milliseconds, sized
 from pipeline.profiles.profile import Profile
 from pipeline.program.program import Program
 from pipeline.timing.timeline import timeline

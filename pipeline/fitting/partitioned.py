@@ -8,11 +8,10 @@ import math
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
-from pipeline.fitting.arithmetic import piece_seconds
 from pipeline.fitting.fit import fit
+from pipeline.fitting.row_variants import piece_seconds
 from pipeline.fitting.wanted import LEAST, Fitted, Wanted
-from pipeline.planning.partitions.plan import BUFFERS, pipeline_plan
-from pipeline.planning.plan import Plan, PlanError
+from pipeline.planning.plan import BUFFERS, Plan, PlanError, pipeline_plan
 from pipeline.planning.words import brief
 from pipeline.profiles.profile import Profile
 from pipeline.program.partitions import Cuts

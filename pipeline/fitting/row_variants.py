@@ -7,21 +7,9 @@ from functools import lru_cache, partial
 from math import inf
 
 from models.packs.records.pieces import Piece
-from pipeline.fitting.arithmetic import (
-    BYTES_A_SECOND,
-    CACHED_BYTES_A_SECOND,
-    COPY_SECONDS,
-    CORES,
-    LAUNCH_SECONDS,
-    MULTIPLICATIONS_A_SECOND,
-    READ_BYTES_A_SECOND,
-    READ_SECONDS,
-    WAKE_SECONDS,
-    piece_seconds,
-)
 from pipeline.planning.make import chunk_limit, reads_into_arena
 from pipeline.planning.plan import Plan
-from pipeline.planning.rows.in_groups import group_regions
+from pipeline.planning.rows.region_edges import group_regions
 from pipeline.planning.rows.variants import Variant, Variants, find_variants
 from pipeline.planning.rows.walk import QUICK, Effort
 from pipeline.profiles.profile import Profile
@@ -29,11 +17,68 @@ from pipeline.program.choice import choose_pieces, finest_positions
 from pipeline.program.program import Program
 from pipeline.program.region_plan import Action, Compute, RegionPlan
 from pipeline.program.row_network import RowNetwork
-from pipeline.program.row_times import phase_seconds
 from pipeline.program.steps import regions_of, row_network
+from pipeline.program.work import phase_seconds
 from pipeline.schedule.architectures import Architecture
 from pipeline.timing.durations import Durations
 from pipeline.timing.timeline import timeline
+
+# Rough times of a core that nobody measured: of kernels by what they multiply and touch, and of reads.
+#
+# Only their proportions decide.
+
+_MULTIPLICATIONS_A_SECOND = 30e9
+_BYTES_A_SECOND = 6e9
+_LAUNCH_SECONDS = 4e-6
+_COPY_SECONDS = 2e-6
+#: How many such cores compute as fast as a usual server's two threads with AVX-512.
+_CORES = 4
+#: What a launch, or a phase of rows, takes beside its kernels: Python, and a pool of threads to wake.
+_WAKE_SECONDS = 20e-6
+#: Weights that a row operator went through a moment ago.
+_CACHED_BYTES_A_SECOND = 30e9
+#: What a disk reads.
+READ_BYTES_A_SECOND = 1.5e9
+#: What a read takes beside its bytes, where a kernel waits for it.
+_READ_SECONDS = 100e-6
+
+
+def piece_seconds(program: Program) -> tuple[float, ...]:
+    """Return about how long each of the finest pieces takes; made once."""
+    return program.made(_piece_seconds)
+
+
+def _piece_seconds(program: Program) -> tuple[float, ...]:
+    return tuple(map(_seconds, program.pieces))
+
+
+def _seconds(piece: Piece) -> float:
+    operands = (*piece.inputs, *piece.outputs)
+    n_bytes = sum(operand.n_bytes for operand in operands if operand.kind == "value")
+    multiplied = multiplications(piece) / _MULTIPLICATIONS_A_SECOND
+    return _LAUNCH_SECONDS + multiplied + n_bytes / _BYTES_A_SECOND
+
+
+def multiplications(piece: Piece) -> int:
+    """Return about how often ``piece`` multiplies: each of its weights for each place of its output."""
+    made = sum(math.prod(operand.shape) for operand in piece.outputs if not operand.is_loose)
+    return sum(
+        math.prod(weights.shape) * _places(made, weights.shape)
+        for weights in piece.inputs
+        if weights.kind == "span" and len(weights.shape) > 1
+    )
+
+
+def _places(made: int, weights: tuple[int, ...]) -> int:
+    """Return how many places an output of ``made`` elements has: its channels come first in ``weights``.
+
+    In a matrix that was not turned round they come last.
+    """
+    channels = next((n for n in (weights[0], weights[-1]) if n and made % n == 0), made)
+    return made // channels if channels else 0
+
+
+# Variants, by a profile or by these times.
 
 
 def row_variants(
@@ -119,7 +164,7 @@ class _Estimated:
         output = self.network.values[item.output]
         weights = max((operand.n_bytes for operand in item.weights), default=0) // 4
         work = rows * output.shape[3] * max(weights, output.shape[1])
-        return LAUNCH_SECONDS + work / MULTIPLICATIONS_A_SECOND
+        return _LAUNCH_SECONDS + work / _MULTIPLICATIONS_A_SECOND
 
     def first(self, operator: int) -> float:
         """Nothing: nobody knows what is in the caches."""
@@ -127,7 +172,7 @@ class _Estimated:
 
     def move(self, n_bytes: int) -> float:
         """Return what copying ``n_bytes`` in all takes."""
-        return COPY_SECONDS + n_bytes / BYTES_A_SECOND
+        return _COPY_SECONDS + n_bytes / _BYTES_A_SECOND
 
     def bottleneck(self, plan: RegionPlan) -> float:
         """Return what all of a bottleneck in groups of channels takes."""
@@ -138,13 +183,13 @@ class _Estimated:
 
     def _action(self, action: Action) -> float:
         if not isinstance(action, Compute):
-            return COPY_SECONDS
+            return _COPY_SECONDS
         _, channels, *pixels = action.output.shape
         shapes = [place.shape for place in action.inputs]
         # Of weights, which come second, each is multiplied for each pixel.
         weights = math.prod(shapes[1]) if len(shapes) > 1 else 0
         work = math.prod(pixels) * max(weights, channels)
-        return LAUNCH_SECONDS + work / MULTIPLICATIONS_A_SECOND
+        return _LAUNCH_SECONDS + work / _MULTIPLICATIONS_A_SECOND
 
     def pieces(self) -> Callable[[int], float]:
         """Return what tells the seconds of pieces: each operator's at the first of its own."""
@@ -168,8 +213,8 @@ class _Called(_Estimated):
         values = [output, *(self.network.values[taken.row_value] for taken in item.inputs)]
         touched = part * sum(value.n_bytes for value in values)
         weights = sum(operand.n_bytes for operand in item.weights)
-        work = super().call(operator, rows) - LAUNCH_SECONDS + touched / BYTES_A_SECOND
-        return LAUNCH_SECONDS + work / CORES + weights / CACHED_BYTES_A_SECOND
+        work = super().call(operator, rows) - _LAUNCH_SECONDS + touched / _BYTES_A_SECOND
+        return _LAUNCH_SECONDS + work / _CORES + weights / _CACHED_BYTES_A_SECOND
 
 
 def estimated_seconds(program: Program, plan: Plan) -> float:
@@ -179,10 +224,12 @@ def estimated_seconds(program: Program, plan: Plan) -> float:
     the weights that a row operator goes through again.
     """
     depth = plan.choice.depth  # reads in flight share the disk
-    reads = [READ_SECONDS + depth * group.read_bytes / READ_BYTES_A_SECOND for group in plan.groups]
+    reads = [
+        _READ_SECONDS + depth * group.read_bytes / READ_BYTES_A_SECOND for group in plan.groups
+    ]
     times = [tuple(reads[index % len(reads)] for index in range(len(plan.stages[0])))]
     if plan.architecture.copies:
-        times.append(tuple(group.length / BYTES_A_SECOND for group in plan.groups))
+        times.append(tuple(group.length / _BYTES_A_SECOND for group in plan.groups))
     times.append(tuple(_step_seconds(program, plan)))
     durations = Durations(tuple(times), depth)
     return timeline(plan.stages, durations, plan.stages[0].ahead).delay_seconds
@@ -205,7 +252,7 @@ def _step_seconds(program: Program, plan: Plan) -> Iterator[float]:
     joined = {position for run in plan.runs for position in run[1:]}
     for position, step in enumerate(plan.steps):
         if isinstance(step, Piece):
-            work = sum(finest[piece] - LAUNCH_SECONDS for piece in next(whole))
-            yield work / CORES + (LAUNCH_SECONDS if position in joined else WAKE_SECONDS)
+            work = sum(finest[piece] - _LAUNCH_SECONDS for piece in next(whole))
+            yield work / _CORES + (_LAUNCH_SECONDS if position in joined else _WAKE_SECONDS)
         else:
-            yield WAKE_SECONDS + next(phases)
+            yield _WAKE_SECONDS + next(phases)

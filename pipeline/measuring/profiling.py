@@ -8,51 +8,154 @@ without reads, taking turns.
 
 import os
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from itertools import chain
+from itertools import chain, islice
+from pathlib import Path
 from statistics import median
+from typing import Self
 
 from loader.buffers import PAGE_BYTES, Buffer
 from loader.pool.pool import ReadPool
 from loader.readers.disk import REAL_DISK, Disk
 from models.packs.pack import Pack
 from models.packs.records.pieces import Piece
-from pipeline.devices.base import Device
-from pipeline.devices.tuning import Tuning
+from pipeline.devices.base import Device, Tuning
 from pipeline.execution.opened import opened
-from pipeline.measuring.chunk_sizes import chunk_levels
-from pipeline.measuring.engines import Measured, measured_sweeps
-from pipeline.measuring.groups import group_seconds
-from pipeline.measuring.launches import measure_launches
-from pipeline.measuring.loop import loop_seconds
-from pipeline.measuring.other_work import ProcessorTimes, others_share
-from pipeline.measuring.overlaps import ORDERS, measure_overlap, typical_plan
-from pipeline.measuring.phases import phases_factor
-from pipeline.measuring.rows import RowKernels
-from pipeline.measuring.sample_inputs import random_inputs
+from pipeline.measuring.overheads import (
+    ORDERS,
+    loop_seconds,
+    measure_launches,
+    measure_overlap,
+    typical_plan,
+)
+from pipeline.measuring.row_operators import RowKernels, group_seconds, phases_factor
+from pipeline.measuring.sweeps import Measured, measured_sweeps, random_inputs
 from pipeline.measuring.transfers import DEPTHS, Copies, FileReads, sizes, span_ranges
-from pipeline.measuring.tunings import choose_tuning
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice, Plan
-from pipeline.profiles.keys import piece_key
 from pipeline.profiles.machine import this_machine
 from pipeline.profiles.profile import Profile
 from pipeline.profiles.profile_file import manifest_checksum
-from pipeline.profiles.times import CopyTime, Distribution, ReadTime
+from pipeline.profiles.times import CopyTime, Distribution, ReadTime, piece_key
+from pipeline.program.choice import choose_pieces, chunk_sizes
 from pipeline.program.prepare import prepare
 from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES
 from pipeline.schedule.trace import TraceEvent
-from pipeline.timing.traced_durations import services
+from pipeline.timing.durations import services
+
+
+def chunk_levels(program: Program) -> list[int]:
+    """Return limits for ``choose_pieces`` that together choose every piece there is, ascending.
+
+    Few of them (greedily, the one with the most new pieces first); 0 means the finest chunks.
+    """
+    chosen = {
+        limit: {piece_key(piece) for piece in choose_pieces(program, limit)}
+        for limit in (0, *chunk_sizes(program))
+    }
+    missing = set[str]().union(*chosen.values())
+    levels = []
+    while missing:
+        best = max(chosen, key=lambda limit: len(chosen[limit] & missing))
+        levels.append(best)
+        missing -= chosen[best]
+    return sorted(levels) or [0]
+
+
+# What a device could choose among, tried on a pack before its times are measured.
+
+_TUNING_SWEEPS = 5
+
+
+def _choose_tuning(pack: Pack, device: Device) -> Tuning:
+    """Return what is fastest for ``pack`` on ``device``, which works so afterwards.
+
+    Memory kinds are compared by sweeps of ``auto`` in a ring of a few chunks.
+
+    Raises:
+        LoaderError: weights.bin cannot be read. DeviceError: a kernel cannot be loaded or fails.
+    """
+    candidates = device.tunings(pack.graphs, pack.weights_path)
+    if len(candidates) == 1:
+        best = candidates[0]
+    else:
+        with closing(ReadPool()) as pool:
+            best = min(candidates, key=lambda tuning: _seconds(pack, device, tuning, pool))
+    device.tune(best)
+    return best
+
+
+def _seconds(pack: Pack, device: Device, tuning: Tuning, pool: ReadPool) -> float:
+    device.tune(tuning)
+    program = prepare(pack, device)
+    plan = typical_plan(program, "auto", device)
+    with opened(program, plan, device, pool) as engine:
+        runs = measured_sweeps(engine, random_inputs(program))
+        next(runs)  # the first one touches all memory, and verifies
+        return median(sweep.delay_seconds for sweep in islice(runs, _TUNING_SWEEPS))
+
+
+# How much of the processors others took meanwhile: what is measured on a busy machine takes too long.
+
+_STAT = Path("/proc/stat")
+# Of the first line: user, nice, system, (idle, waiting for disks), interrupts, soft ones, stolen by others
+# of the same host. Guests are in user.
+_BUSY = (0, 1, 2, 5, 6, 7)
+
+
+@dataclass(frozen=True)
+class ProcessorTimes:
+    """Seconds since some beginning, of all processors together: ``busy``, and by this process ``own``."""
+
+    at: float
+    busy: float
+    own: float
+
+    @classmethod
+    def now(cls) -> Self | None:
+        """Return the times until now; None where the system does not tell."""
+        own = os.times()
+        try:
+            busy = busy_seconds(_STAT.read_text("ascii"), os.sysconf("SC_CLK_TCK"))
+        except (OSError, ValueError):
+            return None
+        return cls(time.monotonic(), busy, own.user + own.system)
+
+
+def busy_seconds(stat: str, per_second: int) -> float:
+    """Return the seconds that ``stat``, the text of /proc/stat, counts in ticks of all processors.
+
+    Raises:
+        ValueError: it does not say it.
+    """
+    word, *ticks = stat.partition("\n")[0].split()
+    if word != "cpu" or len(ticks) <= max(_BUSY):
+        raise ValueError(f"{_STAT}: no times of processors")
+    return sum(int(ticks[index]) for index in _BUSY) / per_second
+
+
+def others_share(
+    before: ProcessorTimes | None, after: ProcessorTimes | None, processors: int
+) -> float:
+    """Return the part of ``processors`` that others took in between; 0 where nobody knows."""
+    if before is None or after is None or after.at <= before.at:
+        return 0.0
+    taken = (after.busy - before.busy) - (after.own - before.own)
+    return round(min(max(taken / (processors * (after.at - before.at)), 0.0), 1.0), 2)
+
+
+# The profile, in rounds.
 
 DEFAULT_ITERATIONS = 6
 _ROUNDS = 3
 # Kernels are measured beside so many reads in flight, and the largest: what each read costs besides its
-# bytes is the overlaps' (pipeline/measuring/overlaps.py) to say.
+# bytes is the overlaps' (pipeline/measuring/overheads.py) to say.
 _BESIDE_DEPTH = 2
 
 #: Called with the steps done and all steps.
@@ -89,7 +192,7 @@ def profile_pack(
     """
     before = ProcessorTimes.now()
     doing("how the device works best")
-    tuning = choose_tuning(pack, device)
+    tuning = _choose_tuning(pack, device)
     program = prepare(pack, device)
     samples = _Samples(spans=[[] for _ in program.spans])
     with file_reads(pack, disk) as reads:

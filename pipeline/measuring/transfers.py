@@ -8,13 +8,14 @@ from itertools import pairwise
 
 from loader.buffers import PAGE_BYTES, Buffer
 from loader.errors import LoaderError
-from loader.pool.pool import ReadJob, ReadPool
-from loader.readers.reader import Range, Reader
+from loader.pool.jobs import ReadJob
+from loader.pool.pool import ReadPool
+from loader.readers.interface import Range, Reader
 from models.packs.pack import Pack
 from models.packs.records.spans import Span
 from pipeline.devices.base import Device
+from pipeline.devices.device_memory import Memory
 from pipeline.devices.expansion import Expansion, expansion_of
-from pipeline.devices.memory import Memory
 
 DEPTHS = (1, 2, 4)
 _SMALLEST_BYTES = 64 << 10

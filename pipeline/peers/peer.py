@@ -1,4 +1,4 @@
-"""Our end of a process that is measured (pipeline/peers/serve.py is the other)."""
+"""Our end of a process that is measured (pipeline/peers/child.py is the other)."""
 
 import importlib.util
 import json

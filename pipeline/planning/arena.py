@@ -9,11 +9,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from pipeline.planning.offsets import LiveBuffer, Problem, place
+from pipeline.planning.offsets.problem import LiveBuffer, Problem
+from pipeline.planning.offsets.solve import place
 from pipeline.program.lives import Lifetime
 from pipeline.program.program import Program
 
-# At most 0.2 s. Of the networks of the zoo, whole, none needs a search (docs/offsets.md).
+# At most 0.2 s. Of the networks of the zoo, whole, none needs a search (docs/explanation/offsets.md).
 _NODES = 2000
 
 

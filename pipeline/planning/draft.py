@@ -6,35 +6,120 @@ It has the delays of the plan that ``make_plan`` makes of the same choice.
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import accumulate
+from math import inf
 
 from loader.ring import ReadGroup, RingPlace
-from pipeline.planning.advice import chunk_advice
-from pipeline.planning.level import Level, level_of, spliced
+from models.packs.records.pieces import Piece
 from pipeline.planning.make import chunk_limit, make_plan, of_weights
 from pipeline.planning.plan import Choice, Plan
 from pipeline.planning.streaming import (
     PAGE_BYTES,
     Streaming,
+    Unit,
     loading_bytes,
     staging_bytes,
     staging_share,
+    streamed_units,
     streaming,
 )
-from pipeline.planning.units import Unit
-from pipeline.program.choice import LaterChunks
-from pipeline.program.cuts import Region
+from pipeline.planning.words import chunk_advice
+from pipeline.program.choice import LaterChunks, SameSpans
 from pipeline.program.program import Program
-from pipeline.program.same_spans import SameSpans
+from pipeline.program.region_plan import Region
+from pipeline.program.steps import Phase, Step
 from pipeline.program.stopping import go_on
 from pipeline.schedule.architectures import ARCHITECTURES, Architecture
-from pipeline.schedule.constraints import Steps, stages
-from pipeline.schedule.schedule import Stage
-from pipeline.timing.bound import bound
+from pipeline.schedule.schedule import Stage, Steps, stages
 from pipeline.timing.durations import Durations, reads_in_flight
-from pipeline.timing.timeline import Timeline, back_to_back, timeline
+from pipeline.timing.timeline import Timeline, back_to_back, bound, timeline
+
+# The kernels of one chunk size, their weights and their times: what drafts of plans share.
+
+
+@dataclass(frozen=True)
+class Level:
+    """The kernels of one chunk size of ``program``. ``kept_bytes``: what is resident whatever is chosen.
+
+    ``until[p]``: seconds of kernels [0, p).
+    """
+
+    program: Program
+    plan: Plan
+    units: tuple[Unit, ...]
+    kept_bytes: int
+    until: tuple[float, ...]
+    slowdown: float
+    disturbance: float
+
+    @cached_property
+    def streamable_bytes(self) -> int:
+        return sum(unit.length for unit in self.units)
+
+    @cached_property
+    def largest_bytes(self) -> int:
+        """The least ring."""
+        return max((unit.length for unit in self.units if not unit.in_arena), default=0)
+
+    @cached_property
+    def first_pieces(self) -> list[int]:
+        """The program's piece with which each step begins."""
+        return list(first_pieces(self.program, self.plan.steps))
+
+
+def first_pieces(program: Program, steps: Sequence[Step]) -> Iterator[int]:
+    """Yield the program's piece with which each step begins; of a region's phases that of the region."""
+    first, inside = program.own.start, None
+    for step in steps:
+        region = step.region if isinstance(step, Phase) else None
+        if inside is not None and region is not inside:
+            first = max(inside.plan.region.pieces) + 1
+        inside = region
+        yield first
+        if isinstance(step, Piece):
+            first += step.n_spans
+
+
+def _spliced(levels: Sequence[Level], starts: Sequence[int]) -> Level:
+    """Return a level with the steps of ``levels[n]`` from the program's piece ``starts[n]`` on.
+
+    Each start is the first piece of a layer, the first one that of the program. The plan is that of the
+    first level.
+    """
+    units: list[Unit] = []
+    seconds: list[float] = []
+    for number, (level, start) in enumerate(zip(levels, starts, strict=True)):
+        first = bisect_left(level.first_pieces, start)
+        after = starts[number + 1] if number + 1 < len(starts) else inf
+        end = bisect_left(level.first_pieces, after)
+        moved = len(seconds) - first
+        seconds += (level.until[step + 1] - level.until[step] for step in range(first, end))
+        units += (
+            replace(unit, steps=range(unit.steps.start + moved, unit.steps.stop + moved))
+            for unit in level.units
+            if first <= unit.steps.start < end
+        )
+    until = tuple(accumulate(seconds, initial=0.0))
+    return replace(levels[0], units=tuple(units), until=until)
+
+
+def _level_of(program: Program, plan: Plan, durations: Durations) -> Level:
+    """Return the level of ``plan``, which keeps no more resident than it must."""
+    return Level(
+        program,
+        plan,
+        streamed_units(program, plan.steps, set(plan.resident)),
+        plan.resident_bytes,
+        tuple(accumulate(durations.stages[-1], initial=0.0)),
+        durations.slowdown,
+        durations.disturbance,
+    )
+
+
+# Drafts.
 
 DurationsOf = Callable[[Plan], Durations]
 #: Of a group: in memory, and in the file where that is another one.
@@ -158,7 +243,7 @@ class Drafts:
         key = limit, choice.later_chunks
         if key not in self._spliced:
             starts, limits = zip((0, limit), *choice.later_chunks, strict=True)
-            self._spliced[key] = spliced([self.level(each) for each in limits], starts)
+            self._spliced[key] = _spliced([self.level(each) for each in limits], starts)
         return self._spliced[key]
 
     def level(self, chunk_bytes: int) -> Level:
@@ -166,7 +251,7 @@ class Drafts:
         if chunk_bytes not in self._levels:
             choice = Choice(chunk_bytes=chunk_bytes, regions=self._regions)
             plan = make_plan(self.program, self._architecture, choice=choice)
-            self._levels[chunk_bytes] = level_of(self.program, plan, self._durations_of(plan))
+            self._levels[chunk_bytes] = _level_of(self.program, plan, self._durations_of(plan))
         return self._levels[chunk_bytes]
 
     def plan(self, choice: Choice) -> Plan:

@@ -4,23 +4,23 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from loader.ring import ReadGroup
-from pipeline.planning.advice import chunk_advice
 from pipeline.planning.arena import arenas, in_order
-from pipeline.planning.joining.joined import joined
+from pipeline.planning.joined_launches import joined
 from pipeline.planning.plan import Choice, Plan, PlanError
 from pipeline.planning.streaming import (
     PAGE_BYTES,
     Streaming,
+    Unit,
     loading_bytes,
     needed_bytes,
+    streamed_units,
     streaming,
 )
-from pipeline.planning.units import Unit, streamed_units
-from pipeline.planning.words import sized
-from pipeline.program.cuts import Region
+from pipeline.planning.words import chunk_advice, sized
+from pipeline.program.choice import SameSpans
 from pipeline.program.lives import lifetimes, never_whole, placed
 from pipeline.program.program import Program
-from pipeline.program.same_spans import SameSpans
+from pipeline.program.region_plan import Region
 from pipeline.program.sessions import session_bytes
 from pipeline.program.steps import (
     Step,
@@ -31,7 +31,7 @@ from pipeline.program.steps import (
 )
 from pipeline.program.stopping import go_on
 from pipeline.schedule.architectures import Architecture, with_copies
-from pipeline.schedule.constraints import Steps, stages
+from pipeline.schedule.schedule import Steps, stages
 
 _MIN_CHUNK_BYTES = 64 << 10
 _MAX_CHUNK_BYTES = 4 << 20

@@ -9,12 +9,62 @@ from typing import Self
 
 from loader.ring import ReadGroup, RingPlace, group_spans, place, place_ahead, place_in_slots
 from pipeline.planning.plan import Choice
-from pipeline.planning.units import Unit
 from pipeline.program.program import Program
+from pipeline.program.steps import Step, in_arena, units
 from pipeline.schedule.architectures import Architecture
 
+
+def spaced(sizes: Sequence[int], ratio: float) -> list[int]:
+    """Return the first of ``sizes``, and each that is at least ``ratio`` times the last one returned."""
+    kept = list(sizes[:1])
+    for size in sizes[1:]:
+        if size >= ratio * kept[-1]:
+            kept.append(size)
+    return kept
+
+
+# Weights that come and go together: of one piece, or of all layers of a region.
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """The streamed weights of ``steps``: ``spans`` of ``length`` bytes, and ``stored`` in the file.
+
+    ``offset``: where they are among all weights. ``in_arena``: they lie there while these run, and not in
+    the ring.
+    """
+
+    steps: range
+    spans: range
+    offset: int
+    length: int
+    stored: int
+    in_arena: bool = False
+
+
+def streamed_units(
+    program: Program, steps: Sequence[Step], kept: Collection[int]
+) -> tuple[Unit, ...]:
+    """Return the weights of ``steps`` that are streamed where the spans ``kept`` are resident."""
+    spans = program.spans
+    return tuple(
+        Unit(
+            users,
+            own,
+            spans[own.start].offset,
+            sum(spans[i].length for i in own),
+            sum(spans[i].file_length for i in own),
+            in_arena(steps[users.start]),
+        )
+        for users, own in units(steps)
+        if own and not all(span in kept for span in own)
+    )
+
+
+# Rings and the reads into them.
+
 PAGE_BYTES = 4096
-# Reads of this size cost the least CPU a byte (docs/measurements.md); three of them are
+# Reads of this size cost the least CPU a byte (docs/research/design.md); three of them are
 # in the ring at once where it is large enough.
 READ_BYTES = 4 << 20
 READS_IN_RING = 3

@@ -5,20 +5,19 @@ from dataclasses import replace
 from functools import lru_cache, partial
 from itertools import accumulate
 
-from pipeline.planning.joining.joined import joinable_bytes, joined
+from pipeline.planning.joined_launches import joinable_bytes, joined
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice, Plan, PlanError
-from pipeline.planning.spaced_sizes import spaced
-from pipeline.planning.streaming import READ_BYTES, READS_IN_RING, loading_bytes
+from pipeline.planning.streaming import READ_BYTES, READS_IN_RING, loading_bytes, spaced
 from pipeline.program.choice import (
+    SameSpans,
     choose_pieces,
     chunk_sizes,
     finest_positions,
     ring_bytes,
 )
-from pipeline.program.cuts import Region
 from pipeline.program.program import Program
-from pipeline.program.same_spans import SameSpans
+from pipeline.program.region_plan import Region
 from pipeline.schedule.architectures import Architecture
 
 # More ring than this gained nothing: three of the largest reads.

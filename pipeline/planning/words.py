@@ -2,6 +2,9 @@
 
 from math import ceil, floor, isfinite, log10
 
+from pipeline.program.program import Program
+from pipeline.schedule.architectures import Architecture
+
 
 def brief(n_bytes: int) -> str:
     """Return 1.5 MiB."""
@@ -24,3 +27,14 @@ def milliseconds(seconds: float, *, up: bool = False) -> str:
     decimals = 1 if number == 0.0 or number >= 0.1 else 1 - floor(log10(number))
     units = number * 10**decimals
     return f"{(ceil(units) if up else round(units)) / 10**decimals:.{decimals}f} ms"
+
+
+def chunk_advice(program: Program, architecture: Architecture) -> str:
+    """Return how much a smaller --chunk would help, to end a message with; empty where it changes nothing.
+
+    It does nothing for weights that all stay in memory, and for layers that cannot be cut any finer.
+    """
+    least = program.least_chunk_bytes
+    if architecture.resident or least >= program.largest_chunk_bytes:
+        return ""
+    return f", or compile with a smaller --chunk: the largest one can have {sized(least)}"

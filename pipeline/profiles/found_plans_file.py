@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from models.errors import first_fault
 from models.network.fields import Checksum
-from models.packs.checksum import checksum
+from models.packs.manifest import checksum
 from models.packs.pack import Pack
 from models.whole_files import write_atomically
 from pipeline.planning.found_plans import MOST_PLANS, PLANNER_VERSION, FoundPlan, FoundPlans

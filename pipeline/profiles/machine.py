@@ -8,7 +8,7 @@ from typing import Protocol
 
 from pydantic import BaseModel, ConfigDict, PositiveFloat, PositiveInt
 
-from loader.priority import Priority, reader_priority
+from loader.cores import Priority, reader_priority
 from loader.readers.disk import REAL_DISK, Disk
 from models.packs.target import host_target
 

@@ -13,23 +13,35 @@ from pydantic import BaseModel, Field, model_validator
 
 from models.errors import ModelError
 from models.network.fields import Checksum
-from models.packs.checksum import checksum
-from pipeline.devices.tuning import Tuning
+from models.packs.manifest import checksum
+from pipeline.devices.base import Tuning
 from pipeline.planning.plan import Plan
 from pipeline.profiles.delay_limits import Seconds, SweepLimits
-from pipeline.profiles.interpolation import interpolated
-from pipeline.profiles.keys import order_of, piece_key, plan_key
 from pipeline.profiles.machine import Machine
-from pipeline.profiles.row_kernels import MeasuredRows, first_key, group_key, row_keys
-from pipeline.profiles.times import RECORD, CopyTime, Distribution, Overlap, Quantile, ReadTime
+from pipeline.profiles.times import (
+    RECORD,
+    CopyTime,
+    Distribution,
+    MeasuredRows,
+    Overlap,
+    Quantile,
+    ReadTime,
+    first_key,
+    group_key,
+    interpolated,
+    order_of,
+    piece_key,
+    plan_key,
+    row_keys,
+)
 from pipeline.program.choice import choose_pieces, finest_positions
-from pipeline.program.cuts import Region
 from pipeline.program.program import Program
+from pipeline.program.region_plan import Region
 from pipeline.program.row_network import RowNetwork
-from pipeline.program.row_times import phase_seconds
 from pipeline.program.steps import Phase, RegionSteps, Step, regions_of
-from pipeline.timing.bound import bound
+from pipeline.program.work import phase_seconds
 from pipeline.timing.durations import Durations, reads_in_flight
+from pipeline.timing.timeline import bound
 
 # A quiet machine with a desktop and its services stays below.
 _MOST_OTHERS = 0.1
@@ -47,7 +59,7 @@ class ProfileError(ModelError):
 
 
 class Profile(BaseModel):
-    """See docs/demand-layering.md, "Profile".
+    """See docs/research/profile.md, "Profile".
 
     ``manifest``: checksum of the pack's manifest.json. ``spans``: r of each span read alone, as seed 003
     has it, for people (`layerstream profile`); plans read groups of spans and calculate with ``reads``.

@@ -9,7 +9,7 @@ from pathlib import Path
 from pydantic import BaseModel, ValidationError
 
 from models.errors import first_fault
-from models.packs.checksum import checksum
+from models.packs.manifest import checksum
 from models.packs.pack import Pack
 from models.whole_files import write_atomically
 from pipeline.devices.base import Device

@@ -15,19 +15,20 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 
-from models.packs.records.bottlenecks import Bottleneck, GroupInput, GroupOperator
 from models.packs.records.pieces import Operand
-from models.packs.records.rows import RowValue
+from models.packs.records.row_parts import Bottleneck, GroupInput, GroupOperator, RowValue
 from pipeline.program.boxes.box import Interval, RowBox
-from pipeline.program.boxes.layout import Lying
-from pipeline.program.cuts import ChannelCut, Region, RegionError
+from pipeline.program.boxes.stretch import Lying
 from pipeline.program.program import Program
 from pipeline.program.region_plan import (
     Action,
     Area,
     AreaCopy,
+    ChannelCut,
     Compute,
     Floats,
+    Region,
+    RegionError,
     RegionPlan,
     Strips,
     WeightGather,
@@ -315,7 +316,7 @@ class _Phases:
                 return place  # it holds just those
         else:
             value = taken.row_value
-            assert value is not None  # models/packs/bottleneck_checks.py
+            assert value is not None  # models/packs/row_checks.py
             if operator.kind == "sum":
                 return self._rows(value, self._band.result, self._item.output)
             place = self._rows(value, self._band.read[value], value)

@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from models.packs.records.pieces import Piece
-from pipeline.program.decided import takes_rows
-from pipeline.program.program import Program
+from pipeline.program.program import Program, takes_rows
+from pipeline.program.shared_memory import roots
 from pipeline.program.steps import Phase, Step, in_arena, spans_of
-from pipeline.program.values.shared_memory import roots
 
 #: Of values and strips; what the disk writes to is aligned to pages.
 ALIGNMENT, PAGE_BYTES = 64, 4096

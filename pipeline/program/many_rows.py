@@ -9,7 +9,7 @@ made once (seed 001: phases of a schedule, with the overlap kept between them).
 Says the same to whoever plans one region exactly and to sketches of many.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -24,7 +24,7 @@ Times = NDArray[np.float64]
 Which = NDArray[np.bool_]
 
 #: In place of a first row: there is none.
-NEVER = 1 << 40
+_NEVER = 1 << 40
 
 # Numbers of rows below this are counted as bits of one number.
 _BITS = 62
@@ -92,14 +92,14 @@ class MadeRows:
     @cached_property
     def just(self) -> tuple[Numbers, Numbers]:
         """``first`` and ``count`` of ``WantedRows``, where just these are read."""
-        return np.where(self.runs, self.first, NEVER), np.where(self.runs, self.count, -1)
+        return np.where(self.runs, self.first, _NEVER), np.where(self.runs, self.count, -1)
 
 
 @dataclass(frozen=True)
 class WantedRows:
     """Rows that operator ``operator`` reads in each phase; they may lie outside of the value.
 
-    ``first``: the first row, ``NEVER`` where it does not run; ``count``: of them, -1 there. ``same``: rows
+    ``first``: the first row, ``_NEVER`` where it does not run; ``count``: of them, -1 there. ``same``: rows
     that these are just like.
     """
 
@@ -109,11 +109,11 @@ class WantedRows:
     same: MadeRows | None = None
 
     def within(self, height: int) -> tuple[Numbers, Numbers]:
-        """Return the rows [first, end) of a value of ``height``; ``NEVER`` and 0 where there are none."""
+        """Return the rows [first, end) of a value of ``height``; ``_NEVER`` and 0 where there are none."""
         first = np.maximum(self.first, 0)
         end = np.where(self.count < 0, 0, np.minimum(self.first + self.count, height))
         some = first < end
-        return np.where(some, first, NEVER), np.where(some, end, 0)
+        return np.where(some, first, _NEVER), np.where(some, end, 0)
 
     def is_just(self, made: MadeRows) -> Which:
         """Return which regions read, in every phase, just what is made in it."""
@@ -129,7 +129,7 @@ def wanted(operator: int, window: Window, made: MadeRows) -> WantedRows:
     if low is made.first and high is made.ends:
         return WantedRows(operator, *made.just, made)
     runs = made.runs
-    return WantedRows(operator, np.where(runs, low, NEVER), np.where(runs, high - low, -1))
+    return WantedRows(operator, np.where(runs, low, _NEVER), np.where(runs, high - low, -1))
 
 
 def shares(rows: int, height: int) -> list[int]:
@@ -205,9 +205,9 @@ def kept_rows(
 
     ``gathering``: who reads, and in which regions rows are put together for it.
     """
-    later = np.full((made.ends.shape[0], made.ends.shape[1] + 1), NEVER, np.int64)
+    later = np.full((made.ends.shape[0], made.ends.shape[1] + 1), _NEVER, np.int64)
     for reader, gathers in gathering:
-        first = reader.first if gathers.all() else np.where(gathers[:, None], reader.first, NEVER)
+        first = reader.first if gathers.all() else np.where(gathers[:, None], reader.first, _NEVER)
         np.minimum(later[:, :-1], first, out=later[:, :-1])
     after = np.minimum.accumulate(later[:, ::-1], axis=1)[:, ::-1][:, 1:]
     return np.maximum(np.minimum(after, made.ends), 0), made.ends
@@ -230,3 +230,110 @@ def kept_sizes(made: MadeRows, start: Numbers) -> tuple[Numbers, Numbers]:
     of_odd = np.where(changes & odd, left, 0).max(axis=1)
     of_even = np.where(changes & ~odd, left, 0).max(axis=1)
     return np.where(moves, of_odd, most), np.where(moves, of_even, 0)
+
+
+# Which rows from outside of regions are loaded once, before others are written where they lie.
+#
+# Two reasons: a value of the region lies over them in the manifest, as a residual sum over what it adds,
+# and some would be overwritten before they are read; or nobody reads them afterwards, so a value of the
+# same form may be written over them, which mostly saves memory. Rows that later phases need are kept.
+#
+# Says the same to whoever plans one region exactly and to sketches of many.
+
+
+@dataclass(frozen=True)
+class Written:
+    """Operator ``operator`` writes ``value`` where it lies whole, up to row ``ends`` in each phase."""
+
+    value: int
+    operator: int
+    ends: Numbers
+
+
+@dataclass(frozen=True)
+class LoadedRows:
+    """Rows ``made`` of ``value`` are loaded before ``operator`` runs, in the regions ``which``.
+
+    ``new``: what is written over them to save memory; None: what the manifest says.
+    """
+
+    value: int
+    operator: int
+    made: MadeRows
+    which: Which
+    new: int | None = None
+
+
+def needed_loadings(
+    network: RowNetwork, reads: Mapping[int, Sequence[WantedRows]], writes: Sequence[Written]
+) -> Iterator[LoadedRows]:
+    """Yield what must be loaded, since it would be overwritten before it is read.
+
+    ``reads``: who reads each value of outside where it lies whole. ``writes``: what is read outside.
+    """
+    for value, readers in reads.items():
+        over = network.memory.overlapping(value)
+        found = _needed(network, value, readers, [item for item in writes if item.value in over])
+        if found is not None:
+            yield found
+
+
+def _needed(
+    network: RowNetwork, value: int, readers: Sequence[WantedRows], writes: Sequence[Written]
+) -> LoadedRows | None:
+    """Return how ``value`` is loaded where it would be overwritten before it is read."""
+    if not writes:
+        return None
+    height = network.values[value].height
+    ends = _read_ends(readers, height)
+    loaded, which = ends, np.zeros(len(ends), bool)
+    for writing in writes:
+        written = writing.ends
+        if not network.memory.alike(value, writing.value):
+            written = np.where(written > 0, _NEVER, 0)  # any row of it may lie over any of these
+        loaded = np.maximum(loaded, np.minimum(written, ends[:, -1:]))
+        for reader in readers:
+            before = written
+            if (
+                writing.operator >= reader.operator
+            ):  # it writes after this one has read, in each phase
+                before = np.concatenate(
+                    [np.zeros((len(ends), 1), np.int64), written[:, :-1]], axis=1
+                )
+            which |= (reader.within(height)[0] < before).any(axis=1)
+    first = min([item.operator for item in readers] + [item.operator for item in writes])
+    return LoadedRows(value, first, MadeRows(loaded), which) if which.any() else None
+
+
+def saving_loadings(
+    network: RowNetwork,
+    pieces: range,
+    reads: Mapping[int, Sequence[WantedRows]],
+    writes: Sequence[Written],
+) -> Iterator[LoadedRows]:
+    """Yield what may be loaded, so that something is written over it which nobody reads after ``pieces``.
+
+    Arguments are those of ``needed_loadings``. Nothing of what that yields is among these.
+    """
+    alone = network.alone
+    free = sorted((item for item in writes if item.value in alone), key=lambda item: item.operator)
+    taken = {item.value: np.zeros(len(item.ends), bool) for item in free}
+    for old in network.last_read(reads, pieces) if free else ():
+        ends = _read_ends(reads[old], network.values[old].height)
+        first = min(reader.operator for reader in reads[old])
+        left = np.ones(len(ends), bool)
+        for writing in free:
+            if writing.operator < first or not network.same_form(old, writing.value):
+                continue
+            which = left & ~taken[writing.value] & (writing.ends <= ends).all(axis=1)
+            if which.any():
+                left &= ~which
+                taken[writing.value] |= which
+                yield LoadedRows(old, first, MadeRows(ends), which, writing.value)
+
+
+def _read_ends(readers: Sequence[WantedRows], height: int) -> Numbers:
+    """Return up to which row anybody has read at the end of each phase."""
+    ends = np.max([reader.within(height)[1] for reader in readers], axis=0)
+    most: Numbers = np.maximum.accumulate(ends, axis=1)
+    return most

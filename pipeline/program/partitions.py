@@ -11,10 +11,9 @@ from functools import cached_property
 from itertools import pairwise
 from typing import TypeVar
 
-from models.packs.records.bottlenecks import Bottleneck
 from models.packs.records.pieces import Alternative, Layer
 from models.packs.records.ports import Port
-from models.packs.records.rows import RowOperator, RowValue
+from models.packs.records.row_parts import Bottleneck, RowOperator, RowValue
 from models.packs.records.spans import Span
 from pipeline.program.program import Program
 from pipeline.program.row_network import RowNetwork

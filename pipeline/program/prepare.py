@@ -4,19 +4,240 @@ Invariant: plans count what a program says, and engines bind it; neither asks th
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Protocol, TypeVar
 
+from models.network.fields import Array
+from models.network.operators.quantised import Quantised, QuantisedTask
 from models.packs.pack import Pack
-from models.packs.records.pieces import Alternative, JoinedPieces, Piece
-from models.packs.records.rows import RowOperator
-from models.packs.unrolling import unrolled_bytes
+from models.packs.records.pieces import (
+    Alternative,
+    ElementProgram,
+    Elementwise,
+    JoinedPieces,
+    Operand,
+    Piece,
+    joined_pieces,
+)
+from models.packs.records.row_parts import RowOperator, unrolled_bytes
 from models.runtime.joined_graphs import is_one
-from pipeline.program.decided import ChainJoined, ChainPiece, NativePiece
-from pipeline.program.preparing.chains import ChainAbility, with_chains
-from pipeline.program.preparing.natives import NativeAbility, with_natives
-from pipeline.program.program import Program
+from pipeline.program.program import (
+    ChainJoined,
+    ChainPiece,
+    Native,
+    NativeChain,
+    NativePiece,
+    Program,
+)
+from pipeline.program.shared_memory import roots
+
+# Which programs of operators on elements run in one pass, and what they take there.
+#
+# Pieces and the row operators that make the same have it all, or none: the same bits whole and on rows.
+
+Shape = tuple[int, ...]
+#: Tells what a device decides of a program on arrays of these shapes: what it reads, then what it makes.
+#: None: it does not run it in one pass.
+ChainAbility = Callable[[ElementProgram, tuple[Shape, ...]], NativeChain | None]
+
+
+def with_chains(program: Program, able: ChainAbility) -> Program:
+    """Return ``program`` with what the device runs in one pass."""
+    if program.target.capability is not None or not program.programs:
+        return program  # what a GPU does not run has sessions
+    return _ChainDecision(program, able).program()
+
+
+class _ChainDecision:
+    """Decides about ``whole``."""
+
+    def __init__(self, whole: Program, able: ChainAbility) -> None:
+        self._whole = whole
+        self._able = able
+        self._roots = roots(whole)
+        self._known: dict[tuple[int, tuple[Shape, ...]], NativeChain | None] = {}
+
+    def program(self) -> Program:
+        """Return it with what was decided of each piece, finest or joined, and row operator."""
+        pieces = [self._of_piece(piece) for piece in self._whole.pieces]
+        operators = [self._of_operator(item) for item in self._whole.row_operators]
+        for first, end, numbers in _making_the_same(self._whole.row_operators):
+            chains = [*pieces[first:end], *(operators[number] for number in numbers)]
+            if None in chains:
+                pieces[first:end] = [None] * (end - first)
+                for number in numbers:
+                    operators[number] = None
+        return replace(
+            self._whole,
+            pieces=tuple(
+                piece if chain is None else ChainPiece.of(piece, chain)
+                for piece, chain in zip(self._whole.pieces, pieces, strict=True)
+            ),
+            alternatives=tuple(
+                self._alternative(item, pieces) for item in self._whole.alternatives
+            ),
+            row_chains={
+                number: chain for number, chain in enumerate(operators) if chain is not None
+            },
+        )
+
+    def _alternative(self, given: Alternative, finest: Sequence[NativeChain | None]) -> Alternative:
+        """Return ``given`` with what was decided of its pieces: nothing where the ``finest`` have none."""
+        if not all(finest[given.first_piece : given.end_piece]):
+            return given
+        whole = joined_pieces(self._whole.pieces, given)
+        return replace(given, joined=tuple(map(self._joined, given.joined, whole)))
+
+    def _joined(self, item: JoinedPieces, piece: Piece) -> JoinedPieces:
+        chain = self._of_piece(piece)
+        return item if chain is None else ChainJoined.of(item, chain)
+
+    def _of_piece(self, piece: Piece) -> NativeChain | None:
+        item = piece.elementwise
+        if item is None or isinstance(piece, NativePiece):
+            return None
+        read, made = item.ports(piece.inputs, piece.outputs)
+        if not all(self._apart(one, other) for one in made for other in (*read, *made)):
+            return None
+        return self._chain(item, (*read, *made))
+
+    def _of_operator(self, operator: RowOperator) -> NativeChain | None:
+        item, values = operator.elementwise, self._whole.row_values
+        if item is None:
+            return None
+        inputs = [values[taken.row_value] for taken in operator.inputs]
+        read, made = item.ports([*inputs, *operator.weights], [values[operator.output]])
+        return self._chain(item, (*read, *made))
+
+    def _chain(self, item: Elementwise, arrays: Sequence[Array]) -> NativeChain | None:
+        """Return what is decided of a program on ``arrays``: what it reads, then what it makes."""
+        key = item.program, tuple(array.shape for array in arrays)
+        if key not in self._known:
+            self._known[key] = self._able(self._whole.programs[item.program], key[1])
+        return self._known[key]
+
+    def _apart(self, one: Operand, other: Operand) -> bool:
+        """Return whether two operands are the same memory, or have none in common."""
+        if one.kind != other.kind:
+            return True
+        first, second = self._place(one), self._place(other)
+        return first == second or first[0] != second[0] or not _overlap(first, second)
+
+    def _place(self, operand: Operand) -> tuple[int, int, int]:
+        """Return the value whose memory an operand lies in, its first byte there, and its end."""
+        if operand.kind == "span":
+            return operand.index, operand.offset, operand.offset + operand.n_bytes
+        root, offset = self._roots[operand.index]
+        return root, offset + operand.offset, offset + operand.offset + operand.n_bytes
+
+
+def _making_the_same(operators: Sequence[RowOperator]) -> Iterator[tuple[int, int, list[int]]]:
+    """Yield pieces, first and end, and the numbers of the row operators that make the same."""
+    numbered = enumerate(operators)
+    for (first, end), group in groupby(
+        numbered, lambda item: (item[1].first_piece, item[1].end_piece)
+    ):
+        yield first, end, [number for number, _ in group]
+
+
+def _overlap(one: tuple[int, int, int], other: tuple[int, int, int]) -> bool:
+    return one[1] < other[2] and other[1] < one[2]
+
+
+# Which quantised pieces kernels of the device compute, and what they take there.
+#
+# What each piece computes the compiler has said (``Piece.quantised``).
+
+
+class NativeAbility(Protocol):
+    """What a device says of the quantised layers of one network."""
+
+    def natives(self, found: Sequence[Quantised]) -> "Natives":
+        """Return what it says of them; ``found``: all that it is to compute."""
+        ...
+
+
+class Natives(Protocol):
+    """What kernels of a device take for quantised layers of one network."""
+
+    def native(self, found: Quantised, n_inputs: int, by_rows: bool) -> tuple[int, Native]:
+        """Return what ``found`` allocates while it runs, and the rest that is decided of it.
+
+        ``by_rows``: its first input is one as a request gives it.
+        """
+        ...
+
+
+def _with_natives(program: Program, able: NativeAbility) -> Program:
+    """Return ``program`` with the pieces that kernels of the device compute."""
+    if not program.quantised:
+        return program
+    return replace(program, pieces=_NativeDecision(program, able).pieces())
+
+
+class _NativeDecision:
+    """Decides about ``program``."""
+
+    def __init__(self, program: Program, able: NativeAbility) -> None:
+        self._program = program
+        self._roots = roots(program)
+        self._inputs = {(port.value, port.dtype, port.shape) for port in program.inputs}
+        self._found = [self._task(piece) for piece in program.pieces]
+        self._able = able.natives([each for each in self._found if each is not None])
+        # By number of the task, of inputs, and whether these are taken by rows.
+        self._natives: dict[tuple[int | None, int, bool], tuple[int, Native]] = {}
+
+    def pieces(self) -> tuple[Piece, ...]:
+        return tuple(map(self._decided, self._program.pieces, self._found))
+
+    def _task(self, piece: Piece) -> Quantised | None:
+        """Return what kernels of the device compute; None: a session does."""
+        if piece.quantised is None:
+            return None
+        found = self._program.quantised[piece.quantised]
+        (made,) = map(self._place, piece.outputs)
+        read = (
+            self._place(operand)
+            for number, operand in enumerate(piece.inputs)
+            if operand.kind == "value"
+            and not (number == found.over and self._place(operand) == made)
+        )
+        # Rows are read again.
+        over_another = any(
+            made[0] == other[0] and made[1] < other[2] and other[1] < made[2] for other in read
+        )
+        return None if over_another else found
+
+    def _place(self, operand: Operand) -> tuple[int, int, int]:
+        """Return the value whose memory an operand lies in, its first byte there, and its end."""
+        root, offset = self._roots[operand.index]
+        start = offset + operand.offset
+        return root, start, start + operand.n_bytes
+
+    def _decided(self, piece: Piece, found: Quantised | None) -> Piece:
+        """Return ``piece`` as it runs."""
+        if found is None:
+            return piece
+        by_rows = (
+            isinstance(found, QuantisedTask)
+            and found.rectangle is not None
+            and self._is_whole(piece.inputs[0])
+        )
+        key = (piece.quantised, len(piece.inputs), by_rows)
+        if key not in self._natives:
+            self._natives[key] = self._able.native(found, len(piece.inputs), by_rows)
+        scratch, native = self._natives[key]
+        return NativePiece.of(piece, native, scratch)
+
+    def _is_whole(self, operand: Operand) -> bool:
+        """Return whether ``operand`` is an input as a request gives it: all of it, in this form."""
+        as_given = operand.index, operand.dtype, operand.shape
+        return operand.kind == "value" and operand.offset == 0 and as_given in self._inputs
+
+
+# All kinds of kernels together.
 
 _Sized = TypeVar("_Sized", Piece, JoinedPieces)
 
@@ -55,7 +276,7 @@ def prepare(pack: Pack, device: Able) -> Program:
     if able.threads is not None:
         program = _with_threads(program, able.threads)
     if able.quantised is not None:
-        program = with_natives(program, able.quantised)
+        program = _with_natives(program, able.quantised)
     if able.chains is not None:
         program = with_chains(program, able.chains)
     program = _with_joins(program, able.joins)

@@ -7,10 +7,9 @@ from functools import cached_property
 from operator import attrgetter
 from typing import NamedTuple
 
-from models.packs.records.rows import RowOperator, RowValue
+from models.packs.records.row_parts import RowOperator, RowValue
 from pipeline.program.program import Program
-from pipeline.program.values.readers import Readers
-from pipeline.program.values.shared_memory import SharedMemory
+from pipeline.program.shared_memory import Readers, SharedMemory
 
 
 @dataclass(frozen=True, slots=True)

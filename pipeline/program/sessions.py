@@ -1,6 +1,6 @@
 """The sessions that steps open, and what these and their bindings take: what plans count.
 
-Invariant: a device whose program says what runs its pieces and row operators (decided.py) loads these
+Invariant: a device whose program says what runs its pieces and row operators (program.py) loads these
 sessions and no others, before the first request.
 """
 
@@ -9,12 +9,10 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from models.packs.records.pieces import Operand, Piece
-from models.packs.records.programs import Elementwise
-from models.packs.records.rows import RowOperator
+from models.packs.records.pieces import Elementwise, Operand, Piece
+from models.packs.records.row_parts import RowOperator
 from pipeline.program.choice import BINDING_BYTES
-from pipeline.program.decided import ChainPiece, NativeChain, NativePiece
-from pipeline.program.program import Program
+from pipeline.program.program import ChainPiece, NativeChain, NativePiece, Program
 from pipeline.program.region_plan import (
     Action,
     Area,

@@ -15,16 +15,15 @@ from pipeline.program.choice import (
     choose_pieces,
     finest_positions,
 )
-from pipeline.program.cuts import Region
 from pipeline.program.program import Program
-from pipeline.program.region_plan import Action, RegionPlan
+from pipeline.program.region_plan import Action, Region, RegionPlan
 from pipeline.program.regions import plan_region
 from pipeline.program.row_network import RowNetwork
 
 # What a copy of rows takes in Python: two views, and what holds them. Measured 450 bytes.
 MOVE_BYTES = 512
 # What Python's objects take beside these: of a program for each piece and value, of plan and engine for
-# each step (docs/measurements.md).
+# each step (docs/research/design.md).
 _RECORD_BYTES = 700
 STEP_BYTES = 2800
 # Plans of regions that are kept of a model, or as many as one choice has: planners ask for few again and

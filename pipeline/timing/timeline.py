@@ -1,4 +1,4 @@
-"""When every operation of a sweep starts and ends, by recurrence instead of events.
+"""When every operation of a sweep starts and ends, by recurrence; and bounds of its delay.
 
 The schedule releases in a fixed order, so an operation starts when the last of what it waits for has
 ended: a maximum over earlier ends and the free server of its stage. This gives the same times as driving
@@ -25,7 +25,7 @@ class StageServer(Protocol):
         ...
 
 
-class Fifo:
+class _Fifo:
     """``depth`` servers for one line. ``busy``: times in which some of them work, in order."""
 
     def __init__(self, seconds: Sequence[float], depth: int = 1) -> None:
@@ -136,15 +136,15 @@ def _sweep(
     head: Sequence[Interval] = (),
     early: Collection[int] = (),
 ) -> Timeline:
-    reads = Fifo(durations.stages[0], durations.depth)
+    reads = _Fifo(durations.stages[0], durations.depth)
     for start, end in head:
         reads.occupy(start, end)
-    between = [Fifo(row) for row in durations.stages[1:-1]]
+    between = [_Fifo(row) for row in durations.stages[1:-1]]
     seconds = durations.kernels(stages, early)
-    kernels: StageServer = Fifo(seconds)
+    kernels: StageServer = _Fifo(seconds)
     if durations.slowdown:
         kernels = Slowed(seconds, reads.busy, durations.slowdown)
-    starts, ends = recur(stages, [reads, *between, kernels], head)
+    starts, ends = _recur(stages, [reads, *between, kernels], head)
     delay = max(
         (
             end
@@ -156,7 +156,7 @@ def _sweep(
     return Timeline(starts, ends, tuple((a, b) for a, b in reads.busy), max(delay, 0.0))
 
 
-def recur(
+def _recur(
     stages: Sequence[Stage], servers: Sequence[StageServer], head: Sequence[Interval] = ()
 ) -> tuple[tuple[list[float], ...], tuple[list[float], ...]]:
     """Return starts and ends of all operations, asking each stage's server in order.
@@ -205,3 +205,40 @@ def recur(
         if len(row) < len(item):
             raise ScheduleError(f"{item.name} {len(row)} waits for what never ends")
     return starts, ends
+
+
+def bound(stages: Sequence[Stage], durations: Durations, carried: int = 0) -> float:
+    """Return seconds that no sweep exceeds whose operations take no longer than ``durations``.
+
+    It holds whatever the sweep before left in flight; with ``carried`` only if so many reads of the head
+    are complete when the sweep begins. Kernels count as slowed down all the time.
+    """
+    factor = 1.0 + durations.slowdown
+    kernels = durations.kernels(stages)
+    rows = [*durations.stages[:-1], tuple(factor * seconds for seconds in kernels)]
+    # Reads for the next sweep delay nothing in this one: they come after all others.
+    own = [Stage(stage.name, stage.after[: len(stage) - stage.ahead]) for stage in stages]
+    servers = [_Fifo(row) for row in rows]
+    servers[0] = _Fifo(rows[0], durations.depth)
+    _, ends = _recur(own, servers, [(0.0, 0.0)] * carried)
+    return max((max(row) for row in ends if row), default=0.0)
+
+
+def least_seconds(
+    kernels: Sequence[float], weights: Sequence[int], memory_bytes: int, bytes_per_second: float
+) -> float:
+    """Return seconds that a sweep takes at least, however its ring and residents share ``memory_bytes``.
+
+    ``kernels[i]`` seconds of kernel i, which needs ``weights[i]`` bytes. All memory may be full when the
+    sweep begins. Where kernels q to p need more than fits, the rest is read while they run, and what
+    follows p comes after it: docs/research/auto.md, "What memory is worth".
+    """
+    least = total = sum(kernels)
+    before = 0.0  # of the kernels in front of q
+    for q, seconds in enumerate(kernels):
+        unread, after = -memory_bytes, total - before
+        for kernel, n_bytes in zip(kernels[q:], weights[q:], strict=True):
+            unread, after = unread + n_bytes, after - kernel
+            least = max(least, before + unread / bytes_per_second + after)
+        before += seconds
+    return least

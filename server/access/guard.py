@@ -10,8 +10,9 @@ from server.errors import ServiceError
 
 #: To whom something is told. ``open``: everybody. Those who ask whether a server lives have no keys, and
 #: learn nothing but that; the page asks for a key itself: its files are in every installation. ``metrics``:
-#: everybody where a setting says so. ``infer``: who has a key.
-Admitted = Literal["open", "metrics", "infer"]
+#: everybody where a setting says so. ``infer``: who has a key. ``form``: the same, and it may be in
+#: the body, so that whoever reads that asks for it.
+Admitted = Literal["open", "metrics", "form", "infer"]
 _BEARER = re.compile(r"bearer +(\S+)", re.IGNORECASE)
 _REALM = 'Bearer realm="layerstream"'
 
@@ -26,7 +27,7 @@ class Access:
             KeyFileError: the file cannot be read, is wrong, or has no keys.
         """
         self._path = path
-        self._open = {"open", "metrics"} if public_metrics else {"open"}
+        self._open = {"open", "form"} | ({"metrics"} if public_metrics else set())
         self._keys: Keys | None = None
         #: Requests without a key, or with one that is none.
         self.refused = 0
@@ -54,24 +55,31 @@ class Access:
         """Return whether everybody may ask for what is told ``to`` these; None: for what there is not."""
         return self._keys is None or to in self._open
 
-    def key(self, authorization: list[str]) -> Key | None:
-        """Return the key that a request presents in these Authorization headers; None: none that is valid.
+    def key(self, authorization: list[str], beside: str | None = None) -> Key:
+        """Return the key that a request presents in these Authorization headers.
 
         Who presents nothing, or what is no key, is looked up as well: it takes as long, and is counted.
+        ``beside``: what is presented elsewhere where there are no such headers.
+
+        Raises:
+            UnknownKeyError: none, or one that is none.
         """
         matched = _BEARER.fullmatch(authorization[0]) if len(authorization) == 1 else None
+        presented = matched[1] if matched else "" if authorization else beside or ""
         assert self._keys is not None
-        found = self._keys.find(matched[1].encode("latin-1", "replace") if matched else b"")
-        self.refused += found is None
+        found = self._keys.find(presented.encode("latin-1", "replace"))
+        if found is None:
+            self.refused += 1
+            raise UnknownKeyError(bool(authorization or beside), beside is not None)
         return found
 
 
 class UnknownKeyError(ServiceError):
-    """No key was presented, or (``given``) one that is not valid."""
+    """No key was presented, or (``given``) one that is not valid; ``in_form``: it may be in the body."""
 
-    def __init__(self, given: bool) -> None:
-        super().__init__(
-            "this key is not valid" if given else "a key is wanted: Authorization: Bearer KEY"
-        )
+    def __init__(self, given: bool, in_form: bool = False) -> None:
+        wanted = "a key is wanted: Authorization: Bearer KEY"
+        also = ", or the field api_key of the form, before the image" if in_form else ""
+        super().__init__("this key is not valid" if given else wanted + also)
         #: What a client is asked for, as WWW-Authenticate has it.
         self.challenge = f'{_REALM}, error="invalid_token"' if given else _REALM

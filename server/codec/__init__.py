@@ -2,8 +2,8 @@
 
 One seam: what headers say (framing.py) and the chunks of a body become named arrays (decoding.py), and
 named arrays the pieces of an answer (encoding.py). Between the two lie the plain records of messages.py,
-which know neither JSON nor HTTP. JSON is read and written in text/, raw tensors in raw/; requests that are
-short and ordinary are parsed at once (plain.py).
+which know neither JSON nor HTTP. What a request may say stands in fields.py, for JSON and gRPC; JSON is
+read and written in text/, raw tensors in raw/.
 """
 
 from server.codec.decoding import BodyDecoder, decode_at_once

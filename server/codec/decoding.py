@@ -2,18 +2,31 @@
 
 JSON comes first, and raw tensors, if there are any, behind it. Nothing is held but the arrays, and bytes
 that are no value yet.
+
+Short, ordinary requests are parsed at once: RequestReader takes most of its time whatever the size. Of
+everything that is not short, flat and right, it has the last word.
 """
 
 import time
 from collections.abc import Sequence
+from typing import Any
+
+import orjson
+from numpy.typing import NDArray
 
 from models.packs.records.ports import Port
+from server.codec.fields import asked, matched_inputs, parse_fields
 from server.codec.framing import Framing
 from server.codec.messages import ModelRequest, all_wanted
-from server.codec.plain import read_plain
-from server.codec.raw.reader import RawReader, bare_tensor
+from server.codec.raw.reader import RawReader, RawTensor, bare_tensor, raw_tensor
+from server.codec.text.arrays import PortArray
 from server.codec.text.reader import RequestReader
-from server.errors import InvalidRequestError
+from server.errors import InvalidRequestError, ServiceError
+
+#: A longer text is read as it comes; in so short a one no number is too long.
+PLAIN_BYTES = 4096
+# With more of them it may be nested, or have values, beyond what a reader of any text takes.
+_MOST_BRACKETS, _MOST_COMMAS = 32, 1024
 
 Ports = Sequence[Port]
 
@@ -25,8 +38,35 @@ def decode_at_once(
     length = framing.json_bytes
     if framing.coding != "identity" or length == 0 or (length or 0) > len(body):
         return None
-    raw = b"" if length is None else body[length:]
-    return read_plain(body[:length], raw, ports, outputs)
+    text, raw = body[:length], b"" if length is None else body[length:]
+    is_nested = text.count(b"[") + text.count(b"{") > _MOST_BRACKETS
+    if is_nested or len(text) > PLAIN_BYTES or text.count(b",") > _MOST_COMMAS or b"\\" in text:
+        return None
+    began = time.perf_counter()
+    arrays: dict[str, NDArray[Any]] = {}
+    behind: list[RawTensor] = []
+    try:
+        document = orjson.loads(text)
+        if orjson.dumps(document).count(b'"') != text.count(b'"'):
+            return None  # a key that is there twice is lost in parsing, its quotes are not
+        fields = parse_fields(document)
+        for where, tensor, port in matched_inputs(fields, {port.name: port for port in ports}):
+            if tensor.data is None:
+                behind.append(raw_tensor(where, port, tensor.parameters["binary_data_size"]))
+                arrays[port.name] = behind[-1].array
+                continue
+            array = PortArray(where, port)
+            if len(tensor.data) != array.n_values:
+                return None
+            array.add(tensor.data)
+            arrays[port.name] = array.array
+        if behind or raw:
+            reader = RawReader(behind)
+            reader.feed(memoryview(raw))
+            reader.finish()
+        return asked(fields, arrays, outputs, time.perf_counter() - began)
+    except (ServiceError, TypeError, ValueError):
+        return None
 
 
 class BodyDecoder:

@@ -10,28 +10,22 @@ from server.codec.text.writer import check_finite, write_text
 class Body:
     """The body of ``answer``; both parts can be made again.
 
+    ``is_mixed``: there are raw tensors, of ``raw_bytes``, so the length of the JSON must be said.
+
     Raises:
         NotFiniteError: an output that is wanted as JSON has NaN or infinite values.
     """
 
     def __init__(self, answer: ModelAnswer) -> None:
         self._answer = answer
-        self._raw_sizes = {
-            output.name: raw_bytes(output.array) for output in answer.outputs if output.is_binary
-        }
+        self._raw_sizes: dict[str, int] = {}
         for output in answer.outputs:
-            if not output.is_binary:
+            if output.is_binary:
+                self._raw_sizes[output.name] = raw_bytes(output.array)
+            else:
                 check_finite(output)
-
-    @property
-    def is_mixed(self) -> bool:
-        """Whether there are raw tensors: then the length of the JSON must be said."""
-        return bool(self._raw_sizes)
-
-    @property
-    def raw_bytes(self) -> int:
-        """How long the raw tensors are."""
-        return sum(self._raw_sizes.values())
+        self.is_mixed = bool(self._raw_sizes)
+        self.raw_bytes = sum(self._raw_sizes.values())
 
     def text(self) -> Iterator[bytes]:
         """Return the pieces of the JSON, each made in about a millisecond."""

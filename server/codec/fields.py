@@ -1,67 +1,90 @@
 """The fields of an infer request: their types, what the model's ports say to them, parameters.
 
+They are said here for all: JSON however it is read, gRPC, and /openapi.json.
 Parameters that nobody knows are ignored, as the protocol says; those that would change the answer are not.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr, ValidationError
+from numpy.typing import NDArray
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    NonNegativeInt,
+    StrictInt,
+    StrictStr,
+    TypeAdapter,
+    ValidationError,
+    WithJsonSchema,
+)
 
 from models.network.fields import STRINGS
 from models.packs.records.ports import Port
-from server.codec.datatypes import datatype
-from server.codec.messages import WantedOutput, all_wanted
+from server.codec.datatypes import DATATYPES, datatype
+from server.codec.messages import ModelRequest, WantedOutput, all_wanted
 from server.errors import InvalidRequestError, few, shown
 
 _MICROSECONDS = 1_000_000
 # What has no scores.
 _UNRANKED = (STRINGS, "bool")
 _SHARED_MEMORY = ": shared memory is not served; send the data"
-Parameters = dict[str, Any]
+# Which ones there are, and of what type each is, is checked where they mean something.
+Parameters = Annotated[
+    dict[str, Any],
+    WithJsonSchema(TypeAdapter(dict[str, bool | int | float | str]).json_schema()),
+]
+#: One of those that the protocol has, as documentation says; the model has its own word.
+Datatype = Annotated[StrictStr, Field(json_schema_extra={"enum": list(DATATYPES)})]
+_Size = Annotated[StrictInt, WithJsonSchema(TypeAdapter(NonNegativeInt).json_schema())]
 
 
-class InputTensor(BaseModel):
-    """One entry of "inputs"; of its data only whether there are any."""
+def _parameters(about: str) -> Any:
+    # A default that is written here would be copied for each request, deeply.
+    return Field(default_factory=dict, description=about, json_schema_extra={"default": {}})
+
+
+class RequestInput(BaseModel):
+    """One input of the model."""
 
     model_config = ConfigDict(extra="forbid")
 
     name: StrictStr
-    shape: Annotated[list[StrictInt], Field(max_length=16)]
-    datatype: StrictStr
-    data: list[Any] | None = None
-    parameters: Parameters = Field(default_factory=dict)
+    shape: list[_Size] = Field(max_length=16)
+    datatype: Datatype
+    data: Annotated[list[Any] | None, WithJsonSchema({"items": {}, "type": "array"})] = Field(
+        None,
+        description="flat or nested, row-major; of BYTES: strings; without it: binary data",
+        json_schema_extra={"default": []},
+    )
+    parameters: Parameters = _parameters("binary_data_size: bytes behind the JSON")
 
-    @property
-    def binary_bytes(self) -> int | None:
-        """How many bytes behind the JSON are its data; None: they are in it."""
-        return self.parameters.get("binary_data_size")
 
-
-class RequestedOutput(BaseModel):
-    """One entry of "outputs"."""
+class RequestOutput(BaseModel):
+    """One output that is asked for."""
 
     name: StrictStr
-    parameters: Parameters = Field(default_factory=dict)
+    parameters: Parameters = _parameters("binary_data, classification")
 
 
-class InferFields(BaseModel):
-    """The body of an infer request."""
+class InferRequest(BaseModel):
+    """Every input of the model once; without ``outputs`` all of them are answered."""
 
     id: StrictStr | None = None
-    inputs: list[InputTensor]
-    outputs: list[RequestedOutput] | None = None
-    parameters: Parameters = Field(default_factory=dict)
+    inputs: list[RequestInput]
+    outputs: list[RequestOutput] | None = None
+    parameters: Parameters = _parameters("binary_data_output, timeout (microseconds)")
 
 
-def parse_fields(document: object) -> InferFields:
+def parse_fields(document: object) -> InferRequest:
     """Return ``document``, a request with empty lists for data, as fields.
 
     Raises:
         InvalidRequestError: one is missing, unknown or of a wrong type, or two contradict each other.
     """
     try:
-        fields = InferFields.model_validate(document)
+        fields = InferRequest.model_validate(document)
     except ValidationError as exc:
         errors = exc.errors()
         raise InvalidRequestError(
@@ -91,7 +114,7 @@ def first_error(errors: Iterable[Mapping[str, Any]]) -> str:
     return f"{field}: {first['msg'].removeprefix('Value error, ')}"
 
 
-def _data_fault(tensor: InputTensor) -> str:
+def _data_fault(tensor: RequestInput) -> str:
     """Return the field of ``tensor`` that keeps its data from being found, and why; empty: none does."""
     size = tensor.parameters.get("binary_data_size")
     if "shared_memory_region" in tensor.parameters:
@@ -116,28 +139,30 @@ def _flag(where: str, parameters: Parameters, name: str, default: bool) -> bool:
     return value
 
 
-def timeout_seconds(parameters: Parameters) -> float | None:
-    """Return how long the client waits, of ``parameters.timeout`` in microseconds; None: no limit.
+def asked(
+    fields: InferRequest,
+    inputs: dict[str, NDArray[Any]],
+    outputs: Sequence[Port],
+    seconds: float = 0.0,
+) -> ModelRequest:
+    """Return the request that ``fields`` are of a model with these ``outputs``.
+
+    ``inputs``: arrays, as ``matched_inputs`` has them. ``seconds``: that it took to make them.
 
     Raises:
-        InvalidRequestError: it is not a whole number from 0 on.
+        InvalidRequestError: the time or the priority is not a whole number from 0 on, or an output is
+            unknown, asked for twice, or in a way that it does not have.
     """
-    timeout = parameters.get("timeout", 0)
+    parameters = fields.parameters
+    wanted = _wanted_outputs(fields, outputs)
+    timeout, priority = parameters.get("timeout", 0), parameters.get("priority", 0)
     if not _is_count(timeout):
         raise InvalidRequestError("parameters.timeout: not a whole number of microseconds")
-    return int(timeout) / _MICROSECONDS or None
-
-
-def priority(parameters: Parameters) -> int:
-    """Return ``parameters.priority``: 1 is the highest, 0 as usual.
-
-    Raises:
-        InvalidRequestError: it is not a whole number from 0 on.
-    """
-    number = parameters.get("priority", 0)
-    if type(number) is not int or number < 0:
+    if not _is_count(priority):
         raise InvalidRequestError("parameters.priority: not a whole number from 0 on")
-    return number
+    return ModelRequest(
+        inputs, wanted, fields.id, timeout / _MICROSECONDS or None, seconds, priority
+    )
 
 
 def check_tensor(where: str, kind: object, shape: object, port: Port) -> None:
@@ -171,14 +196,14 @@ def port_of(name: str, ports: Mapping[str, Port]) -> Port:
 
 
 def matched_inputs(
-    fields: InferFields, ports: Mapping[str, Port]
-) -> list[tuple[str, InputTensor, Port]]:
+    fields: InferRequest, ports: Mapping[str, Port]
+) -> list[tuple[str, RequestInput, Port]]:
     """Return the inputs of ``fields``: how errors name each, what is said of it, and which port it is.
 
     Raises:
         InvalidRequestError: one is unknown, given twice, missing, or not of its port's datatype and shape.
     """
-    found: dict[str, tuple[str, InputTensor, Port]] = {}
+    found: dict[str, tuple[str, RequestInput, Port]] = {}
     for tensor in fields.inputs:
         where = f"input {shown(tensor.name)}"
         port = port_of(tensor.name, ports)
@@ -192,24 +217,20 @@ def matched_inputs(
     return list(found.values())
 
 
-def wanted_outputs(fields: InferFields, ports: Iterable[Port]) -> tuple[WantedOutput, ...]:
-    """Return which outputs of ``ports`` are asked for, and how; all where none is named.
-
-    Raises:
-        InvalidRequestError: one is unknown, asked for twice, or in a way that it does not have.
-    """
+def _wanted_outputs(fields: InferRequest, ports: Sequence[Port]) -> tuple[WantedOutput, ...]:
+    """Return which outputs of ``ports`` are asked for, and how; all where none is named."""
     is_binary = _flag("parameters", fields.parameters, "binary_data_output", False)
     if not fields.outputs:
         return all_wanted(ports, is_binary)
     by_name = {port.name: port for port in ports}
-    check_names((output.name for output in fields.outputs), by_name)
+    _check_names((output.name for output in fields.outputs), by_name)
     return tuple(
         _wanted(f"outputs.{index}", output, by_name[output.name], is_binary)
         for index, output in enumerate(fields.outputs)
     )
 
 
-def _wanted(where: str, output: RequestedOutput, port: Port, is_binary: bool) -> WantedOutput:
+def _wanted(where: str, output: RequestOutput, port: Port, is_binary: bool) -> WantedOutput:
     parameters = output.parameters
     if "shared_memory_region" in parameters:
         raise InvalidRequestError(where + _SHARED_MEMORY)
@@ -225,7 +246,7 @@ def _wanted(where: str, output: RequestedOutput, port: Port, is_binary: bool) ->
     )
 
 
-def check_names(names: Iterable[str], known: Iterable[str]) -> None:
+def _check_names(names: Iterable[str], known: Iterable[str]) -> None:
     """Check that the ``names`` of outputs are ``known``, and each is there once.
 
     Raises:

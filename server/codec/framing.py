@@ -88,7 +88,10 @@ def answer_coding(headers: Headers) -> Coding:
     HTTP libraries send a list of what they know, whoever uses them, and tensors hardly shrink: time spent
     for nobody. One coding alone is a wish, as tritonclient's response_compression_algorithm sends it.
     """
-    listed = b",".join([value for name, value in headers if name == b"accept-encoding"])
+    listed = b""
+    for name, value in headers:
+        if name == b"accept-encoding":
+            listed += b"," + value
     if not listed:
         return "identity"
     wished = {

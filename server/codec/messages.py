@@ -35,10 +35,6 @@ class ModelRequest(NamedTuple):
     decoding_seconds: float = 0.0
     priority: int = 0
 
-    def release(self) -> None:
-        """Let go of the inputs."""
-        self.inputs.clear()
-
 
 class Output(NamedTuple):
     """One array of an answer."""

@@ -19,6 +19,7 @@ from server.operation.tracing import Trace, Tracing
 from server.protocol.administration import Caller
 from server.requests.exchange import Exchange
 from server.transport.giving_way import Worth
+from server.transport.registry import owner
 
 ServicerContext = aio.ServicerContext[bytes, bytes]
 Work = Callable[["Call"], Awaitable[None]]
@@ -87,7 +88,7 @@ class Call:
     def exchange(self) -> Exchange:
         """Return the exchange of one message and its answer, a context manager."""
         self._answered = self._exchange is not None
-        message = _Message(self._wire, self._address, self._task)
+        message = _Message(self._wire, owner(self._address), self._task)
         self._exchange = self.context.exchanges.exchange(message)
         return self._exchange
 
@@ -140,7 +141,10 @@ class Call:
 
     async def refuse(self, why: Exception, said: str) -> None:
         """End it with a status that says ``why``."""
-        self._code = code_of(why)
+        left = self.left_seconds
+        # What comes behind the client's deadline is late, whatever else it is.
+        is_over = left is not None and left <= 0
+        self._code = grpc.StatusCode.DEADLINE_EXCEEDED if is_over else code_of(why)
         await self._wire.abort(self._code, said, (*self._hints, *hints_of(why)))
 
     @property
@@ -182,9 +186,9 @@ class _Message:
     is_read = False
 
     def __init__(
-        self, wire: ServicerContext, address: str, task: "asyncio.Task[None] | None"
+        self, wire: ServicerContext, owner: str, task: "asyncio.Task[None] | None"
     ) -> None:
-        self.address = address
+        self.owner = owner
         self._wire = wire
         self._task = task
 

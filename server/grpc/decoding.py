@@ -11,13 +11,7 @@ from typing import Any, Self
 from google.protobuf.message import DecodeError
 
 from models.packs.records.ports import Port
-from server.codec.fields import (
-    matched_inputs,
-    parse_fields,
-    priority,
-    timeout_seconds,
-    wanted_outputs,
-)
+from server.codec.fields import asked, matched_inputs, parse_fields
 from server.codec.messages import ModelRequest
 from server.codec.raw.reader import raw_tensor
 from server.errors import InvalidRequestError
@@ -120,16 +114,9 @@ class GrpcMessage:
             tensor.feed(self.raw[index])
             tensor.finish()
             inputs[port.name] = tensor.array
-        own = timeout_seconds(fields.parameters)
-        limits = [seconds for seconds in (own, left_seconds) if seconds is not None]
-        return ModelRequest(
-            inputs,
-            wanted_outputs(fields, outputs),
-            fields.id,
-            min(limits, default=None),
-            time.perf_counter() - began,
-            priority(fields.parameters),
-        )
+        request = asked(fields, inputs, outputs, time.perf_counter() - began)
+        limits = [each for each in (request.timeout_seconds, left_seconds) if each is not None]
+        return request._replace(timeout_seconds=min(limits, default=None))
 
     def _document(self) -> dict[str, Any]:
         """Return what JSON would say of the request, without values."""

@@ -55,11 +55,11 @@ async def _answer(call: Call, exchange: Exchange, in_stream: bool) -> bytes:
         async with model.reading(names_timeout=True):
             request = asked.request(manifest.inputs, manifest.outputs, call.left_seconds)
             del asked  # the message goes, its tensors stay
-            await exchange.hold(short_infer_bytes(manifest))
+            await exchange.hold(model.use.infer_bytes)
 
         def keep(outputs: Arrays) -> Kept[list[Output]]:
-            kept = kept_outputs(request.wanted, outputs, manifest, is_raw=True)
-            return kept._replace(n_bytes=_COPIES * kept.n_bytes)
+            kept = kept_outputs(request.wanted, manifest, "identity", outputs)
+            return kept._replace(n_bytes=_COPIES * kept.n_bytes, is_raw=True)
 
         outputs = await model.compute(request, keep)
         return encoded(ModelAnswer(name, model.pack.version, request.id, outputs), in_stream)
@@ -71,7 +71,7 @@ async def _asked(context: Context, exchange: Exchange, in_stream: bool) -> GrpcM
     How long it is, nobody knows before it is there. So what the largest request takes is held first, but in
     a stream only when the message has come: it may be long until then, and others would go without.
     """
-    least = min(_largest_bytes(context), exchange.lease.room_bytes)
+    least = min(_largest_bytes(context), exchange.lease.memory.room_bytes)
     async with exchange.within(context.settings.request_timeout):
         if not in_stream:
             exchange.check_room()

@@ -79,7 +79,9 @@ def _options(context: Context) -> list[tuple[str, int]]:
         ("grpc.so_reuseport", 0),  # or two servers on one port would share it in silence
         ("grpc.max_receive_message_length", _message_limit(context)),
         ("grpc.max_send_message_length", -1),
+        # One limit: between a soft and a hard one the library draws whether it refuses.
         ("grpc.max_metadata_size", HEADER_BYTES),
+        ("grpc.absolute_max_metadata_size", HEADER_BYTES),
         # Or connections to this port would take the descriptors of those to the other one.
         ("grpc.max_allowed_incoming_connections", allowed_files(settings.max_connections, 2)[0]),
         # From the first byte of a connection to the end of its greeting, with TLS or without.

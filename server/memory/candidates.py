@@ -11,7 +11,7 @@ from pipeline.profiles.profile import Profile
 from pipeline.program.program import Program
 from pipeline.schedule.architectures import Architecture
 from server.memory.budget import Budget
-from server.memory.minima import Minimum, least_together
+from server.memory.minima import Minimum, least_together, needed_by
 from server.memory.request_needs import Need
 from server.memory.sharing import Activations, Sharer, Shares, partitioned_sharer, share_out, sharer
 
@@ -77,12 +77,26 @@ def share_served(
     sharers = _sharers(candidates)
     if at_once:
         sharers = [each.hurried() for each in sharers]
-    needs = [Need.of(each.program.pack.manifest) for each in candidates]
-    minima = [
-        Minimum(each.least, need, each.alone) for each, need in zip(sharers, needs, strict=True)
-    ]
+    minima = _minima(candidates, sharers)
+    needs = [each.need for each in minima]
     budget.set_aside(request_bytes, needs, least_together(minima, activations != "own"))
     return _shared(sharers, budget, activations)
+
+
+def needed_by_all(candidates: Sequence[Candidate], activations: Activations) -> int:
+    """Return the smallest budget in which a service has all ``candidates`` answer all requests.
+
+    Raises:
+        PlanError, ProfileError: as ``share_budget``.
+    """
+    return needed_by(_minima(candidates, _sharers(candidates)), activations != "own")
+
+
+def _minima(candidates: Sequence[Candidate], sharers: Sequence[Sharer]) -> list[Minimum]:
+    return [
+        Minimum(sharer.least, Need.of(each.program.pack.manifest), sharer.alone)
+        for each, sharer in zip(candidates, sharers, strict=True)
+    ]
 
 
 def _sharers(candidates: Sequence[Candidate]) -> list[Sharer]:

@@ -1,10 +1,10 @@
 """What the packs of a repository need at least, so that one that loads leaves the others their place."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from server.memory.holdings import Holding, sum_bytes
-from server.memory.request_needs import Need
+from server.memory.request_needs import Need, smallest_budgets
 
 
 class Minimum(NamedTuple):
@@ -30,3 +30,9 @@ def least_together(minima: Iterable[Minimum], in_turns: bool) -> int:
             for number, each in enumerate(minima)
         }
     )
+
+
+def needed_by(minima: Sequence[Minimum], in_turns: bool) -> int:
+    """Return the smallest budget in which all answer all requests, at once or ``in_turns``."""
+    needs = [each.need for each in minima]
+    return smallest_budgets(least_together(minima, in_turns), needs).full_bytes

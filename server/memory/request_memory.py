@@ -17,7 +17,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from server.errors import BusyError, TooLargeError
-from server.memory.request_room import SMALL_BYTES, kept_bytes
+from server.memory.request_needs import SMALL_BYTES, kept_bytes
 from server.settings.sizes import format_size
 
 
@@ -44,6 +44,16 @@ class RequestMemory:
         self._grants = 0
 
     @property
+    def capacity_bytes(self) -> int:
+        return self._capacity_bytes
+
+    @capacity_bytes.setter
+    def capacity_bytes(self, n_bytes: int) -> None:
+        self._capacity_bytes = n_bytes
+        #: The most that one request can ever hold.
+        self.room_bytes = n_bytes - kept_bytes(n_bytes)
+
+    @property
     def waiting(self) -> int:
         """Requests that wait for memory."""
         return len(self._line)
@@ -60,15 +70,6 @@ class RequestMemory:
         """Return what all requests of ``client`` hold."""
         return self._held.get(client, 0)
 
-    @property
-    def room_bytes(self) -> int:
-        """The most that one request can ever hold."""
-        return self.capacity_bytes - kept_bytes(self.capacity_bytes)
-
-    def has(self, n_bytes: int, holds: bool) -> bool:
-        """Return whether ``take`` would give ``n_bytes`` at once."""
-        return self._is_free(n_bytes) and (holds or not self._line or n_bytes <= SMALL_BYTES)
-
     def check_room(self, client: str) -> None:
         """Check that a request of ``client`` that had to wait would find a place in line.
 
@@ -80,7 +81,8 @@ class RequestMemory:
 
     def take_at_once(self, n_bytes: int, client: str, holds: bool) -> bool:
         """Take ``n_bytes`` if nobody need be waited for; return whether they were taken."""
-        if not self.has(n_bytes, holds):
+        may_pass = holds or not self._line or n_bytes <= SMALL_BYTES
+        if not may_pass or not self._is_free(n_bytes):
             return False
         self._grant(n_bytes, client)
         return True
@@ -113,12 +115,13 @@ class RequestMemory:
     def give(self, n_bytes: int, client: str = "") -> None:
         """Give ``n_bytes`` back."""
         self.used_bytes -= n_bytes
-        left = self.held_by(client) - n_bytes
+        left = self._held.get(client, 0) - n_bytes
         if left:
             self._held[client] = left
         else:
             self._held.pop(client, None)
-        self._serve()
+        if self._line:
+            self._serve()
 
     @property
     def _newcomers(self) -> list[_Waiter]:
@@ -154,12 +157,12 @@ class RequestMemory:
         return None
 
     def _is_free(self, n_bytes: int) -> bool:
-        kept = 0 if n_bytes <= SMALL_BYTES else kept_bytes(self.capacity_bytes)
-        return self.used_bytes + n_bytes + kept <= self.capacity_bytes
+        most = self._capacity_bytes if n_bytes <= SMALL_BYTES else self.room_bytes
+        return self.used_bytes + n_bytes <= most
 
     def _grant(self, n_bytes: int, client: str) -> None:
         self.used_bytes += n_bytes
-        self._held[client] = self.held_by(client) + n_bytes
+        self._held[client] = self._held.get(client, 0) + n_bytes
 
     def _next(self) -> _Waiter:
         return min(self._line, key=self._rank)
@@ -206,11 +209,6 @@ class Lease:
             self.memory.give(self.held_bytes, self.client)
             self.held_bytes = 0
 
-    @property
-    def room_bytes(self) -> int:
-        """The most that this lease could ever hold."""
-        return self.memory.room_bytes
-
     def check_room(self) -> None:
         """Check that there is a place in line, if it must wait; raises as RequestMemory.check_room."""
         self.memory.check_room(self.client)
@@ -221,15 +219,11 @@ class Lease:
         if more < 0:
             self.memory.give(-more, self.client)
         elif n_bytes > self.memory.room_bytes or not self.memory.take_at_once(
-            *(more, self.client, self._holds)
+            *(more, self.client, self.held_bytes > 0)
         ):
             return False
         self.held_bytes = n_bytes
         return True
-
-    @property
-    def _holds(self) -> bool:
-        return self.held_bytes > 0
 
     async def hold(self, n_bytes: int) -> None:
         """Hold ``n_bytes`` from now on, waiting for what is missing.
@@ -239,10 +233,10 @@ class Lease:
         """
         if self.hold_at_once(n_bytes):
             return
-        if n_bytes > self.room_bytes:
+        if n_bytes > self.memory.room_bytes:
             raise TooLargeError(
                 f"the request needs {format_size(n_bytes)} of memory; all requests together may "
-                f"take {format_size(self.room_bytes)} (setting request_memory)"
+                f"take {format_size(self.memory.room_bytes)} (setting request_memory)"
             )
-        await self.memory.take(n_bytes - self.held_bytes, self.client, self._holds)
+        await self.memory.take(n_bytes - self.held_bytes, self.client, self.held_bytes > 0)
         self.held_bytes = n_bytes

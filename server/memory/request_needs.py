@@ -1,19 +1,25 @@
 """How much memory requests to a model need, and how large the pool for all requests is.
 
-Pure figures of manifests; docs/architecture.md, "What requests may take".
+Pure figures of manifests; docs/explanation/architecture/request-memory.md, "What requests may take".
 """
 
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Self
 
-from models.detection.decoding import WORK_BYTES
+from models.detection.candidates import WORK_BYTES
 from models.images.placement import Size
 from models.images.preprocess import Preprocess
 from models.network.fields import Array
 from models.packs.manifest import Manifest, Verb
-from models.segmentation.mask import WORK_BYTES as MASK_WORK_BYTES
-from server.memory.request_room import capacity_for, room_beside_others
+from models.segmentation import WORK_BYTES as MASK_WORK_BYTES
 
+#: What takes no more may take it from all that is free, and at once.
+SMALL_BYTES = 128 << 10
+# Kept for that: others leave so much free, or an eighth of a small pool.
+_KEPT_BYTES = 256 << 10
+_KEPT_SHARE = 8
+# Of a pool, so much is left for others beside the largest usual request: one in so many.
+_OTHERS_SHARE = 8
 #: Text and values of a body between its arrival and its arrays, and pieces of an answer.
 CODEC_BYTES = 512 << 10
 #: Of them, what a body holds besides values of known inputs: names, and a number that is cut in two.
@@ -35,6 +41,21 @@ _TENSOR_SHARE = 4
 _MOST_BYTES = 64 << 20
 # Of what is needed, where models would not fit beside more.
 _SHRUNK = 2
+
+
+def kept_bytes(capacity_bytes: int) -> int:
+    """Return what is kept of a pool for what takes next to nothing."""
+    return min(_KEPT_BYTES, capacity_bytes // _KEPT_SHARE)
+
+
+def capacity_for(n_bytes: int) -> int:
+    """Return the smallest pool in which one request can hold ``n_bytes``."""
+    return n_bytes + min(_KEPT_BYTES, n_bytes // (_KEPT_SHARE - 1) + 1)
+
+
+def room_beside_others(n_bytes: int) -> int:
+    """Return what requests must have room for so that one has ``n_bytes`` beside small ones of others."""
+    return -(-n_bytes * _OTHERS_SHARE // (_OTHERS_SHARE - 1))
 
 
 def tensor_bytes(ports: Iterable[Array]) -> int:

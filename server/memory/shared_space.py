@@ -3,7 +3,7 @@
 from contextlib import closing, nullcontext
 
 from pipeline.devices.base import Device
-from pipeline.devices.space import Space
+from pipeline.devices.device_memory import Space
 from server.memory.sharing import Activations
 
 _PAGE_BYTES = 4096

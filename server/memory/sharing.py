@@ -10,8 +10,7 @@ from typing import Literal
 
 from models.errors import ModelError
 from pipeline.execution.leases import SHARED_KINDS
-from pipeline.fitting.fit import by_thumb, fit
-from pipeline.fitting.laned import fit_lanes
+from pipeline.fitting.fit import by_thumb, fit, fit_lanes
 from pipeline.fitting.partitioned import fit_partitions
 from pipeline.fitting.wanted import NOTHING, Fitted, Wanted
 from pipeline.planning.found_plans import FoundPlans
@@ -175,11 +174,14 @@ def _remembering(
 ) -> tuple[Callable[[int], Fitted], Callable[[int], Fitted]]:
     """Return ``within`` and ``at_once`` of a Sharer, who remember the last plan that was found.
 
-    Mostly the same is asked for again; plans are large.
+    Mostly the same is asked for again; plans are large. What took long once takes long again, until it is
+    found.
     """
     last: dict[int, Fitted] = {}
+    long: set[int] = set()
 
     def kept(n_bytes: int, found: Fitted) -> Fitted:
+        long.discard(n_bytes)
         last.clear()
         last[n_bytes] = found
         return found
@@ -193,8 +195,13 @@ def _remembering(
         return kept(n_bytes, found)
 
     def at_once(n_bytes: int) -> Fitted:
-        found = last.get(n_bytes) or find(n_bytes, search.briefly)
-        return thumb(n_bytes) if found is None else kept(n_bytes, found)
+        found = last.get(n_bytes)
+        if found is None and n_bytes not in long:
+            found = find(n_bytes, search.briefly)
+        if found is not None:
+            return kept(n_bytes, found)
+        long.add(n_bytes)
+        return thumb(n_bytes)
 
     return within, at_once
 

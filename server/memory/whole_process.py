@@ -1,9 +1,10 @@
 """What a serving process takes beside its budget, so that a user may say what all of it may take.
 
 It is a bound, known before anything is loaded: of what was measured in memory cgroups with all files of
-libraries out of the page cache (docs/measurements.md, "The process itself"), each part rounded up.
+libraries out of the page cache (docs/research/process.md, "The process itself"), each part rounded up.
 """
 
+import mmap
 from collections.abc import Callable
 
 from server.errors import RefusedError
@@ -46,7 +47,7 @@ def resolved_budget(settings: Settings, count: Callable[[], int]) -> int:
     given = settings.budget if settings.memory is None else settings.memory
     assert given is not None  # the settings have one of them
     available, owner = machine_bytes()
-    if available and given > available:
+    if available and given // mmap.PAGESIZE > available // mmap.PAGESIZE:  # as groups count it
         name = "budget" if settings.memory is None else "memory"
         raise RefusedError(f"{name}: {format_size(given)} are more than {owner}")
     if settings.memory is None:

@@ -8,13 +8,13 @@ from prometheus_client.registry import Collector
 
 from loader.pool.pool import ReadPool
 from pipeline.devices.base import Device, DeviceLostError
-from pipeline.planning.partitions.plan import PipelinePlan
+from pipeline.planning.plan import PipelinePlan
 from server.memory.budget import Budget
 from server.memory.holdings import Holding, account
 from server.metrics.families import counter, gauge, summary
 from server.repository.entry import Absence, Entry
 from server.repository.repository import Repository
-from server.requests.exchanges import Exchanges
+from server.requests.exchange import Exchanges
 from server.scheduling.sweeps import HIGHEST, LOWEST, NORMAL
 
 _LOST = "1 when the device works again only after a restart of the process"

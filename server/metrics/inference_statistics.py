@@ -24,49 +24,33 @@ class Passage(NamedTuple):
     lanes: int = 1
 
 
-@dataclass
-class Duration:
-    """How often, and nanoseconds in all."""
-
-    count: int = 0
-    ns: int = 0
-
-    def add(self, seconds: float) -> None:
-        self.count += 1
-        self.ns += round(seconds * _NANOSECONDS)
-
-    def __add__(self, other: Self) -> "Duration":
-        return Duration(self.count + other.count, self.ns + other.ns)
-
-    def as_dict(self) -> dict[str, int]:
-        return {"count": self.count, "ns": self.ns}
+def _duration(count: int, ns: int) -> dict[str, int]:
+    """Return what the extension calls a duration: how often, and nanoseconds in all."""
+    return {"count": count, "ns": ns}
 
 
 @dataclass
 class Computed:
-    """The stages of requests that were computed."""
+    """Requests that were computed, and the nanoseconds of their stages."""
 
-    compute_input: Duration = field(default_factory=Duration)
-    compute_infer: Duration = field(default_factory=Duration)
-    compute_output: Duration = field(default_factory=Duration)
-
-    def add(self, passage: Passage) -> None:
-        self.compute_input.add(passage.compute_input)
-        self.compute_infer.add(passage.compute_infer)
-        self.compute_output.add(passage.compute_output)
+    count: int = 0
+    input_ns: int = 0
+    infer_ns: int = 0
+    output_ns: int = 0
 
     def __add__(self, other: Self) -> "Computed":
         return Computed(
-            self.compute_input + other.compute_input,
-            self.compute_infer + other.compute_infer,
-            self.compute_output + other.compute_output,
+            self.count + other.count,
+            self.input_ns + other.input_ns,
+            self.infer_ns + other.infer_ns,
+            self.output_ns + other.output_ns,
         )
 
     def as_dict(self) -> dict[str, dict[str, int]]:
         return {
-            "compute_input": self.compute_input.as_dict(),
-            "compute_infer": self.compute_infer.as_dict(),
-            "compute_output": self.compute_output.as_dict(),
+            "compute_input": _duration(self.count, self.input_ns),
+            "compute_infer": _duration(self.count, self.infer_ns),
+            "compute_output": _duration(self.count, self.output_ns),
         }
 
 
@@ -79,24 +63,27 @@ class ModelStatistics:
 
     last_inference: int = 0
     failures: Counter[str] = field(default_factory=Counter)
-    success: Duration = field(default_factory=Duration)
-    fail: Duration = field(default_factory=Duration)
-    queue: Duration = field(default_factory=Duration)
+    success_ns: int = 0
+    fail_ns: int = 0
+    queue_ns: int = 0
     batches: dict[int, Computed] = field(default_factory=dict)
 
     def add(self, outcome: str, seconds: float, passage: Passage | None) -> None:
         """Count a request of ``seconds``; without a passage it was not answered."""
         if passage is None:
-            self.fail.add(seconds)
+            self.fail_ns += round(seconds * _NANOSECONDS)
             self.failures[outcome] += 1
             return
         self.last_inference = time.time_ns() // 1_000_000
-        self.success.add(seconds)
-        self.queue.add(passage.queue)
+        self.success_ns += round(seconds * _NANOSECONDS)
+        self.queue_ns += round(passage.queue * _NANOSECONDS)
         found = self.batches.get(passage.lanes)
         if found is None:
             found = self.batches[passage.lanes] = Computed()
-        found.add(passage)
+        found.count += 1
+        found.input_ns += round(passage.compute_input * _NANOSECONDS)
+        found.infer_ns += round(passage.compute_infer * _NANOSECONDS)
+        found.output_ns += round(passage.compute_output * _NANOSECONDS)
 
     @property
     def computed(self) -> Computed:
@@ -106,20 +93,20 @@ class ModelStatistics:
     @property
     def executions(self) -> int:
         """Sweeps; one of which some requests were answered and others not is counted by parts."""
-        return round(sum(each.compute_infer.count / n for n, each in self.batches.items()))
+        return round(sum(each.count / n for n, each in self.batches.items()))
 
     def as_dict(self) -> dict[str, Any]:
         """Return the fields of the extension."""
-        never = Duration().as_dict()
+        computed, never = self.computed, _duration(0, 0)
         return {
             "last_inference": self.last_inference,
-            "inference_count": self.success.count,
+            "inference_count": computed.count,
             "execution_count": self.executions,
             "inference_stats": {
-                "success": self.success.as_dict(),
-                "fail": self.fail.as_dict(),
-                "queue": self.queue.as_dict(),
-                **self.computed.as_dict(),
+                "success": _duration(computed.count, self.success_ns),
+                "fail": _duration(self.failures.total(), self.fail_ns),
+                "queue": _duration(computed.count, self.queue_ns),
+                **computed.as_dict(),
                 "cache_hit": never,
                 "cache_miss": never,
             },

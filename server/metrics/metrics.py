@@ -1,15 +1,11 @@
-"""Prometheus metrics: counters and histograms filled by requests, gauges read when scraped."""
+"""Prometheus metrics: what requests filled, and what is read when scraped."""
 
 import asyncio
-from dataclasses import dataclass
 
 from prometheus_client import (
     CollectorRegistry,
-    Counter,
-    Histogram,
     PlatformCollector,
     ProcessCollector,
-    disable_created_metrics,
     generate_latest,
 )
 
@@ -25,21 +21,18 @@ from server.metrics.collectors import (
     ReadCollector,
     TrafficCollector,
 )
-from server.metrics.inference_statistics import InferenceStatistics
+from server.metrics.inference_statistics import InferenceStatistics, Passage
 from server.metrics.process_collectors import (
     AccessCollector,
     ConnectionCollector,
     MemoryCollector,
 )
-from server.metrics.stages import StageCollector
+from server.metrics.requests import RequestCollector
 from server.operation.process import process_memory
 from server.operation.tracing import current
 from server.repository.repository import Repository
-from server.requests.exchanges import Exchanges
+from server.requests.exchange import Exchanges
 from server.transport.registry import Registry
-
-# When each series began: eight more of every model, for a format that this is not.
-disable_created_metrics()  # type: ignore[no-untyped-call]
 
 #: Every metric of our own, by the name that queries use (histograms without suffix).
 METRIC_NAMES = frozenset(
@@ -108,21 +101,6 @@ CONNECTIONS = frozenset(
         "layerstream_connections_refused_total",
     }
 )
-OUTCOMES = ("ok", "invalid", "busy", "late", "deadline", "cancelled", "failed")
-
-_DELAY_BUCKETS = (
-    *(0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5),
-    *(0.75, 1.0, 2.0, 5.0, 10.0, 30.0),
-)
-
-
-@dataclass(frozen=True)
-class _Series:
-    """The series of one model."""
-
-    outcomes: dict[str, Counter]
-    seconds: Histogram
-    read: Counter
 
 
 class Metrics:
@@ -130,32 +108,12 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self._models: dict[str, _Series] = {}
         ProcessCollector(registry=self.registry)
         PlatformCollector(registry=self.registry)
-        self._requests = Counter(
-            "layerstream_requests",
-            "Requests by outcome",
-            ["model", "outcome"],
-            registry=self.registry,
-        )
-        self._seconds = Histogram(
-            "layerstream_request_seconds",
-            "Delay of an answered request, end to end",
-            ["model"],
-            buckets=_DELAY_BUCKETS,
-            registry=self.registry,
-        )
-        self._stages = StageCollector()
-        self.registry.register(self._stages)
+        self._requests = RequestCollector()
+        self.registry.register(self._requests)
         #: What Triton counts: for its statistics, and for its metrics.
         self.inferences = InferenceStatistics()
-        self._read = Counter(
-            "layerstream_read_bytes",
-            "Weight bytes read from the disk",
-            ["model"],
-            registry=self.registry,
-        )
         #: What the process holds.
         self.memory = MemoryCollector()
         self.registry.register(self.memory)
@@ -192,20 +150,21 @@ class Metrics:
 
         ``version``: that is loaded, None where none is.
         """
-        self._series(model)
-        self._stages.expect(model)
+        self._requests.expect(model)
         if version is not None:
             self.inferences.of(model, version)
 
-    def outcome(self, model: str, outcome: str, seconds: float) -> None:
-        """Count one request of a known model; ``outcome`` is one of OUTCOMES.
-
-        Only answers count as delays: quick refusals under load would make them look better.
-        """
-        series = self._series(model)
-        series.outcomes[outcome].inc()
-        if outcome == "ok":
-            series.seconds.observe(seconds)
+    def end(
+        self,
+        model: str,
+        version: str,
+        outcome: str,
+        seconds: float,
+        passage: Passage | None = None,
+    ) -> None:
+        """Count one request of a known model, which took so many seconds; ``outcome``: one of OUTCOMES."""
+        self._requests.end(model, outcome, seconds)
+        self.inferences.of(model, version).add(outcome, seconds, passage)
 
     def sweep(self, model: str, statistics: SweepStatistics, queue_seconds: float) -> None:
         """Observe the stages of an answered request."""
@@ -218,24 +177,11 @@ class Metrics:
             ("kernel", statistics.kernel_seconds),
             ("stall", statistics.stall_seconds),
         )
-        self._stages.add(model, times)
-        if statistics.read_bytes:
-            self._series(model).read.inc(statistics.read_bytes)
+        self._requests.add(model, times, statistics.read_bytes)
 
     def preprocess(self, model: str, seconds: float) -> None:
         """Observe how long an image took to become a tensor."""
-        self._stages.add(model, (("preprocess", seconds),))
-
-    def _series(self, model: str) -> "_Series":
-        """Return the series of ``model``: looked up by label once, not a dozen times a request."""
-        found = self._models.get(model)
-        if found is None:
-            found = self._models[model] = _Series(
-                {outcome: self._requests.labels(model, outcome) for outcome in OUTCOMES},
-                self._seconds.labels(model),
-                self._read.labels(model),
-            )
-        return found
+        self._requests.add(model, (("preprocess", seconds),))
 
     async def render(self) -> bytes:
         """Return the exposition text, after a look at the device."""

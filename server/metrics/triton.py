@@ -6,7 +6,7 @@ its own. Times are of answered requests, as Triton counts them. What it counts a
 
 from collections.abc import Iterator
 
-from server.metrics.inference_statistics import Duration, InferenceStatistics, ModelStatistics
+from server.metrics.inference_statistics import InferenceStatistics, ModelStatistics
 
 #: Why a request failed, in Triton's words, by how it ended here.
 REASONS = {
@@ -47,22 +47,22 @@ def text(statistics: InferenceStatistics) -> str:
 
 def _samples(figures: ModelStatistics) -> Iterator[tuple[str, str, int]]:
     """Yield name, more labels, value."""
-    yield "request_success", "", figures.success.count
+    computed = figures.computed
+    yield "request_success", "", computed.count
     for reason in dict.fromkeys(REASONS.values()):
         count = sum(figures.failures[outcome] for outcome in REASONS if REASONS[outcome] == reason)
         yield "request_failure", f',reason="{reason}"', count
-    yield "count", "", figures.success.count
+    yield "count", "", computed.count
     yield "exec_count", "", figures.executions
-    computed = figures.computed
-    durations: dict[str, Duration] = {
-        "request": figures.success,
-        "queue": figures.queue,
-        "compute_input": computed.compute_input,
-        "compute_infer": computed.compute_infer,
-        "compute_output": computed.compute_output,
+    durations = {
+        "request": figures.success_ns,
+        "queue": figures.queue_ns,
+        "compute_input": computed.input_ns,
+        "compute_infer": computed.infer_ns,
+        "compute_output": computed.output_ns,
     }
-    for name, duration in durations.items():
-        yield f"{name}_duration_us", "", duration.ns // 1000
+    for name, ns in durations.items():
+        yield f"{name}_duration_us", "", ns // 1000
 
 
 def _escaped(label: str) -> str:

@@ -18,7 +18,7 @@ request_id: contextvars.ContextVar[str] = contextvars.ContextVar("request_id", d
 _ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 # Attributes that a log call may add with ``extra`` and that become fields of their own.
-FIELDS = ("method", "path", "status", "seconds", "model", "client", "key")
+FIELDS = ("method", "path", "status", "seconds", "key")
 
 # Of syslog(3), which journalctl --priority takes: the first whose level a record reaches.
 _PRIORITIES = (

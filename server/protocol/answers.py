@@ -1,20 +1,35 @@
-"""Answers over HTTP: a status, headers, and a body that is here, or comes in parts."""
+"""Answers over HTTP: a status, headers, and a body that is here, or comes in parts.
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+Long ones are written piece by piece, as fast as the client takes them.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing, suppress
 from http import HTTPStatus
+from itertools import chain
 from typing import Any, Protocol
 
 import orjson
-from starlette.responses import Response
 from starlette.types import ASGIApp, Message
 
+from server.codec.compression import compressed
+from server.codec.framing import JSON_LENGTH, Coding
 from server.errors import DisconnectedError
 from server.protocol.errors import LONGEST_MESSAGE
 from server.requests.exchange import Client, Exchange, until_left
 from server.transport.http1 import Head
 
 Headers = list[tuple[bytes, bytes]]
+
+_JSON, _MIXED = "application/json", "application/octet-stream"
+_MIXED_TYPE = b"content-type", _MIXED.encode()
+_JSON_LENGTH = JSON_LENGTH.encode()
+# So much goes as a whole; and where it could be compressed.
+_WHOLE_BYTES = 128 << 10
+_WHOLE_UNCOMPRESSED_BYTES = 1 << 10
+
+Make = Callable[[], Iterator[bytes]]
 
 
 class HttpClient(Client, Protocol):
@@ -66,26 +81,100 @@ class Answer:
         Who asks for the head alone is sent no part: an answer without end would have none for him.
         """
         parts, is_head = self.parts, client.head.method == "HEAD"
+        named = b"x-request-id", identity.encode()
         if parts is None:
-            client.start(self.status, [*self.headers, _named(identity)])
+            client.start(self.status, [*self.headers, named])
             await exchange.send(b"" if is_head else self.body)
             return
+        await self.describe(client.head.version == "1.0")
         async with self._resources or AsyncExitStack(), aclosing(parts):
-            client.start(self.status, [*self.headers, _named(identity)])
+            client.start(self.status, [*self.headers, named])
             if not is_head:
                 with suppress(DisconnectedError):
                     await until_left(exchange, _send_all(parts, exchange))
         # Whoever sees the end finds nothing left of it.
         await exchange.send(b"")
 
-
-def _named(identity: str) -> tuple[bytes, bytes]:
-    return b"x-request-id", identity.encode()
+    async def describe(self, knows_no_chunks: bool) -> None:
+        """Add the headers that what comes in parts needs time for, before the first of them."""
 
 
 async def _send_all(parts: AsyncGenerator[bytes], exchange: Exchange) -> None:
     async for part in parts:
         await exchange.send(part, more=True)
+
+
+def _nothing() -> Iterator[bytes]:
+    return iter(())
+
+
+class Pieces(Answer):
+    """The pieces that ``text`` makes each time, then ``raw_bytes`` of ``raw``.
+
+    ``media``: what ``text`` is. ``is_mixed``: a header says how long it is. What is little goes whole;
+    else a piece is made when the one before has gone, and between two of them others have their turn, also
+    while the client takes all that comes.
+    """
+
+    def __init__(
+        self,
+        text: Make,
+        raw: Make = _nothing,
+        raw_bytes: int = 0,
+        is_mixed: bool = False,
+        coding: Coding = "identity",
+        media: str = _JSON,
+    ) -> None:
+        self._make, self._raw, self._raw_bytes = text, raw, raw_bytes
+        self._is_mixed, self._coding = is_mixed, coding
+        begun = text()
+        first, second = next(begun), next(begun, None)
+        most = _WHOLE_BYTES if coding == "identity" else _WHOLE_UNCOMPRESSED_BYTES
+        headers: Headers = [_MIXED_TYPE if is_mixed else (b"content-type", media.encode())]
+        if second is None and len(first) + raw_bytes <= most:
+            body = b"".join((first, *raw())) if raw_bytes else first
+            headers.insert(0, (b"content-length", b"%d" % len(body)))
+            if is_mixed:
+                headers.append((_JSON_LENGTH, b"%d" % len(first)))
+            super().__init__(200, headers, body)
+        else:
+            all_text = chain((first,) if second is None else (first, second), begun)
+            super().__init__(200, headers, parts=self._one_by_one(all_text))
+
+    async def _one_by_one(self, text: Iterator[bytes]) -> AsyncGenerator[bytes]:
+        for piece in self._pieces(text):
+            if piece:
+                yield piece
+            await asyncio.sleep(0)
+
+    def _pieces(self, text: Iterator[bytes]) -> Iterator[bytes]:
+        """Yield all pieces in their coding, those of ``text`` first; some may be empty."""
+        return compressed(chain(text, self._raw()), self._coding)
+
+    async def describe(self, knows_no_chunks: bool) -> None:
+        """Say in headers what must be known first: for that, text is made once more."""
+        is_plain = self._coding == "identity"
+        if not is_plain:
+            self.headers.append((b"content-encoding", self._coding.encode()))
+        text_bytes = 0
+        if self._is_mixed:
+            text_bytes = await _length(self._make())
+            self.headers.append((_JSON_LENGTH, b"%d" % text_bytes))
+        length = None
+        if self._is_mixed and is_plain:
+            length = text_bytes + self._raw_bytes
+        elif knows_no_chunks:
+            length = await _length(self._pieces(self._make()))
+        if length is not None:
+            self.headers.append((b"content-length", b"%d" % length))
+
+
+async def _length(pieces: Iterator[bytes]) -> int:
+    length = 0
+    for piece in pieces:
+        length += len(piece)
+        await asyncio.sleep(0)
+    return length
 
 
 def answered(
@@ -107,9 +196,14 @@ def as_json(
     return answered(orjson.dumps(document), status=status, headers=headers)
 
 
-def as_error(message: str, status: int, headers: Mapping[str, str] | None = None) -> Answer:
-    """Return an answer that is an error."""
-    return as_json({"error": message[:LONGEST_MESSAGE]}, status, headers)
+def as_error(
+    message: str,
+    status: int,
+    headers: Mapping[str, str] | None = None,
+    beside: Mapping[str, Any] | None = None,
+) -> Answer:
+    """Return an answer that is an error; ``beside``: other fields of it."""
+    return as_json({**(beside or {}), "error": message[:LONGEST_MESSAGE]}, status, headers)
 
 
 class Page(Answer):
@@ -138,7 +232,8 @@ class Page(Answer):
         async def send(message: Message) -> None:
             if message["type"] == "http.response.start":
                 self.status = message["status"]
-                client.start(message["status"], [*message.get("headers", ()), _named(identity)])
+                named = b"x-request-id", identity.encode()
+                client.start(message["status"], [*message.get("headers", ()), named])
             else:
                 await exchange.send(message.get("body", b""), message.get("more_body", False))
 
@@ -162,10 +257,3 @@ def scope_of(client: HttpClient) -> dict[str, Any]:
         "query_string": head.query,
         "headers": head.headers,
     }
-
-
-def answer_of(what: Any) -> Answer:
-    """Return what a handler has returned as an answer: one of ours, Starlette's, or what becomes JSON."""
-    if isinstance(what, Answer):
-        return what
-    return Page(what) if isinstance(what, Response) else as_json(what)

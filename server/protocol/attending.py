@@ -5,7 +5,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from server.access.guard import Admitted, UnknownKeyError
+from server.access.guard import Admitted
 from server.access.keys import Key
 from server.context import Context
 from server.failures import FAILURES
@@ -16,6 +16,14 @@ from server.requests.exchange import headers_named
 
 _log = logging.getLogger("server.access")
 _INTERNAL = "internal error; the log has the details"
+
+
+class Asking(Protocol):
+    """A request over HTTP, or a call over gRPC: all that most handlers know of it."""
+
+    @property
+    def context(self) -> Context:
+        """The server that is asked."""
 
 
 class Attended(Protocol):
@@ -75,7 +83,7 @@ async def attend(context: Context, asked: Attended) -> None:
         current.set(trace)
     try:
         if not context.access.admits(asked.admitted):
-            asked.key = _key(context, asked.headers)
+            asked.key = context.access.key(headers_named(b"authorization", asked.headers))
         await asked.serve()
     except FAILURES as exc:
         if asked.is_begun:
@@ -93,19 +101,6 @@ async def attend(context: Context, asked: Attended) -> None:
         if asked.outcome != "well" or context.settings.access_log == "all":
             _write(asked, time.perf_counter() - began)
         request_id.reset(token)
-
-
-def _key(context: Context, headers: Sequence[tuple[bytes, bytes]]) -> Key:
-    """Return the key that is presented in ``headers``.
-
-    Raises:
-        UnknownKeyError: none, or one that is none.
-    """
-    given = headers_named(b"authorization", headers)
-    key = context.access.key(given)
-    if key is None:
-        raise UnknownKeyError(bool(given))
-    return key
 
 
 def _write(asked: Attended, seconds: float) -> None:

@@ -33,6 +33,11 @@ def event_stream(
 
     ``resources``: closed when they have ended, before the client sees the end.
     """
-    said = {"Cache-Control": "no-store", **(headers or {}), "Content-Type": _TYPE}
+    said = {
+        "Cache-Control": "no-store",
+        **(headers or {}),
+        "Content-Type": _TYPE,
+        "X-Accel-Buffering": "no",  # nginx would keep events until it has a page of them
+    }
     listed = [(name.lower().encode(), value.encode()) for name, value in said.items()]
     return Answer(200, listed, parts=events, resources=resources)

@@ -6,7 +6,7 @@ from server.context import Context
 from server.failures import reason_of
 from server.operation.process import installed_version
 from server.protocol.answers import Answer, answered, as_json
-from server.protocol.asking import Asking
+from server.protocol.attending import Asking
 
 #: In Triton's words, as far as it has them.
 EXTENSIONS = (

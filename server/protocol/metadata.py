@@ -4,7 +4,7 @@ from typing import Any
 
 from models.packs.records.ports import Port
 from server.codec.datatypes import datatype
-from server.protocol.asking import Asking
+from server.protocol.attending import Asking
 from server.protocol.extensions.config import PLATFORM
 
 

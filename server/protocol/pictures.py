@@ -1,15 +1,22 @@
-"""What all that take a photograph share: it comes in, a tensor goes to the model."""
+"""What all that take a photograph share: it comes in, a tensor goes to the model.
+
+It is all of a body, or the one file of a form, and lies in memory.
+"""
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
+from io import SEEK_END, BytesIO
 from typing import TypeVar, TypeVarTuple
 
+from python_multipart.exceptions import FormParserError
+from python_multipart.multipart import MultipartParser, parse_options_header
+
+from models.images.picture_rows import PictureTensor
 from models.images.placement import Size
 from models.images.preprocess import Preprocess
-from models.images.rows import PictureTensor
 from models.packs.manifest import Verb
 from pipeline.execution.given import Tensor
 from server.codec.framing import check_not_encoded
@@ -18,9 +25,11 @@ from server.errors import InvalidRequestError
 from server.memory.request_needs import photograph_bytes, picture_sweep_bytes
 from server.protocol.routing import Asked
 from server.protocol.serving import Inference
-from server.requests.pictures import OpenedPicture, Photograph, PictureLimits
-from server.requests.sent_picture import SentPicture
+from server.requests.pictures import OpenedPicture, PictureLimits
 from server.requests.uninterrupted import to_its_end
+
+# What fields of a form say is short, and no reservation counts it.
+_FIELD_BYTES = 256
 
 P = TypeVarTuple("P")
 T = TypeVar("T")
@@ -36,20 +45,31 @@ class Picture:
     decoding_seconds: float = 0.0
     priority: int = 0
 
-    def release(self) -> None:
-        """Let go of the inputs."""
-        self.inputs.clear()
+
+async def begin_picture(asked: Asked, wanted: Collection[str] = ()) -> "SentPicture":
+    """Return what comes of the picture before its reader holds anything; ``wanted``: as of SentPicture.
+
+    Raises:
+        As ``read_picture``.
+    """
+    sent = SentPicture(asked.header("content-type") or "", wanted)
+    sent.add(await asked.exchange.beginning())
+    return sent
 
 
 async def read_picture(
-    asked: Asked, model: Inference, verb: Verb, fault: str | None = None
+    asked: Asked,
+    model: Inference,
+    verb: Verb,
+    fault: str | None = None,
+    begun: "SentPicture | None" = None,
 ) -> Picture:
     """Return what the image that is sent is to ``model``.
 
     It holds what it will take, body, pixels and tensor, before more has come of it than anybody may send.
 
     ``verb``: what will be made of it. ``fault`` says why there is no such answer of this model; None: there
-    is.
+    is. ``begun``: what has come of it already.
 
     Raises:
         InvalidRequestError: there is a ``fault``, or the body is not a picture.
@@ -67,7 +87,8 @@ async def read_picture(
         )
     exchange.may_be_hastened = True
     await exchange.patience.arm()  # threads are waited for
-    opened = await _received(asked, partial(photograph_bytes, manifest, recipe, verb))
+    sent = begun or await begin_picture(asked)
+    opened = await _received(asked, sent, partial(photograph_bytes, manifest, recipe, verb))
     await exchange.hold(opened.needed_bytes)
     started = time.perf_counter()
     tensor, size = await _aside(_made, context, recipe, opened)
@@ -77,15 +98,16 @@ async def read_picture(
     return Picture({manifest.inputs[0].name: tensor}, size, decoding_seconds=seconds)
 
 
-async def _received(asked: Asked, needed: Callable[[int, Size, int], int]) -> OpenedPicture:
+async def _received(
+    asked: Asked, sent: "SentPicture", needed: Callable[[int, Size, int], int]
+) -> OpenedPicture:
     """Return the picture that has come; ``needed``: what one of so many bytes, this size and pixels takes.
 
     What that is, its header says, mostly in its first bytes, and how long the body is, that of the request.
     As long as either is unknown it holds all that one request may have, and gives back the rest then.
     """
     exchange = asked.exchange
-    most = exchange.lease.room_bytes
-    sent = SentPicture(asked.header("content-type") or "")
+    most = exchange.lease.memory.room_bytes
     opened: OpenedPicture | None = None
     seen = 0
 
@@ -93,7 +115,6 @@ async def _received(asked: Asked, needed: Callable[[int, Size, int], int]) -> Op
         pixels = asked.context.settings.max_image_pixels
         return PictureLimits(pixels, most, partial(needed, n_bytes))
 
-    sent.add(await exchange.beginning())
     while not exchange.is_read:
         received, declared = exchange.received_bytes, exchange.declared_bytes
         if opened is None and declared and received >= 2 * seen:
@@ -117,10 +138,145 @@ def _made(
 ) -> tuple[PictureTensor, Size]:
     """Return what the picture is to a network, and its size; blocks; raises as decode."""
     try:
-        return _tensor(recipe, opened.decode())
+        photograph = opened.decode()
+        tensor, size = recipe.tensor(photograph.image), photograph.size
+        del photograph
+        return tensor, size
     finally:
         context.trimming.look()  # the pixels are gone by now
 
 
-def _tensor(recipe: Preprocess, photograph: Photograph) -> tuple[PictureTensor, Size]:
-    return recipe.tensor(photograph.image), photograph.size
+class SentPicture:
+    """The picture in a body of ``content_type``, as far as it has come.
+
+    ``wanted``: fields of a form that are kept; others are passed over.
+
+    Raises:
+        InvalidRequestError: the body is to be a form, and its header does not say how.
+    """
+
+    def __init__(self, content_type: str, wanted: Collection[str] = ()) -> None:
+        #: What has come of it, at any position; what is added goes to its end.
+        self.file = BytesIO()
+        is_form = content_type.lower().startswith("multipart/form-data")
+        self._form = _Form(self.file, wanted) if is_form else None
+        self._parser = None if self._form is None else _parser(self._form, content_type)
+
+    @property
+    def fields(self) -> dict[str, str]:
+        """What has come of the fields that are wanted; of one that is there twice, the last."""
+        kept = {} if self._form is None else self._form.fields
+        return {name: value.decode("utf-8", "replace") for name, value in kept.items()}
+
+    def add(self, part: bytes) -> None:
+        """Take the next ``part`` of the body.
+
+        Raises:
+            InvalidRequestError: no form begins like this, or a field is longer than any is.
+        """
+        self.file.seek(0, SEEK_END)
+        if self._parser is None:
+            self.file.write(part)
+            return
+        try:
+            self._parser.write(part)
+        except FormParserError as exc:
+            raise _no_form("Invalid multipart data.") from exc
+
+    def finish(self) -> BytesIO:
+        """Return it: the body has ended.
+
+        Raises:
+            InvalidRequestError: it is empty, or a form without a file.
+        """
+        if self._parser is not None:
+            try:
+                self._parser.finalize()
+            except FormParserError as exc:
+                raise _no_form("Invalid multipart data.") from exc
+        if self._form is not None and not self._form.is_whole:
+            raise InvalidRequestError("the form has no file; send the image as one")
+        if not self.file.seek(0, SEEK_END):
+            raise InvalidRequestError("the body is empty; send an image")
+        return self.file
+
+
+def _parser(form: "_Form", content_type: str) -> MultipartParser:
+    boundary = parse_options_header(content_type)[1].get(b"boundary")
+    if boundary is None:
+        raise _no_form("Missing boundary in multipart.")
+    try:
+        return MultipartParser(
+            boundary,
+            {
+                "on_part_data": form.data,
+                "on_part_end": form.end,
+                "on_header_field": form.name,
+                "on_header_value": form.value,
+                "on_header_end": form.header,
+                "on_headers_finished": form.begin,
+            },
+        )
+    except FormParserError as exc:
+        raise _no_form("Invalid multipart data.") from exc
+
+
+def _no_form(why: str) -> InvalidRequestError:
+    return InvalidRequestError(f"the form is not multipart/form-data: {why}")
+
+
+class _Form:
+    """What the parts of a form are: one is the ``file``, others ``fields`` that are wanted."""
+
+    def __init__(self, file: BytesIO, wanted: Collection[str]) -> None:
+        self._file = file
+        self.fields: dict[str, bytes] = {}
+        self._wanted = wanted
+        self._field: str | None = None
+        self.is_whole = False
+        self._has_begun = self._is_file = False
+        self._name, self._value, self._disposition = b"", b"", b""
+
+    def name(self, data: bytes, start: int, end: int) -> None:
+        self._name += data[start:end]
+
+    def value(self, data: bytes, start: int, end: int) -> None:
+        self._value += data[start:end]
+
+    def header(self) -> None:
+        if self._name.lower() == b"content-disposition":
+            self._disposition = self._value
+        self._name, self._value = b"", b""
+
+    def begin(self) -> None:
+        """A part begins: what it is was said by now.
+
+        Raises:
+            InvalidRequestError: it has no name, or is a second file.
+        """
+        _, options = parse_options_header(self._disposition)
+        self._disposition = b""
+        if b"name" not in options:
+            raise _no_form('The Content-Disposition header field "name" must be provided.')
+        self._is_file = b"filename" in options
+        name = options[b"name"].decode("utf-8", "replace")
+        self._field = name if name in self._wanted and not self._is_file else None
+        if self._field is not None:
+            self.fields[self._field] = b""
+        if self._is_file:
+            if self._has_begun:
+                raise _no_form("Too many files. Maximum number of files is 1.")
+            self._has_begun = True
+
+    def data(self, data: bytes, start: int, end: int) -> None:
+        if self._is_file:
+            self._file.write(data[start:end])
+        elif self._field is not None:
+            value = self.fields[self._field] = self.fields[self._field] + data[start:end]
+            if len(value) > _FIELD_BYTES:
+                raise InvalidRequestError(
+                    f"the field {self._field!r} of the form is over {_FIELD_BYTES} bytes"
+                )
+
+    def end(self) -> None:
+        self.is_whole = self.is_whole or self._is_file

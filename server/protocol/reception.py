@@ -12,7 +12,6 @@ from server.operation.logs import identity
 from server.protocol.errors import outcome_of, retry_after, status_of
 from server.protocol.infer import infer
 from server.protocol.routing import Table
-from server.protocol.serving import usual_timeout
 from server.repository.entry import Entry
 from server.requests.exchange import FREE_BYTES
 from server.transport.http1 import Head
@@ -43,9 +42,7 @@ class InferReception:
         if is_free and worker.idle:
             return math.inf  # nothing keeps it waiting
         limit = self._context.settings.request_timeout
-        seconds = _named(request) or usual_timeout(
-            self._context, entry.model, entry.timeout_seconds
-        )
+        seconds = _named(request) or entry.timeout_seconds
         deadline = request.at + min(seconds or limit, limit)
         try:
             if request.is_whole and not worker.idle:
@@ -59,10 +56,7 @@ class InferReception:
         entry = self._asked(request.head)
         if entry is not None and entry.version is not None:
             outcome, seconds = outcome_of(why), time.monotonic() - request.at
-            self._context.metrics.outcome(entry.model, outcome, seconds)
-            self._context.metrics.inferences.of(entry.model, entry.version).add(
-                outcome, seconds, None
-            )
+            self._context.metrics.end(entry.model, entry.version, outcome, seconds)
         body = orjson.dumps({"error": str(why)})
         headers = [
             (b"retry-after", b"%d" % retry_after(why.retry_seconds)),  # first, as handlers say it
@@ -75,7 +69,7 @@ class InferReception:
     def _asked(self, head: Head) -> Entry | None:
         """Return the entry of the model that an infer request asks; None: it is none, or none answers."""
         found = self._table.find(head.path)
-        route = found and found.route(head.method)
+        route = found and found.routes.get(head.method)
         if found is None or route is None or route.answer is not infer:
             return None
         try:

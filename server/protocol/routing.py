@@ -15,7 +15,7 @@ from urllib.parse import parse_qs
 from fastapi import FastAPI
 from pydantic import BaseModel, ValidationError
 from starlette.datastructures import URL
-from starlette.responses import RedirectResponse
+from starlette.responses import RedirectResponse, Response
 
 from server.access.guard import Admitted
 from server.access.keys import Key
@@ -24,11 +24,10 @@ from server.context import Context
 from server.errors import InvalidRequestError, shown
 from server.operation.tracing import Trace, Tracing
 from server.protocol.administration import Caller, check_may_change
-from server.protocol.answers import Answer, HttpClient, Page, answer_of, as_error, scope_of
+from server.protocol.answers import Answer, HttpClient, Page, as_error, as_json, scope_of
 from server.protocol.attending import attend
 from server.protocol.errors import CLIENT_CLOSED, hints_of, status_of
-from server.requests.exchange import Exchange, headers_named
-from server.requests.exchanges import Kind
+from server.requests.exchange import Exchange, Kind, headers_named
 
 Document = dict[str, Any]
 Who = Admitted | Literal["admin"]
@@ -60,6 +59,7 @@ class Route:
     ``who``: may ask. ``query``: handed to ``answer`` where it is not None. ``takes``: bodies, where
     ``may_be_empty`` none as well. ``gives``: bodies by status. ``errors``: statuses of others. ``headers``:
     that are read. ``group``: where it is documented; empty: nowhere. ``body``: what it is to limits.
+    ``failed``: what an error says beside why.
     """
 
     method: str
@@ -74,6 +74,7 @@ class Route:
     may_be_empty: bool = False
     headers: tuple[Document, ...] = ()
     body: Kind = "body"
+    failed: Mapping[str, Any] | None = None
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -85,21 +86,22 @@ class Route:
 
 
 class FoundRoute(NamedTuple):
-    """What answers a path, by method, and its parts by name; ``path``: with these in braces."""
+    """What answers a path, by method, and its parts by name; ``path``: with these in braces.
+
+    ``admitted``: who may ask for one of these without a key of some role. ``is_probe``: whether it is asked
+    every few seconds by whoever watches.
+    """
 
     path: str
     routes: Mapping[str, Route]
     parts: Mapping[str, str]
-
-    def route(self, method: str) -> Route | None:
-        """Return what answers ``method``; HEAD is answered as GET."""
-        return self.routes.get("GET" if method == "HEAD" else method)
+    admitted: Admitted
+    is_probe: bool
 
     @property
-    def admitted(self) -> Admitted:
-        """Who may ask for one of these without a key of some role."""
-        who = next(iter(self.routes.values())).who
-        return "infer" if who == "admin" else who
+    def failed(self) -> Mapping[str, Any] | None:
+        """What an error says beside why."""
+        return next(iter(self.routes.values())).failed
 
 
 class Table:
@@ -111,6 +113,8 @@ class Table:
         for route in routes:
             for path in route.paths:
                 by_path.setdefault(path, {})[route.method] = route
+                if route.method == "GET":
+                    by_path[path]["HEAD"] = route
         self._plain = {path: found for path, found in by_path.items() if "{" not in path}
         ordered = sorted(by_path.keys() - self._plain, key=lambda path: "}:" not in path)
         self._patterns = [(_pattern(path), path, by_path[path]) for path in ordered]
@@ -120,10 +124,10 @@ class Table:
     def _find(self, path: str) -> FoundRoute | None:
         """Return what answers ``path``; None: it is none of this server."""
         if path in self._plain:
-            return FoundRoute(path, self._plain[path], {})
+            return _found(path, path, self._plain[path], {})
         for pattern, template, routes in self._patterns:
-            if found := pattern.fullmatch(path):
-                return FoundRoute(template, routes, found.groupdict())
+            if match := pattern.fullmatch(path):
+                return _found(path, template, routes, match.groupdict())
         return None
 
     def refused(self, client: HttpClient) -> Answer:
@@ -147,10 +151,9 @@ class Table:
                 f"Not Found: {shown(place)} has no action {shown(action)}; there are {there_are}",
                 404,
             )
-        methods = {*found.routes} | ({"HEAD"} if "GET" in found.routes else set())
-        taken = ", ".join(sorted(methods))
+        taken = ", ".join(sorted(found.routes))
         said = f"Method Not Allowed: {shown(path)} takes {taken}"
-        return as_error(said, 405, {"Allow": taken})
+        return as_error(said, 405, {"Allow": taken}, found.failed)
 
     def _actions_of(self, place: str) -> Iterator[str]:
         """Yield what may stand behind ``place`` and a colon; nothing where it is no path."""
@@ -158,6 +161,14 @@ class Table:
             found = self.find(f"{place}:{action}")
             if found is not None and found.path.endswith(f"}}:{action}"):
                 yield action
+
+
+def _found(
+    path: str, template: str, routes: Mapping[str, Route], parts: Mapping[str, str]
+) -> FoundRoute:
+    who = next(iter(routes.values())).who
+    is_probe = _PROBES.fullmatch(path) is not None
+    return FoundRoute(template, routes, parts, "infer" if who == "admin" else who, is_probe)
 
 
 def _pattern(path: str) -> re.Pattern[str]:
@@ -178,14 +189,14 @@ class Asked:
 
     def __init__(self, app: FastAPI, context: Context, table: Table, client: HttpClient) -> None:
         self.app, self.context, self.client = app, context, client
+        self.headers = client.head.headers
         self._table = table
-        self._found = table.find(client.head.path)
+        self._found = found = table.find(client.head.path)
+        #: Who may ask it without a key of some role; None: nobody, as there is no such thing.
+        self.admitted = found and found.admitted
+        self.is_probe = found is not None and found.is_probe
         # What nginx calls a client that closed the connection before an answer.
         self._status = CLIENT_CLOSED
-
-    @property
-    def headers(self) -> Sequence[tuple[bytes, bytes]]:
-        return self.client.head.headers
 
     def header(self, name: str) -> str | None:
         """Return the first header called ``name``, in lower case."""
@@ -202,24 +213,17 @@ class Asked:
 
     # What ``attend`` asks
 
-    @property
-    def admitted(self) -> Admitted | None:
-        return self._found and self._found.admitted
-
-    @property
-    def is_probe(self) -> bool:
-        return _PROBES.fullmatch(self.client.head.path) is not None
-
     async def serve(self) -> None:
         """Answer it; raises FAILURES errors, as long as its answer has not begun."""
         context, head, found = self.context, self.client.head, self._found
-        route = found and found.route(head.method)
+        route = found and found.routes.get(head.method)
         kind = "body" if route is None else route.body
         with context.exchanges.exchange(self.client, kind) as self.exchange:
             try:
                 self.exchange.check_length()
                 if head.method == "POST":
                     context.check_begun()  # as long as the start has not said what requests may hold
+                answer: Any
                 if found is None or route is None:
                     answer = self._table.refused(self.client)
                 else:
@@ -227,14 +231,23 @@ class Asked:
                         check_may_change(context, self.key, self.caller)
                     asked = {"query": read_query(route.query, head.query)} if route.query else {}
                     answer = await route.answer(self, **found.parts, **asked)
-                await self._send(answer_of(answer))
+                await self._send(answer)
             except asyncio.CancelledError:
                 # The server ends, and has waited as long as it may.
                 if not self.is_begun:
-                    await self._send(as_error("the server is stopping", 503))
+                    await self._send(self._error("the server is stopping", 503))
                 raise
 
-    async def _send(self, answer: Answer) -> None:
+    async def _send(self, what: Any) -> None:
+        """Send what a handler has returned: one of our answers, Starlette's, or what becomes JSON."""
+        answer: Answer
+        match what:
+            case Answer():
+                answer = what
+            case Response():
+                answer = Page(what)
+            case _:
+                answer = as_json(what)
         self._status = answer.status
         await answer.send(self.exchange, self.client, self.identity)
         self._status = answer.status  # of a page it is known by now
@@ -246,7 +259,10 @@ class Asked:
     async def refuse(self, why: Exception, said: str) -> None:
         """Answer that it failed, and ``why``."""
         with self.context.exchanges.exchange(self.client) as self.exchange:
-            await self._send(as_error(said, status_of(why), hints_of(why)))
+            await self._send(self._error(said, status_of(why), hints_of(why)))
+
+    def _error(self, said: str, status: int, hints: Mapping[str, str] | None = None) -> Answer:
+        return as_error(said, status, hints, self._found and self._found.failed)
 
     def begin_trace(self, tracing: Tracing) -> Trace:
         """Begin its trace."""
@@ -270,17 +286,11 @@ class Asked:
         return {"method": head.method, "path": head.path[:200], "status": self._status}
 
 
-class Front:
-    """Answers the requests of ``app`` by its ``table``."""
-
-    def __init__(self, app: FastAPI, context: Context, table: Table) -> None:
-        self._app = app
-        self._context = context
-        self._table = table
-
-    def __call__(self, client: HttpClient) -> Awaitable[None]:
-        """Serve one request."""
-        return attend(self._context, Asked(self._app, self._context, self._table, client))
+def answering(
+    app: FastAPI, context: Context, table: Table
+) -> Callable[[HttpClient], Awaitable[None]]:
+    """Return what answers requests of ``app`` by its ``table``."""
+    return lambda client: attend(context, Asked(app, context, table, client))
 
 
 def read_query(kind: type[BaseModel], text: bytes) -> BaseModel:
@@ -289,7 +299,7 @@ def read_query(kind: type[BaseModel], text: bytes) -> BaseModel:
     Raises:
         InvalidRequestError: it is none of this ``kind``.
     """
-    given = parse_qs(text.decode("latin-1"), keep_blank_values=True)
+    given = parse_qs(text.decode("latin-1"), keep_blank_values=True) if text else {}
     lists = {name for name, field in kind.model_fields.items() if field.annotation == list[str]}
     try:
         return kind.model_validate(

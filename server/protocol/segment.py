@@ -7,11 +7,11 @@ from typing import Any, Literal
 from pydantic import BaseModel
 
 from models.packs.manifest import Manifest
-from models.segmentation.mask import Bytes, Counted, Mask, classes_of
+from models.segmentation import Bytes, Counted, Mask, classes_of
 from pipeline.execution.given import Arrays
 from server.errors import NotFiniteError
+from server.protocol.answers import Pieces
 from server.protocol.pictures import Picture, read_picture
-from server.protocol.pieces import Pieces
 from server.protocol.routing import Asked
 from server.protocol.serving import Inference, Kept
 from server.requests.masks import PACKER_BYTES, png, runs

@@ -11,19 +11,15 @@ from numpy.typing import NDArray
 from models.packs.manifest import Manifest
 from models.packs.pack import Pack
 from pipeline.execution.errors import DeadlineError
-from pipeline.execution.given import Arrays, Tensors
+from pipeline.execution.given import Arrays
 from server.context import Context
 from server.errors import LateError, NotServingError
-from server.memory.request_needs import answer_bytes
-from server.memory.request_room import SMALL_BYTES
+from server.memory.request_needs import SMALL_BYTES, answer_bytes
 from server.metrics.inference_statistics import Passage
 from server.protocol.errors import outcome_of
 from server.repository.entry import Use
 from server.repository.served_engine import ComputedAnswer
-from server.repository.worker import Worker
-from server.requests.exchange import Exchange, until_left
-from server.scheduling.sweeps import level
-from server.settings.per_model import of_model
+from server.requests.exchange import Exchange
 
 A = TypeVar("A")
 
@@ -32,10 +28,8 @@ class Question(Protocol):
     """What a request asks of the model."""
 
     @property
-    def inputs(self) -> Tensors: ...
-
-    def release(self) -> None:
-        """Let go of the inputs: the sweep has ended, and outputs take their place in memory."""
+    def inputs(self) -> dict[str, Any]:
+        """Cleared when the sweep has ended: outputs take their place in memory."""
 
     @property
     def timeout_seconds(self) -> float | None:
@@ -71,7 +65,9 @@ class Inference:
     which another goes, once a request to it was read and found right: ``pack`` is on disk until then.
     """
 
+    use: Use
     pack: Pack
+    manifest: Manifest
 
     def __init__(
         self, context: Context, exchange: Exchange, name: str, version: str | None
@@ -79,24 +75,14 @@ class Inference:
         self.context, self.exchange = context, exchange
         self.name, self._version = name, version
         self._limit = context.settings.request_timeout
-        self._arrived = exchange.arrived_at
-        # Where the request does not say, within how many seconds its answer must come; None: as the server
-        # has it, for each part.
-        self._usual: float | None = None
-        self._use: Use | None = None
-        self._worker: Worker | None = None
         self._decoding_seconds = 0.0
         self._answer: ComputedAnswer[Any] | None = None
         self._encodes_since = 0.0
 
     async def __aenter__(self) -> Self:
         """Find the model; raises as Repository.use."""
-        away = await self.context.repository.away(self.name, self._version)
-        if away is None:
-            await self._load(self._limit)
-        else:
-            entry, self.pack = away
-            self._usual = usual_timeout(self.context, self.name, entry.timeout_seconds)
+        use = await self.context.repository.found(self.name, self._version, self._limit)
+        self.use, self.pack, self.manifest = use, use.pack, use.pack.manifest
         return self
 
     async def __aexit__(
@@ -106,7 +92,7 @@ class Inference:
         traceback: TracebackType | None,
     ) -> None:
         """Count the request, and let the model go."""
-        context, seconds = self.context, time.monotonic() - self._arrived
+        seconds = time.monotonic() - self.exchange.arrived_at
         outcome, passage = "ok", None
         if error is not None:
             outcome = outcome_of(error) if isinstance(error, Exception) else "cancelled"
@@ -118,14 +104,8 @@ class Inference:
                 compute_output=time.perf_counter() - self._encodes_since,
                 lanes=self._answer.lanes,
             )
-        context.metrics.outcome(self.name, outcome, seconds)
-        context.metrics.inferences.of(self.name, self.pack.version).add(outcome, seconds, passage)
-        if self._use is not None:
-            self._use.end()
-
-    @property
-    def manifest(self) -> Manifest:
-        return self.pack.manifest
+        self.context.metrics.end(self.name, self.pack.version, outcome, seconds, passage)
+        self.use.end()
 
     @property
     def delay_ms(self) -> float:
@@ -142,9 +122,9 @@ class Inference:
             BusyError: the line is full, of the model or for memory. LateError: no answer would come in
             time. Inside, as Exchange.within.
         """
-        if self._worker is not None:
-            named = names_timeout or self._usual is None
-            self._worker.check_room(None if named else self._left())
+        if self.use.worker is not None:
+            named = names_timeout or self.use.timeout_seconds is None
+            self.use.worker.check_room(None if named else self._left())
         self.exchange.check_room()
         # An answer that would be late is not waited for, with a body or without memory.
         return self.exchange.within(self._limit if names_timeout else self._left())
@@ -156,8 +136,8 @@ class Inference:
             As ``reading``.
         """
         left = self._left(timeout_seconds)
-        if self._worker is not None:
-            self._worker.check_room(left)
+        if self.use.worker is not None:
+            self.use.worker.check_room(left)
 
     async def compute(self, question: Question, keep: Callable[[Arrays], Kept[A]]) -> A:
         """Return what ``keep`` takes of the outputs, while nobody else may use the model.
@@ -166,41 +146,34 @@ class Inference:
             DisconnectedError: the client went away; its work was cancelled, no one else's.
             LateError: no answer could come in time. Otherwise as Repository.use, Worker.answer, ``keep``.
         """
-        if self._worker is None:
+        if self.use.worker is None:
             await self._bring_back(question)
-        worker, left = self._worker, self._left(question.timeout_seconds)
+        worker, left = self.use.worker, self._left(question.timeout_seconds)
         assert worker is not None
 
         def take(outputs: Arrays) -> "Kept[A]":  # unquoted it would be looked up every time
-            question.release()
+            question.inputs.clear()
             return keep(outputs)
 
-        if worker.is_quick:  # here and now: it takes next to nothing
-            answer = worker.answer_at_once(question.inputs, left, take)
-        else:
-            work = worker.answer(question.inputs, left, take, level(question.priority))
-            try:
-                answer = await until_left(self.exchange, work)
-            except DeadlineError as exc:
-                # Who asked knows the time that it named, not what was left of it.
-                named = min(question.timeout_seconds or self._usual or self._limit, self._limit)
-                raise DeadlineError(f"no answer within {named:g} s") from exc
+        try:
+            answer = await worker.answer(
+                question.inputs, left, take, question.priority, self.exchange
+            )
+        except DeadlineError as exc:
+            # Who asked knows the time that it named, not what was left of it.
+            named = question.timeout_seconds or self.use.timeout_seconds or self._limit
+            raise DeadlineError(f"no answer within {min(named, self._limit):g} s") from exc
         await self._hold(answer.outputs)
         self.context.metrics.sweep(self.name, answer.statistics, answer.queue_seconds)
         self._decoding_seconds, self._answer = question.decoding_seconds, answer
         self._encodes_since = time.perf_counter()
         return answer.outputs.what
 
-    async def _load(self, limit_seconds: float) -> None:
-        """Have the model there, and stay."""
-        use = self._use = await self.context.repository.use(self.name, self._version, limit_seconds)
-        self._worker, self.pack = use.worker, use.pack
-        self._usual = usual_timeout(self.context, self.name, use.default_timeout_seconds)
-
     async def _bring_back(self, question: Question) -> None:
         """Have an evicted model there for ``question``, which was read without it."""
-        before = self.pack
-        await self._load(self._left(question.timeout_seconds))
+        before, left = self.pack, self._left(question.timeout_seconds)
+        self.use = await self.context.repository.use(self.name, self._version, left)
+        self.pack, self.manifest = self.use.pack, self.use.pack.manifest
         if not _take_the_same(before, self.pack):
             raise NotServingError(
                 f"model {self.name!r}: its files were changed meanwhile; ask again"
@@ -220,10 +193,11 @@ class Inference:
         Raises:
             LateError: the time that was wanted has passed before anything was computed.
         """
-        wanted = wanted or self._usual
+        if wanted is None:
+            wanted = self.use.timeout_seconds
         if wanted is None:
             return self._limit
-        passed = time.monotonic() - self._arrived
+        passed = time.monotonic() - self.exchange.arrived_at
         if wanted <= passed:
             raise LateError(
                 f"the request was not read within its timeout of {wanted:g} s", passed - wanted
@@ -235,11 +209,3 @@ def _take_the_same(pack: Pack, other: Pack) -> bool:
     """Return whether a request that is right for ``pack`` means the same to ``other``."""
     one, two = pack.manifest, other.manifest
     return (one.inputs, one.outputs, one.preprocess) == (two.inputs, two.outputs, two.preprocess)
-
-
-def usual_timeout(context: Context, model: str, configured: float | None) -> float | None:
-    """Return within how many seconds ``model`` answers who does not say; None: the server's limit holds.
-
-    ``configured``: by the model's own configuration.
-    """
-    return of_model(context.settings.deadline, model, None) or configured

@@ -106,8 +106,8 @@ def _compile(task: Task) -> Path:
     from models.compiler import CompileOptions, compile_onnx
     from models.packs.target import named_target
     from models.runtime.sessions import claim_process
-    from pipeline.checking.accepting import checker
-    from pipeline.devices.lowered import device_measure
+    from pipeline.checking.check import checker
+    from pipeline.devices.find import device_measure
 
     claim_process()  # sessions with threads of their own would take the limit for stacks
     source, target = Path(task.source), named_target(task.target)

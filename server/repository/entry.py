@@ -58,20 +58,22 @@ class Uses:
 
 @dataclass
 class Use:
-    """One request's use of a model: ``end`` it once.
+    """What a request has of a model until it ends: ``worker`` answers, and does not go before.
 
-    ``default_timeout_seconds``: of requests that name none, by the model's configuration; None: the
-    server's.
+    Of a model that was evicted there is what is on disk, and no worker. ``infer_bytes``: what a request
+    with tensors holds whose JSON is short. ``timeout_seconds``: as Entry has it.
     """
 
-    worker: Worker
     pack: Pack
-    uses: Uses
-    default_timeout_seconds: float | None = None
+    infer_bytes: int
+    timeout_seconds: float | None
+    worker: Worker | None = None
+    uses: Uses | None = None
 
     def end(self) -> None:
-        """Let the model go, if it was waited for."""
-        self.uses.end()
+        """Let the model go, once."""
+        if self.uses is not None:
+            self.uses.end()
 
 
 State = Literal["READY", "LOADING", "UNAVAILABLE"]
@@ -134,11 +136,11 @@ class Serving:
     @property
     def why(self) -> str:
         """Why no request is answered after all; empty while they are."""
-        return self.worker.fault
+        return self.worker.served.fault
 
     @property
     def cause(self) -> Absence | None:
-        return "failed" if self.worker.fault else None
+        return "failed" if self.why else None
 
 
 @dataclass(frozen=True)
@@ -174,7 +176,9 @@ class Entry:
     ``refusals``, ``evictions``, ``cold_starts``, and the seconds that these took: how often it was refused
     for want of budget, has gone for another, was loaded for a request.
     ``uses``: of what is loaded, and of what comes next while nothing is. ``coming``: what requests wait for
-    while it is away for a moment.
+    while it is away for a moment. ``deadline``: within how many seconds the settings want an answer where a
+    request does not say; ``timeout_seconds``: that, or what its own configuration says; None: as the
+    server has it.
     """
 
     name: str
@@ -190,9 +194,11 @@ class Entry:
     cold_start_seconds: float = 0.0
     uses: Uses = field(default_factory=Uses)
     coming: "asyncio.Future[None] | None" = None
+    deadline: float | None = None
 
     def __post_init__(self) -> None:
         self.model = self.model or self.name
+        self.timeout_seconds = self.deadline
 
     def become(self, condition: Condition) -> None:
         """Go to another state; what is lost stays so."""
@@ -217,6 +223,7 @@ class Entry:
     def take(self, slot: Slot) -> None:
         """Note that what is in ``slot`` is tried, or serves."""
         self.slot, self.version = slot, slot.folder.name
+        self.timeout_seconds = self.deadline or slot.config.default_timeout_seconds
 
     def read(self) -> None:
         """Note, where it loads, that it has been planned, and is read now."""
@@ -235,14 +242,11 @@ class Entry:
         raise _ABSENT.get(self.absence, NotServingError)(self.message + self._remedy)
 
     def use(self) -> Use:
-        """Return a use of what answers, which its ``uses`` count already; raises as ``serving``."""
+        """Return a use of what answers, from now on; raises as ``serving``."""
         found = self.serving()
-        return Use(found.worker, found.prepared.pack, self.uses, self.timeout_seconds)
-
-    @property
-    def timeout_seconds(self) -> float | None:
-        """Of requests that name none, by the model's configuration."""
-        return None if self.slot is None else self.slot.config.default_timeout_seconds
+        self.uses.begin()
+        model, seconds = found.prepared, self.timeout_seconds
+        return Use(model.pack, model.infer_bytes, seconds, found.worker, self.uses)
 
     def move(self, place: Place) -> None:
         """Note that what is loaded has been opened again as ``place``."""

@@ -11,8 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Self
 
 from pipeline.fitting.wanted import Fitted
-from pipeline.planning.partitions.plan import PipelinePlan
-from pipeline.planning.plan import Plan
+from pipeline.planning.plan import PipelinePlan, Plan
 from server.errors import FilesChangedError, RefusedError
 from server.memory.budget import Budget
 from server.memory.eviction import Resident, victims

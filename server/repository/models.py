@@ -13,7 +13,7 @@ from server.memory.sharing import Activations, Sharer
 from server.repository.entry import Entry, Unloaded
 from server.repository.model_config import FILE, ModelConfig
 from server.repository.on_disk import Seen, Slot, model_names, slots
-from server.settings.per_model import ALL
+from server.settings.per_model import ALL, of_model
 from server.settings.settings import Settings
 
 _log = logging.getLogger(__name__)
@@ -42,7 +42,8 @@ class Models(dict[str, Entry]):
 
     def known(self, slot: str, model: str) -> Entry:
         """Return the entry of ``slot``, which may be new."""
-        return self.setdefault(slot, Entry(slot, model))
+        deadline = of_model(self._settings.deadline, model, None)
+        return self.setdefault(slot, Entry(slot, model, deadline=deadline))
 
     def of(self, model: str) -> list[Entry]:
         """Return what is known of the versions of ``model``."""

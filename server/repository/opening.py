@@ -6,18 +6,16 @@ from functools import partial
 
 from loader.cores import cores_for
 from loader.pool.pool import ReadPool
-from loader.readers.files import open_reader
-from loader.readers.reader import Reader
-from loader.readers.replaceable import ReplaceableReader
+from loader.readers.files import ReplaceableReader, open_reader
+from loader.readers.interface import Reader
 from models.runtime.heap import trim_heap
 from pipeline.devices.base import Device
 from pipeline.execution.errors import DrainError
 from pipeline.execution.leases import ArenaLease, SharedArena
 from pipeline.execution.opened import open_engine, open_pipeline
 from pipeline.fitting.wanted import Fitted
-from pipeline.planning.partitions.plan import PipelinePlan
-from pipeline.planning.plan import Plan
-from pipeline.profiles.delay_watch import BoundWatch
+from pipeline.planning.plan import PipelinePlan, Plan
+from pipeline.profiles.delay_limits import BoundWatch
 from pipeline.profiles.profile import Profile
 from pipeline.profiles.profile_file import FILE
 from pipeline.program.program import Program

@@ -4,12 +4,13 @@ import contextlib
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from models.packs.pack import Pack, open_pack
 from pipeline.devices.base import Device, DeviceMemoryError
-from pipeline.fitting.frontier import FrontierPoint, frontier
+from pipeline.fitting.trade_off import FrontierPoint, frontier
 from pipeline.planning.found_plans import FoundPlans
 from pipeline.planning.plan import PlanError
 from pipeline.profiles.found_plans_file import plans_of
@@ -21,7 +22,7 @@ from server.errors import NotServingError, RefusedError
 from server.memory.budget import Budget, check_requests
 from server.memory.cgroup import free_bytes
 from server.memory.minima import Minimum
-from server.memory.request_needs import Need
+from server.memory.request_needs import Need, short_infer_bytes
 from server.memory.sharing import Sharer, partitioned_sharer, sharer
 from server.repository.apart import SearchApart
 from server.repository.on_disk import Slot, is_still, labelled
@@ -65,6 +66,11 @@ class Prepared:
     @property
     def pack(self) -> Pack:
         return self.program.pack
+
+    @cached_property
+    def infer_bytes(self) -> int:
+        """What an infer request holds whose JSON is short."""
+        return short_infer_bytes(self.pack.manifest)
 
     def is_there(self) -> bool:
         """Return whether its weights are still those that were found; asks the disk."""

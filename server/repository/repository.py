@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from loader.pool.pool import ReadPool
-from models.packs.leftovers import clear_repository
+from models.packs.folders import clear_repository
 from models.packs.pack import Pack, read_pack
 from models.runtime.heap import give_back
 from pipeline.devices.base import Device
@@ -29,6 +29,7 @@ from server.errors import (
 )
 from server.failures import FAILURES
 from server.memory.budget import Budget
+from server.memory.request_needs import short_infer_bytes
 from server.repository.entry import Entry, Unloaded, Use, how_to_load
 from server.repository.executor import Executor
 from server.repository.model_config import ModelConfig, ModelConfigError
@@ -272,16 +273,18 @@ class Repository:
         if not (await self._find(name, version)).answers:
             self.models.serving(name, version)
 
-    async def away(self, name: str, version: str | None) -> tuple[Entry, Pack] | None:
-        """Return what a request would bring back, as it is on disk; None where there is nothing such.
-
-        What is wrong with it is for ``use`` to tell.
-        """
-        with contextlib.suppress(*FAILURES):
+    async def found(self, name: str, version: str | None, limit_seconds: float) -> Use:
+        """Return as ``use``; of a model that was evicted, what a request would bring back, from disk."""
+        try:
             entry = self.models.find(name, version)
+            if entry.worker is not None:
+                return entry.use()
             if entry.evicted and entry.slot is not None:
-                return entry, await self._on_disk(entry.slot.folder)
-        return None
+                pack = await self._on_disk(entry.slot.folder)
+                return Use(pack, short_infer_bytes(pack.manifest), entry.timeout_seconds)
+        except FAILURES:  # which ``use`` tells
+            pass
+        return await self.use(name, version, limit_seconds)
 
     async def use(self, name: str, version: str | None, limit_seconds: float) -> Use:
         """Return a ready model, which does not go before its use ends; waits for one that comes back.

@@ -12,14 +12,14 @@ from collections.abc import Callable, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from loader.errors import FileChangedError, LoaderError
-from loader.readers.reader import Reader
+from loader.readers.interface import Reader
+from pipeline.execution.baton import FREE, ComputeClaim
 from pipeline.execution.errors import ArenaLostError, DrainError
 from pipeline.execution.given import Take, Tensors
-from pipeline.execution.interleaving.baton import FREE, ComputeClaim
-from pipeline.execution.lanes import Lane
+from pipeline.execution.lane import Lane
 from pipeline.execution.partitions.answering import Answering
 from pipeline.execution.statistics import SweepStatistics
-from pipeline.profiles.delay_watch import BoundWatch
+from pipeline.profiles.delay_limits import BoundWatch
 from pipeline.schedule.trace import Recorder, TraceEvent
 from server.errors import NotServingError
 
@@ -113,10 +113,10 @@ class ServedEngine:
         Never where nodes run whose time depends on the data, such as loops: what is usual says nothing. Nor
         where it may have to wait for the sweeps of other models, or is judged.
         """
-        engine, _, watch, *_ = self.running
-        if self._has_resident_pieces or engine.takes_turns or watch is not None:
+        if self.usual_seconds >= _QUICK_SECONDS or self._has_resident_pieces:
             return False
-        return self.usual_seconds < _QUICK_SECONDS and engine.reads_nothing
+        engine, _, watch, *_ = self.running
+        return watch is None and engine.reads_nothing and not engine.takes_turns
 
     def answer(self, inputs: Tensors, deadline: float, take: Take[T]) -> ComputedAnswer[T]:
         """Answer one request that has not waited, in next to no time. Raises as ``sweep`` says."""

@@ -23,8 +23,8 @@ from pipeline.schedule.architectures import ARCHITECTURES
 from server.errors import NotFoundError, RefusedError, shown
 from server.failures import FAILURES
 from server.memory.budget import Budget, check_requests
-from server.memory.minima import Minimum, least_together
-from server.memory.request_needs import Need, smallest_budgets
+from server.memory.minima import Minimum, least_together, needed_by
+from server.memory.request_needs import Need, Smallest, smallest_budgets
 from server.memory.sharing import Activations, Sharer, missing_bytes, share_one_by_one, sharer
 from server.repository.on_disk import model_names
 
@@ -59,9 +59,16 @@ class FoundModel:
     @property
     def smallest_budget_bytes(self) -> int | None:
         """The smallest budget in which all requests to it alone are answered; None: it cannot be opened."""
-        if self.need is None:
-            return None
-        return smallest_budgets(self.least_bytes, [self.need]).full_bytes
+        return self._smallest and self._smallest.full_bytes
+
+    @property
+    def pictures_budget_bytes(self) -> int | None:
+        """The smallest in which photographs are, where it takes any; else as above."""
+        return self._smallest and self._smallest.bare_bytes
+
+    @property
+    def _smallest(self) -> Smallest | None:
+        return self.need and smallest_budgets(self.least_bytes, [self.need])
 
 
 @dataclass(frozen=True)
@@ -102,9 +109,7 @@ def survey(root: Path, device: Device, chosen: Sequence[str] = ()) -> list[Found
 
 def needed_for_all(models: Sequence[FoundModel], activations: Activations = "auto") -> int:
     """Return the smallest budget in which all ``models`` that can be opened answer all requests."""
-    minima = _minima(models)
-    needs = [minimum.need for minimum in minima]
-    return smallest_budgets(least_together(minima, activations != "own"), needs).full_bytes
+    return needed_by(_minima(models), activations != "own")
 
 
 def _minima(models: Sequence[FoundModel]) -> list[Minimum]:

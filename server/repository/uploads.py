@@ -19,8 +19,7 @@ from typing import Any, Literal
 
 import aiofiles
 
-from models.packs.leftovers import locked_folder
-from models.packs.names import is_model_name
+from models.packs.folders import is_model_name, locked_folder
 from models.packs.pack import versions
 from server.errors import (
     BusyError,

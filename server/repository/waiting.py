@@ -7,7 +7,7 @@ from typing import Any
 
 from pipeline.execution.errors import DeadlineError
 from server.errors import BusyError, NotServingError
-from server.repository.entry import Entry, Use
+from server.repository.entry import Entry, Serving, Use
 from server.repository.models import Models
 
 
@@ -35,19 +35,18 @@ class Arrivals:
         until = self._clock() + limit_seconds
         while True:
             entry = self._models.find(model, version)
+            if isinstance(entry.condition, Serving):
+                return entry.use()
             uses = entry.uses
             uses.begin()
             try:
-                if entry.worker is None:
-                    await self._wait(entry, until)
+                await self._wait(entry, until)
                 # Or it came, and went again for another; or another version answers by now.
                 has_come = uses is entry.uses and not entry.evicted
                 if has_come and entry is self._models.find(model, version):
                     return entry.use()
-            except BaseException:
+            finally:
                 uses.end()
-                raise
-            uses.end()
 
     async def close(self) -> None:
         """Let nothing come any more."""

@@ -9,23 +9,23 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Future
 from typing import Any, TypeVar, cast
 
 from numpy.typing import NDArray
 
+from pipeline.execution.baton import ComputeClaim
 from pipeline.execution.errors import DeadlineError
 from pipeline.execution.given import Take, Tensors, copies
-from pipeline.execution.interleaving.baton import ComputeClaim
 from pipeline.execution.partitions.answering import Answering
 from pipeline.schedule.trace import TraceEvent
 from server.errors import LateError
 from server.repository.served_engine import ComputedAnswer, Running, ServedEngine
-from server.repository.working import Gate, Job, Reopening, Underway, jobs_of, refuse
+from server.repository.working import Gate, Job, Reopening, Underway, jobs_of, tell
+from server.requests.exchange import Exchange, until_left
 from server.requests.uninterrupted import to_its_end
 from server.scheduling.dispatcher import Dispatcher
 from server.scheduling.line import Line
-from server.scheduling.sweeps import ALONE, NORMAL, Batching, Sweep, Ticket
+from server.scheduling.sweeps import ALONE, Batching, Sweep, Ticket
 
 T = TypeVar("T")
 
@@ -105,7 +105,7 @@ class Worker:
         waiting: list[Job | Reopening] = [*self._line.take_changes()]
         waiting += cast(list[Job], self._line.take_waiting())
         for each in waiting:
-            refuse(each, self.served.out_of_service())
+            tell(each.future, self.served.out_of_service())
         self._underway.end_claims()
         self._line.give_up()
         self._over.release(self._callers)
@@ -130,17 +130,36 @@ class Worker:
 
     @property
     def is_quick(self) -> bool:
-        """Whether ``answer_at_once`` may be called: nobody waits, and an answer takes next to nothing."""
-        return self.served.is_quick and self.idle
+        """Whether an answer takes next to nothing, and nobody waits."""
+        return self.served.is_quick and self._line.idle
 
-    def answer_at_once(
-        self, inputs: Tensors, limit_seconds: float, take: Take[T]
+    async def infer(
+        self, inputs: Tensors, limit_seconds: float
+    ) -> ComputedAnswer[dict[str, NDArray[Any]]]:
+        """Queue a request and wait for copies of its outputs; as ``answer``."""
+        return await self._queued(inputs, limit_seconds, copies, 0)
+
+    async def answer(
+        self,
+        inputs: Tensors,
+        limit_seconds: float,
+        take: Take[T],
+        priority: int,
+        exchange: Exchange,
     ) -> ComputedAnswer[T]:
-        """Compute on this thread, the event loop's, while the worker's own sleeps; as Engine.answer.
+        """Answer a request: here and now if that takes next to nothing, else it waits in line.
+
+        Cancelling cancels only its own work, as its client does who leaves its ``exchange``. ``take`` runs
+        where it is computed; see Engine.answer. ``priority``: as clients number it.
 
         Raises:
-            LateError: the answer would come too late.
+            BusyError: the queue is full. LateError: the answer would come too late, or make another one
+            late that was promised. NotServingError: the worker is closing. DisconnectedError: the client
+            left. DeadlineError: no answer within ``limit_seconds``. Otherwise see Engine.answer.
         """
+        if not self.is_quick:
+            return await until_left(exchange, self._queued(inputs, limit_seconds, take, priority))
+        # On this thread, the event loop's, while the worker's own sleeps.
         late = self.served.usual_seconds - limit_seconds
         if late > 0:
             raise LateError(f"model {self.served.name!r}: no answer in time", late)
@@ -151,24 +170,13 @@ class Worker:
         finally:
             self._underway.end(request)
 
-    async def infer(
-        self, inputs: Tensors, limit_seconds: float
-    ) -> ComputedAnswer[dict[str, NDArray[Any]]]:
-        """Queue a request and wait for copies of its outputs; as ``answer``."""
-        return await self.answer(inputs, limit_seconds, copies)
-
-    def answer(
-        self, inputs: Tensors, limit_seconds: float, take: Take[T], priority: int = NORMAL
+    def _queued(
+        self, inputs: Tensors, limit_seconds: float, take: Take[T], priority: int
     ) -> Coroutine[Any, Any, ComputedAnswer[T]]:
         """Queue a request at once, and return its answer to wait for, which has to be done.
 
-        Cancelling that cancels only its own work. ``take`` runs on the worker's thread; see Engine.answer.
-        ``priority``: as Ticket has it.
-
         Raises:
-            BusyError: the queue is full. LateError: the answer would come too late, or make another one
-            late that was promised. NotServingError: the worker is closing. These at once: a refusal costs
-            no task. DeadlineError: no answer within ``limit_seconds``. Otherwise see Engine.answer.
+            As ``answer``; refusals at once: they cost no task.
         """
         outside = self._dispatcher.costs.outside_seconds
         job = Job.within(limit_seconds, inputs, take, priority, outside)
@@ -179,13 +187,12 @@ class Worker:
         """Return the answer to ``job``, which waits in line."""
         try:
             async with asyncio.timeout(limit_seconds):
-                answer = await asyncio.wrap_future(job.future)
+                answer = await job.future
         except TimeoutError:
             raise DeadlineError(f"no answer within {limit_seconds:g} s") from None
         finally:
-            job.cancelled.set()
             self._line.leave(job)
-            if not job.future.done():
+            if job.future.cancelled():
                 self.engine.wake()
                 self._dispatcher.baton.wake()
         self._dispatcher.costs.see_outside(time.monotonic() - answer.ended_at)
@@ -200,9 +207,9 @@ class Worker:
         Raises:
             NotServingError: the worker is closing, or has a fault. Otherwise what ``make`` raises.
         """
-        job = Reopening(make, back)
+        job = Reopening(make, back, asyncio.get_running_loop().create_future())
         self._line.join_first(job)
-        await to_its_end(_result(job.future))
+        await to_its_end(job.future)
 
     async def close(self) -> None:
         """Refuse new requests, answer those accepted, end the threads, close the engine.
@@ -241,14 +248,12 @@ class Worker:
             self._over.release()
 
     def _reopen(self, job: Reopening) -> None:
-        if not job.future.set_running_or_notify_cancel():
-            return
         try:
             self.served.reopen(job.make, job.back)
         except Exception as exc:  # noqa: BLE001  whoever asked for it hears of it
-            job.future.set_exception(exc)
+            tell(job.future, exc)
         else:
-            job.future.set_result(None)
+            tell(job.future, None)
         self._follow(self.served.running)
 
     def _follow(self, running: Running) -> None:
@@ -260,7 +265,7 @@ class Worker:
 
     def _compute(self, sweep: Sweep) -> None:
         """Answer the requests of ``sweep``, but for those that were cancelled."""
-        jobs = [job for job in jobs_of(sweep) if job.future.set_running_or_notify_cancel()]
+        jobs = [job for job in jobs_of(sweep) if not job.future.cancelled()]
         seconds = None
         claim = self._dispatcher.claim(self._callers, self.served.stalls)
         began = self._underway.begin(sweep, claim)
@@ -280,15 +285,8 @@ class Worker:
         answered = [answer for answer in answers if isinstance(answer, ComputedAnswer)]
         took = time.monotonic() - began - claim.waited_seconds
         for job, answer in zip(jobs, answers, strict=True):
-            if isinstance(answer, ComputedAnswer):
-                job.future.set_result(answer)
-            else:
-                job.future.set_exception(answer)
+            tell(job.future, answer)
         if record is not None and answered and not claim.waited_seconds:
             self.served.judge(events, answered[0].statistics.delay_seconds)
         late = any(isinstance(answer, DeadlineError) for answer in answers)
         return took if answered or late else None
-
-
-async def _result(future: "Future[None]") -> None:
-    await asyncio.wrap_future(future)

@@ -1,50 +1,56 @@
 """What a worker works on: requests and changes of its engine, what it computes now, who computes alone."""
 
+import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import Any, Self, cast
 
+from pipeline.execution.baton import ComputeClaim
 from pipeline.execution.given import Take, Tensors
-from pipeline.execution.interleaving.baton import ComputeClaim
-from pipeline.execution.lanes import Lane
+from pipeline.execution.lane import Lane
 from server.repository.served_engine import ComputedAnswer, Running
-from server.scheduling.sweeps import Sweep, Ticket
+from server.scheduling.sweeps import Sweep, Ticket, level
 
 
 @dataclass(eq=False, kw_only=True)
 class Job(Ticket):
-    """``deadline`` is when the sweep has to have ended, ``limit`` when its answer has to be there."""
+    """``deadline`` is when the sweep has to have ended, ``limit`` when its answer has to be there.
+
+    ``future``: of the event loop, to which a thread tells its answer; cancelled when nobody waits for it.
+    """
 
     inputs: Tensors
     limit: float
     take: Take[Any]
-    cancelled: threading.Event = field(default_factory=threading.Event)
-    future: "Future[ComputedAnswer[Any]]" = field(default_factory=Future)
+    future: "asyncio.Future[ComputedAnswer[Any]]"
 
     @classmethod
     def within(
         cls, seconds: float, inputs: Tensors, take: Take[Any], priority: int, outside_seconds: float
     ) -> Self:
-        """Return a request that came now; ``outside_seconds``: what an answer takes beside its sweep."""
+        """Return a request that came now.
+
+        ``priority``: as clients number it. ``outside_seconds``: what an answer takes beside its sweep.
+        """
         now = time.monotonic()
         limit = now + seconds
         return cls(
             model="",
             deadline=limit - outside_seconds,
-            priority=priority,
+            priority=level(priority),
             arrived=now,
             inputs=inputs,
             limit=limit,
             take=take,
+            future=asyncio.get_running_loop().create_future(),
         )
 
     def lane(self) -> Lane:
         """Return it as a lane of a sweep."""
-        return Lane(self.inputs, self.limit, self.cancelled.is_set, self.take)
+        return Lane(self.inputs, self.limit, self.future.cancelled, self.take)
 
 
 @dataclass(eq=False)
@@ -53,7 +59,7 @@ class Reopening:
 
     make: Callable[[], Running]
     back: Callable[[], Running]
-    future: "Future[None]" = field(default_factory=Future)
+    future: "asyncio.Future[None]"
 
 
 def jobs_of(sweep: Sweep) -> tuple[Job, ...]:
@@ -61,10 +67,22 @@ def jobs_of(sweep: Sweep) -> tuple[Job, ...]:
     return cast(tuple[Job, ...], sweep.tickets)
 
 
-def refuse(waiting: Job | Reopening, error: Exception) -> None:
-    """Tell who waits for it that there will be nothing."""
-    if waiting.future.set_running_or_notify_cancel():
-        waiting.future.set_exception(error)
+def tell(future: "asyncio.Future[Any]", said: object) -> None:
+    """Have ``future``, of an event loop, end with what is ``said``, unless nobody waits for it any more.
+
+    Thread-safe.
+    """
+    with suppress(RuntimeError):  # the loop is closed, and with it all who waited
+        future.get_loop().call_soon_threadsafe(_settle, future, said)
+
+
+def _settle(future: "asyncio.Future[Any]", said: object) -> None:
+    if future.done():
+        return
+    if isinstance(said, Exception):
+        future.set_exception(said)
+    else:
+        future.set_result(said)
 
 
 class Underway:

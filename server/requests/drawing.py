@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from PIL import Image, ImageDraw, ImageFont
 
 from models.detection.boxes import Box
-from models.images.colors import Color, color_of
+from models.segmentation import Color, color_of
 
 Font = ImageFont.FreeTypeFont | ImageFont.ImageFont
 

@@ -1,15 +1,16 @@
 """One request's dealings with its client: the body within its limit, the answer, the memory that it holds.
 
-HTTP and gRPC have a ``Client`` each; nobody who has an Exchange knows which.
+HTTP and gRPC have a ``Client`` each; nobody who has an Exchange knows which. Those that stall are ended by
+Exchanges, which has all that run.
 """
 
 import asyncio
 import time
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, NamedTuple, Protocol, Self, TypeVar
+from typing import Any, Literal, NamedTuple, Protocol, Self, TypeVar
 
-from server.errors import DisconnectedError, TooLargeError
-from server.memory.request_memory import Lease
+from server.errors import BusyError, DisconnectedError, StalledError, TooLargeError
+from server.memory.request_memory import Lease, RequestMemory
 from server.requests.patience import Patience, TimeLimit
 
 T = TypeVar("T")
@@ -18,14 +19,21 @@ T = TypeVar("T")
 FREE_BYTES = 16 << 10
 # Few clients leave so soon: a short request is not watched.
 _UNWATCHED_SECONDS = 0.01
+#: Silence after which a request gives way to others that wait for what it holds.
+GRACE_SECONDS = 0.5
+# So late may a photograph be whose memory others want.
+_LATE_SECONDS = 1.0
+
+#: What a body is: of a request, or a model, which has a limit of its own.
+Kind = Literal["body", "upload"]
 
 
 class Client(Protocol):
     """The other end of a request, as what carries it has it."""
 
     @property
-    def address(self) -> str:
-        """Empty where nobody knows it."""
+    def owner(self) -> str:
+        """Who has its address, as far as limits go; empty where nobody knows that."""
 
     @property
     def headers(self) -> Sequence[tuple[bytes, bytes]]:
@@ -87,11 +95,15 @@ class Exchange:
         self.body_limit = limit
         self._closed = closed
         self.patience = Patience(client.abort, asyncio.get_running_loop().time)
-        self._arrived_at = client.at
+        #: When the first byte of the request came, on time.monotonic's clock; where nobody knows, its first
+        #: part.
+        self.arrived_at = time.monotonic() if client.at is None else client.at
         #: How long the body is, by its header; 0: it does not say.
         self.declared_bytes = _declared_length(client.headers)
         #: What has come of it.
         self.received_bytes = 0
+        #: Whether it has come to its end.
+        self.is_read = client.is_read
         #: Whether it may be ended where it comes slowly and others wait for what it holds.
         self.may_be_hastened = False
 
@@ -102,13 +114,6 @@ class Exchange:
         self._closed(self)
         self.lease.close()
 
-    @property
-    def arrived_at(self) -> float:
-        """When the first byte of the request came, on time.monotonic's clock; where nobody knows, now."""
-        if self._arrived_at is None:
-            self._arrived_at = time.monotonic()
-        return self._arrived_at
-
     def check_length(self) -> None:
         """Check that the body is as short as it may be, as far as its header says how long it is.
 
@@ -117,11 +122,6 @@ class Exchange:
         """
         if self.declared_bytes > self.body_limit.n_bytes:
             raise TooLargeError(self.body_limit.message)
-
-    @property
-    def is_read(self) -> bool:
-        """Whether the body has come to its end."""
-        return self.client.is_read
 
     async def part(self) -> bytes:
         """Return the next part of the body; ``is_read`` after the last.
@@ -137,6 +137,9 @@ class Exchange:
             patience.begin()
             part = await client.part()
             patience.end_reading(len(part))
+        self.is_read = client.is_read
+        if client.at is None and not self.received_bytes:
+            self.arrived_at = time.monotonic()
         self.received_bytes += len(part)
         if self.received_bytes > self.body_limit.n_bytes:
             raise TooLargeError(self.body_limit.message)
@@ -149,7 +152,7 @@ class Exchange:
             As ``part``.
         """
         begun = await self.part()
-        while not (self.client.is_read or len(begun) > FREE_BYTES):
+        while not (self.is_read or len(begun) > FREE_BYTES):
             begun += await self.part()
         return begun
 
@@ -196,6 +199,72 @@ class Exchange:
         if self.is_read or not self.may_be_hastened:
             return 0.0
         return self.patience.late_seconds(now, self.received_bytes)
+
+
+class Exchanges:
+    """All exchanges that run; ends those that stall.
+
+    ``max_body``: of a request in bytes; ``max_upload``: of one that sends a model; None: the same.
+    """
+
+    def __init__(
+        self,
+        memory: RequestMemory,
+        max_body: int,
+        stall_seconds: float,
+        max_upload: int | None = None,
+    ) -> None:
+        self.memory = memory
+        body = BodyLimit(max_body)
+        upload = body if max_upload is None else BodyLimit(max_upload, "max_upload")
+        self._limits: dict[Kind, BodyLimit] = {"body": body, "upload": upload}
+        self._stall_seconds = stall_seconds
+        self._open: set[Exchange] = set()
+        self._short_since: float | None = None
+        #: Ended for want of progress.
+        self.stalled = 0
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def exchange(self, client: Client, kind: Kind = "body") -> Exchange:
+        """Return the exchange of one request, a context manager: at its end all that is held is free."""
+        lease = Lease(self.memory, client.owner)
+        exchange = Exchange(client, lease, self._limits[kind], self._open.discard)
+        self._open.add(exchange)
+        return exchange
+
+    def sweep(self, now: float, hurry: bool) -> None:
+        """End who has stalled too long; in a ``hurry``, or where memory is short, after half a second."""
+        hurry = hurry or self.memory.waiting > 0
+        limit = GRACE_SECONDS if hurry else self._stall_seconds
+        for exchange in self._open:
+            if exchange.patience.stalled_seconds(now) >= limit:
+                self.stalled += 1
+                exchange.patience.end(StalledError(f"the client made no progress for {limit:g} s"))
+        self._hasten(now)
+
+    def _hasten(self, now: float) -> None:
+        """End bodies that come a second late where others have waited for memory for a while.
+
+        The latest go first, until nothing is missing.
+        """
+        if not self.memory.waiting:
+            self._short_since = None
+            return
+        since = self._short_since = now if self._short_since is None else self._short_since
+        if now - since < GRACE_SECONDS:
+            return
+        missing = self.memory.missing_bytes
+        for exchange in sorted(self._open, key=lambda each: each.late_seconds(now), reverse=True):
+            held = exchange.lease.held_bytes
+            if missing > 0 and held > 0 and exchange.late_seconds(now) >= _LATE_SECONDS:
+                missing -= held
+                exchange.patience.end(
+                    BusyError(
+                        "the photograph comes slowly, and there is no memory for others meanwhile"
+                    )
+                )
 
 
 async def until_left(exchange: Exchange, work: Coroutine[Any, Any, T]) -> T:

@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from PIL import Image
 
-from models.segmentation.mask import Bytes, Counted, Mask
-from models.segmentation.recipe import NONE
+from models.segmentation import NONE, Bytes, Counted, Mask
 
 #: What zlib needs for a window of 2**13 bytes and tables for 2**6 hashes, as a mask is packed, and a piece.
 PACKER_BYTES = 128 << 10

@@ -53,12 +53,12 @@ class Patience:
         self._waits_since = None
         self._progress += n_bytes
         if self._progress >= PROGRESS_BYTES:  # fewer are as good as none
-            self.moved()
+            self._progress, self._waited = 0, 0.0
 
     def end_sending(self) -> None:
         """The client has taken a part of the answer."""
         self._waits_since = None
-        self.moved()
+        self._progress, self._waited = 0, 0.0
 
     def moved(self) -> None:
         """Note that it went on."""
@@ -75,7 +75,7 @@ class Patience:
 
     async def arm(self) -> None:
         """Have what happens now be ended when its time is over, since something must be waited for."""
-        if self.limit is not None:
+        if self.limit is not None and not self.limit.is_armed:
             await self.limit.arm()
 
     def end(self, why: ServiceError) -> None:
@@ -106,6 +106,8 @@ class TimeLimit:
         self._seconds = seconds
         self._began = time.monotonic()
         self._timeout: asyncio.Timeout | None = None
+        #: Whether its timer is set.
+        self.is_armed = False
 
     async def __aenter__(self) -> None:
         self._patience.limit = self
@@ -113,9 +115,9 @@ class TimeLimit:
 
     async def arm(self) -> None:
         """Set the timer, once."""
-        if self._timeout is None:
-            left = self._seconds - (time.monotonic() - self._began)
-            self._timeout = await asyncio.timeout(left).__aenter__()
+        self.is_armed = True
+        left = self._seconds - (time.monotonic() - self._began)
+        self._timeout = await asyncio.timeout(left).__aenter__()
 
     def end(self) -> None:
         """Let the time be over."""

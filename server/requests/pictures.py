@@ -51,6 +51,10 @@ class PictureLimits:
     #: What a picture of some size takes in all, of which a pixel takes so many bytes while it is decoded.
     needed_bytes: Callable[[Size, int], int] = _decoded_bytes
 
+    def allow(self, size: Size, n_bytes: int) -> bool:
+        """Return whether a picture of ``size`` that takes ``n_bytes`` in all is within them."""
+        return size[0] * size[1] <= self.max_pixels and n_bytes <= self.max_bytes
+
 
 @dataclass(frozen=True)
 class Photograph:
@@ -70,7 +74,7 @@ def _rgb(image: Image.Image) -> Image.Image:
     return image.convert("RGB")
 
 
-def _bytes_a_pixel(image: ImageFile.ImageFile) -> int:
+def _bytes_a_pixel(image: ImageFile.ImageFile, orientation: int) -> int:
     """Return the most that a pixel of ``image`` takes while it is decoded and turned.
 
     Pillow has four bytes a pixel of RGB; what becomes RGB is there twice; a turned picture, too. libjpeg
@@ -79,7 +83,7 @@ def _bytes_a_pixel(image: ImageFile.ImageFile) -> int:
     as bytes, twice. The file itself is counted by whoever received it.
     """
     n_bytes = _MODE_BYTES.get(image.mode, 20 if image.mode.startswith("I") else 8)
-    if _orientation(image) != 1:
+    if orientation != 1:
         n_bytes += 4
     match image.format:
         case "JPEG" if not _has_one_scan(image):
@@ -99,29 +103,41 @@ def _orientation(image: ImageFile.ImageFile) -> int:
     return found
 
 
-def _fits(image: ImageFile.ImageFile, scale: int, limits: PictureLimits) -> bool:
-    size = -(-image.width // scale), -(-image.height // scale)
-    return (
-        size[0] * size[1] <= limits.max_pixels
-        and _needed_bytes(image, size, limits) <= limits.max_bytes
-    )
+def _fitted(image: ImageFile.ImageFile, pixel_bytes: int, limits: PictureLimits) -> int:
+    """Return what ``image`` takes in all within ``limits``; a JPEG is decoded smaller if it must be.
+
+    Raises:
+        InvalidRequestError: it has too many pixels. TooLargeError: it takes too much memory.
+    """
+    if image.tile and image.tile[0][0] == "ppm_plain":  # decoded in Python, for seconds
+        raise InvalidRequestError("a PPM as text is not taken; send the binary kind")
+    size = image.size
+    needed = limits.needed_bytes(size, pixel_bytes)
+    if not limits.allow(size, needed) and _has_one_scan(image):
+        _shrink(image, pixel_bytes, limits)
+        needed = limits.needed_bytes(image.size, pixel_bytes)
+    if image.width * image.height > limits.max_pixels:
+        raise InvalidRequestError(
+            f"the image has {size[0]}x{size[1]} pixels; the limit is {limits.max_pixels} in all "
+            "(setting max_image_pixels)"
+        )
+    if needed > limits.max_bytes:
+        raise TooLargeError(
+            f"a request with an image of {size[0]}x{size[1]} pixels takes {format_size(needed)} of "
+            f"memory; it may take {format_size(max(limits.max_bytes, 0))} (setting request_memory)"
+        )
+    return needed
 
 
-def _needed_bytes(image: ImageFile.ImageFile, size: Size, limits: PictureLimits) -> int:
-    """Return what ``image`` takes in all where it is decoded at ``size``."""
-    return limits.needed_bytes(size, _bytes_a_pixel(image))
-
-
-def _shrink(image: ImageFile.ImageFile, limits: PictureLimits) -> None:
-    """Have a JPEG that is over ``limits`` decoded at a half, a quarter or an eighth, if that helps.
+def _shrink(image: ImageFile.ImageFile, pixel_bytes: int, limits: PictureLimits) -> None:
+    """Have a JPEG of one scan decoded at a half, a quarter or an eighth, if it is within ``limits`` then.
 
     libjpeg makes smaller pixels straight from the coefficients, and holds few of those at a time when the
     file has one scan; of a progressive photograph it holds all, so nothing would be saved.
     """
-    if _fits(image, 1, limits) or not _has_one_scan(image):
-        return
     for scale in (2, 4, 8):
-        if _fits(image, scale, limits):
+        size = -(-image.width // scale), -(-image.height // scale)
+        if limits.allow(size, limits.needed_bytes(size, pixel_bytes)):
             image.draft(None, (max(image.width // scale, 1), max(image.height // scale, 1)))
             return
 
@@ -135,7 +151,7 @@ def _has_one_scan(image: ImageFile.ImageFile) -> bool:
     position = image.fp.tell()
     image.fp.seek(max(0, position - length - 2))
     header = image.fp.read(5)
-    image.fp.seek(position)  # whoever asks again is told the same
+    image.fp.seek(position)
     return header == bytes((0xFF, 0xDA, 0, length, n_components))
 
 
@@ -177,9 +193,8 @@ class OpenedPicture:
         with self._reading():
             image = self._image = Image.open(file, formats=_FORMATS)
             self._size, self._orientation = image.size, _orientation(image)
-            _shrink(image, limits)
             #: What the picture takes in all.
-            self.needed_bytes = _checked_bytes(image, self._size, limits)
+            self.needed_bytes = _fitted(image, _bytes_a_pixel(image, self._orientation), limits)
 
     def decode(self) -> Photograph:
         """Return the picture, once; raises as the function."""
@@ -220,25 +235,3 @@ def _refusal(exc: Exception, limits: PictureLimits) -> InvalidRequestError:
             "(setting max_image_pixels)"
         )
     return InvalidRequestError(f"the image is damaged: {str(exc) or type(exc).__name__}")
-
-
-def _checked_bytes(image: ImageFile.ImageFile, size: Size, limits: PictureLimits) -> int:
-    """Return what a picture takes in all that is within ``limits``; ``size`` is what it has in its file.
-
-    Raises:
-        InvalidRequestError: of pixels. TooLargeError: of memory.
-    """
-    if image.tile and image.tile[0][0] == "ppm_plain":  # decoded in Python, for seconds
-        raise InvalidRequestError("a PPM as text is not taken; send the binary kind")
-    if image.width * image.height > limits.max_pixels:
-        raise InvalidRequestError(
-            f"the image has {size[0]}x{size[1]} pixels; the limit is {limits.max_pixels} in all "
-            "(setting max_image_pixels)"
-        )
-    needed = _needed_bytes(image, image.size, limits)
-    if needed > limits.max_bytes:
-        raise TooLargeError(
-            f"a request with an image of {size[0]}x{size[1]} pixels takes {format_size(needed)} of "
-            f"memory; it may take {format_size(max(limits.max_bytes, 0))} (setting request_memory)"
-        )
-    return needed

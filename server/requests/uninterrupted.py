@@ -16,9 +16,11 @@ async def to_its_end(work: Awaitable[T]) -> T:
     cancelled = False
     while not task.done():
         try:
-            await asyncio.wait({task})
+            await asyncio.shield(task)
         except asyncio.CancelledError:
-            cancelled = True
+            cancelled = not task.cancelled()
+        except Exception:  # noqa: BLE001  raised below
+            break
     if cancelled:
         if not task.cancelled():
             task.exception()  # seen, or the loop complains

@@ -5,8 +5,8 @@ Pure: no IO, no threads, no clock. ``now`` and all times are seconds on one cloc
 Invariant (the promise): what waits is a list of sweeps in the order in which they will run. A request is
 let in only together with a list in which it ends by its deadline, and nobody who was let in before ends
 later than by his own. So as long as sweeps take no longer than they cost here, whoever was let in is in
-time, and nobody is made late by who comes later (docs/scheduling.md). What waits for a model that is away
-is promised nothing while it is: nobody knows when it comes back, so nobody waits for it.
+time, and nobody is made late by who comes later (docs/explanation/scheduling.md). What waits for a model
+that is away is promised nothing while it is: nobody knows when it comes back, so nobody waits for it.
 """
 
 import heapq
@@ -121,6 +121,8 @@ class Agenda:
         ``can``: whether a sweep of a model may begin. The first one does that can, and one that goes
         before others only where nobody is late for it.
         """
+        if not self._sweeps:
+            return None
         place = min(self._places, key=lambda place: (len(place.running), place.until))
         if len(place.running) == _AT_A_PLACE:
             return None
@@ -200,6 +202,8 @@ class Agenda:
 
     def _placed(self, ends: Iterable[float]) -> _Placed:
         """Return the list, with when each sweep has to have ended; one that is late: as in ``ends``."""
+        if not self._sweeps:
+            return []
         away = cache(self._away)
         return [
             (sweep, math.inf if away(sweep.model) else max(sweep.deadline, end))
@@ -213,15 +217,18 @@ class Agenda:
 
     def _ends(self, sweeps: Iterable[Sweep], now: float) -> Iterator[float]:
         """Yield when each of ``sweeps`` ends: the next one begins where a place is free first."""
-        free, cost = self._free(now), cache(self._cost)
+        free, costs = self._free(now), dict[tuple[str, int], float]()
         for sweep in sweeps:
-            end = free[0] + cost(sweep.model, len(sweep.tickets))
+            size = sweep.model, len(sweep.tickets)
+            if size not in costs:  # a thousand of them are of a few kinds
+                costs[size] = self._cost(*size)
+            end = free[0] + costs[size]
             heapq.heapreplace(free, end)
             yield end
 
     def _free(self, now: float) -> list[float]:
         """Return when each place is free, as a heap."""
-        return sorted(max(place.until, now) for place in self._places)
+        return sorted([max(place.until, now) for place in self._places])
 
     def _cost_of(self, sweep: Sweep) -> float:
         return self._cost(sweep.model, len(sweep.tickets))

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from pipeline.execution.interleaving.baton import FREE, Baton, ComputeClaim
+from pipeline.execution.baton import FREE, Baton, ComputeClaim
 from server.scheduling.agenda import Agenda
 from server.scheduling.costs import Costs
 from server.scheduling.line import Desk, Line

@@ -93,7 +93,8 @@ class Line(Generic[C]):
             BusyError: there is none. LateError: it would be refused if it came now. NotServingError: it is
             closed.
         """
-        self._check_open()
+        if self._closed:
+            raise self._leaving()
         if len(self._waiting) >= self._limit:
             many = "1 request is" if self._limit == 1 else f"{self._limit} requests are"
             raise BusyError(f"model {self._name!r}: {many} waiting")
@@ -127,7 +128,8 @@ class Line(Generic[C]):
             NotServingError: it is closed.
         """
         with self._changed:
-            self._check_open()
+            if self._closed:
+                raise self._leaving()
             self._changes.append(change)
             self._changed.notify()
             self._desk.start()  # others need not wait for this model any more
@@ -236,6 +238,5 @@ class Line(Generic[C]):
         look = self._desk.agenda.next_look(now)
         return None if look == math.inf else look - now
 
-    def _check_open(self) -> None:
-        if self._closed:
-            raise NotServingError(f"model {self._name!r} is leaving service")
+    def _leaving(self) -> NotServingError:
+        return NotServingError(f"model {self._name!r} is leaving service")

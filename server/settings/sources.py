@@ -10,7 +10,7 @@ from typing import Any
 from pydantic_core import ErrorDetails
 
 from models.errors import printable
-from models.toml_file import TomlFile, read_toml
+from models.toml_files import TomlFile, read_toml
 from server.errors import few, shown
 
 PREFIX = "LAYERSTREAM_"

@@ -19,7 +19,7 @@ from uvicorn.server import ServerState
 
 from server.errors import DisconnectedError
 from server.transport.giving_way import Worth
-from server.transport.http1 import Data, Event, Head, Refusal, Requests, WireAnswer, refused
+from server.transport.http1 import Event, Head, Refusal, Requests, WireAnswer, refused
 from server.transport.intake import Intake, Refused
 from server.transport.limits import (
     GRACE_SECONDS,
@@ -29,7 +29,7 @@ from server.transport.limits import (
     PROGRESS_BYTES,
     READ_BYTES,
 )
-from server.transport.registry import Registry, Visitor
+from server.transport.registry import Registry, Visitor, owner
 from server.transport.sockets import came_at, has_unread
 
 _log = logging.getLogger(__name__)
@@ -54,25 +54,30 @@ _FAULT = "internal error; the log has the details"
 class Request:
     """A request of ``connection`` from its head on: what its intake and who answers it see of it.
 
-    ``client``: whose it is, as far as that is known. ``at``: when its first byte came, on time.monotonic's
-    clock.
+    ``client``: whose it is, as far as that is known; ``owner``: who has that address. ``at``: when its
+    first byte came, on time.monotonic's clock.
     """
 
-    def __init__(self, connection: "Connection", head: Head, client: Address, at: float) -> None:
+    def __init__(
+        self, connection: "Connection", head: Head, client: Address, owner: str, at: float
+    ) -> None:
         self._connection = connection
-        self.head = head
-        self.client = client
+        self.head, self.headers = head, head.headers
+        self.client, self.owner = client, owner
         self.at = at
-        #: What has come of the body and was not handed on; whether the rest of it has come, too.
+        #: What has come of the body and was not handed on; whether the rest of it has come, too, and
+        #: whether no more of it comes.
         self.body = bytearray()
-        self.is_whole = False
+        self.is_whole = self.body_has_come = False
+        #: Whether all of it was handed on.
+        self.is_read = False
         #: The client waits to be told to send the body.
         self.is_expecting = head.expects
         #: Nobody waits for the answer any more.
         self.is_gone = False
-        self.answer = WireAnswer(head, connection.usual)
-        # Set while there is what ``part`` or ``left`` has not told.
-        self._news = asyncio.Event()
+        self.answer = WireAnswer(head, connection.state.default_headers)
+        # Set when there is what ``part`` or ``left`` waits for; None: nobody has waited.
+        self._news: asyncio.Event | None = None
 
     # What the connection and the intake ask
 
@@ -90,18 +95,22 @@ class Request:
 
     def leave(self) -> None:
         """Nobody waits for the answer."""
-        self.is_gone = True
-        self._news.set()
+        self.is_gone = self.body_has_come = True
+        if self._news is not None:
+            self._news.set()
 
     def grows(self, body: bytes) -> None:
         """More of the body has come."""
         self.body += body
-        self._news.set()
+        if self._news is not None:
+            self._news.set()
 
     def ends(self) -> None:
         """The body has come to its end."""
-        self.is_whole = True
-        self._news.set()
+        self.is_whole = self.body_has_come = True
+        self.is_read = not self.body
+        if self._news is not None:
+            self._news.set()
 
     async def _run(self) -> None:
         """Have it answered."""
@@ -122,15 +131,6 @@ class Request:
     # What who answers it asks
 
     @property
-    def address(self) -> str:
-        """Of the client; empty where nobody knows it."""
-        return self.client[0] if self.client else ""
-
-    @property
-    def headers(self) -> Sequence[tuple[bytes, bytes]]:
-        return self.head.headers
-
-    @property
     def scheme(self) -> str:
         return self._connection.scheme
 
@@ -138,16 +138,6 @@ class Request:
     def server(self) -> Address:
         """The end of the connection on this machine."""
         return self._connection.server
-
-    @property
-    def body_has_come(self) -> bool:
-        """Whether the body is here to its end, or no more of it comes."""
-        return self.is_whole or self.is_gone
-
-    @property
-    def is_read(self) -> bool:
-        """Whether all of the body was handed on."""
-        return self.is_whole and not self.body
 
     @property
     def is_begun(self) -> bool:
@@ -163,19 +153,20 @@ class Request:
         if self.is_expecting and not self._connection.is_closing():
             self._connection.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             self.is_expecting = False
-        if not (self.is_whole or self._is_over):
+        if not self.is_whole:
             if self.body:
                 self._connection.read_on()
-            else:
+            elif not (self.is_gone or self.answer.is_complete):
                 await self._hear()
-        if self._is_over:
+        if self.is_gone or self.answer.is_complete:
             raise DisconnectedError("the client went away while sending")
         body, self.body = bytes(self.body), bytearray()
+        self.is_read = self.is_whole
         return body
 
     async def left(self) -> None:
         """Return when nobody waits for the answer any more."""
-        while not self._is_over:
+        while not (self.is_gone or self.answer.is_complete):
             await self._hear()
 
     def start(self, status: int, headers: Sequence[tuple[bytes, bytes]]) -> None:
@@ -209,7 +200,8 @@ class Request:
             raise RuntimeError("the answer has not begun")
         connection.write(answer.body(data, more))
         if not more:
-            self._news.set()
+            if self._news is not None:
+                self._news.set()
             connection.answered(self)
 
     def is_closing(self) -> bool:
@@ -220,12 +212,10 @@ class Request:
         """Cut the connection off."""
         self._connection.abort()
 
-    @property
-    def _is_over(self) -> bool:
-        return self.is_gone or self.answer.is_complete
-
     async def _hear(self) -> None:
         """Wait for what comes next: of the body, or that the client leaves."""
+        if self._news is None:
+            self._news = asyncio.Event()
         self._news.clear()
         self._connection.read_on()
         await self._news.wait()
@@ -250,7 +240,7 @@ class Connection(asyncio.BufferedProtocol):
     ) -> None:
         self.answer = answer
         self.loop = asyncio.get_running_loop()
-        self._state = state
+        self.state = state
         self._registry = registry
         self._intake = intake
         self._visitor = visitor
@@ -274,8 +264,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
-        self._state.connections.add(cast(Any, self))
+        self.state.connections.add(cast(Any, self))
         self._client = self._visitor.client or _address(self.transport, "peername")
+        self._owner = owner(self._client[0]) if self._client else ""
         self.server = _address(self.transport, "sockname")
         self.scheme = "https" if self.transport.get_extra_info("sslcontext") else "http"
         if self._has_place:
@@ -285,7 +276,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._registry.discard(self)
-        self._state.connections.discard(cast(Any, self))
+        self.state.connections.discard(cast(Any, self))
         request, self._request = self._request, None
         if request is not None:
             request.leave()
@@ -295,17 +286,20 @@ class Connection(asyncio.BufferedProtocol):
     # Reading
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        self.note_arrival()
-        self._buffer = _SINK if self.discards else BUFFER
+        if self._requests.is_between:
+            self._note_arrival()
+            self._buffer = BUFFER
+        else:
+            # What comes now may belong to a request that has had its answer.
+            is_sunk = self._ended_at is not None or self._is_left_over
+            self._buffer = _SINK if is_sunk else BUFFER
         return self._buffer
 
     def buffer_updated(self, nbytes: int) -> None:
         self.data_received(bytes(self._buffer[:nbytes]))
 
-    def note_arrival(self) -> None:
-        """Find when what is read next came, if a request begins with it."""
-        if not self._requests.is_between:
-            return
+    def _note_arrival(self) -> None:
+        """Find when what is read next came: a request begins with it."""
         looked_at = 0.0 if self._intake is None else self._intake.looked_at
         # The kernel knows exactly, but asking it takes as long as a hundredth of a short request.
         # What a newcomer sends may have waited with it at the door.
@@ -333,9 +327,9 @@ class Connection(asyncio.BufferedProtocol):
         for event in events:
             match event:
                 case Head():
-                    new = self._request = Request(self, event, self._client_of(event), self._at)
-                case Data():
-                    self._take_body(event.data)
+                    new = self._request = self._begun(event)
+                case bytes():
+                    self._take_body(event)
                 case Refusal():
                     self.refuse(*event)
                     return
@@ -345,10 +339,11 @@ class Connection(asyncio.BufferedProtocol):
             new.begin() if self._intake is None else self._intake.take(new)
         self._steer()
 
-    def _client_of(self, head: Head) -> Address:
+    def _begun(self, head: Head) -> Request:
+        client, whose = self._client, self._owner
         if self.peer.is_proxy and (named := self._registry.limits.proxies.client(head.headers)):
-            return named, 0
-        return self._client
+            client, whose = (named, 0), owner(named)
+        return Request(self, head, client, whose, self._at)
 
     def _take_body(self, data: bytes) -> None:
         request = self._request
@@ -371,18 +366,20 @@ class Connection(asyncio.BufferedProtocol):
 
     def _steer(self) -> None:
         """Read no further than to what somebody has to take first."""
-        running = self._running
-        has_some = running is not None and bool(running.body) and not running.is_whole
-        self._pause(has_some or (running is not None and bool(self._requests.rest)))
+        request = self._request
+        if request is None or request.answer.is_complete:
+            is_paused = False
+        else:
+            is_paused = bool(self._requests.rest or (request.body and not request.is_whole))
+        if is_paused != self._is_paused:
+            self._pause(is_paused)
 
     def read_on(self) -> None:
         """Read what comes: somebody asks for it. A few requests may wait behind the one that runs."""
-        if len(self._requests.rest) < READ_BYTES:
+        if self._is_paused and len(self._requests.rest) < READ_BYTES:
             self._pause(False)
 
     def _pause(self, is_paused: bool) -> None:
-        if is_paused == self._is_paused:
-            return
         self._is_paused = is_paused
         if is_paused:
             self.transport.pause_reading()
@@ -391,16 +388,11 @@ class Connection(asyncio.BufferedProtocol):
 
     # Answering
 
-    @property
-    def usual(self) -> list[tuple[bytes, bytes]]:
-        """Headers that every answer has."""
-        return self._state.default_headers
-
     def run(self, call: Any) -> None:
         """Have ``call`` go on beside all others; the end of the server waits for it."""
         task = self.loop.create_task(call)
-        task.add_done_callback(self._state.tasks.discard)
-        self._state.tasks.add(task)
+        task.add_done_callback(self.state.tasks.discard)
+        self.state.tasks.add(task)
 
     def write(self, data: bytes | memoryview) -> None:
         if data:
@@ -479,7 +471,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         if running is not None:
             running.leave()  # who reads it is told that there is no more to come
-        self.write(refused(status, message, self.usual))
+        self.write(refused(status, message, self.state.default_headers))
         self._request = None
         self.end()
 
@@ -496,11 +488,6 @@ class Connection(asyncio.BufferedProtocol):
         """Whether the last answer is complete and the rest of the body that it refused still comes."""
         request = self._request
         return request is not None and request.answer.is_complete and not request.is_whole
-
-    @property
-    def discards(self) -> bool:
-        """Whether what comes now belongs to a request that has had its answer."""
-        return self._ended_at is not None or self._is_left_over
 
     def is_closing(self) -> bool:
         """Return whether nothing more can be sent."""

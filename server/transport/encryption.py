@@ -45,7 +45,7 @@ class Encrypted(asyncio.Transport, asyncio.BufferedProtocol):
         del self._tls, self._incoming, self._outgoing
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        self._connection.note_arrival()
+        self._connection.get_buffer(sizehint)  # it notes when a request came
         return BUFFER
 
     def buffer_updated(self, nbytes: int) -> None:
@@ -143,7 +143,7 @@ class Encrypted(asyncio.Transport, asyncio.BufferedProtocol):
         """End what is no TLS, or none that is taken, with the alert that OpenSSL has for it."""
         self._ended = True
         if exc.reason == "HTTP_REQUEST":
-            usual = self._connection.usual
+            usual = self._connection.state.default_headers
             self._raw.write(refused(400, _PLAIN, usual))
         self._send()
         self._raw.close()

@@ -56,12 +56,6 @@ class Head(NamedTuple):
     expects: bool
 
 
-class Data(NamedTuple):
-    """A part of its body."""
-
-    data: bytes
-
-
 class End(NamedTuple):
     """It has come to its end."""
 
@@ -73,7 +67,8 @@ class Refusal(NamedTuple):
     message: str
 
 
-Event = Head | Data | End | Refusal
+#: Bytes are a part of the body.
+Event = Head | bytes | End | Refusal
 
 _THE_END: Final = End()
 
@@ -187,50 +182,6 @@ class Requests:
             self._found.clear()
             self._refuse(*wrong)
 
-    def _begin(self) -> None:
-        """Find what the head says that the parser has taken."""
-        headers, parser = self._headers, self._parser
-        method, version = parser.get_method().decode("ascii"), parser.get_http_version()
-        if method == "CONNECT":
-            self._refuse(501, _UNKNOWN % method)
-            return
-        if version > "1.1":
-            self._refuse(400, _NOT_SPOKEN % version)
-            return
-        names = [name for name, _ in headers]
-        hosts = names.count(b"host")
-        try:
-            url = httptools.parse_url(self._url)
-            path = url.path.decode("ascii")
-        except (httptools.HttpParserError, AttributeError, UnicodeDecodeError):
-            self._refuse(400, _NO_PATH)
-            return
-        if len(headers) > HEADER_FIELDS:
-            self._refuse(431, f"the header has over {HEADER_FIELDS} fields")
-        elif hosts > 1 or (hosts == 0 and version == "1.1"):
-            self._refuse(400, f"a request has one Host header, this one has {hosts or 'none'}")
-        else:
-            first = dict(reversed(headers))
-            length = first.get(b"content-length")
-            self._left = None if length is None else int(length)
-            self._tail, self._block_left, self._has_moved = b"", HEADER_BYTES, False
-            self._state = _BODY
-            self._found.append(
-                Head(
-                    method=method,
-                    version=version,
-                    path=unquote(path) if "%" in path else path,
-                    raw_path=url.path,
-                    query=url.query or b"",
-                    headers=headers,
-                    # Before 1.1 there were no chunks: who sends some may mean another end.
-                    keeps=parser.should_keep_alive()
-                    and (version == "1.1" or b"transfer-encoding" not in first),
-                    expects=version == "1.1"
-                    and first.get(b"expect", b"").lower() == b"100-continue",
-                )
-            )
-
     # The body
 
     def _read_body(self) -> None:
@@ -275,11 +226,53 @@ class Requests:
             self._headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
-        self._begin()
+        """Find what the head says that the parser has taken."""
+        headers, parser = self._headers, self._parser
+        method, version = parser.get_method().decode("ascii"), parser.get_http_version()
+        if method == "CONNECT":
+            self._refuse(501, _UNKNOWN % method)
+            return
+        if version > "1.1":
+            self._refuse(400, _NOT_SPOKEN % version)
+            return
+        first = dict(reversed(headers))
+        hosts = int(b"host" in first)
+        if len(first) < len(headers):
+            hosts = sum(name == b"host" for name, _ in headers)
+        try:
+            url = httptools.parse_url(self._url)
+            path = url.path.decode("ascii")
+        except (httptools.HttpParserError, AttributeError, UnicodeDecodeError):
+            self._refuse(400, _NO_PATH)
+            return
+        if len(headers) > HEADER_FIELDS:
+            self._refuse(431, f"the header has over {HEADER_FIELDS} fields")
+        elif hosts > 1 or (hosts == 0 and version == "1.1"):
+            self._refuse(400, f"a request has one Host header, this one has {hosts or 'none'}")
+        else:
+            length = first.get(b"content-length")
+            self._left = None if length is None else int(length)
+            self._tail, self._block_left, self._has_moved = b"", HEADER_BYTES, False
+            self._state = _BODY
+            self._found.append(
+                Head(
+                    method=method,
+                    version=version,
+                    path=unquote(path) if "%" in path else path,
+                    raw_path=url.path,
+                    query=url.query or b"",
+                    headers=headers,
+                    # Before 1.1 there were no chunks: who sends some may mean another end.
+                    keeps=parser.should_keep_alive()
+                    and (version == "1.1" or b"transfer-encoding" not in first),
+                    expects=version == "1.1"
+                    and first.get(b"expect", b"").lower() == b"100-continue",
+                )
+            )
 
     def on_body(self, body: bytes) -> None:
         self._has_moved = True
-        self._found.append(Data(body))
+        self._found.append(body)
 
     def on_message_complete(self) -> None:
         if self._state == _BODY:
@@ -348,8 +341,10 @@ class WireAnswer:
         self._is_chunked = not (has_end or self._is_old)
         self.keeps = self.keeps and not says_close and (has_end or self._is_chunked)
         lines = [_STATUS_LINES[status], *map(b": ".join, every)]
-        if not says_close:
-            lines += self._connection()
+        if not (says_close or self.keeps):
+            lines.append(b"connection: close")
+        elif self._is_old and not says_close:
+            lines.append(b"connection: keep-alive")
         if self._is_chunked:
             lines.append(b"transfer-encoding: chunked")
         head = b"\r\n".join(lines) + _END
@@ -376,17 +371,14 @@ class WireAnswer:
             if self._left < 0 or (self._left and not more):
                 raise RuntimeError("the answer is not as long as its Content-Length")
         self.is_complete = not more
-        return self.held() + data if self._held else data
+        if self._held:
+            data, self._held = self._held + data, b""
+        return data
 
     def held(self) -> bytes:
         """Return the head of the answer, if that was not sent yet."""
         held, self._held = self._held, b""
         return held
-
-    def _connection(self) -> list[bytes]:
-        if not self.keeps:
-            return [b"connection: close"]
-        return [b"connection: keep-alive"] if self._is_old else []
 
 
 _NOBODY: Final = Head("", "1.1", "", b"", b"", [], keeps=False, expects=False)

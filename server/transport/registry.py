@@ -192,6 +192,8 @@ class Registry:
         """
         if self.draining:
             return True
+        if not self._door.count:
+            return False
         while self._promised:
             first = next(iter(self._promised))
             if now - self._promised[first] < _PROMISE_SECONDS:
@@ -273,10 +275,11 @@ class _Lines(Generic[_Item]):
 
     def __init__(self) -> None:
         self._lines: dict[Peer, dict[_Item, float]] = {}
-        self._count = 0
+        #: In all of them.
+        self.count = 0
 
     def __len__(self) -> int:
-        return self._count
+        return self.count
 
     def __iter__(self) -> Iterator[_Item]:
         return (item for line in self._lines.values() for item in line)
@@ -297,7 +300,7 @@ class _Lines(Generic[_Item]):
     def add(self, peer: Peer, item: _Item, now: float) -> None:
         """Put ``item`` at the end of the line of ``peer``; no change where it stands there."""
         line = self._lines.setdefault(peer, {})
-        self._count += item not in line
+        self.count += item not in line
         line.setdefault(item, now)
 
     def pop(self, peer: Peer) -> _Item:
@@ -319,7 +322,7 @@ class _Lines(Generic[_Item]):
         line = self._lines.get(peer, {})
         if item in line:
             del line[item]
-            self._count -= 1
+            self.count -= 1
             if not line:
                 del self._lines[peer]
 

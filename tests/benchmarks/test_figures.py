@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.load.figures import percentile, ratio, summary_ms
+from benchmarks.load.percentiles import percentile, ratio, summary_ms
 
 
 @given(st.lists(st.floats(0, 1e3), min_size=1), st.floats(0.1, 100))

@@ -11,11 +11,10 @@ from shutil import copytree, rmtree
 
 import pytest
 
-from cli.checks import machine, packs, service
+from cli.checks import machine, packs, service_needs
 from cli.checks.finding import Finding, worst
-from loader.readers.disk import Disk
+from loader.readers.disk import Disk, PacedReader
 from loader.readers.files import BufferedReader, open_reader
-from loader.readers.paced import PacedReader
 from models.packs.pack import open_pack
 from pipeline.devices.cpu import CpuDevice
 from pipeline.devices.elementwise.library import LibraryError
@@ -133,14 +132,16 @@ def test_too_few_files_and_a_port_that_is_taken(tmp_path: Path) -> None:
 
 
 def test_a_control_group_that_is_too_small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service, "memory_limit", lambda: MemoryLimit(64 * MIB, 0))
-    monkeypatch.setattr(service, "machine_bytes", lambda: (64 * MIB, "the control group allows"))
-    monkeypatch.setattr(service, "free_bytes", lambda: 32 * MIB)
-    monkeypatch.setattr(service, "process_memory", lambda: ProcessMemory(8 * MIB, 0))
-    told = list(service.memory(128 * MIB))
+    monkeypatch.setattr(service_needs, "memory_limit", lambda: MemoryLimit(64 * MIB, 0))
+    monkeypatch.setattr(
+        service_needs, "machine_bytes", lambda: (64 * MIB, "the control group allows")
+    )
+    monkeypatch.setattr(service_needs, "free_bytes", lambda: 32 * MIB)
+    monkeypatch.setattr(service_needs, "process_memory", lambda: ProcessMemory(8 * MIB, 0))
+    told = list(service_needs.memory(128 * MIB))
     is_told(found(told, "control group"), "fail", "128.0 MiB", "the control group allows")
     is_told(found(told, "free memory"), "warn", "40.0 MiB")
-    assert worst(list(service.memory(24 * MIB))) == "ok"
+    assert worst(list(service_needs.memory(24 * MIB))) == "ok"
 
 
 def test_busy_cores() -> None:
@@ -157,19 +158,19 @@ def test_busy_cores() -> None:
 
 
 def test_keys_and_certificates(tmp_path: Path) -> None:
-    is_told(service.keys(None), "ok")
-    is_told(service.keys(tmp_path / "missing"), "fail", "missing")
-    is_told(service.certificate(None, None), "ok")
+    is_told(service_needs.keys(None), "ok")
+    is_told(service_needs.keys(tmp_path / "missing"), "fail", "missing")
+    is_told(service_needs.certificate(None, None), "ok")
     (tmp_path / "wrong.pem").write_text("no certificate")
-    is_told(service.certificate(tmp_path / "wrong.pem", None), "fail", "wrong.pem")
+    is_told(service_needs.certificate(tmp_path / "wrong.pem", None), "fail", "wrong.pem")
 
 
 def test_keys_that_anybody_may_read(cli: Cli, tmp_path: Path) -> None:
     file = tmp_path / "keys"
     assert cli("key", "add", file, "me").code == 0
-    is_told(service.keys(file), "ok", "1")
+    is_told(service_needs.keys(file), "ok", "1")
     file.chmod(0o644)
-    is_told(service.keys(file), "warn", "anybody")
+    is_told(service_needs.keys(file), "warn", "anybody")
 
 
 def test_no_native_kernels(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,8 +14,8 @@ from PIL import Image
 
 from models.compiler import compile_onnx
 from models.detection.boxes import Box
-from models.images.colors import color_of
 from models.images.preprocess import Preprocess
+from models.segmentation import color_of
 from server.requests.drawing import draw_boxes, line_width, text_color
 from tests.models.detector import NAMES, SCENES, SIZES_RECORD, Scene, square_finder
 from tests.server.support import BAD, Cli, Packs

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.energy.meter import find_meter
+from pipeline.energy import find_meter
 from tests.server.support import Cli, Packs, picture
 
 NOTHING = "not available here: no INA3221 power rails, no RAPL packages"

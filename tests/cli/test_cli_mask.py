@@ -85,9 +85,18 @@ def test_recipes_are_options(cli: Cli, folder: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "verb"), [("painter", "segment"), ("plain", "infer")])
-def test_up_asks_for_what_there_is(folder: Path, name: str, verb: str) -> None:
+def test_up_asks_for_what_there_is(folder: Path, name: str, verb: str, tmp_path: Path) -> None:
     manifest = read_pack(folder / name).manifest
-    line = question(
-        manifest, name, "http://127.0.0.1:8080", Settings(repository=folder, budget=1 << 30)
-    )
-    assert line.endswith(f"/v2/models/{name}:{verb}")
+    settings = Settings(repository=folder, budget=1 << 30)
+
+    def line(source: Path) -> str:
+        return question(manifest, name, "http://127.0.0.1:8080", settings, source)
+
+    alone = folder / name
+    assert line(alone).split("  # any photograph")[0].endswith(f"/v2/models/{name}:{verb}")
+    source = tmp_path / "model.onnx"
+    for picture in ("a.png", "model.JPG"):
+        (tmp_path / picture).touch()
+        assert line(source).endswith(
+            f"--data-binary @{tmp_path / picture} http://127.0.0.1:8080/v2/models/{name}:{verb}"
+        )

@@ -84,7 +84,7 @@ def test_a_folder_that_takes_no_profile_is_refused_before_measuring(
 
     monkeypatch.setattr("tempfile.TemporaryFile", read_only)
     monkeypatch.setattr("pipeline.measuring.profiling.profile_pack", measured)
-    monkeypatch.setattr("pipeline.measuring.plan_limits.measure_limits", measured)
+    monkeypatch.setattr("pipeline.measuring.sweeps.measure_limits", measured)
     result = cli("profile", profiled.folder, *options)
     result.refuses(BAD, f"{profiled.folder}: a profile is written there: Read-only file system")
 

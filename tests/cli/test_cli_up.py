@@ -13,7 +13,7 @@ import pytest
 import typer
 from onnx import load, save_model
 
-from cli.upping.sources import Source, pack_of, sources_of
+from cli.upping.sources import RECIPES, Source, pack_of, sources_of
 from models.packs.pack import read_pack
 from models.packs.target import host_target
 from pipeline.execution.errors import InputError
@@ -32,8 +32,9 @@ def onnx(packs: Packs, tmp_path: Path) -> Path:
 def in_process(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     """Compile in this process: starting another takes most of the time of a test."""
 
-    def run(source: Source, *words: object) -> bytes:
+    def run(*words: object) -> bytes:
         done = cli(*words)
+        print(done.err, end="", file=sys.stderr)
         if done.code:
             raise typer.Exit(done.code)
         return done.out.encode()
@@ -155,7 +156,7 @@ def test_what_was_interrupted_is_made_again(
     """Before the pack was there, and before it was known to be ours."""
 
     def killed(*_: object) -> None:
-        raise MemoryError("killed")
+        raise ChildProcessError(9)
 
     source = Source("pair", (onnx,))
     with monkeypatch.context() as patched:
@@ -169,18 +170,23 @@ def test_what_was_interrupted_is_made_again(
     assert manifest(folder) != first
 
 
+@pytest.mark.usefixtures("in_process")
 def test_a_file_that_is_no_model_leaves_what_was_there(
-    onnx: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    onnx: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    bad = onnx.with_name("bad.onnx")
+    bad.write_text("no model")
+    with pytest.raises(typer.Exit):
+        pack_of(Source("bad", (bad,)), tmp_path / "packs", ISA)
+    assert not (tmp_path / "packs").exists()
     folder = pack_of(Source("pair", (onnx,)), tmp_path / "packs", ISA)
     first = manifest(folder)
     onnx.write_text("no model")
-    capfd.readouterr()
+    capsys.readouterr()
     with pytest.raises(typer.Exit):
         pack_of(Source("pair", (onnx,)), tmp_path / "packs", ISA)
-    lines = capfd.readouterr().err.splitlines()
-    assert [line for line in lines if line.startswith("layerstream: ")] == lines[1:]
-    assert str(onnx) in lines[1]
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"layerstream: {onnx}")
     assert manifest(folder) == first
 
 
@@ -223,11 +229,22 @@ def test_weights_go_to_their_cfg(tmp_path: Path) -> None:
     ]
 
 
-def test_recipes_are_of_one_file(packs: Packs, onnx: Path, tmp_path: Path) -> None:
+def test_options_are_of_one_file_and_recipes_lie_beside_each(
+    packs: Packs, onnx: Path, tmp_path: Path
+) -> None:
     labels = {"labels": tmp_path / "labels.txt"}
     for paths in ([onnx, packs.repository / "tiny"], [packs.repository / "tiny"]):
         with pytest.raises(InputError, match="--labels is for one ONNX file alone"):
             sources_of(paths, labels)
+        with pytest.raises(InputError, match="--shape is for one ONNX file alone"):
+            sources_of(paths, {}, ["input=1,3"])
+    own = {name: onnx.with_name(f"pair{end}") for name, end in RECIPES.items()}
+    for file in own.values():
+        file.touch()
+    first, second = sources_of([onnx, packs.repository / "tiny"], {})
+    assert (first.recipes, second.recipes) == (own, {})
+    (alone,) = sources_of([onnx], labels, ["input=1,3"])
+    assert (alone.recipes, alone.shapes) == ({**own, **labels}, ("input=1,3",))
 
 
 def test_too_little_memory_says_what_suffices(cli: Cli, packs: Packs, tmp_path: Path) -> None:

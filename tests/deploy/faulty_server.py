@@ -1,6 +1,6 @@
 """``python -m tests.deploy.faulty_server serve ...``: a fault of the server begins and ends with SIGUSR1.
 
-LAYERSTREAM_TEST_FAULT names it: a kind of loader/readers/faults.py for every read, "hung" (reads do not
+LAYERSTREAM_TEST_FAULT names it: a kind of loader/readers/fakes.py for every read, "hung" (reads do not
 end), or "leak" (memory that nobody knows of).
 """
 
@@ -11,9 +11,9 @@ from pathlib import Path
 from types import FrameType
 
 from cli import main
-from loader.readers.faults import Fault, FaultyReader
+from loader.readers.fakes import Fault, FaultyReader
 from loader.readers.files import open_reader
-from loader.readers.reader import Reader
+from loader.readers.interface import Reader
 from server.repository import opening
 
 _LEAK_BYTES = 100 << 20

@@ -3,7 +3,7 @@
 from typing import Any
 
 from cli import main
-from server.requests.exchanges import Exchanges
+from server.requests.exchange import Exchanges
 
 _exchange = Exchanges.exchange
 

@@ -65,7 +65,7 @@ def test_the_autoscaler_asks_for_what_servers_measure(tmp_path: Path) -> None:
 def kserve(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An interpreter that has kserve: it wants protobuf below 7."""
     folder = tmp_path_factory.mktemp("kserve")
-    return programs(folder, "kserve>=0.21", "LAYERSTREAM_KSERVE_PYTHON") / "python"
+    return programs(folder, "kserve>=0.21", variable="LAYERSTREAM_KSERVE_PYTHON") / "python"
 
 
 def objects(python: Path, *files: Path) -> dict[str, Any]:

@@ -17,14 +17,14 @@ from types import FrameType
 
 import onnx
 
-from models.darknet.cfg.text import read_cfg
-from models.darknet.errors import DarknetError
-from models.darknet.layers.network import DarknetNetwork, build_network
-from models.darknet.nodes.skeleton import skeleton
-from models.graphs.writer import declared
+from models.darknet.cfg import DarknetError, read_cfg
+from models.darknet.layer_records import DarknetNetwork
+from models.darknet.network import build_network
+from models.darknet.skeleton import skeleton
+from models.graphs.onnx_writer import declared
 from tests.fuzz.pack import change_bytes, chosen_run, run_examples
 from tests.models.darknet.cfgs import cfg_text
-from tests.models.darknet.oracle_files import Options, Sections
+from tests.models.darknet.oracle import Options, Sections
 from tests.models.darknet.random_cfg import RandomCfg
 
 _SECONDS = 60

@@ -252,8 +252,10 @@ class Fleet:
 
     async def _request(self, name: str, number: int) -> None:
         limit = 0.0 if number % 11 == 0 else 1000.0
-        await self.repository.away(name, None)
-        use = await self.repository.use(name, None, limit)
+        use = await self.repository.found(name, None, limit)
+        if use.worker is None:
+            use = await self.repository.use(name, None, limit)
+        assert use.worker is not None
         try:
             for _ in range(number if number % 2 else number % 7):
                 await asyncio.sleep(0)

@@ -11,7 +11,7 @@ from itertools import pairwise
 
 import h11
 
-from server.transport.http1 import Data, End, Event, Head, Refusal, Requests
+from server.transport.http1 import End, Event, Head, Refusal, Requests
 from server.transport.limits import HEADER_BYTES
 from tests.fuzz.pack import change_bytes, chosen_run, run_examples
 
@@ -72,8 +72,8 @@ def said(parts: Iterable[bytes]) -> list[Event]:
         events = requests.receive(part)
         while events:
             for event in events:
-                if isinstance(event, Data) and found and isinstance(found[-1], Data):
-                    found[-1] = Data(found[-1].data + event.data)
+                if isinstance(event, bytes) and found and isinstance(found[-1], bytes):
+                    found[-1] += event
                 else:
                     found.append(event)
             is_over = isinstance(found[-1], End) and _keeps(found)
@@ -153,8 +153,8 @@ def _requests(found: list[Event]) -> list[tuple[Head, bytes]]:
     for event in found:
         if isinstance(event, Head):
             head, body = event, b""
-        elif isinstance(event, Data):
-            body += event.data
+        elif isinstance(event, bytes):
+            body += event
         elif isinstance(event, End) and head is not None:
             whole.append((head, body))
     return whole

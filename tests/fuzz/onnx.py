@@ -17,7 +17,7 @@ from onnx import ModelProto
 
 from models.errors import OnnxError
 from models.graphs.file import reference
-from models.graphs.reader import read_onnx
+from models.graphs.onnx_reader import read_onnx
 from tests.fuzz.pack import change_bytes, chosen_run, run_examples
 from tests.models.nets import NETS, WEIGHT_BYTES, external, one_layer
 

@@ -19,8 +19,7 @@ from typing import Any
 
 from models.compiler import CompileOptions, compile_onnx
 from models.errors import PackError
-from models.packs.checksum import checksum
-from models.packs.manifest import with_checksum, without_checksum
+from models.packs.manifest import checksum, with_checksum, without_checksum
 from models.packs.pack import open_pack
 from models.packs.records.pieces import Piece
 from pipeline.planning.make import make_plan

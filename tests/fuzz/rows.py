@@ -5,9 +5,16 @@ Sketches refuse the same ones, and are right of the others.
 
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice
-from pipeline.program.cuts import Region, RegionError, RowCut
 from pipeline.program.program import Program
-from pipeline.program.region_plan import Area, AreaCopy, Fill, GraphCall
+from pipeline.program.region_plan import (
+    Area,
+    AreaCopy,
+    Fill,
+    GraphCall,
+    Region,
+    RegionError,
+    RowCut,
+)
 from pipeline.program.steps import Phase, RegionSteps, row_network
 from pipeline.schedule.architectures import ARCHITECTURES
 from tests.pipeline.program.promises import check_sketches

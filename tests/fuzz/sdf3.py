@@ -13,12 +13,12 @@ from pathlib import Path
 
 from models.geometry.cnn import Cnn, CnnLayer, Edge, Shape
 from models.network.windows import Window
+from papers.dataflow.consistency import firings
 from papers.dataflow.conversion import WindowOverlap, convert
 from papers.dataflow.csdf import DataflowError
-from papers.dataflow.deadlock import firings
-from papers.dataflow.heuristic import small_buffers
 from papers.dataflow.schedules import moments, schedule
 from papers.dataflow.sdf3 import read_sdf3, sdf3_text
+from papers.dataflow.smallest_buffers import small_buffers
 from tests.fuzz.pack import change_bytes, chosen_run, run_examples
 
 _MOST_FIRINGS = 3000

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 import layerstream
 from models.errors import ModelError
-from models.packs.pack import read_pack
+from models.packs.pack import open_pack, read_pack
 from pipeline.execution.errors import DeadlineError, EngineClosedError, InputError
 from server.errors import RefusedError
 
@@ -54,6 +54,26 @@ def test_a_file_is_compiled_opened_and_asked(
         )
         for inputs in (IMAGE, {"image": IMAGE}):
             np.testing.assert_allclose(model(inputs)["logits"], expected, rtol=1e-4, atol=1e-6)
+
+
+def test_recipes_are_files_or_what_is_in_them(tiny_onnx: Path, tmp_path: Path) -> None:
+    file = tmp_path / "preprocess.toml"
+    file.write_text("size = [8, 8]\nstd = [255]\n")
+    names = tmp_path / "labels.txt"
+    labels = [str(number) for number in range(10)]
+    names.write_text("\n".join(labels))
+    read = layerstream.compile(tiny_onnx, tmp_path / "read", labels=names, preprocess=file)
+    given = {"size": [8, 8], "std": [255]}
+    made = layerstream.compile(tiny_onnx, tmp_path / "made", labels=labels, preprocess=given)
+    one, other = (open_pack(folder).manifest for folder in (read, made))
+    assert one.preprocess is not None
+    assert one.preprocess == other.preprocess
+    assert one.classification is not None
+    assert one.classification.labels == tuple(labels)
+    assert one.classification == other.classification
+    for wrong in ({"size": [8, 0]}, {"sizes": 1}):
+        with pytest.raises(ModelError, match="preprocess: size"):
+            layerstream.compile(tiny_onnx, tmp_path / "bad", preprocess=wrong)
 
 
 def test_a_pack_is_made_for_a_target(tiny_onnx: Path, tmp_path: Path) -> None:

@@ -7,9 +7,10 @@ from collections.abc import Callable
 import xxhash
 
 from loader.errors import LoaderError
-from loader.pool.pool import PoolClient, ReadJob
-from loader.readers.in_memory import Hook, MemoryReader
-from loader.readers.reader import Range
+from loader.pool.jobs import ReadJob
+from loader.pool.pool import PoolClient
+from loader.readers.fakes import Hook, MemoryReader
+from loader.readers.interface import Range
 
 CONTENT = bytes(range(256)) * 16
 PART = 256

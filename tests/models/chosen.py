@@ -12,7 +12,7 @@ from models.packs.records.pieces import Operand, Piece
 from models.packs.storing import read_span
 from pipeline.devices.cpu import CpuDevice
 from pipeline.program.program import Program
-from pipeline.program.values.shared_memory import roots
+from pipeline.program.shared_memory import roots
 
 
 def check_dimensions(pack: Pack, piece: Piece) -> None:

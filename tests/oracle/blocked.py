@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from models.network.layouts import blocked, plain, plain_weight
+from pipeline.export_c.network.unblocking import blocked, plain, plain_weight
 from tests.oracle.activation import activate
 from tests.oracle.base import Array, Call, Operator
 from tests.oracle.convolution import convolve

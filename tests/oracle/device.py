@@ -14,8 +14,8 @@ from onnx import helper, numpy_helper
 
 from models.packs.target import host_target
 from pipeline.devices.base import DeviceError, Kernel, KernelError, Launch
-from pipeline.devices.host import HostDevice
-from pipeline.devices.memory import Memory
+from pipeline.devices.cpu import HostDevice
+from pipeline.devices.device_memory import Memory
 from tests.oracle import OPERATORS, SEVERAL_OUTPUTS, VALUES
 from tests.oracle.base import Array, Call, Operator
 

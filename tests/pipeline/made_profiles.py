@@ -1,10 +1,8 @@
 """Profiles made of numbers alone, for programs made of numbers alone."""
 
-from pipeline.profiles.keys import piece_key
 from pipeline.profiles.machine import Machine
 from pipeline.profiles.profile import Profile
-from pipeline.profiles.row_kernels import row_keys
-from pipeline.profiles.times import CopyTime, Distribution, ReadTime
+from pipeline.profiles.times import CopyTime, Distribution, ReadTime, piece_key, row_keys
 from pipeline.program.choice import choose_pieces, chunk_sizes
 from pipeline.program.program import Program
 from pipeline.program.steps import row_network

@@ -3,7 +3,7 @@
 import random
 from collections.abc import Sequence
 
-from pipeline.planning.offsets import LiveBuffer, OffsetsError, Problem
+from pipeline.planning.offsets.problem import LiveBuffer, OffsetsError, Problem
 
 
 def small_problem(seed: int) -> Problem:

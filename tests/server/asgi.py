@@ -26,7 +26,7 @@ class _Client:
             expects=False,
         )
         self.client, self.server, self.scheme = scope["client"], scope["server"], scope["scheme"]
-        self.address = self.client[0] if self.client else ""
+        self.owner = self.client[0] if self.client else ""
         self.at = scope.get("arrived_at")
         self._connection = scope.get("connection")
         self.is_read = self.is_begun = False

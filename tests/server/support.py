@@ -20,14 +20,14 @@ from fastapi import FastAPI
 from numpy.typing import NDArray
 from PIL import Image
 
-from loader.readers.in_memory import MemoryReader
-from loader.readers.reader import Reader
+from loader.readers.fakes import MemoryReader
+from loader.readers.interface import Reader
 from models.images.preprocess import Preprocess
 from models.packs.pack import open_pack
 from models.runtime.sessions import open_resident
 from pipeline.devices.base import Kernel, Launch
 from pipeline.devices.cpu import CpuDevice
-from pipeline.devices.memory import Memory
+from pipeline.devices.device_memory import Memory
 from pipeline.planning.thumb import smallest_plan
 from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES

@@ -38,19 +38,19 @@ from models.runtime.sessions import claim_process, use_threads
 from pipeline.devices.base import Device
 from pipeline.devices.cpu import CpuDevice
 from pipeline.devices.cuda import call
-from pipeline.devices.cuda.lowering import ConvolutionSettings, NotCoveredError, lower
+from pipeline.devices.cuda.lowering import NotCoveredError, lower
+from pipeline.devices.cuda.scope import ConvolutionSettings
 from pipeline.execution.opened import opened
-from pipeline.export_c.errors import ExportError
 from pipeline.export_c.export import ExportOptions, export_c, write_export
+from pipeline.export_c.network.pack_network import ExportError
 from pipeline.fitting.fit import fit
 from pipeline.fitting.wanted import LEAST, NOTHING, Wanted
-from pipeline.measuring.sample_inputs import drawn_inputs
+from pipeline.measuring.sweeps import drawn_inputs
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Plan, PlanError
-from pipeline.program.cuts import ChannelCut, Cut, Region, RowCut, TileCut
-from pipeline.program.decided import ChainJoined, ChainPiece, NativePiece
 from pipeline.program.prepare import prepare
-from pipeline.program.program import Program
+from pipeline.program.program import ChainJoined, ChainPiece, NativePiece, Program
+from pipeline.program.region_plan import ChannelCut, Cut, Region, RowCut, TileCut
 from pipeline.schedule.architectures import ARCHITECTURES
 from server.memory.request_needs import Need, smallest_budgets
 from tests.pipeline.devices.cuda.driving import driver_of

@@ -21,7 +21,7 @@ from models.compiler import CompileOptions
 from models.images.preprocess import Preprocess
 from models.packs.records.spans import Store
 from models.packs.target import cuda_target
-from pipeline.devices.lowered import device_measure
+from pipeline.devices.find import device_measure
 from tests.models.compiler import test_resident as resident
 from tests.models.nets import inputs_for, parsed, written
 

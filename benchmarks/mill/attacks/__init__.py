@@ -11,8 +11,8 @@ from benchmarks.mill.attacks import (
     floods,
     headers,
     manners,
-    pictures,
     stalls,
+    uploaded_pictures,
 )
 from benchmarks.mill.target import AttackedServer
 
@@ -48,7 +48,7 @@ ATTACKS: dict[str, Attack] = {
     "canvases": bombs.canvases,
     "lying_sizes": bombs.lying_sizes,
     "large_json": floods.large_json,
-    "pictures": pictures.pictures,
+    "pictures": uploaded_pictures.pictures,
     "leavers": manners.leavers,
     "pipelines": manners.pipelines,
     "old_clients": manners.old_clients,

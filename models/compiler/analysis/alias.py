@@ -1,8 +1,8 @@
 """Values that can live inside another value, so that no kernel has to copy them.
 
-Shapes agree (models/compiler/analysis/agree.py). Four cases: the inputs of a concatenation are written
-straight into its output; a reshaped tensor is the tensor; a convolution that adds a tensor no one reads
-afterwards writes over it, and so does an operator on elements.
+Shapes agree (optimising/model_checks.py). Four cases: the inputs of a concatenation are written straight
+into its output; a reshaped tensor is the tensor; a convolution that adds a tensor no one reads afterwards
+writes over it, and so does an operator on elements.
 """
 
 import math
@@ -13,8 +13,8 @@ from types import MappingProxyType
 
 import onnx
 
-from models.compiler.analysis.fused import Fused
 from models.compiler.analysis.graph import Graph
+from models.compiler.analysis.node_groups import Fused
 from models.graphs.nodes import attributes, reads
 from models.network.operators.convolution import ADDEND, CONVOLUTIONS
 from models.network.operators.elements import IN_PLACE

@@ -19,8 +19,8 @@ from typing import Literal
 import onnx
 
 from models.compiler.analysis.graph import NCHWC_DOMAIN, Graph
-from models.compiler.cutting.pieces import port, serialise_nodes
-from models.compiler.cutting.rows import RowGraph, RowNode, padded
+from models.compiler.cutting.piece_models import port, serialise_nodes
+from models.compiler.cutting.row_nodes import RowGraph, RowNode, padded
 from models.graphs.nodes import attributes, copied, made, reads, with_attributes
 from models.network.node import NamedTensor
 from models.network.operators.elements import POINTWISE

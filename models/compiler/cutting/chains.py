@@ -13,8 +13,7 @@ from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 
 from models.compiler.analysis.alias import Aliases, InPlaceWrite, over_operands, written_over
-from models.compiler.analysis.graph import PLAIN_DOMAINS, Graph
-from models.compiler.analysis.slices import CutPiece, Slice
+from models.compiler.analysis.graph import PLAIN_DOMAINS, CutPiece, Graph, Slice
 from models.graphs.nodes import made, reads
 from models.network.operators.elements import POINTWISE
 from models.packs.records.pieces import TENSOR_ALIGNMENT

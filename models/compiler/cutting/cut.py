@@ -9,9 +9,8 @@ from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
 
 from models.compiler.analysis.alias import Aliases
-from models.compiler.analysis.fused import Fused
-from models.compiler.analysis.graph import Graph
-from models.compiler.analysis.slices import CutPiece, Slice
+from models.compiler.analysis.graph import CutPiece, Graph, Slice
+from models.compiler.analysis.node_groups import Fused
 from models.compiler.cutting.chains import NodeChain, slices
 from models.compiler.cutting.chunks import chunks, rows_a_chunk
 from models.packs.target import Target
@@ -115,7 +114,7 @@ class Cutter:
     def _shrinks(self, piece: CutPiece) -> bool:
         """Return whether ``piece`` ends with less than it read: regions had better end there.
 
-        Their end lies whole (docs/rows.md): fewer rows, or the few channels of a bottleneck.
+        Their end lies whole (docs/explanation/rows.md): fewer rows, or the few channels of a bottleneck.
         """
         node = self._graph.nodes[piece.end_node - 1]
         shapes = [self._graph.array(node.input[0]).shape, self._graph.array(node.output[0]).shape]

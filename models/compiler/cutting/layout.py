@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models.compiler.analysis.graph import Graph
-from models.compiler.analysis.slices import CutPiece, Slice
+from models.compiler.analysis.graph import CutPiece, Graph, Slice
 from models.packs.records.pieces import TENSOR_ALIGNMENT
 from models.packs.records.spans import SPAN_ALIGNMENT
 

@@ -6,20 +6,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from models.compiler.analysis.alias import Aliases, find_aliases, lone_writes, over_operands
-from models.compiler.analysis.fused import Fused, with_fused
-from models.compiler.analysis.graph import Graph
-from models.compiler.analysis.opaque import name, with_regions
-from models.compiler.analysis.slices import CutAlternative, CutPiece
+from models.compiler.analysis.graph import CutAlternative, CutPiece, Graph
+from models.compiler.analysis.node_groups import Fused, name, with_fused, with_regions
 from models.compiler.cutting.bottlenecks import FoundBottleneck, find_bottlenecks, group_graphs
 from models.compiler.cutting.chains import find_chains, place_chains
-from models.compiler.cutting.chunks import alternatives
+from models.compiler.cutting.chunks import Equality, alternatives
 from models.compiler.cutting.cut import Cutter, cut
-from models.compiler.cutting.equality import Equality
-from models.compiler.cutting.pieces import serialise, serialise_all_rows, serialise_rows
-from models.compiler.cutting.quantised_groups import edges as quantised_edges
-from models.compiler.cutting.quantised_groups import kept_whole, quantised_groups
-from models.compiler.cutting.resident import resident_piece, serialise_resident
-from models.compiler.cutting.rows import RowGraph, find_rows
+from models.compiler.cutting.piece_models import (
+    resident_piece,
+    serialise,
+    serialise_all_rows,
+    serialise_resident,
+    serialise_rows,
+)
+from models.compiler.cutting.quantised_tasks import edges as quantised_edges
+from models.compiler.cutting.quantised_tasks import kept_whole, quantised_groups
+from models.compiler.cutting.row_nodes import RowGraph, find_rows
 from models.compiler.cutting.scratch import Measure, runs_on_cpu
 from models.errors import CompileError
 from models.graphs.nodes import made

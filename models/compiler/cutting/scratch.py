@@ -7,14 +7,13 @@ from typing import Any
 
 import onnx
 
-from models.compiler.analysis.graph import NCHWC_DOMAIN, Graph
-from models.compiler.analysis.slices import CutPiece
+from models.compiler.analysis.graph import NCHWC_DOMAIN, CutPiece, Graph
 from models.compiler.cutting.cut import inner_bytes, inner_values
-from models.compiler.cutting.resident import known_bytes
+from models.compiler.cutting.piece_models import known_bytes
 from models.graphs.nodes import all_graphs, attributes, made, reads, subgraphs
 from models.network.operators.convolution import CONVOLUTIONS, Convolution
 from models.packs.records.pieces import Unrolled
-from models.packs.unrolling import SHARING_THREADS, unrolled_bytes
+from models.packs.records.row_parts import SHARING_THREADS, unrolled_bytes
 from models.runtime.sessions import use_threads
 
 # What ONNX Runtime 1.31 takes on the heap: a session with its first node, each further node. Measured

@@ -30,7 +30,7 @@ from models.network.fields import Array
 from models.network.operators.convolution import ACTIVATIONS, ADDEND
 from models.network.operators.elements import POINTWISE
 from models.network.operators.reading import Softmax
-from models.packs.records.network import TurnedSoftmax
+from models.packs.records.pieces import TurnedSoftmax
 
 _CHANNEL_AXIS = 1
 _SOFTMAXES = ("Softmax", "LogSoftmax")

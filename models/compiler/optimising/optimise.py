@@ -16,8 +16,8 @@ import onnx
 import onnxruntime as ort
 from numpy.typing import NDArray
 
-from models.compiler.analysis.agree import check_agreement
 from models.compiler.analysis.graph import Graph
+from models.compiler.optimising.as_convolutions import AsConvolutions, TransposedAsConvolutions
 from models.compiler.optimising.blocked import AlongRows, InterpolateFew, stay_blocked
 from models.compiler.optimising.bodies import move_out
 from models.compiler.optimising.by_onnxruntime import (
@@ -26,32 +26,31 @@ from models.compiler.optimising.by_onnxruntime import (
     types_of,
     write_reference,
 )
-from models.compiler.optimising.convolutions.channels import FillChannels, used_channels
-from models.compiler.optimising.convolutions.dense import AsConvolutions
-from models.compiler.optimising.convolutions.transposed import TransposedAsConvolutions
-from models.compiler.optimising.integers.floats import (
+from models.compiler.optimising.filled_channels import FillChannels, used_channels
+from models.compiler.optimising.integer_activations import (
+    LeaveTypesToZeroPoints,
+    LimitIntegers,
+    MakeUnsigned,
+    WriteZeroPoints,
+)
+from models.compiler.optimising.integer_weights import (
     QUANTISES_WEIGHTS,
     find_integers,
     make_floats,
 )
-from models.compiler.optimising.integers.limits import LimitIntegers
-from models.compiler.optimising.integers.unsigned import (
-    LeaveTypesToZeroPoints,
-    MakeUnsigned,
-    WriteZeroPoints,
-)
+from models.compiler.optimising.model_checks import check, check_agreement, check_scales
 from models.compiler.optimising.normalise import (
+    PoolFirst,
     ScaleResizes,
     TakeCropsApart,
     check_ports,
     copy_constant_outputs,
     domains,
     has_dtype,
+    settle_pool,
     store_by_row,
     take_tensors,
 )
-from models.compiler.optimising.onnx_checker import check, check_scales
-from models.compiler.optimising.pools import PoolFirst, settle_pool
 from models.compiler.optimising.rewrite import RewriteActivations
 from models.errors import OnnxError
 from models.graphs.file import numbers_of
@@ -147,7 +146,7 @@ def optimise(
 def _without_integers(folded: Path, path: Path, target: Target) -> tuple[Path, dict[str, str]]:
     """Return a file with the model in ``folded`` without constants that no kernel reads as integers.
 
-    And which these were (models/compiler/optimising/integers/floats.py).
+    And which these were (models/compiler/optimising/integer_weights.py).
     """
     folder, for_cpu = folded.parent, target.capability is None
     model = onnx.load(folded, load_external_data=False)
@@ -173,7 +172,7 @@ def _without_integers(folded: Path, path: Path, target: Target) -> tuple[Path, d
 def _check_folded(result: Path, path: Path, block: int) -> dict[str, Array]:
     """Check the shapes of the model in ``result``: its nodes have the names that users know. Return them.
 
-    Then say in convolutions what can be said so (models/compiler/optimising/convolutions/).
+    Then say in convolutions what can be said so (as_convolutions.py, filled_channels.py).
 
     In the source nodes may contradict each other that ONNX Runtime never runs: only their shape is read.
     """

@@ -14,20 +14,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.compiler.analysis.alias import Aliases
-from models.compiler.analysis.graph import Graph
-from models.compiler.analysis.slices import CutAlternative, CutPiece, Slice
+from models.compiler.analysis.graph import CutAlternative, CutPiece, Graph, Slice
 from models.compiler.cutting.bottlenecks import FoundBottleneck, GroupNodes, GroupTensor
 from models.compiler.cutting.cut import inner_bytes
 from models.compiler.cutting.layout import SpanLayout
 from models.compiler.cutting.partition import CutGraph
-from models.compiler.cutting.resident import resident_record
-from models.compiler.cutting.rows import RowNode
+from models.compiler.cutting.piece_models import resident_record
+from models.compiler.cutting.row_nodes import RowNode
 from models.compiler.cutting.scratch import Sizes
-from models.compiler.writing.describe_programs import ProgramDescriber
-from models.compiler.writing.describe_quantised import QuantisedDescriber
+from models.compiler.writing.describe_programs import ProgramDescriber, QuantisedDescriber
 from models.graphs.nodes import label, made
-from models.packs.checksum import checksum
-from models.packs.records.bottlenecks import Bottleneck, GroupInput, GroupOperator
+from models.packs.manifest import checksum
 from models.packs.records.pieces import (
     Alternative,
     GraphRange,
@@ -39,7 +36,15 @@ from models.packs.records.pieces import (
     Value,
 )
 from models.packs.records.ports import Port, SourceFile
-from models.packs.records.rows import RowInput, RowOperator, RowPart, RowValue
+from models.packs.records.row_parts import (
+    Bottleneck,
+    GroupInput,
+    GroupOperator,
+    RowInput,
+    RowOperator,
+    RowPart,
+    RowValue,
+)
 from models.packs.records.spans import FileRecord
 
 

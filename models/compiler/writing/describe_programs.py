@@ -1,4 +1,4 @@
-"""What pieces and row operators compute where that is operators on elements: the programs of a manifest.
+"""What pieces compute where a device may do it itself: programs on elements, tasks of quantised layers.
 
 Invariant: a piece and the row operators that make the same have programs of the same steps, or none. So a
 network has the same bits whole and on rows.
@@ -11,16 +11,19 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from models.compiler.analysis.graph import Graph
-from models.compiler.analysis.slices import CutPiece, Slice
+from models.compiler.analysis.graph import CutPiece, Graph, Slice
 from models.compiler.cutting.partition import CutGraph
-from models.compiler.cutting.rows import RowNode
+from models.compiler.cutting.piece_models import constants_of, inline_constants
+from models.compiler.cutting.quantised_tasks import whole_task
+from models.compiler.cutting.row_nodes import RowNode
 from models.network.activations import COMMUTE, TAKEN_APART, Activation, Arithmetic
 from models.network.fields import Array, stretches
 from models.network.node import KnownTensors, Node, NodeReader, UnsuitedError
 from models.network.operators.elements import READERS, Combine
+from models.network.operators.quantised import Quantised
 from models.network.patterns import activations_in
-from models.packs.records.programs import LARGEST, ElementProgram, ElementStep, Elementwise
+from models.packs.records.pieces import LARGEST, ElementProgram, ElementStep, Elementwise
+from models.packs.target import Target
 
 
 @dataclass(frozen=True)
@@ -284,3 +287,31 @@ class _Reader:
 
     def _constant(self, name: str) -> NDArray[Any] | None:
         return None if name in self._values else self._graph.constants.get(name)
+
+
+# Describe what pieces of quantised layers compute: the tasks of a manifest, each of them once.
+
+
+@dataclass(frozen=True)
+class QuantisedDescriber:
+    """Describes the pieces of ``parts`` for ``target``; ``numbers``: of the tasks that were described."""
+
+    parts: CutGraph
+    target: Target
+    numbers: dict[Quantised, int] = field(default_factory=dict)
+
+    def piece(self, piece: CutPiece, data: bytes) -> int | None:
+        """Return the number of the task that ``piece``, serialised as ``data``, is; None: it is none."""
+        nodes = range(piece.first_node, piece.end_node)
+        on_gpu = self.target.capability is not None
+        if on_gpu or piece.region is not None or not self.parts.aliases.elided.isdisjoint(nodes):
+            return None
+        found = whole_task(self.parts.graph, nodes, tuple(piece.inputs))
+        if found is None or len(piece.outputs) != 1:
+            return None
+        graph = self.parts.graph
+        names = inline_constants(graph, graph.nodes[nodes.start : nodes.stop], piece.inputs)
+        places = dict(zip(names, constants_of(data), strict=True))
+        constants = tuple(places[name] for name in found.names[len(piece.inputs) :])
+        task = replace(found.task, constants=constants)
+        return self.numbers.setdefault(task, len(self.numbers))

@@ -12,7 +12,7 @@ from models.graphs.metadata import LABELS, PREPROCESS, Metadata
 from models.images.preprocess import Preprocess
 from models.network.fields import Array
 from models.packs.records.ports import Classification, Scores
-from models.segmentation.recipe import Segmentation, segmentation_fault
+from models.segmentation import Segmentation, segmentation_fault
 
 # What changes nothing but the order of numbers.
 _TURNS = ("Transpose", "ReorderOutput", "ReorderInput")

@@ -17,17 +17,16 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from models.compiler.analysis.graph import NCHWC_DOMAIN, Graph
-from models.compiler.analysis.slices import Slice
+from models.compiler.analysis.graph import NCHWC_DOMAIN, Graph, Slice
 from models.compiler.cutting.layout import PlannedSpan, align, slice_bytes, span_bytes
 from models.errors import CompileError
 from models.graphs.nodes import attributes, label
 from models.network.operators.convolution import CONVOLUTIONS
 from models.network.operators.matrix import GEMMS
-from models.packs.planes import close_planes
 from models.packs.records.spans import SPAN_ALIGNMENT, Encoding, Store, Stored, StoredPart
 from models.packs.storing import (
     NUMBER_BYTES,
+    close_planes,
     expand_part,
     least_length,
     places,

@@ -12,12 +12,12 @@ from onnx import TensorProto
 
 from models.compiler.analysis.graph import Graph
 from models.compiler.cutting.layout import PlannedSpan, SpanLayout, span_bytes
-from models.compiler.cutting.pieces import named_model
+from models.compiler.cutting.piece_models import named_model
 from models.compiler.writing.storing import Bytes, Storing
 from models.errors import CompileError
 from models.graphs.file import FileRange, tensor_at
-from models.packs.checksum import checksum
-from models.packs.leftovers import locked_folder, remove_leftovers
+from models.packs.folders import locked_folder, remove_leftovers
+from models.packs.manifest import checksum
 from models.packs.records.spans import Span, Stored
 
 # From linux/fs.h and fcntl.h: exchange two paths in one step, paths relative to the working folder.

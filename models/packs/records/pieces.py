@@ -1,12 +1,90 @@
 """What is launched: graphs, the values between them, pieces, how they join, and the layers they are of."""
 
-from dataclasses import dataclass
-from typing import Annotated, Literal
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal, TypeVar
 
-from pydantic import PositiveInt
+import numpy as np
+from pydantic import Field, PositiveInt
 
+from models.network.activations import Arithmetic, Kind
 from models.network.fields import Array, Count, Name, Record, Shared
-from models.packs.records.programs import Elementwise
+from models.network.windows import Window
+
+# Programs: what operators on elements that follow each other compute, as the compiler found it.
+#
+# A program is known once: devices bind it, and look into no graph for it.
+
+T = TypeVar("T")
+
+#: Of 32 bits.
+LARGEST = float(np.finfo(np.float32).max)
+
+#: A number that is one of 32 bits, too; None: no bound.
+Parameter = Annotated[float, Field(ge=-LARGEST, le=LARGEST, allow_inf_nan=False)] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ElementStep(Record):
+    """``kind`` of the values ``reads``: one, or two at the same place.
+
+    Values are numbered: what the program reads, then what each step makes. ``numbers``: the parameters of
+    an activation; of arithmetic of one value, what it has for the second.
+    """
+
+    kind: Kind | Arithmetic
+    reads: tuple[Count, ...]
+    numbers: tuple[Parameter, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ElementProgram(Record):
+    """``steps`` in order on ``n_inputs`` values; ``results``: those that somebody else reads.
+
+    A result that is an input is a copy of it.
+    """
+
+    n_inputs: Count
+    steps: tuple[ElementStep, ...] = ()
+    results: tuple[Count, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Elementwise(Record):
+    """Program number ``program`` on the inputs ``reads``, whose results are the outputs ``makes``.
+
+    Without ``makes`` there is nothing to do.
+    """
+
+    program: Count
+    reads: tuple[Count, ...] = ()
+    makes: tuple[Count, ...] = ()
+
+    def ports(self, inputs: Sequence[T], outputs: Sequence[T]) -> tuple[list[T], list[T]]:
+        """Return what it reads of ``inputs``, and what it makes of ``outputs``, as the program has them."""
+        return [inputs[place] for place in self.reads], [outputs[place] for place in self.makes]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowProduct(Record):
+    """A convolution of bytes on channels-last tensors: a matrix times the windows of its input.
+
+    ``source`` and ``output`` are [images, rows, columns, channels], ``windows`` those of rows and columns.
+    """
+
+    source: Name
+    output: Name
+    windows: tuple[Window, Window]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnedSoftmax(Record):
+    """A softmax of ``source`` along ``axis`` that runs along rows: one node turns them there, one back."""
+
+    source: Name
+    output: Name
+    axis: Count
+
 
 TENSOR_ALIGNMENT = 64
 
@@ -56,7 +134,7 @@ class ResidentPiece(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unrolled(Record):
-    """What a piece with plain convolutions allocates, by the number of threads (models/packs/unrolling.py).
+    """What a piece with plain convolutions allocates, by the number of threads (row_parts.py).
 
     ``beside_bytes``, and the more of ``whole_bytes``, their unrolled input, and a segment for each of up to
     ``segments`` threads.
@@ -72,7 +150,7 @@ class Piece(Record):
     """One step: graph ``graph`` on ``inputs`` (x0, x1, ...) giving ``outputs`` (y0, y1, ...).
 
     Its weights are the ``n_spans`` spans from ``span`` on: one in a manifest, several in a piece that
-    models/packs/joining.py joined; their operand reaches from the first into the last. ``scratch_bytes``
+    was joined (``join``); their operand reaches from the first into the last. ``scratch_bytes``
     bounds what the kernel allocates while it runs, with as many threads as the compiler's machine has;
     with others, ``unrolled`` does. ``elementwise``: all that it computes, where that is operators on
     elements that are worth one pass over them. ``quantised``: the number of the task of quantised layers
@@ -124,3 +202,57 @@ class Layer(Record):
     weight_bytes: Count
     first_piece: Count
     end_piece: Count
+
+
+# How chunks of a layer become one piece, as an alternative of a manifest says.
+
+#: Pieces that follow each other.
+Run = Sequence[Piece]
+
+
+def joined_pieces(pieces: Run, alternative: Alternative) -> Iterator[Piece]:
+    """Yield those of ``alternative``, one for each of its ``joined``; ``pieces``: all of the network."""
+    return (join(*item) for item in runs(pieces, alternative))
+
+
+def runs(pieces: Run, alternative: Alternative) -> Iterator[tuple[JoinedPieces, Run]]:
+    """Yield each of the joined pieces of ``alternative`` with those of ``pieces`` that it stands for."""
+    first = alternative.first_piece
+    for part in alternative.joined:
+        yield part, pieces[first : first + part.n_chunks]
+        first += part.n_chunks
+
+
+def join(part: JoinedPieces, run: Run) -> Piece:
+    """Return ``run`` as the one piece that ``part`` says."""
+    first = run[0]
+    return Piece(
+        graph=part.graph,
+        span=first.span,
+        n_spans=part.n_chunks,
+        inputs=_joined_operands([piece.inputs for piece in run]),
+        outputs=_joined_operands([piece.outputs for piece in run]),
+        scratch_bytes=max(part.scratch_bytes, *(piece.scratch_bytes for piece in run)),
+        unrolled=first.unrolled,
+        elementwise=part.elementwise,
+    )
+
+
+def _joined_operands(operands: Sequence[tuple[Operand, ...]]) -> tuple[Operand, ...]:
+    return tuple(_joined_operand(column) for column in zip(*operands, strict=True))
+
+
+def _joined_operand(parts: Sequence[Operand]) -> Operand:
+    """Return the one range that ``parts`` make together: all the same one, or one after the other."""
+    first = parts[0]
+    axis = channel_axis(first)
+    if axis is None or all(part == first for part in parts):
+        return first
+    channels = sum(part.shape[axis] for part in parts)
+    shape = (*first.shape[:axis], channels, *first.shape[axis + 1 :])
+    return replace(first, shape=shape)
+
+
+def channel_axis(operand: Operand) -> int | None:
+    """Return the axis along which ranges that follow each other are one array: the first above 1."""
+    return next((axis for axis, length in enumerate(operand.shape) if length > 1), None)

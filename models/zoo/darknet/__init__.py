@@ -7,22 +7,32 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from models.darknet.cfg.section import Section
-from models.darknet.importer import class_count
-from models.darknet.layers.network import build_network
-from models.darknet.nodes.skeleton import skeleton
-from models.darknet.seeded import CALIBRATION_RESOLUTION, objectness_biases
-from models.detection.coco import COCO
-from models.zoo.darknet.classifiers import darknet19, darknet53, tiny, vgg16
-from models.zoo.darknet.efficientnet import efficientnet_b0
-from models.zoo.darknet.resnet import densenet201, resnet50, resnet152
-from models.zoo.darknet.scaled_yolov4 import yolov4_csp, yolov4_p6
-from models.zoo.darknet.yolov2 import yolov2, yolov2_tiny, yolov2_voc
-from models.zoo.darknet.yolov3 import yolov3, yolov3_tiny
-from models.zoo.darknet.yolov4 import yolov4, yolov4_tiny
-from models.zoo.entry import ZooEntry
-
-__all__ = ["FAMILIES", "Family"]
+from models.darknet.cfg import Section
+from models.darknet.importer import CALIBRATION_RESOLUTION, class_count, objectness_biases
+from models.darknet.network import build_network
+from models.darknet.skeleton import skeleton
+from models.zoo.darknet.classifiers import (
+    darknet19,
+    darknet53,
+    densenet201,
+    efficientnet_b0,
+    resnet50,
+    resnet152,
+    tiny,
+    vgg16,
+)
+from models.zoo.darknet.detectors import (
+    yolov2,
+    yolov2_tiny,
+    yolov2_voc,
+    yolov3,
+    yolov3_tiny,
+    yolov4,
+    yolov4_csp,
+    yolov4_p6,
+    yolov4_tiny,
+)
+from models.zoo.entry import COCO, ZooEntry
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,6 @@
 """Networks built from a memory budget: patch tunnels of inverted bottlenecks (seed 004).
 
-``segmentation.py``: an image as patches; ``design.py``: layers that fit; ``network.py``, ``classifier.py``,
-``detector.py``: the graphs.
+``design.py``: an image as patches, and layers that fit; ``tunnels.py``: the graphs.
 """
 
 from collections.abc import Callable
@@ -11,12 +10,9 @@ from typing import Any
 import onnx
 
 from models.graphs.metadata import MEMORY, write_metadata
-from models.packs.designed import DesignedLayer, DesignedMemory
-from models.zoo.patchnet.classifier import classifier
+from models.packs.records.ports import DesignedLayer, DesignedMemory
 from models.zoo.patchnet.design import Design, DesignOptions, design
-from models.zoo.patchnet.detector import ANCHORS, detector
-
-__all__ = ["OPTIONS", "patchnet", "patchnet_ssdlite"]
+from models.zoo.patchnet.tunnels import ANCHORS, classifier, detector
 
 CLASSES = 1000
 #: Pascal VOC's.

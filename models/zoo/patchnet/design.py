@@ -7,13 +7,97 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from models.errors import ModelError
-from models.zoo.patchnet.segmentation import Patch, Size, check_count, segment
+
+# Input segmentation: an image as overlapping patches (seed 004, Section 3.1, Eq. 1).
+
+#: Height, width and channels.
+Size = tuple[int, int, int]
+
+MOST_PATCHES = 64
+#: Of a patch: as many as the first kernel takes.
+LEAST_SIDE = 3
+
+
+@dataclass(frozen=True)
+class Patch:
+    """Rows [top, top + height) and columns [left, left + width) of the image."""
+
+    top: int
+    left: int
+    height: int
+    width: int
+
+
+def segment(image: Size, patches: int, margin: int, central: bool) -> tuple[Patch, ...]:
+    """Return a grid of ``patches`` of one size over ``image``, row by row, then the central patch.
+
+    A patch has (h / rows + margin) x (w / columns + margin) pixels (Eq. 1, where rows = columns = sqrt k),
+    but never more than the image. Patches at the border end there, those between lie evenly, so
+    neighbours of a grid of two share 2 x margin.
+
+    Raises:
+        ModelError: there is no such grid, or it leaves a patch fewer pixels than a kernel takes.
+    """
+    rows, columns = grid(patches)
+    if margin < 0:
+        raise ModelError(f"patchnet: margin {margin} is negative")
+    height, width = (
+        min(side, side // parts + margin) if side >= parts else 0
+        for side, parts in zip(image[:2], (rows, columns), strict=True)
+    )
+    _check_pixels(image, (height, width), f"a grid of {rows} x {columns} patches")
+    found = [
+        Patch(top, left, height, width)
+        for top in _starts(image[0], height, rows)
+        for left in _starts(image[1], width, columns)
+    ]
+    if central:
+        found.append(Patch((image[0] - height) // 2, (image[1] - width) // 2, height, width))
+    return tuple(found)
+
+
+def _check_pixels(image: Size, patch: tuple[int, int], what: str) -> None:
+    if min(patch) < LEAST_SIDE:
+        left = "no pixels" if min(patch) < 1 else f"{patch[0]} x {patch[1]} pixels"
+        raise ModelError(
+            f"patchnet: {what} leaves {left} of an image of {image[0]} x {image[1]}:"
+            f" {LEAST_SIDE} x {LEAST_SIDE} are the least"
+        )
+
+
+def grid(patches: int) -> tuple[int, int]:
+    """Return rows and columns of a grid of so many patches, as square as it can be.
+
+    Raises:
+        ModelError: none or too many.
+    """
+    _check_count(patches)
+    rows = max(n for n in range(1, patches + 1) if n * n <= patches and patches % n == 0)
+    return rows, patches // rows
+
+
+def _check_count(patches: int) -> None:
+    """Check that there may be so many patches.
+
+    Raises:
+        ModelError: none or too many.
+    """
+    if not 1 <= patches <= MOST_PATCHES:
+        raise ModelError(f"patchnet: {patches} patches are not from 1 to {MOST_PATCHES}")
+
+
+def _starts(side: int, extent: int, parts: int) -> list[int]:
+    """Return where ``parts`` ranges of ``extent`` begin that lie evenly in ``side``."""
+    return [(side - extent) * n // max(parts - 1, 1) for n in range(parts)]
+
+
+# The design: channels of each layer that fit into the budget.
 
 # Channels and blocks of the stages, each at half the resolution of the one before: about the paper's
 # 3.34 million parameters for 1000 classes.
 _STAGES = ((16, 2), (48, 3), (80, 3), (160, 2))
 # A stage ends the tunnel where the image has become so small.
-_LEAST_SIDE = 3
+_LEAST_STAGE_SIDE = 3
 # Channels are multiples of this where there are enough: kernels compute so many at once, and only
 # tensors of whole blocks run on rows.
 BLOCK = 16
@@ -136,7 +220,7 @@ def design(options: DesignOptions, stages: int = 1) -> Design:
 
 def _patches(options: DesignOptions) -> tuple[Patch, ...]:
     if options.whole:
-        check_count(options.patches)
+        _check_count(options.patches)
         return (Patch(0, 0, *options.image[:2]),) * options.patches
     return segment(options.image, options.patches, options.margin, options.central)
 
@@ -151,7 +235,7 @@ def _behind(stem: PatchLayer, options: DesignOptions, stages: int) -> tuple[Patc
     """Return ``stem`` and the stages that follow it; None where one does not fit, or they are too few."""
     layers = [stem]
     for number, stage in enumerate(_STAGES, 1):
-        if number > 1 and min(layers[-1].outputs[:2]) <= _LEAST_SIDE:
+        if number > 1 and min(layers[-1].outputs[:2]) <= _LEAST_STAGE_SIDE:
             return tuple(layers) if number > stages else None
         found = _stage(number, layers[-1].outputs, stage, options)
         if found is None:

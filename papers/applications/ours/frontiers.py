@@ -2,7 +2,7 @@
 
 ``preloaded``: all weights stay in memory, as the papers have it, and parts of the network run on rows.
 ``streamed``: weights pass through a ring as well. Partitions that run at once are planned each for itself,
-and put together (at_once.py).
+and put together (``at_once``).
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -10,11 +10,12 @@ from dataclasses import replace
 from functools import partial
 
 from papers.applications.application import Application
-from papers.applications.ours.at_once import at_once, in_step
 from papers.applications.ours.members import (
     ApplicationMember,
     PlannedMember,
     Together,
+    at_once,
+    in_step,
     together,
     unbeaten,
 )
@@ -23,10 +24,9 @@ from pipeline.fitting.judge import judged
 from pipeline.fitting.row_variants import estimated_seconds, row_variants
 from pipeline.fitting.wanted import Fitted, Wanted
 from pipeline.planning.make import make_plan
-from pipeline.planning.partitions.plan import PipelinePlan
-from pipeline.planning.plan import Choice, Plan
+from pipeline.planning.plan import Choice, PipelinePlan, Plan
 from pipeline.planning.rows.walk import THOROUGH, Effort
-from pipeline.program.cuts import Region, RegionError
+from pipeline.program.region_plan import Region, RegionError
 from pipeline.schedule.architectures import ARCHITECTURES
 
 #: So many points at least, where a network has as many plans.

@@ -4,15 +4,15 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from models.geometry.of_pack import PackCnn
-from papers.applications.ours.at_once import joined
+from papers.applications.ours.members import joined
 from papers.applications.parts import PartitionParts
 from papers.applications.placements import PLACEMENTS
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice, Plan
-from pipeline.program.cuts import Region, RegionError, RowCut
 from pipeline.program.lives import lifetimes, placed
 from pipeline.program.partitions import Cuts
 from pipeline.program.program import Program
+from pipeline.program.region_plan import Region, RegionError, RowCut
 from pipeline.program.row_network import RowNetwork
 from pipeline.program.steps import row_network
 from pipeline.schedule.architectures import ARCHITECTURES

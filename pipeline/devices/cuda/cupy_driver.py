@@ -12,10 +12,16 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pipeline.devices.base import DeviceError
-from pipeline.devices.cuda.call import Arguments, KernelLaunch
-from pipeline.devices.cuda.driver import Driver, Properties, Stretches, version
-from pipeline.devices.cuda.errors import CudaCallError, CudaMissingError, error_of
-from pipeline.devices.cuda.sources import OPTIONS, source
+from pipeline.devices.cuda.call import OPTIONS, Arguments, KernelLaunch, source
+from pipeline.devices.cuda.driver import (
+    CudaCallError,
+    CudaMissingError,
+    Driver,
+    Properties,
+    Stretches,
+    error_of,
+    version,
+)
 
 T = TypeVar("T")
 

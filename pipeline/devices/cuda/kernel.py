@@ -7,13 +7,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.devices.base import DeviceError, Kernel, Launch
-from pipeline.devices.cells import Cell
+from pipeline.devices.base import Cell, DeviceError, Kernel, Launch
 from pipeline.devices.cuda.call import Arguments, DevicePointer, KernelLaunch, LaunchProgram
 from pipeline.devices.cuda.driver import Driver
 from pipeline.devices.cuda.lowering import Shapes
 from pipeline.devices.cuda.memory_kinds import DeviceArray, DeviceMemory
-from pipeline.devices.memory import Memory
+from pipeline.devices.device_memory import Memory
 
 #: The module of calls that a library runs.
 CUBLAS = "cublas"

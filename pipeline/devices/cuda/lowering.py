@@ -27,17 +27,8 @@ from models.network.operators.reading import (
 from pipeline.devices.cuda.call import DevicePointer, KernelLaunch, LaunchProgram
 from pipeline.devices.cuda.operators import launches
 from pipeline.devices.cuda.operators.convolutions.algorithms import geometry_key, worth_measuring
-from pipeline.devices.cuda.operators.movement import copy_bytes
+from pipeline.devices.cuda.operators.copies import copy_bytes
 from pipeline.devices.cuda.scope import ConvolutionSettings, Scope
-
-__all__ = [
-    "ConvolutionSettings",
-    "NotCoveredError",
-    "convolutions",
-    "describe",
-    "geometries",
-    "lower",
-]
 
 
 class NotCoveredError(Exception):

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from loader.buffers import Buffer
 from pipeline.devices.base import Block, DeviceError
 from pipeline.devices.cuda.driver import Driver, Stretches
-from pipeline.devices.memory import Memory
+from pipeline.devices.device_memory import Memory
 
 _PAGE_BYTES = 4096
 

@@ -7,9 +7,8 @@ from typing import NamedTuple, get_args
 
 from models.network.activations import Arithmetic
 from models.packs.manifest import Manifest
-from models.packs.records.pieces import JoinedPieces, Piece
-from models.packs.records.programs import ElementProgram, ElementStep
-from models.packs.records.rows import RowOperator
+from models.packs.records.pieces import ElementProgram, ElementStep, JoinedPieces, Piece
+from models.packs.records.row_parts import RowOperator
 from pipeline.devices.elementwise.building import SOURCES
 
 #: The steps that the library knows, in its order.

@@ -1,5 +1,6 @@
 """Quantised tasks as the library's structures: without addresses, then placed in memory."""
 
+import ctypes
 from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
@@ -8,6 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.network.operators.quantised import (
+    MOST_JOINED,
+    MOST_LAYERS,
     Concatenation,
     Quantised,
     QuantisedAverage,
@@ -17,16 +20,149 @@ from models.network.operators.quantised import (
     Sum,
 )
 from models.network.windows import Windows
-from pipeline.devices.integers.structures import (
-    AdditionStruct,
-    AverageStruct,
-    JoinedStruct,
-    LayerStruct,
-    PictureStruct,
-    PoolStruct,
-    ScaledStruct,
-    TaskStruct,
-)
+
+# The structures of elementwise/kernels/integers/integers.h.
+
+
+class _ScaledStruct(ctypes.Structure):
+    """`struct scaled`: where a scale and a zero point lie."""
+
+    _fields_ = (
+        ("scale", ctypes.c_void_p),
+        ("zero", ctypes.c_void_p),
+        ("flip", ctypes.c_int32),
+        ("unused", ctypes.c_int32),
+    )
+
+
+class _LayerStruct(ctypes.Structure):
+    """`struct layer`."""
+
+    _fields_ = (
+        ("weights", ctypes.c_void_p),
+        ("bias", ctypes.c_void_p),
+        ("given", _ScaledStruct),
+        ("weight", _ScaledStruct),
+        ("made", _ScaledStruct),
+        ("scales_apart", ctypes.c_int32),
+        ("zeros_apart", ctypes.c_int32),
+        ("by_inputs", ctypes.c_int32),
+        ("depthwise", ctypes.c_int32),
+        ("channels", ctypes.c_int32),
+        ("filters", ctypes.c_int32),
+        ("kernel_y", ctypes.c_int32),
+        ("kernel_x", ctypes.c_int32),
+        ("stride_y", ctypes.c_int32),
+        ("stride_x", ctypes.c_int32),
+        ("step_y", ctypes.c_int32),
+        ("step_x", ctypes.c_int32),
+        ("above", ctypes.c_int32),
+        ("left", ctypes.c_int32),
+        ("height", ctypes.c_int32),
+        ("width", ctypes.c_int32),
+        ("made_height", ctypes.c_int32),
+        ("made_width", ctypes.c_int32),
+    )
+
+
+class _AdditionStruct(ctypes.Structure):
+    """`struct addition`."""
+
+    _fields_ = (
+        ("first", _ScaledStruct),
+        ("second", _ScaledStruct),
+        ("made", _ScaledStruct),
+        ("other", ctypes.c_void_p),
+        ("over", ctypes.c_int32),
+        ("unused", ctypes.c_int32),
+    )
+
+
+class _PictureStruct(ctypes.Structure):
+    """`struct picture`."""
+
+    _fields_ = (
+        ("planes", ctypes.c_void_p),
+        ("plane", ctypes.c_size_t),
+        ("line", ctypes.c_size_t),
+        ("first_line", ctypes.c_int32),
+        ("first_column", ctypes.c_int32),
+        ("made", _ScaledStruct),
+    )
+
+
+class _JoinedStruct(ctypes.Structure):
+    """`struct joined`."""
+
+    _fields_ = (
+        ("count", ctypes.c_int32),
+        ("channels", ctypes.c_int32 * MOST_JOINED),
+        ("unused", ctypes.c_int32),
+        ("parts", ctypes.c_void_p * MOST_JOINED),
+        ("given", _ScaledStruct * MOST_JOINED),
+        ("made", _ScaledStruct),
+    )
+
+
+class _PoolStruct(ctypes.Structure):
+    """`struct pool`."""
+
+    _fields_ = (
+        ("kernel_y", ctypes.c_int32),
+        ("kernel_x", ctypes.c_int32),
+        ("stride_y", ctypes.c_int32),
+        ("stride_x", ctypes.c_int32),
+        ("above", ctypes.c_int32),
+        ("left", ctypes.c_int32),
+        ("made_height", ctypes.c_int32),
+        ("made_width", ctypes.c_int32),
+    )
+
+
+class TaskStruct(ctypes.Structure):
+    """`struct task`."""
+
+    _fields_ = (
+        ("n_layers", ctypes.c_int32),
+        ("depthwise", ctypes.c_int32),
+        ("group", ctypes.c_int32),
+        ("rows", ctypes.c_int32),
+        ("first_row", ctypes.c_int32),
+        ("end_row", ctypes.c_int32),
+        ("n_parts", ctypes.c_int32),
+        ("n_places", ctypes.c_int32),
+        ("n_bytes", ctypes.c_size_t),
+        ("cost", ctypes.c_double),
+        ("failed", ctypes.c_int32),
+        ("state", ctypes.c_int32),
+        ("next", ctypes.c_int32),
+        ("ended", ctypes.c_int32),
+        ("memory", ctypes.c_void_p),
+        ("given", ctypes.c_void_p),
+        ("made", ctypes.c_void_p),
+        ("table", ctypes.c_void_p),
+        ("picture", _PictureStruct),
+        ("joined", _JoinedStruct),
+        ("addition", _AdditionStruct),
+        ("pool", _PoolStruct),
+        ("layers", _LayerStruct * MOST_LAYERS),
+    )
+
+
+class AverageStruct(ctypes.Structure):
+    """`struct average`."""
+
+    _fields_ = (
+        ("given", ctypes.c_void_p),
+        ("made", ctypes.c_void_p),
+        ("source", _ScaledStruct),
+        ("target", _ScaledStruct),
+        ("channels", ctypes.c_int32),
+        ("pixels", ctypes.c_int32),
+    )
+
+
+# Constants, tasks and their places.
 
 _FLIP = 0x80
 _ALIGNMENT = 16
@@ -86,11 +222,11 @@ def unplaced(found: QuantisedTask, parts: int) -> TaskStruct:
         task.pool = _pool(found.pool)
     # Only whether there are others counts before they are bound.
     if found.addition is not None:
-        task.addition = AdditionStruct(other=1)
+        task.addition = _AdditionStruct(other=1)
     if found.joined is not None:
-        task.joined = JoinedStruct(count=len(found.joined.parts))
+        task.joined = _JoinedStruct(count=len(found.joined.parts))
     if found.rectangle is not None:
-        task.picture = PictureStruct(planes=1, made=_scaled(found.rectangle.made, ()))
+        task.picture = _PictureStruct(planes=1, made=_scaled(found.rectangle.made, ()))
     return task
 
 
@@ -143,16 +279,16 @@ def placed_average(found: QuantisedAverage, places: Places, made: int) -> Averag
     )
 
 
-def _addition(of: Sum, places: Places) -> AdditionStruct:
-    return AdditionStruct(
+def _addition(of: Sum, places: Places) -> _AdditionStruct:
+    return _AdditionStruct(
         *(_scaled(each, places) for each in (of.first, of.second, of.made)),
         places[of.other],
         of.over,
     )
 
 
-def _joined(of: Concatenation, places: Places) -> JoinedStruct:
-    joined = JoinedStruct(count=len(of.parts), made=_scaled(of.made, places))
+def _joined(of: Concatenation, places: Places) -> _JoinedStruct:
+    joined = _JoinedStruct(count=len(of.parts), made=_scaled(of.made, places))
     for at, part in enumerate(of.parts):
         joined.channels[at] = part.channels
         joined.parts[at] = places[part.source]
@@ -160,17 +296,17 @@ def _joined(of: Concatenation, places: Places) -> JoinedStruct:
     return joined
 
 
-def _scaled(of: Scaling, places: Places) -> ScaledStruct:
+def _scaled(of: Scaling, places: Places) -> _ScaledStruct:
     flip = _FLIP if of.signed else 0
     if not places:
-        return ScaledStruct(flip=flip)
-    return ScaledStruct(places[of.scale], places[of.zero], flip)
+        return _ScaledStruct(flip=flip)
+    return _ScaledStruct(places[of.scale], places[of.zero], flip)
 
 
-def _pool(of: Windows) -> PoolStruct:
+def _pool(of: Windows) -> _PoolStruct:
     rows, columns = of.axes
     made_height, made_width = of.result
-    return PoolStruct(
+    return _PoolStruct(
         kernel_y=rows.kernel,
         kernel_x=columns.kernel,
         stride_y=rows.stride,
@@ -182,10 +318,10 @@ def _pool(of: Windows) -> PoolStruct:
     )
 
 
-def _layer(of: QuantisedLayer) -> LayerStruct:
+def _layer(of: QuantisedLayer) -> _LayerStruct:
     rows, columns = of.windows.axes
     (height, width), (made_height, made_width) = of.windows.size, of.windows.result
-    return LayerStruct(
+    return _LayerStruct(
         given=_scaled(of.given, ()),
         weight=_scaled(of.weight, ()),
         made=_scaled(of.made, ()),

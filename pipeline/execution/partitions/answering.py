@@ -6,9 +6,9 @@ from typing import Any, Protocol, TypeVar
 
 from numpy.typing import NDArray
 
+from pipeline.execution.baton import FREE, ComputeClaim
 from pipeline.execution.given import Take, Tensors
-from pipeline.execution.interleaving.baton import FREE, ComputeClaim
-from pipeline.execution.lanes import Lane
+from pipeline.execution.lane import Lane
 from pipeline.execution.statistics import EngineStatistics, SweepStatistics
 from pipeline.planning.plan import Plan
 from pipeline.program.program import Program

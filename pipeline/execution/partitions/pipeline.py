@@ -17,16 +17,15 @@ from numpy.typing import NDArray
 
 from loader.cores import pinned
 from models.packs.records.ports import Port
-from pipeline.devices.memory import HostMemory
+from pipeline.devices.device_memory import HostMemory
+from pipeline.execution.baton import FREE, ComputeClaim
 from pipeline.execution.engine import Engine
 from pipeline.execution.errors import EngineClosedError
 from pipeline.execution.given import Arrays, Take, Tensors, copies
-from pipeline.execution.interleaving.baton import FREE, ComputeClaim
-from pipeline.execution.lanes import Lane
-from pipeline.execution.partitions.frame import Frame
-from pipeline.execution.partitions.handover import Handover, Turn
+from pipeline.execution.lane import Lane
+from pipeline.execution.partitions.handover import Frame, Handover, Turn
 from pipeline.execution.statistics import EngineStatistics, SweepStatistics, together
-from pipeline.planning.partitions.plan import BUFFERS, PipelinePlan
+from pipeline.planning.plan import BUFFERS, PipelinePlan
 from pipeline.program.partitions import aligned
 from pipeline.program.program import Program
 from pipeline.schedule.trace import Recorder

@@ -11,9 +11,16 @@ from models.network.fields import Array
 from models.network.node import KnownTensors, NamedTensor, UnsuitedError
 from models.network.operators.movement import Copy
 from models.network.operators.on_bytes import Quantisation
-from pipeline.export_c.lowering.layers import LoweredLayer
-from pipeline.export_c.lowering.steps import After, Argument, KernelStep, Same, ValuePointer, Weight
-from pipeline.export_c.network.scales import Scaled, scaled
+from pipeline.export_c.lowering.calls import (
+    After,
+    Argument,
+    KernelStep,
+    LoweredLayer,
+    Same,
+    ValuePointer,
+    Weight,
+)
+from pipeline.export_c.network.pack_network import Scaled, scaled
 
 
 class StepBuilder:

@@ -1,23 +1,34 @@
 """Convolutions and pools: any stride, pad, dilation and number of groups, in one or two dimensions."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
 
 from models.network.node import NamedTensor, Shape, UnsuitedError
-from models.network.operators.reading import Combine, Convolution, Pooling, TransposedConvolution
+from models.network.operators.reading import (
+    Combine,
+    Convolution,
+    OnBytes,
+    Pooling,
+    Reduction,
+    TransposedConvolution,
+)
 from models.network.windows import Windows
 from pipeline.export_c.lowering.builder import StepBuilder
-from pipeline.export_c.lowering.elements import combine, function_of
-from pipeline.export_c.lowering.layers import ElementStrides, LoweredLayer, layout_of
-from pipeline.export_c.lowering.steps import (
+from pipeline.export_c.lowering.calls import (
     After,
     Band,
+    ElementStrides,
     FilterRange,
+    LoweredLayer,
     StructConstant,
     ValuePointer,
     Weight,
+    layout_of,
 )
+from pipeline.export_c.lowering.elements import combine, function_of
+from pipeline.export_c.network.pack_network import FLIPS
 
 _POOLS = {"largest": "largest_of_windows", "mean": "average_of_windows"}
 
@@ -45,10 +56,10 @@ def convolution(to: StepBuilder, operator: Convolution) -> None:
         )
         added = None if addend is None else addend.name
         after = After(adds=True, addend=added, function=function_of(activation))
-        add_layer(to, layer, operator.y, after)
+        _add_layer(to, layer, operator.y, after)
 
 
-def add_layer(
+def _add_layer(
     to: StepBuilder, layer: LoweredLayer, y: NamedTensor, after: After | None = None
 ) -> None:
     """Add the step of ``layer``; ``y``: what it makes, with its dimensions as they lie."""
@@ -73,7 +84,7 @@ def add_layer(
 def struct_of(layer: LoweredLayer) -> StructConstant:
     """Return ``struct window`` or ``struct bytes`` of ``layer``."""
     operator, x, y = layer.operator, layer.x, layer.y
-    fields = geometry(operator.x.shape, operator.y.shape, operator.windows, operator.groups)
+    fields = _geometry(operator.x.shape, operator.y.shape, operator.windows, operator.groups)
     part = int(layer.in_part)
     if layer.scales is None:
         return _window(fields, x, part)
@@ -119,7 +130,7 @@ def transposed_convolution(to: StepBuilder, operator: TransposedConvolution) -> 
     by_group = weight.reshape(groups, len(weight) // groups, *weight.shape[1:]).swapaxes(1, 2)
     by_filter = by_group.reshape(groups * weight.shape[1], -1, *weight.shape[2:])
     _check_pads(operator.windows)
-    fields = geometry(x.shape, y.shape, operator.windows, groups)
+    fields = _geometry(x.shape, y.shape, operator.windows, groups)
     to.step(
         y,
         "convolve_transposed",
@@ -137,7 +148,7 @@ def pool(to: StepBuilder, operator: Pooling) -> None:
     """Add a pool: the largest of what lies inside the input, or a mean with or without the padding."""
     x, y = operator.x, operator.y
     _check_pads(operator.windows)
-    fields = geometry(x.shape, y.shape, operator.windows, x.shape[1])
+    fields = _geometry(x.shape, y.shape, operator.windows, x.shape[1])
     record = "window"
     if operator.kind == "mean":  # what of a window counts: up to where padding ends, or the input
         counts, plane = operator.counts_padding, operator.windows.on_a_plane
@@ -160,7 +171,7 @@ def _check_pads(windows: Windows) -> None:
         raise UnsuitedError("negative pads")
 
 
-def geometry(x: Shape, y: Shape, windows: Windows, groups: int) -> dict[str, int]:
+def _geometry(x: Shape, y: Shape, windows: Windows, groups: int) -> dict[str, int]:
     """Return the fields of ``struct window`` from ``x`` to ``y`` [N, C, ...]: one axis is a row."""
     plane = windows.on_a_plane
     size, result = ((*[1] * (4 - len(shape)), *shape[2:]) for shape in (x, y))
@@ -176,3 +187,83 @@ def geometry(x: Shape, y: Shape, windows: Windows, groups: int) -> dict[str, int
     for name, (rows, columns) in pairs.items():
         named |= {f"{name}_y": rows, f"{name}_x": columns}
     return named
+
+
+# Convolutions, products and pools of bytes: the same bits as ONNX Runtime's.
+
+
+def convolution_of_bytes(to: StepBuilder, of: OnBytes[Convolution]) -> None:
+    """Add a convolution, with channels last or in front."""
+    operator, filters, plane = of.operator, of.operator.filters, of.operator.windows.on_a_plane
+    if of.by_inputs:
+        rows = to.constant(operator.weight.shaped((operator.depth, filters))).T
+    else:
+        rows = np.moveaxis(to.constant(operator.weight), 1, -1)
+    if rows.dtype != np.int8:  # unsigned ones less 128, as their zero point is
+        rows = (rows.astype(np.int16) - 128).astype(np.int8)
+    given, by_filter, made = map(to.scaled, of.scales)
+    bias = to.held(operator.bias)
+    if bias is not None:
+        try:
+            bias = np.broadcast_to(bias, (1, filters)).reshape(-1)
+        except ValueError:
+            raise UnsuitedError(f"a bias {list(bias.shape)} of {filters} filters") from None
+    layer = LoweredLayer(
+        operator=operator,
+        weight=np.ascontiguousarray(rows),
+        bias=bias,
+        x=layout_of(plane.size, operator.x.shape[1], last=of.last),
+        y=layout_of(plane.result, filters, last=of.last),
+        scales=(given, by_filter, made),
+    )
+    _add_layer(to, layer, of.y)
+
+
+def pool_of_bytes(to: StepBuilder, of: OnBytes[Pooling]) -> None:
+    """Add the largest bytes of windows, or their means: sums and quotients of floats."""
+    operator, y = of.operator, of.y
+    x, made = operator.x, to.make(y)
+    # Channels in front are images of one channel each.
+    images = [
+        (n, channels, *size) if of.last else (n * channels, 1, *size)
+        for n, channels, *size in (x.shape, operator.y.shape)
+    ]
+    fields = _geometry(images[0], images[1], operator.windows, images[0][1])
+    if operator.kind == "largest":
+        record = StructConstant("window", fields)
+        to.step(y, "largest_bytes", ValuePointer(x.name), made, record, FLIPS[x.dtype])
+        return
+    given, result = map(to.scaled, of.scales)
+    scales = {
+        "counts_padding": int(operator.counts_padding),
+        "x_scale": given.one,
+        "y_scale": result.one,
+        "x_zero": given.zero,
+        "x_flip": given.flip,
+        "y_zero": result.plain_zero,
+        "y_flip": result.flip,
+    }
+    record = StructConstant("window_averages", {**fields, **scales})
+    to.step(y, "average_windows_of_bytes", ValuePointer(x.name), made, record)
+
+
+def average_of_bytes(to: StepBuilder, of: OnBytes[Reduction]) -> None:
+    """Add the means of channels."""
+    given, result = map(to.scaled, of.scales)
+    batch, channels, *pixels = of.operator.x.shape
+    count = math.prod(pixels)
+    scale = np.float32(given.one) / (np.float32(result.one) * np.float32(count))
+    fields: dict[str, int | float | tuple[int, ...]] = {
+        "batch": batch,
+        "channels": channels,
+        "plane": count,
+        "scale": float(scale),
+        "pixel": channels if of.last else 1,
+        "channel": 1 if of.last else count,
+        "x_zero": given.zero,
+        "x_flip": given.flip,
+        "y_zero": result.zero,
+        "y_flip": result.flip,
+    }
+    made, record = to.make(of.y), StructConstant("averages", fields)
+    to.step(of.y, "average_bytes", ValuePointer(of.operator.x.name), made, record)

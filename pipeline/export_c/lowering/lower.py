@@ -31,19 +31,9 @@ from models.network.operators.reading import (
     read_operator,
 )
 from models.network.patterns import FoundActivation, activations_in
-from pipeline.export_c.errors import ExportError
-from pipeline.export_c.lowering import (
-    byte_elements,
-    byte_windows,
-    convolution,
-    elements,
-    matrix,
-    movement,
-    normalisation,
-    resizing,
-)
+from pipeline.export_c.lowering import convolution, elements, matrix, movement
 from pipeline.export_c.lowering.builder import StepBuilder
-from pipeline.export_c.lowering.steps import (
+from pipeline.export_c.lowering.calls import (
     ADD,
     After,
     Function,
@@ -51,38 +41,37 @@ from pipeline.export_c.lowering.steps import (
     StepProgram,
     ValuePointer,
 )
-from pipeline.export_c.network.network import Network
-from pipeline.export_c.network.scales import FLIPS
+from pipeline.export_c.network.pack_network import FLIPS, ExportError, Network
 
 _DTYPES = ("float32", *FLIPS)
 #: What adds the steps of an operator.
 OPERATORS: Mapping[type, Callable[[StepBuilder, Any], None]] = {
-    BatchNorm: normalisation.batch_norm,
+    BatchNorm: elements.batch_norm,
     Combine: elements.combine,
-    Conversion: byte_elements.convert,
+    Conversion: elements.convert,
     Convolution: convolution.convolution,
     Gather: movement.gather,
-    GroupNorm: normalisation.group_norm,
-    LookUp: byte_elements.look_up,
+    GroupNorm: elements.group_norm,
+    LookUp: elements.look_up,
     Map: elements.apply,
     Movement: movement.move,
     Pad: movement.pad,
     Pooling: convolution.pool,
     MatrixProduct: matrix.product,
-    Reduction: normalisation.reduction,
+    Reduction: elements.reduction,
     Reshape: movement.reshape,
-    Resize: resizing.resize,
-    Softmax: normalisation.softmax,
+    Resize: movement.resize,
+    Softmax: elements.softmax,
     TransposedConvolution: convolution.transposed_convolution,
 }
 #: The same of those on bytes.
 ON_BYTES: Mapping[type, Callable[[StepBuilder, Any], None]] = {
-    Combine: byte_elements.combine,
-    Convolution: byte_windows.convolution,
-    Movement: byte_elements.join,
-    Pooling: byte_windows.pool,
-    Reduction: byte_windows.average,
-    Softmax: byte_elements.softmax,
+    Combine: elements.combine_bytes,
+    Convolution: convolution.convolution_of_bytes,
+    Movement: elements.join_bytes,
+    Pooling: convolution.pool_of_bytes,
+    Reduction: convolution.average_of_bytes,
+    Softmax: elements.softmax_of_bytes,
 }
 #: Activations that take fewer values as one function than as the nodes that they are written in.
 _AS_ONE: frozenset[Kind] = frozenset(("silu",))

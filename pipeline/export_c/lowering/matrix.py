@@ -9,14 +9,14 @@ from numpy.typing import NDArray
 from models.network.node import NamedTensor, UnsuitedError
 from models.network.operators.reading import Combine, MatrixProduct
 from pipeline.export_c.lowering.builder import StepBuilder
-from pipeline.export_c.lowering.elements import combine, function_of
-from pipeline.export_c.lowering.steps import (
+from pipeline.export_c.lowering.calls import (
     After,
     FilterRange,
     StructConstant,
     ValuePointer,
     Weight,
 )
+from pipeline.export_c.lowering.elements import combine, function_of
 
 _RANK = 2
 

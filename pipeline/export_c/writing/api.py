@@ -5,10 +5,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from models.packs.records.ports import Port
-from pipeline.export_c.network.network import Network
-from pipeline.export_c.writing.kernels import blocks
-from pipeline.export_c.writing.names import C_TYPES, comment, identifier, number
-from pipeline.export_c.writing.weights import HEADER_BYTES, VERSION, StoredWeights
+from pipeline.export_c.network.pack_network import Network
+from pipeline.export_c.writing.c_text import C_TYPES, blocks, comment, identifier, number
+from pipeline.export_c.writing.stored_weights import HEADER_BYTES, VERSION, StoredWeights
 
 Weights = Literal["const", "callback"]
 Ports = Literal["caller", "arena"]

@@ -4,8 +4,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from pipeline.export_c.errors import ExportError
-from pipeline.export_c.lowering.steps import (
+from pipeline.export_c.lowering.calls import (
     Argument,
     Band,
     FilterRange,
@@ -18,10 +17,18 @@ from pipeline.export_c.lowering.steps import (
     Weight,
 )
 from pipeline.export_c.memory import PlacedMemory, scratch_of
+from pipeline.export_c.network.pack_network import ExportError
 from pipeline.export_c.writing.api import Api
-from pipeline.export_c.writing.kernels import Definition, needed
-from pipeline.export_c.writing.names import C_TYPES, INCLUDES, comment, lines, number
-from pipeline.export_c.writing.weights import (
+from pipeline.export_c.writing.c_text import (
+    C_TYPES,
+    INCLUDES,
+    Definition,
+    comment,
+    lines,
+    needed,
+    number,
+)
+from pipeline.export_c.writing.stored_weights import (
     HEADER_BYTES,
     MAGIC,
     VERSION,

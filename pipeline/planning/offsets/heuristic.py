@@ -13,8 +13,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.planning.offsets.problem import LiveBuffer, arena_bytes
-from pipeline.planning.offsets.sections import FAR, Ints, Sections
+from pipeline.planning.offsets.problem import FAR, Ints, LiveBuffer, Sections, arena_bytes
 
 SKYLINES = 80  # after those without noise; fewer where there are many buffers
 STEPS = 60_000  # of them together

@@ -4,17 +4,16 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 
-from pipeline.planning.offsets.exact import search
+from pipeline.planning.offsets.exact import Limit, search
 from pipeline.planning.offsets.heuristic import greedy
-from pipeline.planning.offsets.limit import Limit
 from pipeline.planning.offsets.problem import (
     LiveBuffer,
     Placement,
     Problem,
     arena_bytes,
     components,
+    divide,
 )
-from pipeline.planning.offsets.sections import divide
 
 SECONDS = 0.8
 NODES = 1_000_000

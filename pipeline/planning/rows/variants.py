@@ -13,18 +13,88 @@ from types import MappingProxyType
 
 import numpy as np
 
-from pipeline.planning.rows.in_groups import RegionInGroups
-from pipeline.planning.rows.in_groups import in_groups as regions_in_groups
-from pipeline.planning.rows.joins_apart import inputs_in_parts, worth_apart
-from pipeline.planning.rows.live_values import LiveValues
-from pipeline.planning.rows.region_edges import RegionEdges
+from pipeline.planning.rows.region_edges import RegionEdges, RegionInGroups
+from pipeline.planning.rows.region_edges import in_groups as regions_in_groups
 from pipeline.planning.rows.walk import THOROUGH, Effort, Walk
 from pipeline.planning.rows.ways import NO_ARENA, MemoryLimits, Numbers, Way, Ways
-from pipeline.planning.rows.whole_pieces import WholePieces
-from pipeline.program.cuts import ChannelCut, Region
+from pipeline.planning.rows.whole_pieces import LiveValues, WholePieces
+from pipeline.program.lives import Lifetime, joins, lifetimes
 from pipeline.program.program import Program
+from pipeline.program.region_plan import ChannelCut, Region
 from pipeline.program.row_network import RowNetwork
-from pipeline.program.row_times import KnownTimes, RowTimes
+from pipeline.program.shared_memory import roots
+from pipeline.program.work import KnownTimes, RowTimes
+
+# Which joined values had better lie in parts, and which inputs with the request.
+#
+# A value that is joined of others (a concatenation) has its memory from its first part on, though the
+# others may come much later. Where all who read it are in regions, which take rows of the parts, its
+# parts may lie anywhere, each only while it is needed. But then all of them must be in regions.
+
+# Joins that wait for their parts with this part of all bytes that live, over time, are tried together;
+# then all.
+_WORTH = (0.02, 0.0)
+
+
+def worth_apart(program: Program, network: RowNetwork) -> list[frozenset[int]]:
+    """Return sets of joined values to try apart: first those that keep most for nothing, last all."""
+    possible = _read_in_parts(program, network)
+    places = roots(program)
+    together = list(map(_byte_moments, lifetimes(program)))
+    apart = dict.fromkeys(sorted(possible), 0)
+    # What lies in one joined value does not depend on whether others are apart.
+    for value, life in enumerate(lifetimes(program, apart=possible)):
+        root = places[value][0]
+        if root in apart:
+            apart[root] += _byte_moments(life)
+    kept = {value: together[value] - apart[value] for value in apart}
+    sets = [
+        frozenset(value for value in kept if kept[value] >= worth * sum(together))
+        for worth in _WORTH
+    ]
+    return [found for found in dict.fromkeys(sets) if found]
+
+
+def _read_in_parts(program: Program, network: RowNetwork) -> frozenset[int]:
+    """Return the joined values that nobody needs whole if all who read them are in regions."""
+    users = _users(program)
+    made = {operand.index for piece in program.own_pieces for operand in piece.outputs}
+    made |= {port.value for port in (*program.inputs, *program.outputs)}
+    return frozenset(
+        whole
+        for whole, parts in program.made(joins).items()
+        if len(parts) > 1 and whole not in made and network.covered >= users.get(whole, set())
+    )
+
+
+def _inputs_in_parts(program: Program, network: RowNetwork) -> frozenset[int]:
+    """Return the inputs that several pieces read, far from each other, and all of them could be in regions.
+
+    Then the request may keep them (patches of an image: each region takes its rows), if all are.
+    """
+    users = _users(program)
+    inputs = {port.value: users.get(port.value, set()) for port in program.inputs}
+    return frozenset(
+        value for value, found in inputs.items() if len(found) > 1 and network.covered >= found
+    )
+
+
+def _users(program: Program) -> dict[int, set[int]]:
+    """Return the pieces that read each value."""
+    users: dict[int, set[int]] = {}
+    for number in program.own:
+        for operand in program.pieces[number].inputs:
+            if operand.kind == "value":
+                users.setdefault(operand.index, set()).add(number)
+    return users
+
+
+def _byte_moments(life: Lifetime) -> int:
+    """Return its bytes times the pieces for which it lives."""
+    return life.n_bytes * (life.end - life.start)
+
+
+# Variants, and the search for them.
 
 # A byte of bindings as seconds: nothing for the fastest ways, so much that few are bound for the smallest.
 _SECONDS_A_BYTE = (0.0, 2e-8, 1e-6)
@@ -89,7 +159,7 @@ def find_variants(
     Deterministic, unless the clock ends it.
     """
     apart = [frozenset[int](), *worth_apart(program, network)]
-    given = dict.fromkeys((frozenset[int](), inputs_in_parts(program, network)))
+    given = dict.fromkeys((frozenset[int](), _inputs_in_parts(program, network)))
     searches = [
         _Search(
             program,

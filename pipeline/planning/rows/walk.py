@@ -16,9 +16,9 @@ import numpy as np
 from pipeline.planning.rows.region_edges import RegionEdges
 from pipeline.planning.rows.ways import Numbers
 from pipeline.program.row_network import RowNetwork
-from pipeline.program.row_times import RowTimes
-from pipeline.program.sketching.sketches import sketches
+from pipeline.program.sketches import sketches
 from pipeline.program.stopping import tell
+from pipeline.program.work import RowTimes
 
 _ROWS = (1, 2, 4, 8, 16, 32)
 _FIRST_ENDS = 10

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.program.cuts import Region
 from pipeline.program.lives import PAGE_BYTES
+from pipeline.program.region_plan import Region
 from pipeline.program.stopping import go_on
 
 Numbers = NDArray[np.int64]

@@ -47,14 +47,11 @@ class PortArray:
         dtype = np.dtype(object if port.dtype == STRINGS else port.dtype)
         self._kind = dtype.kind
         self._largest = _LARGEST.get(port.dtype, 0.0)
-        self._values: NDArray[Any] = np.empty(math.prod(port.shape), dtype)
-        self._n_values = 0
+        #: How many values the port has.
+        self.n_values = math.prod(port.shape)
+        self._values: NDArray[Any] = np.empty(self.n_values, dtype)
+        self._filled = 0
         self._string_bytes = 0
-
-    @property
-    def n_values(self) -> int:
-        """How many values the port has."""
-        return self._values.size
 
     @property
     def array_bytes(self) -> int:
@@ -68,7 +65,7 @@ class PortArray:
     @property
     def array(self) -> NDArray[Any]:
         """The whole array, with the shape of its port."""
-        assert self._n_values == self._values.size
+        assert self._filled == self._values.size
         return self._values.reshape(self._port.shape)
 
     def add(self, values: list[Any]) -> None:
@@ -79,9 +76,9 @@ class PortArray:
         """
         if not _TAKEN[self._kind].issuperset(map(type, values)):
             raise self._of_another_kind(values)
-        stop = self._n_values + len(values)
-        target = self._values[self._n_values : stop]
-        self._n_values = stop
+        stop = self._filled + len(values)
+        target = self._values[self._filled : stop]
+        self._filled = stop
         if self._kind == "f":
             # By way of float64, also for integers: else a value would depend on its neighbours.
             self._put_floats(target, np.array(values, np.float64))

@@ -12,14 +12,12 @@ from numpy.typing import NDArray
 from models.packs.records.ports import Port
 from server.codec.datatypes import body_limit
 from server.codec.fields import (
-    InferFields,
+    InferRequest,
+    asked,
     check_tensor,
     matched_inputs,
     parse_fields,
     port_of,
-    priority,
-    timeout_seconds,
-    wanted_outputs,
 )
 from server.codec.messages import ModelRequest
 from server.codec.raw.reader import RawTensor, raw_tensor
@@ -117,10 +115,9 @@ class RequestReader:
         if self._reading is not None:
             raise not_json("it ends inside of data")
         fields = parse_fields(self._skeleton.document())
-        wanted = wanted_outputs(fields, self._outputs)
-        timeout = timeout_seconds(fields.parameters)
-        urgency = priority(fields.parameters)
-        return ModelRequest(self._arrays(fields), wanted, fields.id, timeout, priority=urgency)
+        request = asked(fields, {}, self._outputs)
+        request.inputs.update(self._arrays(fields))
+        return request
 
     def _feed(self, block: bytes) -> None:
         position = 0
@@ -158,14 +155,13 @@ class RequestReader:
         data = self._data[index] = _Data(DataText(where, ports, values), port, values)
         return data.text
 
-    def _arrays(self, fields: InferFields) -> dict[str, NDArray[Any]]:
+    def _arrays(self, fields: InferRequest) -> dict[str, NDArray[Any]]:
         arrays: dict[str, NDArray[Any]] = {}
         for index, (where, tensor, port) in enumerate(matched_inputs(fields, self._ports)):
-            n_bytes = tensor.binary_bytes
-            if n_bytes is None:
+            if tensor.data is not None:
                 arrays[port.name] = _filled(where, self._data[index], port)
             else:
-                self.raw.append(raw_tensor(where, port, n_bytes))
+                self.raw.append(raw_tensor(where, port, tensor.parameters["binary_data_size"]))
                 arrays[port.name] = self.raw[-1].array
         return arrays
 

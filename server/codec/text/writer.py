@@ -65,16 +65,16 @@ def _is_small(answer: ModelAnswer, raw_sizes: Mapping[str, int]) -> bool:
 
 def _whole(answer: ModelAnswer, raw_sizes: Mapping[str, int]) -> bytes:
     """Return a small response at once; the same bytes as its pieces."""
-    document: dict[str, Any] = {
+    outputs: list[dict[str, Any]] = []
+    document = {
         "model_name": answer.model,
         "model_version": answer.version,
-        "outputs": [
-            _fields(output, raw_sizes)
-            if output.name in raw_sizes
-            else {**_fields(output, raw_sizes), "data": output.array.ravel()}
-            for output in answer.outputs
-        ],
+        "outputs": outputs,
     }
+    for output in answer.outputs:
+        outputs.append(_fields(output, raw_sizes))
+        if output.name not in raw_sizes:
+            outputs[-1]["data"] = output.array.ravel()
     if answer.id is not None:
         document["id"] = answer.id
     return orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY)

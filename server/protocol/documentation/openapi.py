@@ -1,8 +1,9 @@
-"""What the table of routes tells: /openapi.json, in FastAPI's frame, and the table in docs/http.md."""
+"""What the table of routes tells: /openapi.json, and the table in docs/reference/http.md."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from inspect import cleandoc
+from typing import Any
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
@@ -30,7 +31,13 @@ _ERRORS = {
 }
 _PART = re.compile(r"\{(\w+)\}")
 _PLACES = {"{name}": "NAME", "{version}": "V", "{region}": "REGION"}
-_WHO = {"open": "everybody", "metrics": "key, or everybody", "infer": "key", "admin": "admin"}
+_WHO = {
+    "open": "everybody",
+    "metrics": "key, or everybody",
+    "form": "key, also in the form",
+    "infer": "key",
+    "admin": "admin",
+}
 
 
 def document(app: FastAPI, table: Table) -> Document:
@@ -48,7 +55,7 @@ def document(app: FastAPI, table: Table) -> Document:
 
 
 def requests_table(table: Table) -> str:
-    """Return the table of requests of docs/http.md."""
+    """Return the table of requests of docs/reference/http.md."""
     lines = ["| request | who | |", "|---|---|---|"]
     for route in table.routes:
         if route.group:
@@ -72,7 +79,10 @@ def _operation(route: Route, path: str) -> Document:
         found["parameters"] = parameters
     gives = {str(status): _answer(*contents) for status, contents in (route.gives or {}).items()}
     errors = route.errors if route.who == "open" else (*route.errors, 401)
-    found["responses"] = {**gives, **{str(status): _error(status) for status in errors}}
+    found["responses"] = {
+        **gives,
+        **{str(status): _error(status, route.failed) for status in errors},
+    }
     if route.takes:
         body = {"required": not route.may_be_empty, "content": _contents(*route.takes)}
         found["requestBody"] = body
@@ -94,12 +104,25 @@ def _answer(*contents: Content) -> Document:
     return {"description": (text or "The answer.").strip(), "content": _contents(*contents)}
 
 
-def _error(status: int) -> Document:
-    found = {"description": _ERRORS[status], "content": _contents(Content(schemas.Error))}
+def _error(status: int, beside: Mapping[str, Any] | None) -> Document:
+    found = {"description": _ERRORS[status], "content": _contents(Content(_error_schema(beside)))}
     if status == 503:
         retry = {"description": "seconds, where waiting helps", "schema": {"type": "integer"}}
         found["headers"] = {"Retry-After": retry}
     return found
+
+
+def _error_schema(beside: Mapping[str, Any] | None) -> type[BaseModel] | Document:
+    """Return what an error is that says ``beside`` why."""
+    if not beside:
+        return schemas.Error
+    fields = {name: {"const": value} for name, value in beside.items()}
+    return {
+        "type": "object",
+        "properties": {**fields, "error": {"type": "string"}},
+        "required": [*fields, "error"],
+        "additionalProperties": False,
+    }
 
 
 def _contents(*contents: Content) -> Document:

@@ -1,17 +1,15 @@
 """What requests and answers look like, for /openapi.json: the Open Inference Protocol, version 2, and ours.
 
-Nothing is parsed or checked by these: they say in one place what the codec, the handlers and ``errors``
-take and give. A test holds answers of a running server against them.
+Nothing is parsed or checked by these: they say in one place what the handlers and ``errors`` take and give.
+A test holds answers of a running server against them. An infer request is described by what checks it.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt
 
-from server.codec.datatypes import DATATYPES
+from server.codec.fields import Datatype, Parameters
 
-Datatype = Annotated[str, Field(json_schema_extra={"enum": list(DATATYPES)})]
-Parameters = dict[str, bool | int | float | str]
 REFERENCE = "#/components/schemas/{model}"
 
 
@@ -34,34 +32,6 @@ class Error(Schema):
     """Why there is no answer, in one line."""
 
     error: str
-
-
-class RequestInput(Schema):
-    """One input of the model."""
-
-    name: str
-    shape: list[NonNegativeInt] = Field(max_length=16)
-    datatype: Datatype
-    data: list[Any] = Field(
-        [], description="flat or nested, row-major; of BYTES: strings; without it: binary data"
-    )
-    parameters: Parameters = Field({}, description="binary_data_size: bytes behind the JSON")
-
-
-class RequestOutput(OpenSchema):
-    """One output that is asked for."""
-
-    name: str
-    parameters: Parameters = Field({}, description="binary_data, classification")
-
-
-class InferRequest(OpenSchema):
-    """Every input of the model once; without ``outputs`` all of them are answered."""
-
-    id: str | None = None
-    inputs: list[RequestInput]
-    outputs: list[RequestOutput] | None = None
-    parameters: Parameters = Field({}, description="binary_data_output, timeout (microseconds)")
 
 
 class ResponseOutput(Schema):
@@ -89,6 +59,13 @@ class ImageForm(OpenSchema):
     """A form with one file, under any name."""
 
     image: Annotated[bytes, Field(json_schema_extra={"format": "binary"})]
+
+
+class CameraForm(ImageForm):
+    """A form with one file; a key comes before it."""
+
+    min_confidence: float | None = Field(None, ge=0, le=1)
+    api_key: str | None = None
 
 
 class Prediction(Schema):
@@ -132,6 +109,25 @@ class Detections(Schema):
     image: ImageSize
     detections: list[Detection]
     delay_ms: float
+
+
+class CameraPrediction(Schema):
+    """What is in a box, in whole pixels of the upright photograph."""
+
+    label: str
+    confidence: float
+    x_min: int
+    y_min: int
+    x_max: int
+    y_max: int
+
+
+class CameraPredictions(Schema):
+    """Objects, best first, as DeepStack tells them; ``duration`` of the model alone, in seconds."""
+
+    success: Literal[True]
+    predictions: list[CameraPrediction]
+    duration: float
 
 
 class MaskRuns(Schema):

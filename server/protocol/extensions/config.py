@@ -7,7 +7,7 @@ from models.packs.manifest import Manifest
 from models.packs.records.ports import Port
 from server.codec.datatypes import datatype
 from server.errors import InvalidRequestError, NotServingError, shown
-from server.protocol.asking import Asking
+from server.protocol.attending import Asking
 
 PLATFORM = "onnx_layerstream"
 BACKEND = "layerstream"

@@ -4,7 +4,7 @@ from typing import Any
 
 from models.packs.pack import Pack
 from server.context import Context
-from server.protocol.asking import Asking
+from server.protocol.attending import Asking
 from server.repository.entry import Entry
 
 

@@ -7,7 +7,7 @@ registering a region, which is always refused, is in no documentation.
 from typing import Any
 
 from server.errors import UnsupportedError
-from server.protocol.asking import Asking
+from server.protocol.attending import Asking
 
 
 async def trace_settings(asked: Asking) -> dict[str, list[str]]:

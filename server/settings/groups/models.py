@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from pipeline.devices.cuda.choices import Kind, Precision
+from pipeline.devices.cuda.scope import Kind, Precision
 from pipeline.devices.find import check_name
 from pipeline.schedule.architectures import ARCHITECTURES
 from server.settings.group import Default, Group, Names, Seconds

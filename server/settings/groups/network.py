@@ -27,6 +27,14 @@ class NetworkSettings(Group):
         le=65535,
         description="Port for gRPC, on the same address; 0: a free one (extra grpc).",
     )
+    deepstack: bool = Field(
+        False,
+        description="Answer programs of cameras, too, in DeepStack's words: POST /v1/vision/detection, "
+        "/v1/vision/custom/NAME.",
+    )
+    deepstack_model: Annotated[str, Default("the only detector")] = Field(
+        "", description="What /v1/vision/detection asks."
+    )
     unix_socket: Annotated[Path | None, FILE, Default("host and port")] = Field(
         None, description="Unix socket to listen on, instead of host and port."
     )
@@ -49,6 +57,13 @@ class NetworkSettings(Group):
                 "empty; 127.0.0.1 is this machine only, 0.0.0.0 every network it is in"
             )
         return value.strip()
+
+    @field_validator("deepstack_model")
+    @classmethod
+    def _is_asked(cls, value: str, info: ValidationInfo) -> str:
+        if value and not info.data.get("deepstack", True):
+            raise ValueError(f"{shown(value)} is asked by nobody without deepstack")
+        return value
 
     @field_validator("unix_socket_mode")
     @classmethod

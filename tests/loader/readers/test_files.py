@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 
 from loader.buffers import Buffer
 from loader.errors import ClosedError, FileChangedError, ReadError
-from loader.readers.files import BufferedReader, DirectReader, open_reader
-from loader.readers.in_memory import MemoryReader
-from loader.readers.reader import Reader
-from loader.readers.replaceable import ReplaceableReader
+from loader.readers.fakes import MemoryReader
+from loader.readers.files import BufferedReader, DirectReader, ReplaceableReader, open_reader
+from loader.readers.interface import Reader
 
 BLOCK = 4096
 CONTENT = b"".join(number.to_bytes(4, "little") for number in range(8 * BLOCK // 4))

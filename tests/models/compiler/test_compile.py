@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from models.compiler import CompileOptions, compile_onnx
 from models.compiler.cutting.chunks import default_chunk_bytes
-from models.packs.checksum import checksum
+from models.packs.manifest import checksum
 from models.packs.pack import FILES, Pack, find_pack, open_pack
 from models.packs.records.pieces import TENSOR_ALIGNMENT, Operand
 from models.packs.records.spans import SPAN_ALIGNMENT

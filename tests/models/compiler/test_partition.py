@@ -6,7 +6,7 @@ import onnx
 
 from models.compiler.cutting.partition import CutGraph, partition
 from models.compiler.optimising.optimise import optimise
-from models.graphs.reader import read_onnx
+from models.graphs.onnx_reader import read_onnx
 from models.packs.target import host_target
 from models.runtime.sessions import SessionError, open_piece
 from tests.models.nets import parsed, written

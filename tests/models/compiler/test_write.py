@@ -20,7 +20,7 @@ import pytest
 
 from models.compiler import CompileOptions, compile_onnx
 from models.errors import CompileError, PackError
-from models.packs.leftovers import clear_repository, locked_folder
+from models.packs.folders import clear_repository, locked_folder
 from models.packs.manifest import Manifest
 from models.packs.pack import find_pack, open_pack, versions
 from models.runtime.sessions import SessionError
@@ -308,7 +308,7 @@ CLEAR = """
 import sys
 from pathlib import Path
 
-from models.packs.leftovers import clear_repository
+from models.packs.folders import clear_repository
 
 print(clear_repository(Path(sys.argv[1])))
 """
@@ -342,7 +342,7 @@ def test_without_locks_nothing_is_taken_for_left_over(
 
     left = tmp_path / "m" / ".compiling-1-1"
     left.mkdir(parents=True)
-    monkeypatch.setattr("models.packs.leftovers.fcntl.flock", refuse)
+    monkeypatch.setattr("models.packs.folders.fcntl.flock", refuse)
     pack = compile_onnx(tiny_onnx, tmp_path / "m", OPTIONS)
     assert clear_repository(tmp_path) == []
     assert sorted(pack.parent.iterdir()) == [left, pack]
@@ -356,11 +356,11 @@ def test_a_folder_that_is_removed_before_it_is_locked_is_made_again(
 
     def late(descriptor: int, operation: int) -> None:
         if not taken:
-            monkeypatch.setattr("models.packs.leftovers.fcntl.flock", flock)
+            monkeypatch.setattr("models.packs.folders.fcntl.flock", flock)
             taken.extend(clear_repository(tmp_path))
         flock(descriptor, operation)
 
-    monkeypatch.setattr("models.packs.leftovers.fcntl.flock", late)
+    monkeypatch.setattr("models.packs.folders.fcntl.flock", late)
     with locked_folder(tmp_path, "1") as folder:
         assert len(taken) == 1
         assert folder.is_dir()

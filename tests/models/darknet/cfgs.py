@@ -3,9 +3,9 @@
 from collections.abc import Iterable
 from pathlib import Path
 
-from models.darknet.cfg.text import format_cfg
+from models.darknet.cfg import format_cfg
 from models.zoo.darknet import FAMILIES, Family
-from tests.models.darknet.oracle_files import Options, Sections, parse
+from tests.models.darknet.oracle import Options, Sections, parse
 
 #: Small cfgs by name: among them they have every way in which sections of the zoo's are joined.
 SMALL = {path.stem: path for path in sorted((Path(__file__).parent / "small").glob("*.cfg"))}

@@ -9,16 +9,15 @@ import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
 
-from models.darknet.cfg.text import read_cfg
-from models.darknet.header import Header
+from models.darknet.cfg import read_cfg
 from models.darknet.importer import import_network
-from models.darknet.layers.network import DarknetNetwork, build_network
-from models.darknet.nodes.skeleton import skeleton
-from models.darknet.weights import write_weights
+from models.darknet.layer_records import DarknetNetwork
+from models.darknet.network import build_network
+from models.darknet.skeleton import skeleton
+from models.darknet.weights import Header, write_weights
 from models.initial import initialise
 from tests.models.darknet.cfgs import at_resolution, cfg_text
-from tests.models.darknet.oracle import evaluate
-from tests.models.darknet.oracle_files import parse
+from tests.models.darknet.oracle import evaluate, parse
 
 Arrays = dict[str, NDArray[np.float32]]
 Draw = Callable[[DarknetNetwork], Arrays]

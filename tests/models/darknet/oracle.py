@@ -4,13 +4,105 @@ It shares no code with the importer: its own parser, its own reading of the weig
 section, written from Darknet's (AlexeyAB's; shortcuts of other sizes: pjreddie's). It trusts its input.
 """
 
+import struct
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
-from tests.models.darknet.oracle_activations import ACTIVATIONS, logistic
-from tests.models.darknet.oracle_files import Array, Numbers, Options, parse
+# The oracle's own reading of Darknet's files; it trusts what it reads.
+
+Array = NDArray[np.float64]
+Options = dict[str, str]
+Sections = list[tuple[str, Options]]
+
+
+def parse(text: str) -> Sections:
+    """Return kind and options of each section; the first of equal keys counts."""
+    sections: Sections = []
+    for line in text.lstrip("\ufeff").splitlines():
+        bare = "".join(line.split())
+        if bare.startswith("["):
+            sections.append((bare.strip("[]"), {}))
+        elif bare and bare[0] not in "#;":
+            key, _, value = bare.partition("=")
+            sections[-1][1].setdefault(key, value)
+    return sections
+
+
+class Numbers:
+    """The numbers of a weights file, taken one array after the other."""
+
+    def __init__(self, content: bytes) -> None:
+        major, minor, _ = struct.unpack_from("<iii", content)
+        wide = major * 10 + minor >= 2 and major < 1000 and minor < 1000
+        self.transposed = major > 1000 or minor > 1000
+        self._left = np.frombuffer(content, "<f4", offset=20 if wide else 16)
+
+    def take(self, *shape: int) -> Array:
+        count = int(np.prod(shape))
+        part, self._left = self._left[:count], self._left[count:]
+        return part.astype(np.float64).reshape(shape)
+
+    @property
+    def left(self) -> int:
+        return self._left.size
+
+
+# Darknet's activations (activations.h), in NumPy.
+
+
+def logistic(x: Array) -> Array:
+    result: Array = 1 / (1 + np.exp(-x))
+    return result
+
+
+def gelu(x: Array) -> Array:
+    result: Array = 0.5 * x * (1 + np.tanh(0.797885 * x + 0.035677 * x**3))
+    return result
+
+
+def elu(x: Array) -> Array:
+    return np.where(x >= 0, x, np.expm1(np.minimum(x, 0)))
+
+
+def plse(x: Array) -> Array:
+    return np.where(x < -4, 0.01 * (x + 4), np.where(x > 4, 0.01 * (x - 4) + 1, 0.125 * x + 0.5))
+
+
+def lhtan(x: Array) -> Array:
+    return np.where(x < 0, 0.001 * x, np.where(x > 1, 0.001 * (x - 1) + 1, x))
+
+
+def stair(x: Array) -> Array:
+    n = np.floor(x)
+    half = np.floor(x / 2)
+    return np.where(n % 2 == 0, half, x - n + half)
+
+
+ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
+    "linear": lambda x: x,
+    "logistic": logistic,
+    "loggy": lambda x: 2 * logistic(x) - 1,
+    "relu": lambda x: x * (x > 0),
+    "relu6": lambda x: np.clip(x, 0, 6),
+    "elu": elu,
+    "selu": lambda x: 1.0507 * np.where(x >= 0, x, 1.6732 * elu(x)),
+    "gelu": gelu,
+    "relie": lambda x: np.where(x > 0, x, 0.01 * x),
+    "ramp": lambda x: x * (x > 0) + 0.1 * x,
+    "hardtan": lambda x: np.clip(x, -1, 1),
+    "revleaky": lambda x: np.where(x > 0, x, 0.1 * x),
+    "leaky": lambda x: np.where(x > 0, x, 0.1 * x),
+    "tanh": np.tanh,
+    "swish": lambda x: x * logistic(x),
+    "mish": lambda x: x * np.tanh(np.logaddexp(0, x)),
+    "plse": plse,
+    "lhtan": lhtan,
+    "stair": stair,
+    "hard_mish": lambda x: np.where(x > 0, x, np.where(x > -2, x * x / 2 + x, 0)),
+}
 
 
 @dataclass

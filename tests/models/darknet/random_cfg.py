@@ -3,8 +3,7 @@
 import random
 
 from tests.models.darknet.cfgs import cfg_text
-from tests.models.darknet.oracle_activations import ACTIVATIONS
-from tests.models.darknet.oracle_files import Sections
+from tests.models.darknet.oracle import ACTIVATIONS, Sections
 
 
 class RandomCfg:

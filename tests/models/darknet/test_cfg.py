@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.darknet.cfg.section import Section
-from models.darknet.cfg.text import MAX_BYTES, format_cfg, parse_cfg, read_cfg
-from models.darknet.errors import DarknetError
+from models.darknet.cfg import MAX_BYTES, DarknetError, Section, format_cfg, parse_cfg, read_cfg
+from models.darknet.network import build_network
 from tests.models.darknet.cfgs import SMALL
 from tests.models.refusal import refuses
 
@@ -112,3 +111,172 @@ def test_whole_files(name: str) -> None:
     assert all(section.kind != "net" for section in sections[1:])
     again = parse_cfg(format_cfg(sections), name)
     assert [(s.kind, s.options) for s in again] == [(s.kind, s.options) for s in sections]
+
+
+# Cfgs that cannot work: each is refused in one line that names the file, the line and the section.
+
+NET = "[net]\nwidth=16\nheight=8\nchannels=4\n"  # lines 1 to 4
+CONV = "[convolutional]\nfilters=4\n"
+YOLO = "[yolo]\nclasses=1\nnum=2\nanchors=1,2,3,4\n"
+LONG = "9" * 5000
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[lstm]\noutput=3", ["line 5", "layer 0", "[lstm]", "not supported"]),
+        ("[Convolutional]", ["line 5", "[Convolutional]", "not supported"]),
+        ("[local_avgpool]", ["line 5", "[local_avgpool]"]),
+        (f"{CONV}[net]", ["line 7", "[net] already"]),
+        ("[conv]\nfilter=3", ["line 6", "[conv]", "unknown option filter"]),
+        (f"[conv]\n{'x' * 300}=3", ["line 6", "xxx..."]),
+        ("[cost]\nactivation=relu", ["line 6", "[cost]", "activation"]),
+        ("[conv]\nxnor=1", ["line 6", "xnor=1", "not supported"]),
+        ("[conv]\nantialiasing=1", ["line 6", "antialiasing=1"]),
+        ("[maxpool]\nantialiasing=2", ["line 6", "antialiasing=2"]),
+        ("[conv]\nshare_index=-1", ["line 6", "share_index"]),
+        ("[reorg]\nstride=2\nreverse=1", ["line 7", "reverse=1"]),
+        ("[softmax]\ntree=9k.tree", ["line 6", "tree"]),
+        ("[conv]\nactivation=gauss", ["line 6", "activation=gauss", "leaky"]),
+        ("", ["no layers"]),
+        ("[cost]\n[dropout]", ["no layers"]),
+    ],
+)
+def test_unknown_and_unsupported(text: str, words: list[str]) -> None:
+    refused(text, *words)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[conv]\nfilters=0", ["line 6", "filters=0", "from 1"]),
+        ("[conv]\nfilters=-8", ["line 6", "filters=-8"]),
+        ("[conv]\nfilters=3.5", ["line 6", "filters", "'3.5'", "not an integer"]),
+        ("[conv]\nfilters=many", ["line 6", "'many'"]),
+        ("[conv]\nfilters=", ["line 6", "''"]),
+        ("[conv]\nfilters=1_0", ["line 6", "'1_0'"]),
+        ("[conv]\nfilters=\u0663", ["line 6", "not an integer"]),
+        (f"[conv]\nfilters={LONG}", ["line 6", "999...", "not an integer"]),
+        ("[conv]\nfilters=2147483648", ["line 6", "not an integer"]),
+        ("[conv]\nfilters=1000000000", ["line 5", "16x8", "1000000000", "larger"]),
+        ("[conv]\nfilters=3\nsize=60000\npad=1", ["line 5", "layer0.weights", "larger"]),
+        ("[conv]\nsize=0", ["line 6", "size=0"]),
+        ("[conv]\nstride=0", ["line 6", "stride=0"]),
+        ("[conv]\npadding=-1", ["line 6", "padding=-1"]),
+        ("[conv]\ngroups=3\nfilters=3", ["line 6", "groups=3", "4 channels"]),
+        ("[conv]\ngroups=2\nfilters=3", ["line 6", "groups=2", "3 filters"]),
+        ("[conv]\nsize=9", ["line 5", "16x8x4", "too small", "9"]),
+        ("[conv]\nsize=3\ndilation=2", ["line 7", "dilation=2"]),
+        ("[maxpool]\nsize=10\npadding=0", ["line 5", "16x8x4", "too small"]),
+        ("[maxpool]\nsize=2\npadding=4", ["line 7", "padding=4"]),
+        ("[maxpool]\nmaxpool_depth=1\nout_channels=3", ["line 7", "out_channels=3", "4 channels"]),
+        ("[upsample]\nstride=-2", ["line 6", "stride=-2"]),
+        ("[upsample]\nscale=0", ["line 6", "scale=0"]),
+        ("[upsample]\nscale=nan", ["line 6", "'nan'"]),
+        ("[upsample]\nscale=1e999", ["line 6", "'1e999'"]),
+        ("[upsample]\nstride=60000", ["line 5", "larger"]),
+        ("[reorg]\nstride=3", ["line 6", "stride=3", "16x8x4"]),
+        ("[crop]\ncrop_width=17\ncrop_height=4", ["line 5", "17x4", "16x8x4"]),
+        ("[connected]\noutput=0", ["line 6", "output=0"]),
+        ("[connected]\noutput=100000000", ["line 5", "layer0.weights", "larger"]),
+        ("[softmax]\ngroups=3", ["line 5", "groups=3", "512"]),
+        ("[softmax]\ntemperature=-1", ["line 6", "temperature=-1"]),
+    ],
+)
+def test_impossible_numbers(text: str, words: list[str]) -> None:
+    refused(text, *words)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[route]\nlayers=-1", ["line 6", "-1", "no layer before"]),
+        (f"{CONV}[route]", ["line 7", "layers is missing"]),
+        (f"{CONV}[route]\nlayers=1", ["line 8", "layer 1 [route]", "1 is no layer"]),
+        (f"{CONV}[route]\nlayers=7", ["line 8", "7 is no layer"]),
+        (f"{CONV}[route]\nlayers=-2", ["line 8", "-2 is no layer"]),
+        (f"{CONV}[route]\nlayers=0,", ["line 8", "''"]),
+        (f"{CONV}[shortcut]", ["line 7", "from is missing"]),
+        (f"{CONV}[shortcut]\nfrom=1", ["line 8", "1 is no layer"]),
+        (f"{CONV}[shortcut]\nfrom=-9", ["line 8", "-9 is no layer"]),
+        (f"{CONV}[sam]", ["line 7", "from is missing"]),
+        (f"{CONV}[sam]\nfrom=3", ["line 8", "3 is no layer", "from"]),
+        (f"{CONV}[scale_channels]\nfrom=-2", ["line 8", "-2 is no layer"]),
+        (f"{CONV}{CONV}stride=2\n[route]\nlayers=-1,-2", ["line 11", "8x4x4", "16x8x4"]),
+        (f"{CONV}[route]\nlayers=-1\ngroups=3", ["line 9", "groups=3", "4 channels"]),
+        (f"{CONV}[route]\nlayers=-1\ngroups=2\ngroup_id=2", ["line 10", "group_id=2"]),
+        (f"{CONV}[upsample]\n[shortcut]\nfrom=0", ["line 9", "16x8x4", "32x16x4"]),
+        (f"{CONV}size=2\n[maxpool]\nstride=2\n[shortcut]\nfrom=0", ["line 11", "15x7x4", "8x4x4"]),
+        (f"{CONV}[conv]\nfilters=3\n{CONV}[shortcut]\nfrom=-2,-3", ["line 12", "16x8x3", "16x8x4"]),
+        (f"{CONV}{CONV}[shortcut]\nfrom=0\nweights_type=all", ["line 11", "all", "per_channel"]),
+        (f"{CONV}[scale_channels]\nfrom=0", ["line 8", "16x8x4", "cannot scale"]),
+        (f"{CONV}[avgpool]\n[sam]\nfrom=0", ["line 9", "16x8x4", "1x1x4"]),
+    ],
+)
+def test_layers_that_do_not_fit_together(text: str, words: list[str]) -> None:
+    refused(text, *words)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (f"{CONV}{YOLO}", ["line 7", "[yolo]", "2 anchors", "12 channels", "has 4"]),
+        (f"{CONV}{YOLO}mask=0,2", ["line 11", "no anchor 2"]),
+        (f"{CONV}{YOLO}mask=-1", ["line 11", "no anchor -1"]),
+        (f"{CONV}[yolo]\nclasses=1", ["line 7", "anchors is missing"]),
+        (f"{CONV}[yolo]\nnum=3\nanchors=1,2,3,4", ["line 9", "num=3", "6 numbers, not 4"]),
+        (f"{CONV}[yolo]\nnum=1\nanchors=1,0", ["line 9", "above 0"]),
+        (f"{CONV}[yolo]\nnum=1\nanchors=1,x", ["line 9", "'x'"]),
+        (f"{CONV}[region]\nnum=1\nanchors=1,2\nclasses=2", ["line 7", "7 channels", "has 4"]),
+        (f"{CONV}[region]\nnum=1\nanchors=1,2\ncoords=5", ["line 10", "coords=5"]),
+        (f"[conv]\nfilters=12\n{YOLO}nms_kind=soft", ["line 11", "nms_kind=soft"]),
+        (f"[conv]\nfilters=12\n{YOLO}beta_nms=0", ["line 11", "beta_nms=0"]),
+        (
+            f"[conv]\nfilters=12\n{YOLO}[conv]\nfilters=7\n[yolo]\nclasses=2\nnum=1\nanchors=1,2",
+            ["classes=2", "layer 1 has 1"],
+        ),
+    ],
+)
+def test_detection_layers(text: str, words: list[str]) -> None:
+    refused(text, *words)
+
+
+def refused(text: str, *words: str) -> None:
+    with refuses(DarknetError, "x.cfg: ", *words):
+        build_network(parse_cfg(NET + text, "x.cfg"), "x.cfg")
+
+
+@pytest.mark.parametrize(
+    ("net", "words"),
+    [
+        ("[net]\nheight=8\nchannels=3\n[conv]", ["line 1", "width is missing"]),
+        ("[net]\nwidth=8\nheight=8\nchannels=0\n[conv]", ["line 4", "channels=0"]),
+        ("[net]\nwidth=1000000000\nheight=8\nchannels=3\n[conv]", ["line 1", "1000000000x8x3"]),
+        ("[net]\nwidth=8\nheight=8\nchannels=3\ninputs=192\n[conv]", ["line 5", "inputs"]),
+        ("[net]\nwidth=8\nheight=8\nchannels=3", ["no layers"]),
+    ],
+)
+def test_bad_net(net: str, words: list[str]) -> None:
+    with refuses(DarknetError, "x.cfg: ", *words):
+        build_network(parse_cfg(net, "x.cfg"), "x.cfg")
+
+
+def test_a_resolution_can_be_too_small_or_too_large() -> None:
+    sections = parse_cfg(NET + CONV + "size=5", "x.cfg")
+    for resolution, word in [(4, "too small"), (1 << 30, "larger"), (0, "width=0")]:
+        with refuses(DarknetError, word):
+            build_network(sections, "x.cfg", resolution)
+
+
+def test_all_weights_together_have_a_limit() -> None:
+    wide = "[avgpool]\n" + "[connected]\noutput=16000\n" * 6
+    refused(wide, "weights are more than any network has")
+
+
+def test_sections_without_a_file_are_named_by_their_number() -> None:
+    net = Section("net", {"width": "8", "height": "8", "channels": "3"})
+    with refuses(DarknetError, "network: layer 1 [conv]: filters=0"):
+        build_network([net, Section("conv", {}), Section("conv", {"filters": "0"})])
+    for sections in ([], [Section("conv", {})]):
+        with refuses(DarknetError, "zoo: does not start with a section [net]"):
+            build_network(sections, "zoo")

@@ -7,16 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.darknet.cfg.text import format_cfg, parse_cfg
-from models.darknet.layers.network import DarknetNetwork, build_network
-from models.darknet.layers.parameters import (
+from models.darknet.cfg import format_cfg, parse_cfg
+from models.darknet.layer_records import (
     CropParameters,
+    DarknetNetwork,
     MaxPoolParameters,
     RegionParameters,
     ShortcutParameters,
     YoloParameters,
 )
-from models.darknet.layers.sizes import layer_sizes
+from models.darknet.network import build_network, layer_sizes
 from tests.models.darknet.cfgs import ZOO
 
 MIB = 1 << 20

@@ -1,24 +1,27 @@
 """Skeletons: valid ONNX whose inferred shapes are the geometry's, and what their metadata say."""
 
 import json
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
+import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, shape_inference
 
-from models.darknet.cfg.text import format_cfg, parse_cfg
-from models.darknet.layers.network import DarknetNetwork, build_network
-from models.darknet.layers.sizes import parameter_count, source_sizes
-from models.darknet.layers.spatial import ACTIVATIONS
-from models.darknet.metadata import CFG
-from models.darknet.nodes.skeleton import skeleton
+from models.darknet.cfg import format_cfg, parse_cfg
+from models.darknet.layer_records import DarknetNetwork
+from models.darknet.network import build_network, parameter_count, source_sizes
+from models.darknet.section_layers import ACTIVATIONS
+from models.darknet.skeleton import CFG, skeleton
 from models.detection.recipe import Detection, DetectionHead
 from models.graphs.metadata import DETECTION, LABELS, PREPROCESS, SIZES
-from models.graphs.writer import declared
+from models.graphs.onnx_writer import declared, write_onnx
 from models.images.preprocess import Preprocess
 from models.packs.records.ports import SourceSizes
 from tests.models.darknet.cfgs import ZOO
+from tests.models.darknet.oracle import ACTIVATIONS as EXACT
 from tests.models.darknet.test_geometry import network, real
 
 HEAD = "[conv]\nfilters=6\n[yolo]\nclasses=1\nnum=1\nanchors=10,20\n"
@@ -183,3 +186,19 @@ def test_the_cfg_in_the_metadata_builds_the_same_network() -> None:
 
 def _layers(made: DarknetNetwork) -> list[Any]:
     return [(layer.kind, layer.inputs, layer.shape, layer.arrays) for layer in made.layers]
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_values(activation: str, tmp_path: Path) -> None:
+    points = np.concatenate(
+        [np.linspace(-50, 50, 1001), np.linspace(-3, 3, 1001), [0, -2, -1, 1, 6]]
+    )
+    net = f"width={points.size}\nheight=1\nchannels=1"
+    model = skeleton(network(f"[conv]\nactivation={activation}", net), "x")
+    unchanged = {"layer0.weights": np.ones((1, 1, 1, 1), np.float32)}
+    write_onnx(model, unchanged | {"layer0.biases": np.zeros(1, np.float32)}, tmp_path / "x.onnx")
+    session = ort.InferenceSession(tmp_path / "x.onnx", providers=["CPUExecutionProvider"])
+    image = points.astype(np.float32).reshape(1, 1, 1, -1)
+    (values,) = session.run(None, {"image": image})
+    expected = EXACT[activation](image.astype(np.float64))
+    assert np.all(np.abs(values - expected) <= 2e-6 * np.maximum(np.abs(image), 1))

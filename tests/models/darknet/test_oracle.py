@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import pytest
 
-from models.darknet.header import Header
+from models.darknet.weights import Header
 from tests.examples import thinned
 from tests.models.darknet.cfgs import SMALL, ZOO, cfg_text, shrunken, zoo_text
 from tests.models.darknet.imports import (
@@ -19,9 +19,7 @@ from tests.models.darknet.imports import (
     import_text,
     seeded_weights,
 )
-from tests.models.darknet.oracle import evaluate
-from tests.models.darknet.oracle_activations import ACTIVATIONS
-from tests.models.darknet.oracle_files import Options
+from tests.models.darknet.oracle import ACTIVATIONS, Options, evaluate
 from tests.models.darknet.random_cfg import RandomCfg
 
 CONV = {"filters": "8", "size": "3", "pad": "1", "activation": "leaky", "batch_normalize": "1"}

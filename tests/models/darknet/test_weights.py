@@ -11,13 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.darknet.cfg.text import parse_cfg
-from models.darknet.errors import DarknetError
-from models.darknet.header import Header
-from models.darknet.layers.network import DarknetNetwork, build_network
-from models.darknet.nodes.skeleton import skeleton
-from models.darknet.weights import export_weights, read_weights, write_weights
-from models.graphs import writer
+from models.darknet.cfg import DarknetError, parse_cfg
+from models.darknet.layer_records import DarknetNetwork
+from models.darknet.network import build_network
+from models.darknet.skeleton import skeleton
+from models.darknet.weights import Header, export_weights, read_weights, write_weights
+from models.graphs import onnx_writer
 from models.graphs.metadata import write_metadata
 from tests.examples import examples
 from tests.models.darknet.cfgs import cfg_text
@@ -62,7 +61,7 @@ def imported(network: DarknetNetwork, header: Header | None, weights: Path, path
     model = skeleton(network, "small")
     if header:
         write_metadata(model, {"layerstream.darknet.header": header.model_dump()})
-    writer.write_onnx(model, read_weights(weights, network)[1], path)
+    onnx_writer.write_onnx(model, read_weights(weights, network)[1], path)
     return path
 
 
@@ -211,7 +210,7 @@ def test_weights_beside_the_model_are_exported(
     small: DarknetNetwork, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = written(small, Header(), tmp_path / "first")
-    monkeypatch.setattr(writer, "EXTERNAL_DATA_BYTES", 1)
+    monkeypatch.setattr(onnx_writer, "EXTERNAL_DATA_BYTES", 1)
     model = imported(small, None, first, tmp_path / "n.onnx")
     export_weights(model, tmp_path / "second")
     assert (tmp_path / "second").read_bytes() == first.read_bytes()

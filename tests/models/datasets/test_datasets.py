@@ -14,8 +14,7 @@ from PIL import Image
 
 from models.datasets import voc
 from models.datasets.cifar10 import CLASSES, read_cifar10
-from models.datasets.folders import read_folder
-from models.datasets.samples import DataError, SampleError
+from models.datasets.samples import DataError, SampleError, read_folder
 from models.datasets.voc import parse_annotation, read_voc
 from models.errors import ModelError
 from tests.examples import examples

@@ -20,7 +20,7 @@ from models.detection.boxes import (
     boxes_bytes,
     find_boxes,
 )
-from models.detection.decoding import MAX_CANDIDATES, Candidates, candidates
+from models.detection.candidates import MAX_CANDIDATES, Candidates, candidates
 from models.detection.recipe import Detection, DetectionHead, head_fault, read_detection
 from models.errors import ModelError
 from models.images.preprocess import Preprocess

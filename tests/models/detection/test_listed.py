@@ -8,7 +8,7 @@ import pytest
 from numpy.typing import NDArray
 
 from models.detection.boxes import BoxLimits, find_boxes
-from models.detection.decoding import MAX_CANDIDATES, candidates
+from models.detection.candidates import MAX_CANDIDATES, candidates
 from models.detection.recipe import Detection, ListedHead, head_fault, read_detection
 from models.errors import ModelError
 from models.images.preprocess import Preprocess

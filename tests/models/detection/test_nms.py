@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from models.detection.nms import suppress
+from models.detection.boxes import suppress
 from tests.models.detection import box_oracle as oracle
 
 KINDS = st.sampled_from(["greedy", "diou"])

@@ -12,8 +12,8 @@ from hypothesis.extra import numpy as arrays
 from onnx import helper, numpy_helper
 
 from models.graphs.file import INSIDE_BYTES, copy_range, parse_onnx, reference
-from models.graphs.reader import read_onnx
-from models.graphs.writer import declare, declared, write_onnx
+from models.graphs.onnx_reader import read_onnx
+from models.graphs.onnx_writer import declare, declared, write_onnx
 
 WEIGHTS = st.lists(
     arrays.arrays(
@@ -62,7 +62,7 @@ def test_written_weights_come_back(
 def test_weights_beyond_the_limit_go_beside_the_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("models.graphs.writer.EXTERNAL_DATA_BYTES", 100)
+    monkeypatch.setattr("models.graphs.onnx_writer.EXTERNAL_DATA_BYTES", 100)
     model, named = skeleton([np.arange(500, dtype=np.float32), np.ones(3, np.float32)])
     write_onnx(model, named, tmp_path / "net.onnx")
     assert (tmp_path / "net.onnx.data").stat().st_size == 503 * 4

@@ -10,7 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.helper import make_node
 
 from models.errors import OnnxError
-from models.graphs.reader import read_onnx
+from models.graphs.onnx_reader import read_onnx
 from tests.models.nets import answers, inputs_for, parsed, written
 from tests.models.refusal import refuses
 from tests.models.streamed import compiled, same, streamed

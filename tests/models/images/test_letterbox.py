@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from models.images.placement import ImagePlacement, around, inside
-from models.images.preprocess import Preprocess
-from models.images.resize import CornerResize, ResizedPixels, Window
+from models.images.preprocess import CornerResize, Preprocess, ResizedPixels, Window
 
 SIZES = st.tuples(st.integers(1, 40), st.integers(1, 40))
 RESIZES: tuple[Literal["stretch", "crop", "letterbox"], ...] = ("stretch", "crop", "letterbox")

@@ -8,14 +8,13 @@ from typing import Any
 import onnx
 import pytest
 
-from models.compiler.analysis.slices import CutPiece
-from models.compiler.cutting.chunks import alternatives
-from models.compiler.cutting.equality import Equality
+from models.compiler.analysis.graph import CutPiece
+from models.compiler.cutting.chunks import Equality, alternatives
 from models.compiler.cutting.partition import CutGraph, partition
-from models.compiler.cutting.pieces import serialise
+from models.compiler.cutting.piece_models import serialise
 from models.compiler.optimising.optimise import optimise
 from models.errors import PackError
-from models.graphs.reader import read_onnx
+from models.graphs.onnx_reader import read_onnx
 from models.packs.pack import Pack, open_pack
 from models.packs.target import Target, cuda_target, host_target
 from models.runtime.sessions import SessionError, open_piece

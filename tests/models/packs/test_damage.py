@@ -10,9 +10,9 @@ import pytest
 
 from loader.errors import ChecksumError, FileChangedError, LoaderError, ReadError
 from loader.pool.pool import ReadPool
+from loader.readers.fakes import MemoryReader
 from loader.readers.files import BufferedReader
-from loader.readers.in_memory import MemoryReader
-from loader.readers.reader import Reader
+from loader.readers.interface import Reader
 from models.packs.pack import Pack, open_pack
 from pipeline.devices.base import Device
 from pipeline.devices.cpu import CpuDevice

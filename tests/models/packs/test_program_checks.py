@@ -13,14 +13,14 @@ from models.compiler import CompileOptions, compile_onnx
 from models.errors import PackError
 from models.packs.pack import Pack, open_pack
 from models.packs.target import host_target
-from pipeline.devices.elementwise.deciding import decided
-from pipeline.program.preparing.chains import with_chains
+from pipeline.devices.elementwise.one_pass import decided
+from pipeline.program.prepare import with_chains
 from pipeline.program.program import Program
 from tests.examples import examples
 from tests.fuzz.pack import attempt
 from tests.models.nets import CHUNK_BYTES, parsed
 from tests.models.packs.documents import Document
-from tests.models.packs.test_manifest_mutations import MUTATIONS, mutate
+from tests.models.packs.test_manifest import MUTATIONS, mutate
 from tests.models.packs.test_pack import Change, edit, put
 from tests.models.refusal import refuses
 

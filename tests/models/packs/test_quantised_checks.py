@@ -22,7 +22,7 @@ from tests.examples import examples
 from tests.fuzz.pack import attempt
 from tests.models.nets import parsed, written
 from tests.models.packs.documents import Document, read_document, write_document
-from tests.models.packs.test_manifest_mutations import MUTATIONS, mutate
+from tests.models.packs.test_manifest import MUTATIONS, mutate
 from tests.models.packs.test_pack import edit, put
 from tests.models.refusal import refuses
 from tests.models.streamed import compiled

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.runtime import onnx_fields
+from models.runtime import wire
 from models.runtime.wire import WireError, contents, field, fields, packed
 from tests.examples import examples
 
@@ -40,7 +40,7 @@ def test_what_is_written_is_read(written: list[tuple[int, int | str | bytes]]) -
 @examples(25, many=500, deadline=None)
 @given(st.lists(_NUMBERS, min_size=1), st.text())
 def test_the_onnx_library_reads_and_writes_the_same(numbers: list[int], name: str) -> None:
-    attribute = onnx_fields.AttributeField
+    attribute = wire.AttributeField
     data = field(attribute.NAME, name) + packed(attribute.INTS, numbers)
     message = onnx.AttributeProto.FromString(data)
     assert (message.name, list(message.ints)) == (name, numbers)
@@ -65,17 +65,17 @@ def test_what_is_no_message_is_refused(data: bytes) -> None:
 @pytest.mark.parametrize(
     ("numbers", "message"),
     [
-        (onnx_fields.ModelField, onnx.ModelProto),
-        (onnx_fields.OpsetField, onnx.OperatorSetIdProto),
-        (onnx_fields.GraphField, onnx.GraphProto),
-        (onnx_fields.NodeField, onnx.NodeProto),
-        (onnx_fields.AttributeField, onnx.AttributeProto),
-        (onnx_fields.TensorField, onnx.TensorProto),
-        (onnx_fields.ValueField, onnx.ValueInfoProto),
-        (onnx_fields.TypeField, onnx.TypeProto),
-        (onnx_fields.TensorTypeField, onnx.TypeProto.Tensor),
-        (onnx_fields.ShapeField, onnx.TensorShapeProto),
-        (onnx_fields.DimensionField, onnx.TensorShapeProto.Dimension),
+        (wire.ModelField, onnx.ModelProto),
+        (wire.OpsetField, onnx.OperatorSetIdProto),
+        (wire.GraphField, onnx.GraphProto),
+        (wire.NodeField, onnx.NodeProto),
+        (wire.AttributeField, onnx.AttributeProto),
+        (wire.TensorField, onnx.TensorProto),
+        (wire.ValueField, onnx.ValueInfoProto),
+        (wire.TypeField, onnx.TypeProto),
+        (wire.TensorTypeField, onnx.TypeProto.Tensor),
+        (wire.ShapeField, onnx.TensorShapeProto),
+        (wire.DimensionField, onnx.TensorShapeProto.Dimension),
     ],
 )
 def test_fields_have_the_numbers_of_onnx(

@@ -14,9 +14,8 @@ from onnx import numpy_helper
 
 from models.errors import ModelError
 from models.graphs.metadata import PREPROCESS, write_metadata
-from models.graphs.writer import declare, declared
-from models.initial import filled, initialise
-from models.initial.images import sample_inputs
+from models.graphs.onnx_writer import declare, declared
+from models.initial import filled, initialise, sample_inputs
 from models.photographs import photographs
 from models.runtime.sessions import open_session, session_options
 from models.zoo.builder import IMAGENET, SkeletonBuilder, ZooTensor

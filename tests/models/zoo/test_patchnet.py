@@ -14,12 +14,11 @@ from hypothesis import strategies as st
 from models.detection.recipe import head_fault
 from models.errors import ModelError, OnnxError
 from models.graphs.metadata import MEMORY, read_metadata, write_metadata
-from models.graphs.parameters import count_parameters
+from models.graphs.traits import count_parameters
 from models.zoo import ENTRIES, build
 from models.zoo.patchnet import patchnet, patchnet_ssdlite
-from models.zoo.patchnet.design import DesignOptions, design
-from models.zoo.patchnet.detector import OUTPUT
-from models.zoo.patchnet.segmentation import MOST_PATCHES, segment
+from models.zoo.patchnet.design import MOST_PATCHES, DesignOptions, design, segment
+from models.zoo.patchnet.tunnels import OUTPUT
 from tests.models.nets import answers
 from tests.models.refusal import refuses
 from tests.models.streamed import compiled, same, streamed

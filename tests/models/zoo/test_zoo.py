@@ -15,14 +15,14 @@ from PIL import Image
 from models.compiler.cutting.chunks import default_chunk_bytes
 from models.errors import ModelError
 from models.graphs.metadata import PREPROCESS
-from models.graphs.parameters import count_parameters
-from models.graphs.writer import declared
+from models.graphs.onnx_writer import declared
+from models.graphs.traits import count_parameters
 from models.images.preprocess import Preprocess
 from models.packs.manifest import Manifest
 from models.packs.records.spans import SPAN_ALIGNMENT
 from models.photographs import photographs
-from models.zoo import ENTRIES, ZooEntry, build, find
-from models.zoo.summary import source_sizes
+from models.zoo import ENTRIES, build, find
+from models.zoo.entry import ZooEntry, source_sizes
 from tests.models.nets import answers
 from tests.models.refusal import refuses
 from tests.models.streamed import compiled, same, streamed

@@ -7,14 +7,13 @@ import onnx
 import pytest
 
 from models import zoo
-from models.darknet.cfg.section import Section
-from models.darknet.cfg.text import format_cfg, parse_cfg, read_cfg
-from models.darknet.layers.network import DarknetLayer, DarknetNetwork, build_network
-from models.darknet.layers.sizes import parameter_count, source_sizes
-from models.darknet.seeded import random_weights
-from models.detection.coco import COCO
+from models.darknet.cfg import Section, format_cfg, parse_cfg, read_cfg
+from models.darknet.importer import random_weights
+from models.darknet.layer_records import DarknetLayer, DarknetNetwork
+from models.darknet.network import build_network, parameter_count, source_sizes
 from models.graphs.metadata import read_metadata
 from models.zoo.darknet import FAMILIES, Family
+from models.zoo.entry import COCO
 from tests.models.darknet.cfgs import ZOO
 from tests.shared import shared
 

@@ -7,12 +7,12 @@ import numpy as np
 import onnx
 import pytest
 
-from models.detection.coco import COCO
 from models.graphs.metadata import DETECTION, PREPROCESS
-from models.graphs.writer import declared
+from models.graphs.onnx_writer import declared
 from models.images.preprocess import Preprocess
 from models.photographs import photographs
 from models.zoo import ENTRIES, build
+from models.zoo.entry import COCO
 from pipeline.fitting.fit import fit
 from pipeline.fitting.wanted import Wanted
 from pipeline.program.program import Program

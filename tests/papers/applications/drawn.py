@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from models.geometry.cnn import Cnn, CnnLayer, Edge, Shape
 from models.network.windows import Window
 from papers.applications.application import Application, Partition, one_by_one
-from papers.applications.files.reading import read_application
-from papers.applications.rows import ROWS
+from papers.applications.application_files import read_application
+from papers.applications.schedule import ROWS
 
-EXAMPLE = Path(__file__).parents[3] / "docs/applications/example.toml"
+EXAMPLE = Path(__file__).parents[3] / "docs/research/applications/example.toml"
 
 _WINDOWS = [
     Window(),

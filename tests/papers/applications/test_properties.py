@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from models.geometry.cnn import Cnn, CnnLayer, Edge, Shape
 from models.network.windows import Window
 from papers.applications.application import Application, ApplicationError, CnnBuffer, naive
-from papers.applications.evaluate import Evaluator
-from papers.applications.greedy_by_size import arena_elements, greedy_by_size
+from papers.applications.cost import Evaluator
 from papers.applications.parts import PartitionParts
+from papers.applications.placements import arena_elements, greedy_by_size
 from papers.applications.reuse import check, reuse
 from papers.applications.schedule import Firing
 from tests.papers.applications.drawn import applications, chromosomes, cnns, example

@@ -3,10 +3,10 @@
 import pytest
 
 from papers.applications.application import Application, CnnBuffer, naive
-from papers.applications.evaluate import Evaluator
+from papers.applications.cost import Evaluator
+from papers.applications.reduction import Constraints, GeneticSettings, reduce_buffers
 from papers.applications.reuse import check, reuse
 from papers.applications.schedule import Firing, Repeat, compressed
-from papers.applications.search import Constraints, GeneticSettings, reduce_buffers
 from tests.papers.applications.drawn import example
 
 TABLE_1 = [

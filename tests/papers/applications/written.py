@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from models.geometry.cnn import Cnn, Edge
 from models.network.windows import Window
 from papers.applications.application import Application
-from papers.applications.files.reading import ApplicationFile
+from papers.applications.application_files import ApplicationFile
 
 
 def written_application(file: ApplicationFile) -> str:

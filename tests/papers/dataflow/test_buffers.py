@@ -3,17 +3,12 @@
 import pytest
 from hypothesis import assume, given
 
-from papers.dataflow.arena import dataflow_arena
-from papers.dataflow.blocks import blocks
-from papers.dataflow.consistency import repetitions
+from papers.dataflow.consistency import firings, repetitions
 from papers.dataflow.conversion import WindowOverlap, convert
 from papers.dataflow.csdf import Actor, Channel, DataflowError, DataflowGraph
-from papers.dataflow.deadlock import firings
-from papers.dataflow.exact import alone, search
-from papers.dataflow.heuristic import greedy, small_buffers
-from papers.dataflow.schedules import moments, schedule
-from papers.dataflow.self_timed import self_timed
-from papers.dataflow.throughput import full_throughput, shortest_period
+from papers.dataflow.schedules import dataflow_arena, moments, schedule
+from papers.dataflow.smallest_buffers import alone, blocks, greedy, search, small_buffers
+from papers.dataflow.throughput import full_throughput, self_timed, shortest_period
 from tests.examples import examples
 from tests.papers.dataflow.cnns import mobilenet_v2, resnet_18
 from tests.papers.dataflow.graphs import completes, graphs, smaller, total

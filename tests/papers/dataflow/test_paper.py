@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 
 from models.geometry.cnn import Cnn, CnnLayer, Edge, Shape
 from models.network.windows import Window
+from papers.dataflow.consistency import firings
 from papers.dataflow.conversion import WindowOverlap, convert
 from papers.dataflow.csdf import Actor, Channel, DataflowError, DataflowGraph
-from papers.dataflow.deadlock import firings
-from papers.dataflow.heuristic import small_buffers
 from papers.dataflow.schedules import schedule
+from papers.dataflow.smallest_buffers import small_buffers
 from papers.dataflow.throughput import full_throughput
 from tests.papers.dataflow.cnns import figure_1
 from tests.papers.dataflow.graphs import completes

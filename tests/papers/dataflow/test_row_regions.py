@@ -9,21 +9,21 @@ from random import Random
 import pytest
 
 from loader.pool.pool import ReadPool
-from loader.readers.in_memory import MemoryReader
+from loader.readers.fakes import MemoryReader
 from models.geometry.of_pack import cnn_of_pack
 from models.packs.pack import Pack
 from models.packs.target import host_target
+from papers.dataflow.consistency import firings
 from papers.dataflow.conversion import WindowOverlap, convert
 from papers.dataflow.csdf import DataflowError
-from papers.dataflow.deadlock import firings
-from papers.dataflow.heuristic import small_buffers
 from papers.dataflow.row_regions import region_schedule, row_regions
+from papers.dataflow.smallest_buffers import small_buffers
 from pipeline.devices.cpu import CpuDevice
 from pipeline.execution.engine import Engine
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice
-from pipeline.program.cuts import Region
 from pipeline.program.program import Program
+from pipeline.program.region_plan import Region
 from pipeline.program.steps import row_network
 from pipeline.schedule.architectures import ARCHITECTURES
 from tests.models.nets import inputs_for

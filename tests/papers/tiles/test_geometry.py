@@ -8,11 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.network.windows import Window
-from papers.tiles.configuration import FusedGroup, Tiling
-from papers.tiles.geometry import GroupBoxes, up_tile, whole_macs
-from papers.tiles.layers import FusedLayer
+from papers.tiles.fused_groups import FusedGroup, FusedLayer, Tiling
+from papers.tiles.predictor import GroupBoxes, up_tile, whole_macs
 from pipeline.program.boxes.box import Interval, RowBox, without
-from pipeline.program.cuts import Reuse
+from pipeline.program.region_plan import Reuse
 
 Extent = tuple[Window, int]
 

@@ -4,13 +4,17 @@ from functools import cache, partial
 
 import pytest
 
-from models.darknet.layers.network import build_network
-from models.zoo.darknet.yolov2 import yolov2
-from papers.tiles.configuration import TileConfiguration, parse
-from papers.tiles.geometry import GroupBoxes, whole_macs
-from papers.tiles.layers import FusedLayer, TileError, darknet_layers
-from papers.tiles.predictor import PAPER_BIAS_BYTES, paper_predict
-from papers.tiles.search import paper_candidates, paper_search
+from models.darknet.network import build_network
+from models.zoo.darknet.detectors import yolov2
+from papers.tiles.fused_groups import (
+    FusedLayer,
+    TileConfiguration,
+    TileError,
+    darknet_layers,
+    parse,
+)
+from papers.tiles.predictor import PAPER_BIAS_BYTES, GroupBoxes, paper_predict, whole_macs
+from papers.tiles.tiling_search import paper_candidates, paper_search
 
 MIB = 1 << 20
 # Table 4.1, "Algorithm".
@@ -25,7 +29,7 @@ TABLE = {
     32: "5x5/8/2x2",
     16: "5x5/8/2x2",
 }
-# What the printed algorithms give where they give something else (docs/tiles.md).
+# What the printed algorithms give where they give something else (docs/research/tiles.md).
 PRINTED = {96: "2x2/NoCut", 80: "2x2/12/2x2", 64: "3x3/8/2x2", 48: "4x4/8/2x2"}
 
 

@@ -5,13 +5,17 @@ from itertools import pairwise, product
 
 import pytest
 
-from models.darknet.layers.network import build_network
-from models.zoo.darknet.yolov2 import yolov2
-from papers.tiles.configuration import FusedGroup, TileConfiguration, Tiling
-from papers.tiles.geometry import GroupBoxes, whole_macs
-from papers.tiles.layers import FusedLayer, darknet_layers
-from papers.tiles.predictor import group_bytes, weight_bytes
-from papers.tiles.search import MachineSpeed, WideSearch
+from models.darknet.network import build_network
+from models.zoo.darknet.detectors import yolov2
+from papers.tiles.fused_groups import (
+    FusedGroup,
+    FusedLayer,
+    TileConfiguration,
+    Tiling,
+    darknet_layers,
+)
+from papers.tiles.predictor import GroupBoxes, group_bytes, weight_bytes, whole_macs
+from papers.tiles.tiling_search import MachineSpeed, WideSearch
 
 TILINGS = (Tiling(1, 1), Tiling(2, 2, "raster"), Tiling(2, 3))
 #: Only MACs count.

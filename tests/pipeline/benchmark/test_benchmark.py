@@ -13,12 +13,10 @@ from numpy.typing import NDArray
 from models.packs.pack import Pack
 from models.packs.records.ports import SourceFile
 from pipeline.benchmark.configuration import BenchConfiguration, plan_configuration
-from pipeline.benchmark.contenders import Contender
-from pipeline.benchmark.rows import equal, relative_error
-from pipeline.benchmark.source import SourceError, find_source, model_of
-from pipeline.benchmark.turns import take_turns
-from pipeline.energy.meter import NoMeter
-from pipeline.measuring.sample_inputs import random_inputs
+from pipeline.benchmark.contenders import Contender, SourceError, find_source, model_of, take_turns
+from pipeline.benchmark.run import equal, relative_error
+from pipeline.energy import NoMeter
+from pipeline.measuring.sweeps import random_inputs
 from pipeline.peers import ONNXRUNTIME, OPENVINO, PEERS
 from pipeline.peers.peer import PeerError, PeerProcess, peer_command
 from pipeline.planning.plan import PlanError

@@ -68,8 +68,7 @@ def _other_weights(pack: Path) -> None:
 
 def _scale_weights(pack: Path, factor: float) -> None:
     """Scale the weights of ``pack``; checksums are made anew."""
-    from models.packs.checksum import checksum
-    from models.packs.manifest import write_manifest
+    from models.packs.manifest import checksum, write_manifest
 
     file = pack / "weights.bin"
     numbers = np.fromfile(file, np.float32) * np.float32(factor)

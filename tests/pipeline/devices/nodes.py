@@ -11,7 +11,7 @@ from onnx import helper, numpy_helper
 
 from models.packs.target import host_target
 from models.runtime.sessions import open_piece
-from models.zoo.graph import IR_VERSION
+from models.zoo.builder import IR_VERSION
 from tests.examples import examples
 from tests.oracle.device import ReferenceDevice
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.network.layouts import blocked, plain, plain_weight
 from models.runtime.sessions import open_piece
+from pipeline.export_c.network.unblocking import blocked, plain, plain_weight
 from tests.pipeline.devices.nodes import (
     ACTIVATIONS,
     BLOCK,

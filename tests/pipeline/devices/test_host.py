@@ -7,8 +7,8 @@ import pytest
 
 from loader.errors import LoaderError
 from pipeline.devices.cpu import CpuDevice
+from pipeline.devices.device_memory import HostMemory
 from pipeline.devices.expansion import Expansion
-from pipeline.devices.memory import HostMemory
 
 
 def copiers(before: set[threading.Thread]) -> list[threading.Thread]:

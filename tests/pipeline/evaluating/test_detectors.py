@@ -8,8 +8,7 @@ import pytest
 from onnx import numpy_helper
 
 from models.compiler import CompileOptions, compile_onnx
-from models.datasets.folders import read_folder
-from models.datasets.samples import DataError, Dataset
+from models.datasets.samples import DataError, Dataset, read_folder
 from models.datasets.voc import read_voc
 from models.graphs.metadata import DETECTION, LABELS, write_metadata
 from models.packs.pack import Pack, open_pack

@@ -9,16 +9,14 @@ import pytest
 from PIL import Image
 
 from models.compiler import CompileOptions, compile_onnx
-from models.datasets.folders import read_folder
-from models.datasets.samples import DataError, Marked
+from models.datasets.samples import DataError, Marked, read_folder
 from models.detection.boxes import Box
 from models.images.preprocess import Preprocess
 from models.packs.pack import Pack, open_pack
 from pipeline.devices.cpu import CpuDevice
-from pipeline.evaluating.class_names import class_numbers
+from pipeline.evaluating.counters import Agreement, BoxTally, Scores, class_numbers, targets_of
 from pipeline.evaluating.evaluate import evaluate
 from pipeline.evaluating.results_file import FILE, read_results, save_result
-from pipeline.evaluating.tallies import Agreement, BoxTally, Scores, targets_of
 from tests.models.nets import parsed, written
 
 COLOURS = {"red": (200, 10, 0), "green": (10, 200, 0), "blue": (0, 10, 200)}

@@ -5,7 +5,7 @@ from typing import Any
 
 from pipeline.devices.base import Kernel, Launch
 from pipeline.devices.cpu import CpuDevice
-from pipeline.devices.memory import Memory
+from pipeline.devices.device_memory import Memory
 
 
 class HookedDevice(CpuDevice):

@@ -11,27 +11,26 @@ import onnx
 import pytest
 
 from loader.pool.pool import ReadPool
-from loader.readers.in_memory import MemoryReader
+from loader.readers.fakes import MemoryReader
 from models.compiler import compile_onnx
 from models.initial import filled
 from models.packs.pack import Pack, open_pack
 from models.packs.target import host_target
-from models.zoo.builder import SkeletonBuilder
-from models.zoo.graph import ZooTensor
-from models.zoo.mobilenet import mobilenet_v2
+from models.zoo.builder import SkeletonBuilder, ZooTensor
+from models.zoo.mobile_classifiers import mobilenet_v2
 from pipeline.devices.base import Device
 from pipeline.devices.cpu import CpuDevice
 from pipeline.execution.engine import Engine
 from pipeline.fitting.fit import fit
 from pipeline.fitting.wanted import LEAST, Wanted
+from pipeline.planning.explain import explain_regions
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice
-from pipeline.planning.rows.explain import explain_regions
-from pipeline.planning.rows.in_groups import group_regions
+from pipeline.planning.rows.region_edges import group_regions
 from pipeline.program.channels import bottleneck_of, groups
-from pipeline.program.cuts import ChannelCut, Region, RegionError
 from pipeline.program.partitions import Cuts
 from pipeline.program.program import Program
+from pipeline.program.region_plan import ChannelCut, Region, RegionError
 from pipeline.program.steps import planned_region
 from pipeline.schedule.architectures import ARCHITECTURES
 from tests.models.nets import inputs_for

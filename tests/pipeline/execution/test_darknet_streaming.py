@@ -10,9 +10,9 @@ import pytest
 from numpy.typing import NDArray
 
 from loader.pool.pool import ReadPool
+from loader.readers.fakes import MemoryReader
 from loader.readers.files import open_reader
-from loader.readers.in_memory import MemoryReader
-from loader.readers.reader import Reader
+from loader.readers.interface import Reader
 from models.compiler import CompileOptions, compile_onnx
 from models.packs.pack import Pack, open_pack
 from pipeline.devices.cpu import CpuDevice
@@ -38,7 +38,7 @@ from tests.models.darknet.imports import (
     import_text,
     seeded_weights,
 )
-from tests.models.darknet.oracle_files import parse
+from tests.models.darknet.oracle import parse
 from tests.models.darknet.random_cfg import RandomCfg
 
 MIB = 1 << 20

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from loader.buffers import Buffer
 from loader.errors import ChecksumError, ReadError
 from loader.pool.pool import ReadPool
-from loader.readers.in_memory import MemoryReader
+from loader.readers.fakes import MemoryReader
 from models.compiler import CompileOptions, compile_onnx
 from models.initial import filled
 from models.packs.pack import Pack, open_pack
@@ -25,7 +25,7 @@ from models.packs.records.pieces import Piece
 from models.zoo.builder import SkeletonBuilder
 from pipeline.devices.base import Device, Kernel, KernelError, Launch
 from pipeline.devices.cpu import CpuDevice
-from pipeline.devices.memory import Memory, Use
+from pipeline.devices.device_memory import Memory, Use
 from pipeline.execution.engine import Engine
 from pipeline.execution.errors import CancelledError, DeadlineError, EngineClosedError, InputError
 from pipeline.planning.make import make_plan
@@ -33,8 +33,7 @@ from pipeline.planning.plan import Choice
 from pipeline.program.choice import streamed_bytes
 from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES
-from pipeline.schedule.trace import TraceEvent
-from pipeline.schedule.validator import violations
+from pipeline.schedule.trace import TraceEvent, violations
 from tests.pipeline.writes import writes
 
 CHUNK = 16 << 10

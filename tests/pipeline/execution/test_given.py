@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from loader.pool.pool import ReadPool
-from loader.readers.in_memory import MemoryReader
+from loader.readers.fakes import MemoryReader
 from models.compiler import CompileOptions, compile_onnx
+from models.images.picture_rows import PictureTensor
 from models.images.preprocess import Preprocess
-from models.images.rows import PictureTensor
 from models.initial import filled
 from models.packs.pack import Pack, open_pack
 from models.zoo.builder import SkeletonBuilder
@@ -25,9 +25,9 @@ from pipeline.execution.errors import InputError
 from pipeline.execution.given import Arrays, copies
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice, Plan
-from pipeline.program.cuts import Region, RowCut
 from pipeline.program.lives import taken_by_rows
 from pipeline.program.program import Program
+from pipeline.program.region_plan import Region, RowCut
 from pipeline.program.row_network import RowNetwork
 from pipeline.schedule.architectures import ARCHITECTURES
 

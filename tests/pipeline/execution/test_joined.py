@@ -7,23 +7,22 @@ import pytest
 from numpy.typing import NDArray
 
 from loader.pool.pool import ReadPool
-from loader.readers.in_memory import MemoryReader
+from loader.readers.fakes import MemoryReader
 from models.packs.pack import open_pack
 from models.packs.records.pieces import Piece
 from pipeline.devices.cpu import CpuDevice
 from pipeline.execution.engine import Engine
 from pipeline.execution.errors import CancelledError
-from pipeline.execution.lanes import Lane
+from pipeline.execution.lane import Lane
 from pipeline.execution.opened import opened
-from pipeline.planning.joining.joined import apart, joined
+from pipeline.planning.joined_launches import apart, joined
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice, Plan
-from pipeline.program.cuts import Region, RowCut
 from pipeline.program.prepare import prepare
 from pipeline.program.program import Program
+from pipeline.program.region_plan import Region, RowCut
 from pipeline.schedule.architectures import ARCHITECTURES
-from pipeline.schedule.trace import TraceEvent
-from pipeline.schedule.validator import violations
+from pipeline.schedule.trace import TraceEvent, violations
 from tests.models.compiler.optimising.test_quantised import qdq
 from tests.models.nets import written
 from tests.models.streamed import compiled

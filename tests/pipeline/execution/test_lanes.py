@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from loader.errors import ReadError
 from loader.pool.pool import ReadPool
-from loader.readers.in_memory import MemoryReader
+from loader.readers.fakes import MemoryReader
 from models.packs.pack import Pack, open_pack
 from pipeline.devices.base import DeviceLostError, KernelError
-from pipeline.devices.space import Space
+from pipeline.devices.device_memory import Space
 from pipeline.execution.engine import Engine
 from pipeline.execution.errors import (
     ArenaLostError,
@@ -25,12 +25,12 @@ from pipeline.execution.errors import (
     DrainError,
     InputError,
 )
-from pipeline.execution.lanes import Lane, LaneRun
+from pipeline.execution.lane import Lane, LaneRun
 from pipeline.execution.leases import SharedArena
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice
-from pipeline.program.cuts import Region, RowCut
 from pipeline.program.program import Program
+from pipeline.program.region_plan import Region, RowCut
 from pipeline.schedule.architectures import ARCHITECTURES
 from tests.pipeline.execution.hooked import HookedDevice
 from tests.pipeline.small import small_pack
@@ -396,7 +396,7 @@ def test_only_a_read_into_the_arena_that_never_ends_loses_it(
     pack: Pack, monkeypatch: pytest.MonkeyPatch, in_arena: bool, first_hangs: bool, lost: bool
 ) -> None:
     """The first read brings the weights of a region, the others pass the ring."""
-    monkeypatch.setattr("pipeline.execution.sweeps.sweep.DRAIN_SECONDS", 0.1)
+    monkeypatch.setattr("pipeline.execution.sweep.DRAIN_SECONDS", 0.1)
     arena, goes_on = SharedArena(Space(1 << 20)), threading.Event()
     choice = Choice(regions=(Region(0, 2, RowCut(2), in_arena),))
     opened = Opened(pack, 1, arena, choice)

@@ -15,11 +15,11 @@ from models.compiler import CompileOptions, compile_onnx
 from models.packs.pack import Pack, open_pack
 from pipeline.devices.base import Kernel, Launch
 from pipeline.devices.cpu import CpuDevice
+from pipeline.devices.device_memory import Memory
 from pipeline.devices.elementwise.library import Library
 from pipeline.devices.elementwise.one_pass import OnePass
-from pipeline.devices.memory import Memory
 from pipeline.execution.opened import opened
-from pipeline.planning.joining.joined import joined
+from pipeline.planning.joined_launches import joined
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice, Plan
 from pipeline.program.prepare import prepare

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.devices.cpu import CpuDevice
-from pipeline.devices.space import Space
+from pipeline.devices.device_memory import Space
 from pipeline.execution.errors import (
     ArenaLostError,
     CancelledError,

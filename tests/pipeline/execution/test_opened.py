@@ -10,15 +10,15 @@ import pytest
 
 from loader.errors import ReadError
 from loader.pool.pool import ReadPool
-from loader.readers.in_memory import MemoryReader
+from loader.readers.fakes import MemoryReader
 from models.packs.pack import Pack
 from pipeline.devices.base import Device, DeviceError, Kernel
 from pipeline.devices.cpu import CpuDevice
-from pipeline.devices.memory import HostMemory, Memory, Use
+from pipeline.devices.device_memory import HostMemory, Memory, Use
 from pipeline.execution.errors import EngineClosedError
 from pipeline.execution.leases import ArenaLease, OwnArena
 from pipeline.execution.opened import open_engine, opened
-from pipeline.measuring.sample_inputs import random_inputs
+from pipeline.measuring.sweeps import random_inputs
 from pipeline.planning.make import make_plan
 from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.execution.perfetto import trace_document
-from pipeline.planning.joining.joined import joined
+from pipeline.planning.joined_launches import joined
 from pipeline.planning.plan import Plan
 from pipeline.program.program import Program
 from pipeline.timing.simulator import simulate

@@ -14,23 +14,21 @@ import pytest
 from numpy.typing import NDArray
 
 from loader.pool.pool import ReadPool
-from loader.readers.in_memory import MemoryReader
+from loader.readers.fakes import MemoryReader
 from models.compiler import CompileOptions, compile_onnx
 from models.packs.pack import Pack, open_pack
 from models.packs.target import host_target, named_target
-from papers.tiles.tiled_pack import tiled_pack
+from papers.tiles.fused_pack import tiled_pack
 from pipeline.devices.base import Device
 from pipeline.devices.cpu import CpuDevice
 from pipeline.execution.engine import Engine
 from pipeline.execution.opened import open_pipeline
 from pipeline.fitting.row_variants import row_variants
 from pipeline.planning.make import make_plan
-from pipeline.planning.partitions.plan import pipeline_plan
-from pipeline.planning.plan import Choice
-from pipeline.program.cuts import Region, RowCut, TileCut
+from pipeline.planning.plan import Choice, pipeline_plan
 from pipeline.program.partitions import Cuts
 from pipeline.program.program import Program
-from pipeline.program.region_plan import Action, AreaCopy
+from pipeline.program.region_plan import Action, AreaCopy, Region, RowCut, TileCut
 from pipeline.program.steps import planned_region, row_network
 from pipeline.schedule.architectures import ARCHITECTURES
 from tests.models.nets import CHUNK_BYTES, inputs_for, parsed

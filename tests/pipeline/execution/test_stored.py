@@ -12,23 +12,21 @@ from numpy.typing import NDArray
 
 from loader.errors import LoaderError
 from loader.pool.pool import ReadPool
-from loader.readers.in_memory import MemoryReader
+from loader.readers.fakes import MemoryReader
 from models.compiler import CompileOptions, compile_onnx
-from models.packs.checksum import checksum
-from models.packs.manifest import write_manifest
+from models.packs.manifest import checksum, write_manifest
 from models.packs.pack import Pack, open_pack
 from models.packs.records.spans import FileRecord, Span, Store
 from models.packs.storing import read_span
 from pipeline.devices.base import Device
 from pipeline.devices.cpu import CpuDevice
-from pipeline.devices.memory import Memory, Use
+from pipeline.devices.device_memory import Memory, Use
 from pipeline.execution.opened import opened
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice, Plan
 from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES
-from pipeline.schedule.trace import TraceEvent
-from pipeline.schedule.validator import violations
+from pipeline.schedule.trace import TraceEvent, violations
 from tests.models.nets import CHUNK_BYTES
 from tests.oracle.device import ReferenceDevice
 from tests.pipeline.writes import writes

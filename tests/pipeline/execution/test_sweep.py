@@ -10,13 +10,12 @@ import pytest
 from loader.errors import LoaderError, ReadError
 from pipeline.devices.base import Done, KernelError, nothing
 from pipeline.execution.errors import CancelledError, DeadlineError, DrainError
-from pipeline.execution.sweeps.sweep import Sweeper
+from pipeline.execution.sweep import Sweeper
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice, Plan
 from pipeline.schedule.architectures import ARCHITECTURES
 from pipeline.schedule.schedule import Action, Schedule
-from pipeline.schedule.trace import TraceEvent
-from pipeline.schedule.validator import violations
+from pipeline.schedule.trace import TraceEvent, violations
 from tests.pipeline.synthetic import PAGE, program
 from tests.pipeline.writes import writes
 
@@ -298,7 +297,7 @@ def test_a_pool_that_refuses_a_read_leaves_nothing_in_flight() -> None:
 
 
 def test_a_read_that_never_ends_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipeline.execution.sweeps.sweep.DRAIN_SECONDS", 0.0)
+    monkeypatch.setattr("pipeline.execution.sweep.DRAIN_SECONDS", 0.0)
     reads = Moves()
     reads.hold_from = 0
     with pytest.raises(DrainError, match="have not ended"):

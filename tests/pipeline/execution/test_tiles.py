@@ -12,16 +12,14 @@ import pytest
 from loader.pool.pool import ReadPool
 from models.packs.pack import Pack
 from models.packs.target import host_target
-from papers.tiles.configuration import parse
-from papers.tiles.layers import TileError, pack_layers
+from papers.tiles.fused_groups import TileError, pack_layers, parse
+from papers.tiles.fused_pack import regions_of, tiled_pack
 from papers.tiles.predictor import group_bytes
-from papers.tiles.regions import regions_of
-from papers.tiles.tiled_pack import tiled_pack
 from pipeline.devices.cpu import CpuDevice
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice
-from pipeline.program.cuts import Region, RegionError, Reuse, RowCut, TileCut
 from pipeline.program.program import Program
+from pipeline.program.region_plan import Region, RegionError, Reuse, RowCut, TileCut
 from pipeline.program.regions import plan_region
 from pipeline.program.steps import planned_region, row_network
 from pipeline.schedule.architectures import ARCHITECTURES

@@ -9,9 +9,9 @@ import onnx
 import pytest
 
 from models.packs.pack import Pack
-from pipeline.export_c.errors import ExportError
 from pipeline.export_c.export import ExportOptions, export_c, write_export
-from pipeline.export_c.writing.names import comment, identifier
+from pipeline.export_c.network.pack_network import ExportError
+from pipeline.export_c.writing.c_text import comment, identifier
 from tests.models.compiler.test_resident import branches
 from tests.models.nets import answers, inputs_for, parsed
 from tests.pipeline.export_c.compiled import Compiled, agree, needs_compiler, packed

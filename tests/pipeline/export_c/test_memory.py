@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.network.fields import Array
-from pipeline.export_c.lowering.steps import After, KernelStep, Same, StepProgram, ValuePointer
+from pipeline.export_c.lowering.calls import After, KernelStep, Same, StepProgram, ValuePointer
 from pipeline.export_c.memory import PlacedMemory, plan_memory
 from tests.examples import examples
 

@@ -15,9 +15,8 @@ from models.compiler import compile_onnx
 from models.network.node import Node
 from models.packs.pack import Pack, open_pack
 from models.packs.target import host_target
-from pipeline.export_c.errors import ExportError
 from pipeline.export_c.export import ExportOptions, export_c
-from pipeline.export_c.network.network import Network
+from pipeline.export_c.network.pack_network import ExportError, Network
 from pipeline.export_c.network.unblocking import plain_network
 from tests.examples import examples, thinned
 from tests.models.nets import NETS, answers, inputs_for, parsed, shapes_of

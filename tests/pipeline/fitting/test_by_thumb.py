@@ -9,8 +9,7 @@ from models.packs.pack import open_pack
 from pipeline.fitting import within
 from pipeline.fitting.fit import by_thumb, fit
 from pipeline.fitting.wanted import LEAST, NOTHING, Wanted
-from pipeline.fitting.weights import Tried
-from pipeline.fitting.within import Within
+from pipeline.fitting.within import Tried, Within
 from pipeline.planning import thumb
 from pipeline.planning.plan import Choice, Plan
 from pipeline.program.program import Program

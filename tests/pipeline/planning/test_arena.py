@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 
 from models.packs.records.ports import Port
 from pipeline.planning.arena import arena_problem, plan_arena
-from pipeline.planning.offsets.problem import Placement
-from pipeline.planning.offsets.validator import violations
+from pipeline.planning.offsets.problem import Placement, violations
 from pipeline.program.lives import ALIGNMENT, Lifetime, lifetimes
 from tests.examples import examples
 from tests.pipeline.synthetic import chain

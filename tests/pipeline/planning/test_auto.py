@@ -1,19 +1,26 @@
 """The planner of auto: within its limit, no slower than simpler plans, near what is possible."""
 
+import json
 from dataclasses import replace
+from itertools import pairwise
 from typing import get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.planning.auto import AutoPlan, Goal, plan_auto
+from pipeline.planning.auto import TOLERANCE, AutoPlan, Goal, plan_auto, search
 from pipeline.planning.draft import Drafts
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Ahead, Choice, Plan, PlanError
-from pipeline.planning.residents import critical_reads, keep_critical
 from pipeline.planning.thumb import SmallestPlans, rule_of_thumb
-from pipeline.planning.tune import PartChunks, part_starts, smallest_bytes
+from pipeline.planning.tune import (
+    PartChunks,
+    critical_reads,
+    keep_critical,
+    part_starts,
+    smallest_bytes,
+)
 from pipeline.schedule.architectures import ARCHITECTURES, COPIED_AUTO, Architecture
 from pipeline.timing.durations import Durations
 from pipeline.timing.simulator import simulate
@@ -269,3 +276,61 @@ def test_each_part_gets_every_other_size(net: Network, limit: int) -> None:
     for each in found:
         limits = {each.chunk_bytes, *(n_bytes for _, n_bytes in each.later_chunks)}
         assert limits <= {limit * PAGE, *others}
+
+
+# The search for the smallest ring of minimal delay.
+
+STEP = 64 * PAGE
+
+
+@pytest.mark.parametrize("name", ["2s-md", "async-md"])
+@examples(6, many=100)
+@given(net=networks())
+def test_every_point_is_what_its_plan_gives_and_the_first_minimum_is_chosen(
+    name: str, net: Network
+) -> None:
+    architecture = ARCHITECTURES[name]
+    result = search(net.program, architecture, net.durations, STEP)
+    for point in (*result.curve[:2], result.chosen, result.curve[-1]):
+        plan = make_plan(net.program, architecture, point.ring_bytes)
+        delay = simulate(plan.stages, net.durations(plan)).delay_seconds
+        assert point.delay_seconds == pytest.approx(delay)
+        assert point.weight_bytes == plan.weight_bytes
+    least = min(point.delay_seconds for point in result.curve)
+    before = result.curve[: result.curve.index(result.chosen)]
+    assert result.chosen.delay_seconds <= (1 + TOLERANCE) * least
+    assert all(point.delay_seconds > (1 + TOLERANCE) * least for point in before)
+
+
+def test_the_ring_grows_by_steps_from_the_smallest_to_the_model() -> None:
+    net = heavy_tail(3e-5)
+    curve = search(net.program, ARCHITECTURES["2s-md"], net.durations, STEP).curve
+    plan = make_plan(net.program, ARCHITECTURES["2s-md"])
+    assert curve[0].ring_bytes == plan.ring_bytes
+    assert all(other.ring_bytes - one.ring_bytes == STEP for one, other in pairwise(curve))
+    assert curve[-1].ring_bytes - STEP < net.streamable_bytes <= curve[-1].ring_bytes
+
+
+def test_a_wider_tolerance_takes_a_smaller_ring() -> None:
+    net = heavy_tail(3e-5)
+    architecture = ARCHITECTURES["2s-md"]
+    exact = search(net.program, architecture, net.durations, STEP, tolerance=0.0)
+    wide = search(net.program, architecture, net.durations, STEP, tolerance=0.05)
+    assert exact.curve == wide.curve
+    assert wide.chosen.ring_bytes <= exact.chosen.ring_bytes
+    assert (
+        json.loads(json.dumps(exact.as_dict()))["chosen"]["ring_bytes"] == exact.chosen.ring_bytes
+    )
+
+
+@pytest.mark.parametrize("name", ["pre", "seq", "sync"])
+def test_architectures_without_a_ring_are_refused(name: str) -> None:
+    net = heavy_tail(3e-5)
+    with pytest.raises(PlanError, match=f"{name} has no ring"):
+        search(net.program, ARCHITECTURES[name], net.durations, STEP)
+
+
+def test_steps_of_nothing_are_refused() -> None:
+    net = heavy_tail(3e-5)
+    with pytest.raises(PlanError, match="cannot grow by 0 bytes"):
+        search(net.program, ARCHITECTURES["2s-md"], net.durations, 0)

@@ -4,14 +4,19 @@ from math import inf
 
 import pytest
 
-from pipeline.planning.offsets import LiveBuffer, OffsetsError, Placement, Problem, place
-from pipeline.planning.offsets.exact import search
+from pipeline.planning.offsets.exact import Limit, search
 from pipeline.planning.offsets.heuristic import greedy
-from pipeline.planning.offsets.limit import Limit
-from pipeline.planning.offsets.problem import arena_bytes, components
-from pipeline.planning.offsets.sections import divide
-from pipeline.planning.offsets.solve import lower_bound
-from pipeline.planning.offsets.validator import violations
+from pipeline.planning.offsets.problem import (
+    LiveBuffer,
+    OffsetsError,
+    Placement,
+    Problem,
+    arena_bytes,
+    components,
+    divide,
+    violations,
+)
+from pipeline.planning.offsets.solve import lower_bound, place
 from tests.pipeline.offsets_cases import crowded, least_bytes, mixed, small_problem
 
 

@@ -17,17 +17,17 @@ from models.zoo.builder import SkeletonBuilder
 from models.zoo.patchnet import patchnet
 from pipeline.fitting import within
 from pipeline.fitting.fit import fit
-from pipeline.fitting.frontier import costs_of_least
 from pipeline.fitting.row_variants import estimated_seconds, row_variants
+from pipeline.fitting.trade_off import costs_of_least
 from pipeline.fitting.wanted import LEAST, Fitted, Wanted
 from pipeline.planning.found_plans import FoundPlans
 from pipeline.planning.plan import PlanError
 from pipeline.planning.rows.walk import THOROUGH
 from pipeline.planning.thumb import smallest_plan
-from pipeline.program.cuts import RowCut
 from pipeline.program.lives import taken_by_rows
 from pipeline.program.prepare import prepare
 from pipeline.program.program import Program
+from pipeline.program.region_plan import RowCut
 from pipeline.program.steps import STEP_BYTES
 from pipeline.program.stopping import PlanningStoppedError, stopping_when, telling
 from pipeline.schedule.architectures import ARCHITECTURES

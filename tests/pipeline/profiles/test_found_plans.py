@@ -17,11 +17,11 @@ from pipeline.profiles import found_plans_file
 from pipeline.profiles.delay_limits import SweepLimits
 from pipeline.profiles.found_plans_file import KnownFile, plans_of
 from pipeline.profiles.profile_file import load_profile, manifest_checksum, save_profile
-from pipeline.program.cuts import ChannelCut, Region, RowCut, TileCut
 from pipeline.program.program import Program
+from pipeline.program.region_plan import ChannelCut, Region, RowCut, TileCut
 from pipeline.schedule.architectures import ARCHITECTURES
+from pipeline.timing.durations import services
 from pipeline.timing.simulator import simulate
-from pipeline.timing.traced_durations import services
 from tests.pipeline.made_profiles import MACHINE, profile
 
 KNOWN = FoundPlan(
@@ -189,7 +189,7 @@ def test_a_plan_is_searched_once(name: str, pack: Pack, monkeypatch: pytest.Monk
     wanted = Wanted(weight_bytes=Program.as_compiled(pack).weight_bytes // 2)
     first = asked(pack, wanted, name)
     for search in ("plan_auto", "search"):
-        monkeypatch.setattr(f"pipeline.fitting.weights.{search}", no_search)
+        monkeypatch.setattr(f"pipeline.fitting.within.{search}", no_search)
     assert asked(pack, wanted, name) == first
 
 

@@ -16,24 +16,21 @@ from pipeline.fitting.fit import fit
 from pipeline.fitting.judge import predict
 from pipeline.fitting.row_variants import row_variants
 from pipeline.fitting.wanted import LEAST
-from pipeline.measuring.chunk_sizes import chunk_levels
-from pipeline.planning.joining.joined import joined
+from pipeline.measuring.profiling import chunk_levels
+from pipeline.planning.joined_launches import joined
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice, Plan
 from pipeline.profiles.delay_limits import SweepLimits
-from pipeline.profiles.keys import piece_key, plan_key
 from pipeline.profiles.profile import Profile, ProfileError
 from pipeline.profiles.profile_file import FILE, load_profile, manifest_checksum, save_profile
-from pipeline.profiles.row_kernels import row_keys
-from pipeline.profiles.times import Distribution, Overlap
+from pipeline.profiles.times import Distribution, Overlap, piece_key, plan_key, row_keys
 from pipeline.program.choice import choose_pieces
-from pipeline.program.cuts import RowCut
 from pipeline.program.program import Program
+from pipeline.program.region_plan import RowCut
 from pipeline.program.steps import row_network
 from pipeline.schedule.architectures import ARCHITECTURES
-from pipeline.timing.durations import Durations
+from pipeline.timing.durations import Durations, services
 from pipeline.timing.simulator import simulate
-from pipeline.timing.traced_durations import services
 from tests.pipeline.made_profiles import MACHINE, always, profile
 from tests.pipeline.plans import plans
 from tests.pipeline.program.regions import largest_regions

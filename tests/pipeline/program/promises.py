@@ -2,12 +2,11 @@
 
 from contextlib import suppress
 
-from pipeline.program.cuts import Region, RegionError, RowCut
 from pipeline.program.program import Program
-from pipeline.program.region_plan import RegionPlan
+from pipeline.program.region_plan import Region, RegionError, RegionPlan, RowCut
 from pipeline.program.regions import plan_region
 from pipeline.program.row_network import RowNetwork
-from pipeline.program.sketching.sketches import MOST_PHASES, Sketch, sketches
+from pipeline.program.sketches import MOST_PHASES, Sketch, sketches
 
 _ROWS = (1, 2, 3, 4, 8, 16, 32)
 Promised = tuple[int, int, int, frozenset[int]]

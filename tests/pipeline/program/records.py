@@ -6,7 +6,7 @@ from typing import Any
 
 from models.packs.records.pieces import Operand, Piece, Value
 from models.packs.records.ports import Port
-from models.packs.records.rows import RowInput, RowOperator, RowPart, RowValue, UnrolledRows
+from models.packs.records.row_parts import RowInput, RowOperator, RowPart, RowValue, UnrolledRows
 from pipeline.program.program import Program
 from tests.pipeline.synthetic import program_of, record
 

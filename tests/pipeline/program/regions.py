@@ -2,7 +2,7 @@
 
 from random import Random
 
-from pipeline.program.cuts import Cut, Region, RegionError, RowCut
+from pipeline.program.region_plan import Cut, Region, RegionError, RowCut
 from pipeline.program.regions import plan_region
 from pipeline.program.row_network import RowNetwork
 

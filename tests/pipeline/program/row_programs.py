@@ -8,7 +8,7 @@ layers in chunks, and pieces that need whole tensors.
 from random import Random
 
 from models.network.windows import Window
-from models.packs.records.rows import Outside, RowInput, RowPart
+from models.packs.records.row_parts import Outside, RowInput, RowPart
 from pipeline.program.program import Program
 from tests.pipeline.program.records import Records, Tensor
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.packs.records.pieces import Operand, Piece
-from models.packs.records.rows import Outside, RowInput, RowOperator
+from models.packs.records.row_parts import Outside, RowInput, RowOperator
 from pipeline.planning.plan import Plan
 from pipeline.program.lives import taken_by_rows
 from pipeline.program.program import Program

@@ -7,9 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.program.boxes.box import Interval, RowBox, common, hull, without
-from pipeline.program.boxes.store import KeptTile, placed_boxes
-from pipeline.program.boxes.tiles import tiles_of
-from pipeline.program.cuts import Reuse, TileCut
+from pipeline.program.boxes.tiles import KeptTile, placed_boxes, tiles_of
+from pipeline.program.region_plan import Reuse, TileCut
 
 
 def lines(most: int) -> st.SearchStrategy[Interval]:

@@ -1,6 +1,6 @@
 """Which operators of a bottleneck run in which pass over its groups."""
 
-from models.packs.records.bottlenecks import Bottleneck, GroupInput, GroupOperator
+from models.packs.records.row_parts import Bottleneck, GroupInput, GroupOperator
 from pipeline.program.channels import passes
 
 _SHAPE = (1, 64, 8, 8)

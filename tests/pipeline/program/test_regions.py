@@ -13,17 +13,16 @@ from loader.ring import RingPlace
 from models.network.windows import Window
 from models.packs.records.pieces import Operand, Piece, Value
 from models.packs.records.ports import Port
-from models.packs.records.rows import RowInput, RowOperator, RowValue
+from models.packs.records.row_parts import RowInput, RowOperator, RowValue
 from pipeline.planning.arena import arena_problem
 from pipeline.planning.make import make_plan
 from pipeline.planning.offsets.problem import Placement
-from pipeline.planning.offsets.validator import violations as overlaps
+from pipeline.planning.offsets.problem import violations as overlaps
 from pipeline.planning.plan import Choice, Plan
 from pipeline.program import steps
-from pipeline.program.cuts import Region, RowCut
 from pipeline.program.lives import lifetimes, never_whole
 from pipeline.program.program import Program
-from pipeline.program.region_plan import AreaCopy, GraphCall, RegionPlan
+from pipeline.program.region_plan import AreaCopy, GraphCall, Region, RegionPlan, RowCut
 from pipeline.program.regions import plan_region
 from pipeline.program.row_network import RowNetwork
 from pipeline.program.steps import (
@@ -33,7 +32,7 @@ from pipeline.program.steps import (
     row_network,
 )
 from pipeline.schedule.architectures import ARCHITECTURES
-from pipeline.schedule.validator import violations
+from pipeline.schedule.trace import violations
 from pipeline.timing.durations import Durations
 from pipeline.timing.simulator import simulate
 from tests.pipeline.program.regions import random_regions

@@ -20,9 +20,9 @@ from pipeline.planning.draft import Drafts
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice
 from pipeline.planning.thumb import SmallestPlans, rule_of_thumb
+from pipeline.program.choice import SameSpans, shared_bytes
 from pipeline.program.partitions import Cuts
 from pipeline.program.program import Program
-from pipeline.program.same_spans import SameSpans, shared_bytes
 from pipeline.schedule.architectures import ARCHITECTURES
 from tests.models.nets import CHUNK_BYTES, answers, parsed, written
 from tests.models.packs.test_pack import edit, put

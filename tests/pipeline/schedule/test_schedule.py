@@ -12,8 +12,7 @@ from pipeline.planning.plan import Ahead, Choice, PlanError
 from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES
 from pipeline.schedule.schedule import Action, Schedule, ScheduleError, Stage
-from pipeline.schedule.trace import TraceEvent
-from pipeline.schedule.validator import Write, violations
+from pipeline.schedule.trace import TraceEvent, Write, violations
 from tests.examples import examples
 from tests.pipeline.synthetic import PAGE, program, programs
 from tests.pipeline.writes import writes

@@ -11,7 +11,7 @@ from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Ahead, Choice, Plan
 from pipeline.schedule.architectures import ARCHITECTURES
 from pipeline.schedule.schedule import ScheduleError, Stage
-from pipeline.schedule.validator import violations
+from pipeline.schedule.trace import violations
 from pipeline.timing.durations import Durations
 from pipeline.timing.simulator import simulate, simulate_back_to_back
 from pipeline.timing.timeline import back_to_back, timeline

@@ -10,10 +10,15 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
+import onnx
 import pytest
 
+from models.compiler import compile_onnx
+from server.access.key_file import add_key
 from server.repository.compiling import Compiler, Limits
 from server.repository.uploads import Uploads
+from server.settings.settings import Settings
+from tests.models.detector import square_finder
 from tests.server.cancellation.held import at_rest, settled, turns
 from tests.server.cancellation.steps import Work, cancelled_at
 from tests.server.conftest import SettingsFactory
@@ -115,11 +120,11 @@ def classify(service: Service) -> Work:
     return posting(service, "/v2/models/tiny:classify", picture(200, 150))
 
 
-def form(service: Service) -> Work:
+def form(service: Service, path: str = "/v2/models/tiny:classify", fields: bytes = b"") -> Work:
     start = b'--b\r\nContent-Disposition: form-data; name="file"; filename="a.png"\r\n\r\n'
-    body = start + picture(200, 150) + b"\r\n--b--\r\n"
+    body = fields + start + picture(200, 150) + b"\r\n--b--\r\n"
     kind = ("content-type", "multipart/form-data; boundary=b")
-    return posting(service, "/v2/models/tiny:classify", body, kind)
+    return posting(service, path, body, kind)
 
 
 @pytest.fixture
@@ -147,6 +152,24 @@ async def test_requests_leave_nothing(
 ) -> None:
     await at_every_await(service, of(service), least)
     await still_right(service)
+
+
+async def test_a_camera_leaves_nothing(
+    packs: Packs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With keys: the form is begun, a key found in it, and the detector, before a place is taken."""
+    monkeypatch.setattr("server.repository.served_engine._QUICK_SECONDS", 0.0)
+    onnx.save(square_finder(True), tmp_path / "finder.onnx")
+    compile_onnx(tmp_path / "finder.onnx", tmp_path / "packs" / "finder")
+    key = add_key(tmp_path / "keys", "camera", "infer")
+    shutil.copytree(packs.repository / "pair", tmp_path / "packs" / "pair")
+    values = {"repository": tmp_path / "packs", "budget": 128 << 20, "keys": tmp_path / "keys"}
+    async with serving(Settings.model_validate({**values, "deepstack": True})) as service:
+        service.client.headers["authorization"] = f"Bearer {key}"
+        field = b'--b\r\nContent-Disposition: form-data; name="api_key"\r\n\r\n%b\r\n'
+        work = form(service, "/v1/vision/detection", field % key.encode())
+        await at_every_await(service, work, 8)
+        await still_right(service)
 
 
 async def test_who_waits_for_memory_leaves_nothing(service: Service) -> None:

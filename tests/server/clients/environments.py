@@ -14,8 +14,8 @@ import pytest
 from tests.server.support import LIMIT_SECONDS, serving_port
 
 
-def programs(folder: Path, requirement: str, variable: str) -> Path:
-    """The folder of the programs of an environment with ``requirement``, made in ``folder``.
+def programs(folder: Path, *requirements: str, variable: str) -> Path:
+    """The folder of the programs of an environment with ``requirements``, made in ``folder``.
 
     The environment variable ``variable`` names a Python that has it already.
     """
@@ -25,14 +25,14 @@ def programs(folder: Path, requirement: str, variable: str) -> Path:
     venv.create(folder, with_pip=True)
     found = folder / "bin"
     installed = subprocess.run(
-        [found / "python", "-m", "pip", "install", "-q", requirement],
+        [found / "python", "-m", "pip", "install", "-q", *requirements],
         capture_output=True,
         text=True,
         check=False,
         timeout=300,
     )
     if installed.returncode:
-        pytest.skip(f"{requirement} cannot be installed: {installed.stderr[-200:]}")
+        pytest.skip(f"{', '.join(requirements)} cannot be installed: {installed.stderr[-200:]}")
     return found
 
 

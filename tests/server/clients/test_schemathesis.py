@@ -23,7 +23,8 @@ _SECONDS = 40
 def st(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The command."""
     folder = tmp_path_factory.mktemp("schemathesis")
-    return programs(folder, "schemathesis>=4.32", "LAYERSTREAM_SCHEMATHESIS_PYTHON") / "st"
+    variable = "LAYERSTREAM_SCHEMATHESIS_PYTHON"
+    return programs(folder, "schemathesis>=4.32", variable=variable) / "st"
 
 
 def test_every_answer_is_as_documented(st: Path, packs: Packs, tmp_path: Path) -> None:

@@ -23,7 +23,8 @@ _CALLS = Path(__file__).with_name("triton_grpc_calls.py")
 def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An interpreter that has the client."""
     folder = tmp_path_factory.mktemp("triton")
-    return programs(folder, "tritonclient[grpc]>=2.71", "LAYERSTREAM_TRITON_PYTHON") / "python"
+    variable = "LAYERSTREAM_TRITON_PYTHON"
+    return programs(folder, "tritonclient[grpc]>=2.71", variable=variable) / "python"
 
 
 @pytest.fixture

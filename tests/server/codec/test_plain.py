@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.packs.records.ports import Port
-from server.codec import ModelRequest
-from server.codec.plain import PLAIN_BYTES, read_plain
+from server.codec import Framing, ModelRequest
+from server.codec.decoding import PLAIN_BYTES, decode_at_once
 from server.codec.text.reader import RequestReader
 from server.errors import ServiceError
 from tests.examples import examples
@@ -52,7 +52,7 @@ def meaning(request: ModelRequest | None) -> Any:
 
 def taken(body: bytes, ports: Ports) -> bool:
     """Check that ``body`` is read as RequestReader reads it, or left to it; return whether it was read."""
-    found = read_plain(body, b"", ports, OUTPUTS)
+    found = decode_at_once(body, Framing(), ports, OUTPUTS)
     if found is not None:
         assert meaning(found) == meaning(slowly(body, ports))
         assert all(array.flags.c_contiguous for array in found.inputs.values())
@@ -202,7 +202,7 @@ def test_a_longer_body_is_the_readers() -> None:
 @examples(few=25, many=500)
 def test_values_to_the_bit(values: list[float]) -> None:
     body = json.dumps({"inputs": [tensor(data=values)]}).encode()
-    request = read_plain(body, b"", (X,), OUTPUTS)
+    request = decode_at_once(body, Framing(), (X,), OUTPUTS)
     expected = np.array([values], np.float32)
     if request is None:
         assert not np.isfinite(expected).all()

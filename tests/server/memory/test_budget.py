@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.packs.leftovers import locked_folder
+from models.packs.folders import locked_folder
 from models.packs.pack import open_pack, versions
 from pipeline.devices.base import Device
 from pipeline.fitting.wanted import Fitted

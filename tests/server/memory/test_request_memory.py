@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from server.errors import BusyError, TooLargeError
-from server.memory import request_memory, request_room
+from server.memory import request_memory, request_needs
 from server.memory.request_memory import Lease, RequestMemory
 from tests.examples import examples
 
@@ -82,7 +82,7 @@ def _without_a_part_for_small_ones() -> Iterator[None]:
     """Numbers here are small: without this all of them would pass."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(request_memory, "SMALL_BYTES", 0)
-        patch.setattr(request_room, "_KEPT_BYTES", 0)
+        patch.setattr(request_needs, "_KEPT_BYTES", 0)
         yield
 
 
@@ -176,7 +176,7 @@ async def test_a_newcomer_passes_nobody() -> None:
     memory, order = RequestMemory(CAPACITY), list[str]()
     await memory.take(8)
     large = await waiting(memory, 5, order, "large")
-    assert not memory.has(1, holds=False)
+    assert not memory.take_at_once(1, "small", holds=False)
     small = await waiting(memory, 1, order, "small")
     assert order == []
     memory.give(8)

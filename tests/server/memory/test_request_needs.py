@@ -7,11 +7,11 @@ from server.memory.request_memory import RequestMemory
 from server.memory.request_needs import (
     CODEC_BYTES,
     Need,
+    capacity_for,
     pool_bytes,
     smallest_budget,
     smallest_budgets,
 )
-from server.memory.request_room import capacity_for
 from tests.examples import examples
 
 SIZES = st.integers(0, 1 << 36)

@@ -8,7 +8,7 @@ import pytest
 from cli.arguments import options
 from pipeline.devices.base import Device
 from pipeline.devices.cpu import CpuDevice
-from pipeline.devices.space import Space
+from pipeline.devices.device_memory import Space
 from server.memory.shared_space import possible, shared_space
 from server.memory.sharing import Activations
 from tests.server.support import Cli, Packs

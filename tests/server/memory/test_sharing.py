@@ -1,15 +1,23 @@
 """What a model that loads leaves the others: their minimum, and an even share of the rest."""
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from loader.errors import ReadError
 from models.errors import PackError
+from models.packs.pack import open_pack
+from pipeline.devices.cpu import CpuDevice
+from pipeline.program.prepare import prepare
+from pipeline.schedule.architectures import ARCHITECTURES
 from server.memory.budget import Budget
 from server.memory.minima import Minimum
 from server.memory.request_needs import Need
+from server.memory.search import Search
+from server.memory.sharing import sharer
 from server.repository.models import Models
 from server.repository.on_disk import Slot, slots
 from tests.server.conftest import SettingsFactory
@@ -55,6 +63,26 @@ def test_a_pack_that_cannot_be_read_has_no_claim(
 
     (slot,) = slots(packs.repository, "tiny")
     assert Models(settings(), Budget(1 << 30), least).minimum(slot) is None
+
+
+def test_what_takes_long_is_tried_at_once_but_once(packs: Packs) -> None:
+    class Slow(Search):
+        tries = 0
+
+        def briefly(self, function: Callable[..., Any], *arguments: Any) -> None:
+            self.tries += 1
+
+    device, search, room = CpuDevice(1), Slow(), 8 << 20
+    program = prepare(open_pack(packs.repository / "tiny", device.target), device)
+    made = sharer("tiny", program, ARCHITECTURES["auto"], search=search)
+    assert made.at_once is not None
+    assert made.within is not None
+    for n_bytes in (room, room, room + 1, room):
+        assert made.at_once(n_bytes).by_thumb
+    assert search.tries == 2
+    made.within(room)
+    assert not made.at_once(room).by_thumb
+    assert search.tries == 2
 
 
 @pytest.mark.parametrize(

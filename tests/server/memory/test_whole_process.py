@@ -1,5 +1,6 @@
 """What a process takes beside its budget, and what is refused before anything is loaded."""
 
+import mmap
 from functools import partial
 
 import pytest
@@ -43,6 +44,16 @@ def test_models_that_may_come_have_room_in_an_empty_repository() -> None:
 def test_what_cannot_be_is_refused(given: dict[str, object], said: str) -> None:
     with pytest.raises(RefusedError, match=said):
         resolved_budget(settings(**given), lambda: 1)
+
+
+def test_a_group_of_just_so_much_is_counted_in_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    group = 230_000_000 // mmap.PAGESIZE * mmap.PAGESIZE
+    monkeypatch.setattr(
+        "server.memory.whole_process.machine_bytes", lambda: (group, "the control group allows")
+    )
+    assert resolved_budget(settings(memory="230MB"), lambda: 1) == budget_within(230_000_000, 1)
+    with pytest.raises(RefusedError, match="the control group"):
+        resolved_budget(settings(memory=str(group + mmap.PAGESIZE)), lambda: 1)
 
 
 def test_one_of_the_two_is_given() -> None:

@@ -1,5 +1,6 @@
 """The page as a person uses it: in Chromium, on a server of its own (extra `browser`)."""
 
+import contextlib
 import json
 import shutil
 import subprocess
@@ -8,21 +9,38 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import onnx
 import pytest
 
+from models.compiler import CompileOptions, compile_onnx
+from tests.models.painter import COLORS, LETTERBOX, painter, stripes
 from tests.server.support import LIMIT_SECONDS, REQUEST_MEMORY, Packs, picture, serving_port
 
 pytestmark = pytest.mark.browser
 
 # A frontier is planned in it.
 _WAIT_MS = 60_000
+# Colours beside the names of classes; and those of a mask in the middle of each third.
+_SWATCHES = "found => found.map(each => getComputedStyle(each).backgroundColor)"
+_PAINTED = """canvas => [1, 3, 5].map(sixth => {
+  const [x, y] = [canvas.width * sixth / 6, canvas.height / 2];
+  const [red, green, blue, alpha] = canvas.getContext("2d").getImageData(x, y, 1, 1).data;
+  return alpha ? `rgb(${red}, ${green}, ${blue})` : "clear";
+})"""
 
 
 @pytest.fixture
 def server(packs: Packs) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
     budget = 2 * (packs.smallest("tiny") + packs.smallest("pair")) + REQUEST_MEMORY
-    settings = ("--repository", packs.repository, "--models", "tiny,pair", "--budget", budget)
-    command = [sys.executable, "-m", "cli", "serve", *map(str, settings), "--port", "0"]
+    with served(packs.repository, "--models", "tiny,pair", "--budget", budget) as found:
+        yield found
+
+
+@contextlib.contextmanager
+def served(repository: Path, *settings: object) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+    """Yield the process of a server, and its address."""
+    given = map(str, ("--repository", repository, *settings, "--port", 0))
+    command = [sys.executable, "-m", "cli", "serve", *given]
     root = Path(__file__).parents[3]
     with subprocess.Popen(command, stderr=subprocess.PIPE, cwd=root) as process:
         try:
@@ -95,6 +113,29 @@ def test_models_are_loaded_looked_at_planned_tried_and_unloaded(
     process.terminate()  # a page that is open does not hold up the end
     assert process.wait(LIMIT_SECONDS) == 0
     page.get_by_text("no connection").wait_for()
+
+
+def test_a_mask_lies_over_its_picture_with_the_names_of_its_colours(
+    page: Any, tmp_path: Path
+) -> None:
+    onnx.save(painter(), tmp_path / "m.onnx")
+    options = CompileOptions(preprocess=LETTERBOX, labels=COLORS)
+    compile_onnx(tmp_path / "m.onnx", tmp_path / "packs" / "painter", options)
+    stripes(300, 100)[0].save(tmp_path / "stripes.png")
+    with served(tmp_path / "packs", "--budget", "16MiB") as (_, address):
+        page.goto(address)
+        page.get_by_role("button", name="Details painter").click()
+        page.get_by_label("Image file").set_input_files(tmp_path / "stripes.png")
+        page.locator("#answers li").first.wait_for()
+        said = page.locator("#answers li").all_inner_texts()
+        swatches = page.locator("#answers .swatch").evaluate_all(_SWATCHES)
+        painted = page.locator("#mask").evaluate(_PAINTED)
+    assert sorted(each.partition(":")[0].strip() for each in said) == sorted(COLORS)
+    named = dict(zip((each.partition(":")[0].strip() for each in said), swatches, strict=True))
+    for stripe, label in enumerate(COLORS):
+        assert painted[stripe] in (named[label], "clear"), label
+    assert len(set(painted)) == len(COLORS)
+    assert page.locator("#mask").is_visible()
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

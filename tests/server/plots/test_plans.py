@@ -4,12 +4,12 @@ from pathlib import Path
 from xml.etree import ElementTree as ET
 
 from models.packs.pack import Pack, open_pack
-from pipeline.fitting.frontier import POINTS, frontier
+from pipeline.fitting.trade_off import POINTS, frontier
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice
-from pipeline.program.cuts import Region, RowCut
 from pipeline.program.lives import lifetimes
 from pipeline.program.program import Program
+from pipeline.program.region_plan import Region, RowCut
 from pipeline.schedule.architectures import ARCHITECTURES
 from server.plots.plans import arena_picture, frontier_picture
 from tests.pipeline.small import small_pack

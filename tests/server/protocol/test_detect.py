@@ -14,12 +14,12 @@ import pytest_asyncio
 from PIL import Image
 
 from models.compiler import CompileOptions, compile_onnx
-from models.detection.boxes import Boxes
+from models.detection.boxes import Box, Boxes
 from models.images.preprocess import Preprocess
 from models.packs.pack import open_pack
 from server.codec.text.writer import PIECE_BYTES
 from server.memory.request_needs import Need
-from server.protocol.detect import _pieces
+from server.protocol.detect import pieces
 from server.settings.settings import Settings
 from tests.models.detector import NAMES, SCENES, Scene, square_finder
 from tests.server.support import Packs, Service, error, picture, serving
@@ -219,7 +219,7 @@ async def test_requests_are_counted(service: Service) -> None:
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG"])
 async def test_the_smallest_pool_has_room_for_a_photograph(repository: Path, kind: str) -> None:
-    """Of 640 x 480 pixels, as docs/architecture.md promises."""
+    """Of 640 x 480 pixels, as docs/explanation/architecture/request-memory.md promises."""
     packs = (open_pack(repository / name) for name in ("finder", "plain", "tiny"))
     pool = max(Need.of(pack.manifest).tight_bytes for pack in packs)
     settings = Settings(repository=repository, budget=16 << 20, request_memory=pool, threads=1)
@@ -244,9 +244,10 @@ async def test_many_boxes_are_written_in_pieces(count: int) -> None:
     rng = np.random.default_rng(0)
     edges, classes = rng.random((count, 4)), rng.integers(0, 3, count)
     boxes = Boxes(edges, rng.random(count).astype(np.float32), classes, ("a", "b", "\u00e9"))
-    pieces = list(_pieces({"model_name": "m"}, boxes, {"delay_ms": 1.5}))
-    assert max(map(len, pieces)) <= PIECE_BYTES
-    assert len(pieces) == max(1, -(-count // 256))
-    document = json.loads(b"".join(pieces))
+    head, tail = {"model_name": "m"}, {"delay_ms": 1.5}
+    parts = list(pieces(head, "detections", boxes, Box.as_dict, tail))
+    assert max(map(len, parts)) <= PIECE_BYTES
+    assert len(parts) == max(1, -(-count // 256))
+    document = json.loads(b"".join(parts))
     expected = [box.as_dict() for box in boxes.part(0, count)]
     assert document == {"model_name": "m", "detections": expected, "delay_ms": 1.5}

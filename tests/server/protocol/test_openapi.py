@@ -26,8 +26,6 @@ from models.packs.pack import open_pack
 from pipeline.planning.thumb import smallest_plan
 from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES
-from server.protocol.documentation.openapi import requests_table
-from server.routes import TABLE
 from server.settings.settings import Settings
 from tests.models.detector import square_finder
 from tests.models.painter import painter
@@ -271,12 +269,6 @@ async def test_rare_answers_are_as_documented(
             answer = await service.client.request(method, path)
             assert answer.status_code == status
             check(document, path, method, answer)
-
-
-async def test_the_table_of_requests_is_that_of_routes() -> None:
-    """Print what docs/http.md must have: ``requests_table(TABLE)``."""
-    text = (Path(__file__).parents[3] / "docs/http.md").read_text()
-    assert requests_table(TABLE) in text
 
 
 async def test_good_requests_are_as_documented(document: Document) -> None:

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from server.codec.framing import CODINGS, Coding
-from server.protocol.answers import Answer
-from server.protocol.pieces import Pieces
+from server.protocol.answers import Answer, Pieces
 from server.transport.http1 import Head
 
 OPEN: dict[str, Callable[[bytes], bytes]] = {

@@ -17,7 +17,7 @@ from PIL import Image
 from models.compiler import CompileOptions, compile_onnx
 from models.images.preprocess import Preprocess
 from models.packs.pack import open_pack
-from models.segmentation.recipe import NONE, Segmentation
+from models.segmentation import NONE, Segmentation
 from server.memory.request_needs import Need, mask_bytes, picture_sweep_bytes
 from server.settings.settings import Settings
 from tests.models.detector import square_finder

@@ -306,7 +306,11 @@ class World:
     def pack(self, folder: Path, *_: object) -> Any:
         contents = self.contents(folder)
         manifest = SimpleNamespace(
-            need=Need(contents.need, 0), weight_bytes=contents.full, resident_pieces=()
+            need=Need(contents.need, 0),
+            weight_bytes=contents.full,
+            resident_pieces=(),
+            inputs=(),
+            outputs=(),
         )
         weights, version = folder / "weights.bin", folder.name
         return SimpleNamespace(

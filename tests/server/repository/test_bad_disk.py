@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from loader.errors import ChecksumError, LoaderError, ReadError
-from loader.readers.faults import Fault, FaultKind, FaultyReader
-from loader.readers.in_memory import MemoryReader
+from loader.readers.fakes import Fault, FaultKind, FaultyReader, MemoryReader
 from models.packs.records.spans import Span
 from server.repository.worker import Worker
 from tests.server.conftest import SettingsFactory

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from loader.errors import ReadError
-from loader.readers.in_memory import MemoryReader
+from loader.readers.fakes import MemoryReader
 from pipeline.devices.base import KernelError
 from pipeline.execution.engine import Engine
 from pipeline.execution.errors import DrainError
 from pipeline.execution.opened import open_engine
-from pipeline.profiles.delay_watch import BoundWatch, DelayVerdict
+from pipeline.profiles.delay_limits import BoundWatch, DelayVerdict
 from pipeline.program.program import Program
 from pipeline.schedule.trace import TraceEvent
 from server.context import StartupError
@@ -185,7 +185,7 @@ async def test_a_damaged_resident_span(
 async def test_a_read_that_never_ends_takes_its_model_only(
     faults: Faults, settings: SettingsFactory, packs: Packs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pipeline.execution.sweeps.sweep.DRAIN_SECONDS", 1.0)
+    monkeypatch.setattr("pipeline.execution.sweep.DRAIN_SECONDS", 1.0)
     async with serving(settings(request_timeout=0.5)) as service:
         gate = Gate()
         first = itertools.count()

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from loader.readers.faults import Fault, FaultyReader
+from loader.readers.fakes import Fault, FaultyReader
 from loader.readers.files import open_reader
-from loader.readers.reader import Reader
+from loader.readers.interface import Reader
 from pipeline.execution.errors import ArenaLostError, CancelledError
 from tests.server.conftest import SettingsFactory
 from tests.server.support import (

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from loader.priority import reader_priority
+from loader.cores import reader_priority
 from models.packs.pack import find_pack, open_pack
 from pipeline.devices.cpu import CpuDevice
 from pipeline.fitting.fit import fit

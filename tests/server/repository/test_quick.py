@@ -18,7 +18,7 @@ from models.compiler import compile_onnx
 from pipeline.devices.base import KernelError
 from pipeline.execution.errors import CancelledError, DeadlineError
 from pipeline.execution.given import Take
-from pipeline.execution.sweeps.sweep import Sweeper
+from pipeline.execution.sweep import Sweeper
 from pipeline.schedule.schedule import Stage
 from server.repository.served_engine import ComputedAnswer
 from server.repository.worker import Worker

@@ -1,11 +1,13 @@
 """What a worker computes now: since when, whether it is stuck, and its claims."""
 
+import asyncio
+
 import pytest
 
+from pipeline.execution.baton import Baton
 from pipeline.execution.given import copies
-from pipeline.execution.interleaving.baton import Baton
-from server.repository.working import Job, Underway, refuse
-from server.scheduling.sweeps import NORMAL, Sweep
+from server.repository.working import Job, Underway, tell
+from server.scheduling.sweeps import Sweep
 
 
 class Clock:
@@ -19,7 +21,15 @@ def sweep(*limits: float) -> Sweep:
     return Sweep(
         "m",
         tuple(
-            Job(model="m", deadline=limit, limit=limit, inputs={}, take=copies) for limit in limits
+            Job(
+                model="m",
+                deadline=limit,
+                limit=limit,
+                inputs={},
+                take=copies,
+                future=asyncio.get_running_loop().create_future(),
+            )
+            for limit in limits
         ),
     )
 
@@ -45,7 +55,7 @@ def test_the_oldest_counts() -> None:
         (31.0, 2.0, 30.0, True),
     ],
 )
-def test_stuck(passed: float, factor: float, least: float, stuck: bool) -> None:
+async def test_stuck(passed: float, factor: float, least: float, stuck: bool) -> None:
     clock = Clock()
     runs = Underway(clock)
     runs.begin(sweep(101.0, 110.0))
@@ -64,8 +74,16 @@ def test_claims_of_what_has_ended_are_forgotten() -> None:
     assert (ended.over, running.over) == (False, True)
 
 
-def test_who_has_left_is_not_refused() -> None:
-    job = Job.within(1.0, {}, copies, NORMAL, 0.0)
+async def test_who_has_left_is_told_nothing() -> None:
+    job = Job.within(1.0, {}, copies, 0, 0.0)
     job.future.cancel()
-    refuse(job, RuntimeError("over"))
+    tell(job.future, RuntimeError("over"))
+    await asyncio.sleep(0)
     assert job.future.cancelled()
+
+
+async def test_whose_loop_has_ended_is_told_nothing() -> None:
+    loop = asyncio.new_event_loop()
+    future = loop.create_future()
+    loop.close()
+    tell(future, None)

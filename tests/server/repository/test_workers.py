@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from pipeline.devices.base import KernelError
-from pipeline.planning.partitions.plan import PipelinePlan
+from pipeline.planning.plan import PipelinePlan
 from tests.server.conftest import SettingsFactory
 from tests.server.support import (
     Faults,

@@ -6,6 +6,7 @@ import itertools
 import json
 from collections.abc import AsyncIterator, Awaitable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -68,13 +69,13 @@ class Held:
 async def outcomes(monkeypatch: pytest.MonkeyPatch) -> asyncio.Queue[str]:
     """Outcomes of requests in the order in which they end."""
     ended: asyncio.Queue[str] = asyncio.Queue()
-    count = Metrics.outcome
+    count = Metrics.end
 
-    def outcome(self: Metrics, model: str, outcome: str, seconds: float) -> None:
-        count(self, model, outcome, seconds)
+    def end(self: Metrics, model: str, version: str, outcome: str, *more: Any) -> None:
+        count(self, model, version, outcome, *more)
         ended.put_nowait(outcome)
 
-    monkeypatch.setattr(Metrics, "outcome", outcome)
+    monkeypatch.setattr(Metrics, "end", end)
     return ended
 
 

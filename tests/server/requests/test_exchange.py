@@ -10,10 +10,9 @@ import pytest
 
 from pipeline.execution.errors import DeadlineError
 from server.errors import BusyError, DisconnectedError, StalledError, TooLargeError
-from server.memory import request_memory, request_room
+from server.memory import request_memory, request_needs
 from server.memory.request_memory import Lease, RequestMemory
-from server.requests.exchange import FREE_BYTES, Exchange
-from server.requests.exchanges import GRACE_SECONDS, Exchanges
+from server.requests.exchange import FREE_BYTES, GRACE_SECONDS, Exchange, Exchanges
 from server.transport.limits import PROGRESS_BYTES
 
 MIB = 1 << 20
@@ -36,7 +35,7 @@ class Client:
     ``length``: of the body, as its header says; None: it has none.
     """
 
-    address, at = "", None
+    owner, at = "", None
 
     def __init__(self, length: int | None = None) -> None:
         self.headers = [] if length is None else [(b"content-length", b"%d" % length)]
@@ -148,7 +147,7 @@ def _without_a_part_for_small_ones() -> Iterator[None]:
     """Numbers here are small: without this all of them would pass."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(request_memory, "SMALL_BYTES", 0)
-        patch.setattr(request_room, "_KEPT_BYTES", 0)
+        patch.setattr(request_needs, "_KEPT_BYTES", 0)
         yield
 
 

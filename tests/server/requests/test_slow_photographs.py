@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from server.errors import BusyError
-from server.memory import request_memory, request_room
-from server.requests.exchange import FREE_BYTES, Exchange
-from server.requests.exchanges import GRACE_SECONDS
+from server.memory import request_memory, request_needs
+from server.requests.exchange import FREE_BYTES, GRACE_SECONDS, Exchange
 from server.transport.limits import PROGRESS_BYTES
 from tests.server.requests.test_exchange import MIB, NEVER, Client, Service, over
 
@@ -21,7 +20,7 @@ BEGINNING, REST = FREE_BYTES + 1, 100 << 10
 def _without_a_part_for_small_ones() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(request_memory, "SMALL_BYTES", 0)
-        patch.setattr(request_room, "_KEPT_BYTES", 0)
+        patch.setattr(request_needs, "_KEPT_BYTES", 0)
         yield
 
 
@@ -33,7 +32,7 @@ class Decoder(Service):
             exchange.may_be_hastened = True
             async with exchange.within(NEVER):
                 await exchange.beginning()
-                most, declared = exchange.lease.room_bytes, exchange.declared_bytes
+                most, declared = exchange.lease.memory.room_bytes, exchange.declared_bytes
                 while not exchange.is_read:
                     await exchange.hold(declared + pixels if declared else most)
                     await exchange.part()

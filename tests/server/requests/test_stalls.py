@@ -16,8 +16,7 @@ from starlette.types import Message
 from models.compiler import compile_onnx
 from models.packs.pack import open_pack
 from server.memory.request_needs import Need
-from server.requests.exchange import FREE_BYTES
-from server.requests.exchanges import GRACE_SECONDS
+from server.requests.exchange import FREE_BYTES, GRACE_SECONDS
 from server.settings.settings import Settings
 from tests.server.conftest import SettingsFactory
 from tests.server.support import (

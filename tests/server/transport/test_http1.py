@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.transport.http1 import Data, End, Head, Refusal, Requests, WireAnswer, refused
+from server.transport.http1 import End, Head, Refusal, Requests, WireAnswer, refused
 from server.transport.limits import HEADER_BYTES, HEADER_FIELDS
 from tests.examples import examples
 from tests.fuzz.http_requests import cut, said, stream
@@ -98,7 +98,7 @@ def test_a_request_to_change_the_protocol_has_its_body() -> None:
     fields = b"connection: upgrade\r\nupgrade: h2c\r\ncontent-length: 3\r\n\r\n"
     head, body, end, *_ = said([b"POST / HTTP/1.1\r\nhost: x\r\n" + fields + b"abc" + GET])
     assert isinstance(head, Head)
-    assert (body, end) == (Data(b"abc"), End())
+    assert (body, end) == (b"abc", End())
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import signal
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import httpx
 import pytest
@@ -79,13 +80,13 @@ async def real(
 
     monkeypatch.setattr("server.serve.listen", listened)
     ended: asyncio.Queue[str] = asyncio.Queue()
-    count = Metrics.outcome
+    count = Metrics.end
 
-    def outcome(self: Metrics, model: str, outcome: str, seconds: float) -> None:
-        count(self, model, outcome, seconds)
+    def end(self: Metrics, model: str, version: str, outcome: str, *more: Any) -> None:
+        count(self, model, version, outcome, *more)
         ended.put_nowait(outcome)
 
-    monkeypatch.setattr(Metrics, "outcome", outcome)
+    monkeypatch.setattr(Metrics, "end", end)
     gate = Gate()
     kernels: list[None] = []
 

@@ -11,7 +11,7 @@ struct ReduceLayout {
     int reduced_sizes[MAX_RANK], reduced_strides[MAX_RANK];
 };
 
-// As in pipeline/devices/cuda/operators/pooling.py.
+// As in pipeline/devices/cuda/operators/elements_and_pools.py.
 enum class Before { nothing, square, magnitude };
 enum class After { nothing, mean, root };
 

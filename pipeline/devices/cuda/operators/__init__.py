@@ -23,33 +23,26 @@ from models.network.operators.reading import (
     Softmax,
 )
 from pipeline.devices.cuda.call import KernelLaunch
-from pipeline.devices.cuda.operators import (
-    elements,
-    matrix,
-    movement,
-    normalisation,
-    pooling,
-    resizing,
-)
-from pipeline.devices.cuda.operators.convolutions.convolution import convolution
+from pipeline.devices.cuda.operators import copies, elements_and_pools, products
+from pipeline.devices.cuda.operators.convolutions.launching import convolution
 from pipeline.devices.cuda.scope import Scope
 
 #: Reshape has no kernel: another shape is another name (lowering.py).
 _LAUNCHES: Mapping[type[Operator], Callable[[Any, Scope], list[KernelLaunch]]] = {
-    BatchNorm: normalisation.batch_norm,
-    Combine: elements.combined,
+    BatchNorm: elements_and_pools.batch_norm,
+    Combine: elements_and_pools.combined,
     Convolution: convolution,
-    Gather: movement.gathered,
-    GroupNorm: normalisation.group_norm,
-    Map: elements.mapped,
-    Movement: movement.moved,
-    Pad: movement.padded,
-    Pooling: pooling.pooled,
-    MatrixProduct: matrix.product,
-    Reduction: pooling.reduced,
-    Resize: resizing.resized,
-    ResponseNorm: normalisation.response_norm,
-    Softmax: normalisation.softmax,
+    Gather: copies.gathered,
+    GroupNorm: elements_and_pools.group_norm,
+    Map: elements_and_pools.mapped,
+    Movement: copies.moved,
+    Pad: copies.padded,
+    Pooling: elements_and_pools.pooled,
+    MatrixProduct: products.product,
+    Reduction: elements_and_pools.reduced,
+    Resize: copies.resized,
+    ResponseNorm: elements_and_pools.response_norm,
+    Softmax: elements_and_pools.softmax,
 }
 
 

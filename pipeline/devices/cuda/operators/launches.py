@@ -5,8 +5,7 @@ from dataclasses import dataclass
 
 from models.network.activations import Activation
 from models.network.node import UnsuitedError
-from pipeline.devices.cuda.call import Argument, KernelLaunch
-from pipeline.devices.cuda.sources import enumerators
+from pipeline.devices.cuda.call import Argument, KernelLaunch, enumerators
 
 _THREADS = 256
 #: Indices of elements are 32-bit, and the last block may reach past the last element.

@@ -5,7 +5,7 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from models.compiler.optimising.pools import PoolFirst
+from models.compiler.optimising.normalise import PoolFirst
 from models.runtime.sessions import open_piece, run_session
 from tests.models.nets import parsed
 

@@ -7,7 +7,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
-from models.compiler.optimising.quantised import pixels_of
+from models.compiler.optimising.quantised_layers import pixels_of
 from models.network.windows import windows_of
 from models.runtime.sessions import open_session, session_options
 from tests.examples import examples

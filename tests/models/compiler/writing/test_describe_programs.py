@@ -10,16 +10,15 @@ import pytest
 
 from models.compiler import compile_onnx
 from models.compiler.analysis.alias import Aliases
-from models.compiler.analysis.graph import Graph
-from models.compiler.analysis.slices import CutPiece, Slice
+from models.compiler.analysis.graph import CutPiece, Graph, Slice
 from models.compiler.cutting.partition import CutGraph
-from models.compiler.cutting.rows import RowNode
+from models.compiler.cutting.row_nodes import RowNode
 from models.compiler.writing.describe_programs import ProgramDescriber
 from models.graphs.nodes import made, reads
 from models.network.fields import Array
 from models.network.windows import SAME
 from models.packs.pack import open_pack
-from models.packs.records.programs import ElementProgram, ElementStep, Elementwise
+from models.packs.records.pieces import ElementProgram, ElementStep, Elementwise
 
 _SHAPE = (1, 4, 3, 5)
 _NUMBERS: dict[str, float | tuple[float, ...]] = {

@@ -16,8 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.devices.cuda.call import Arguments, KernelLaunch
-from pipeline.devices.cuda.driver import Driver, Properties, Stretches
-from pipeline.devices.cuda.errors import CudaLostError, error_of
+from pipeline.devices.cuda.driver import CudaLostError, Driver, Properties, Stretches, error_of
 
 #: Runs a launch on addresses of this process.
 Compute = Callable[[KernelLaunch, Arguments], None]
@@ -36,7 +35,6 @@ XAVIER = Properties(
     driver_version=11040,
     runtime_version=11040,
 )
-
 
 _PAGE_BYTES = 4096
 

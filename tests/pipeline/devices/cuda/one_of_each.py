@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.devices.cuda.lowering import ConvolutionSettings, geometries, lower
+from pipeline.devices.cuda.lowering import geometries, lower
+from pipeline.devices.cuda.scope import ConvolutionSettings
 from tests.pipeline.devices.cuda.lowering.graphs import graph, node
 from tests.pipeline.devices.cuda.lowering.lowered import agree, execute, reference, same
 from tests.pipeline.devices.nodes import numbers

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from loader.errors import ReadError
 from loader.pool.pool import ReadPool
-from loader.readers.in_memory import MemoryReader
+from loader.readers.fakes import MemoryReader
 from models.compiler import CompileOptions, compile_onnx
 from models.initial import filled
 from models.packs.pack import Pack, open_pack
@@ -23,12 +23,10 @@ from models.packs.target import cuda_target
 from models.zoo.builder import SkeletonBuilder
 from pipeline.devices.base import DeviceLostError
 from pipeline.devices.cpu import CpuDevice
-from pipeline.devices.cuda.choices import Kind
 from pipeline.devices.cuda.device import CudaDevice
-from pipeline.devices.cuda.driver import Driver
-from pipeline.devices.cuda.errors import CudaMemoryError
-from pipeline.devices.find import KINDS
-from pipeline.devices.lowered import device_measure
+from pipeline.devices.cuda.driver import CudaMemoryError, Driver
+from pipeline.devices.cuda.scope import Kind
+from pipeline.devices.find import KINDS, device_measure
 from pipeline.execution.engine import Engine
 from pipeline.execution.opened import opened
 from pipeline.planning.make import make_plan

@@ -18,17 +18,17 @@ from hypothesis import strategies as st
 
 from loader.errors import ReadError
 from loader.pool.pool import ReadPool
-from loader.readers.in_memory import Hook, MemoryReader
-from loader.readers.reader import Reader
+from loader.readers.fakes import Hook, MemoryReader
+from loader.readers.interface import Reader
 from models.compiler import CompileOptions, compile_onnx
 from models.packs.pack import Pack, open_pack
 from pipeline.devices.base import Done, Kernel, Launch
 from pipeline.devices.cpu import CpuDevice
-from pipeline.devices.cuda.choices import Kind
 from pipeline.devices.cuda.device import CudaDevice
 from pipeline.devices.cuda.memory_kinds import DeviceArray
+from pipeline.devices.cuda.scope import Kind
+from pipeline.devices.device_memory import Memory
 from pipeline.devices.find import KINDS
-from pipeline.devices.memory import Memory
 from pipeline.execution.engine import Engine
 from pipeline.execution.opened import opened
 from pipeline.planning.make import make_plan

@@ -13,22 +13,22 @@ import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
-from loader.readers.in_memory import MemoryReader
+from loader.readers.fakes import MemoryReader
 from models.compiler import CompileOptions, compile_onnx
 from models.packs.pack import Pack, open_pack
 from models.packs.target import cuda_target
 from pipeline.devices.base import Block, DeviceError
 from pipeline.devices.cpu import CpuDevice
-from pipeline.devices.cuda.choices import Kind
 from pipeline.devices.cuda.device import CudaDevice
 from pipeline.devices.cuda.memory_kinds import stretches
-from pipeline.devices.lowered import device_measure
+from pipeline.devices.cuda.scope import Kind
+from pipeline.devices.find import device_measure
 from pipeline.execution.opened import opened
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice
-from pipeline.program.cuts import Region, RowCut
 from pipeline.program.prepare import prepare
 from pipeline.program.program import Program
+from pipeline.program.region_plan import Region, RowCut
 from pipeline.program.steps import row_network
 from pipeline.schedule.architectures import ARCHITECTURES
 from tests.examples import examples, thinned

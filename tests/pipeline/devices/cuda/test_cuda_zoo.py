@@ -9,8 +9,8 @@ import pytest
 from models import zoo
 from models.compiler import CompileOptions, compile_onnx
 from models.packs.pack import open_pack
-from pipeline.devices.lowered import device_measure
-from pipeline.measuring.sample_inputs import random_inputs
+from pipeline.devices.find import device_measure
+from pipeline.measuring.sweeps import random_inputs
 from pipeline.planning.make import make_plan
 from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES

@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 from pipeline.devices.base import DeviceError
-from pipeline.devices.cuda.call import Arguments, DevicePointer, KernelLaunch
+from pipeline.devices.cuda.call import Arguments, DevicePointer, KernelLaunch, modules, source
 from pipeline.devices.cuda.cupy_driver import CupyDriver, available_bytes
-from pipeline.devices.cuda.errors import CudaCallError, CudaLostError, CudaMissingError
-from pipeline.devices.cuda.sources import modules, source
+from pipeline.devices.cuda.driver import CudaCallError, CudaLostError, CudaMissingError
 
 
 class CudaApiError(RuntimeError):

@@ -9,18 +9,21 @@ import numpy as np
 import pytest
 
 from loader.errors import LoaderError
-from pipeline.devices.base import DeviceError, DeviceLostError
+from pipeline.devices.base import DeviceError, DeviceLostError, Tuning
 from pipeline.devices.cpu import CpuDevice
 from pipeline.devices.cuda.call import Arguments, DevicePointer, KernelLaunch, LaunchProgram
-from pipeline.devices.cuda.device import CudaDevice
-from pipeline.devices.cuda.driver import Properties
-from pipeline.devices.cuda.errors import CudaCallError, CudaLostError, CudaMemoryError, error_of
+from pipeline.devices.cuda.device import CudaDevice, Waiter
+from pipeline.devices.cuda.driver import (
+    CudaCallError,
+    CudaLostError,
+    CudaMemoryError,
+    Properties,
+    error_of,
+)
 from pipeline.devices.cuda.kernel import CudaKernel
-from pipeline.devices.cuda.operators.movement import copy_bytes
-from pipeline.devices.cuda.probe import probe_file_mapping, probe_kinds
-from pipeline.devices.cuda.waiter import Waiter
-from pipeline.devices.memory import Use
-from pipeline.devices.tuning import Tuning
+from pipeline.devices.cuda.operators.copies import copy_bytes
+from pipeline.devices.cuda.trials import probe_file_mapping, probe_kinds
+from pipeline.devices.device_memory import Use
 from pipeline.schedule.architectures import ARCHITECTURES
 from tests.pipeline.devices.cuda.computing import compute
 from tests.pipeline.devices.cuda.fake_driver import XAVIER, FakeDriver, Operation

@@ -17,8 +17,8 @@ from pipeline.devices.cpu import CpuDevice
 from pipeline.devices.cuda.call import Arguments, KernelLaunch
 from pipeline.devices.cuda.cupy_driver import CupyDriver
 from pipeline.devices.cuda.device import CudaDevice
-from pipeline.devices.cuda.errors import CudaMemoryError
-from pipeline.devices.cuda.probe import probe_kinds
+from pipeline.devices.cuda.driver import CudaMemoryError
+from pipeline.devices.cuda.trials import probe_kinds
 from pipeline.planning.make import make_plan
 from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES

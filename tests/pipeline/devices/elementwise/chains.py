@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from models.packs.records.programs import ElementProgram, ElementStep
+from models.packs.records.pieces import ElementProgram, ElementStep
 from pipeline.devices.elementwise.library import Launcher, Library, find_library
 from pipeline.devices.elementwise.programs import (
     OPERATORS,

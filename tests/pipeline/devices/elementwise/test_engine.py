@@ -14,16 +14,16 @@ from loader.pool.pool import ReadPool
 from models.compiler import CompileOptions, compile_onnx
 from models.packs.pack import Pack, open_pack
 from models.packs.records.pieces import Piece
-from models.packs.records.rows import RowOperator
+from models.packs.records.row_parts import RowOperator
 from models.packs.target import host_target
 from pipeline.devices.base import Launch
 from pipeline.devices.cpu import CpuDevice
 from pipeline.execution.opened import opened
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice
-from pipeline.program.cuts import Region, RowCut
 from pipeline.program.prepare import prepare
 from pipeline.program.program import Program
+from pipeline.program.region_plan import Region, RowCut
 from pipeline.program.steps import row_network
 from pipeline.schedule.architectures import ARCHITECTURES
 from tests.models.nets import CHUNK_BYTES, inputs_for, parsed

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.packs.records.programs import ElementStep
+from models.packs.records.pieces import ElementStep
 from pipeline.devices.elementwise.one_pass import OnePass
 from pipeline.devices.elementwise.programs import OPERATORS
 from tests.examples import examples

@@ -5,18 +5,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from models.packs.records.programs import ElementStep
+from models.packs.records.pieces import ElementStep
 from models.runtime.joined_graphs import can_join
 from models.runtime.sessions import SessionError, open_piece
 from pipeline.devices.base import DeviceError, KernelError
 from pipeline.devices.cpu import CpuDevice, _CpuKernel
-from pipeline.devices.elementwise.messages import model, node
 from pipeline.devices.elementwise.operator_node import (
     DOMAIN,
     OPERATOR,
     chain_model,
     chain_node,
     holds_chain,
+    model,
+    node,
     why_not_shared,
 )
 from pipeline.devices.elementwise.programs import WORTH_SHARING, NativeProgram

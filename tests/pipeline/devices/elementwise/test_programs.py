@@ -6,7 +6,7 @@ from typing import get_args
 import pytest
 
 from models.network.activations import Arithmetic, Kind
-from models.packs.records.programs import ElementProgram, ElementStep
+from models.packs.records.pieces import ElementProgram, ElementStep
 from pipeline.devices.elementwise.programs import (
     MOST_BLOCKS,
     MOST_TENSORS,

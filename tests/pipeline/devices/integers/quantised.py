@@ -10,15 +10,14 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from models.compiler.analysis.graph import Graph
-from models.compiler.cutting.pieces import constants_of
-from models.compiler.cutting.quantised_nodes import FoundTask, whole_task
+from models.compiler.cutting.piece_models import constants_of
+from models.compiler.cutting.quantised_tasks import FoundTask, whole_task
 from models.network.fields import Array
 from models.network.operators.quantised import Quantised, QuantisedAverage
 from models.runtime.sessions import open_piece, run_session
 from pipeline.devices.elementwise.library import Library, find_library
-from pipeline.devices.integers.binding import BoundTask, bind_average, bind_task
+from pipeline.devices.integers.native_layers import BoundTask, bind_average, bind_task, fitted
 from pipeline.devices.integers.tasks import constants_in
-from pipeline.devices.integers.workspace import fitted
 
 Arrays = Mapping[str, NDArray[Any]]
 

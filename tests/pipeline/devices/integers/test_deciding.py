@@ -16,15 +16,14 @@ from models.packs.pack import Pack
 from models.packs.records.pieces import Piece
 from pipeline.devices.base import Kernel
 from pipeline.devices.cpu import CpuDevice
-from pipeline.devices.elementwise.job_session import JOB
-from pipeline.devices.integers.quantised import QuantisedLayers
+from pipeline.devices.elementwise.operator_node import JOB
+from pipeline.devices.integers.native_layers import QuantisedLayers
 from pipeline.execution.given import Tensors, copies
 from pipeline.execution.opened import opened
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice
-from pipeline.program.decided import NativePiece
 from pipeline.program.prepare import prepare
-from pipeline.program.program import Program
+from pipeline.program.program import NativePiece, Program
 from pipeline.schedule.architectures import ARCHITECTURES
 from tests.examples import examples
 from tests.models.nets import parsed, written

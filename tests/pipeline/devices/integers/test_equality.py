@@ -11,7 +11,7 @@ from onnx import helper
 
 from models.network.operators.quantised import QuantisedTask
 from models.packs.target import largest_exact_weight
-from pipeline.devices.integers.workspace import fitted, taken_bytes
+from pipeline.devices.integers.native_layers import fitted, taken_bytes
 from tests.pipeline.devices.integers.exact import computed
 from tests.pipeline.devices.integers.quantised import Network, native
 

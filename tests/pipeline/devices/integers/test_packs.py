@@ -15,14 +15,13 @@ from models.images.preprocess import Preprocess
 from models.packs.pack import Pack
 from models.runtime.sessions import SessionError, open_piece, run_session
 from pipeline.devices.cpu import CpuDevice
-from pipeline.devices.elementwise.job_session import JOB
+from pipeline.devices.elementwise.operator_node import JOB
 from pipeline.execution.given import copies
 from pipeline.execution.opened import opened
 from pipeline.planning.plan import Plan
 from pipeline.planning.thumb import smallest_plan
-from pipeline.program.decided import takes_rows
 from pipeline.program.prepare import prepare
-from pipeline.program.program import Program
+from pipeline.program.program import Program, takes_rows
 from pipeline.schedule.architectures import ARCHITECTURES
 from tests.models.nets import parsed, written
 from tests.models.streamed import compiled

@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from pipeline.execution.partitions.handover import Handover, Turn
-from pipeline.planning.partitions.plan import BUFFERS
+from pipeline.planning.plan import BUFFERS
 
 
 class Pipelined(RuleBasedStateMachine):

@@ -19,21 +19,20 @@ from numpy.typing import NDArray
 from loader.cores import allowed_cores, cores_for
 from loader.errors import ReadError
 from loader.pool.pool import ReadPool
-from loader.readers.in_memory import MemoryReader
+from loader.readers.fakes import MemoryReader
 from models.compiler import CompileOptions, compile_onnx
 from models.packs.pack import Pack, open_pack
 from models.packs.target import host_target
 from pipeline.devices.base import KernelError
 from pipeline.devices.cpu import CpuDevice
-from pipeline.devices.memory import Memory, address
+from pipeline.devices.device_memory import Memory, address
 from pipeline.execution.errors import CancelledError, DeadlineError, EngineClosedError
 from pipeline.execution.opened import open_pipeline, opened
 from pipeline.planning.make import make_plan
-from pipeline.planning.partitions.plan import PipelinePlan, pipeline_plan
-from pipeline.planning.plan import Choice
-from pipeline.program.cuts import Region, RowCut
+from pipeline.planning.plan import Choice, PipelinePlan, pipeline_plan
 from pipeline.program.partitions import Cuts
 from pipeline.program.program import Program
+from pipeline.program.region_plan import Region, RowCut
 from pipeline.program.row_network import RowNetwork
 from pipeline.schedule.architectures import ARCHITECTURES
 from tests.examples import examples

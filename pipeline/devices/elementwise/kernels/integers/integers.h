@@ -1,6 +1,6 @@
 // Quantised layers whose channels lie last, in little memory: convolutions, and bottlenecks of three of them.
 //
-// pipeline/devices/integers/structures.py has the same structures. Bits are those of ONNX Runtime: sums are
+// pipeline/devices/integers/tasks.py has the same structures. Bits are those of ONNX Runtime: sums are
 // exact, and each is rounded once, half to even. Inside, bytes are unsigned: `flip` (0x80) turns signed ones.
 #ifndef INTEGERS_H
 #define INTEGERS_H

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pipeline.devices.cuda.sources import OPTIONS, source
+from pipeline.devices.cuda.call import OPTIONS, source
 from tests.pipeline.devices.cuda.host.build import cache_folder, digest
 
 _LIBRARY = "libnvrtc.so.12"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipeline.devices.cuda.sources import modules
+from pipeline.devices.cuda.call import modules
 from tests.pipeline.devices.cuda.conftest import missing
 from tests.pipeline.devices.cuda.host.build import KERNELS, compiler_missing, kernel_names
 from tests.pipeline.devices.cuda.kernels import nvrtc

@@ -8,7 +8,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
-from models.zoo.graph import IR_VERSION
+from models.zoo.builder import IR_VERSION
 from tests.pipeline.devices.nodes import MICROSOFT
 
 Array = NDArray[Any]

@@ -10,7 +10,8 @@ from onnx import helper
 
 from models.runtime.sessions import open_piece
 from pipeline.devices.cuda.call import DevicePointer, LaunchProgram
-from pipeline.devices.cuda.lowering import ConvolutionSettings, lower
+from pipeline.devices.cuda.lowering import lower
+from pipeline.devices.cuda.scope import ConvolutionSettings
 from tests.pipeline.devices.cuda.space import placed, some_kernels, space
 from tests.pipeline.devices.nodes import piece
 

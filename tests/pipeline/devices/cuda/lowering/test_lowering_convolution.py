@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.devices.cuda.lowering import ConvolutionSettings, NotCoveredError, geometries, lower
+from pipeline.devices.cuda.lowering import NotCoveredError, geometries, lower
 from pipeline.devices.cuda.operators.convolutions.algorithms import geometry_key
+from pipeline.devices.cuda.scope import ConvolutionSettings
 from tests.pipeline.devices.cuda.lowering.graphs import graph, node
 from tests.pipeline.devices.cuda.lowering.lowered import agree, execute, reference, same
 from tests.pipeline.devices.cuda.operators.convolving import make_shape

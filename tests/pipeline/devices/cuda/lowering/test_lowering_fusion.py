@@ -9,7 +9,8 @@ import pytest
 from onnx import helper
 
 from pipeline.devices.cuda.call import LaunchProgram
-from pipeline.devices.cuda.lowering import ConvolutionSettings, geometries, lower
+from pipeline.devices.cuda.lowering import geometries, lower
+from pipeline.devices.cuda.scope import ConvolutionSettings
 from tests.pipeline.devices.cuda.lowering.graphs import Array, graph, node
 from tests.pipeline.devices.cuda.lowering.lowered import execute, reference, same
 from tests.pipeline.devices.nodes import numbers

@@ -8,7 +8,8 @@ import pytest
 from onnx import helper, numpy_helper
 
 from pipeline.devices.cuda.call import DevicePointer
-from pipeline.devices.cuda.lowering import ConvolutionSettings, NotCoveredError, describe, lower
+from pipeline.devices.cuda.lowering import NotCoveredError, describe, lower
+from pipeline.devices.cuda.scope import ConvolutionSettings
 from pipeline.program.lives import ALIGNMENT
 from tests.pipeline.devices.cuda.lowering.graphs import graph, node
 from tests.pipeline.devices.cuda.lowering.lowered import Array, same

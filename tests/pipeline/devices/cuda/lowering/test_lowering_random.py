@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.devices.cuda.lowering import ConvolutionSettings
+from pipeline.devices.cuda.scope import ConvolutionSettings
 from tests.examples import examples
 from tests.pipeline.devices.cuda.lowering.graphs import graph, node
 from tests.pipeline.devices.cuda.lowering.lowered import same

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
 from models.runtime.sessions import open_piece
-from pipeline.devices.cuda.lowering import ConvolutionSettings, NotCoveredError, lower
+from pipeline.devices.cuda.lowering import NotCoveredError, lower
+from pipeline.devices.cuda.scope import ConvolutionSettings
 from tests.pipeline.devices.cuda.lowering.lowered import Array, agree
 from tests.pipeline.devices.nodes import drawn, numbers, piece
 

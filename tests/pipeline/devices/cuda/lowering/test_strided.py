@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from models.network.node import NamedTensor, UnsuitedError
 from models.network.operators.movement import Copy, strides_of
 from pipeline.devices.cuda.call import DevicePointer, KernelLaunch
+from pipeline.devices.cuda.operators.copies import copied, copy_bytes
 from pipeline.devices.cuda.operators.launches import collapse
-from pipeline.devices.cuda.operators.movement import copied, copy_bytes
 from pipeline.devices.cuda.scope import ConvolutionSettings, Scope
 from tests.pipeline.devices.cuda.lowering.lowered import Array, agree
 from tests.pipeline.devices.cuda.space import placed, some_kernels

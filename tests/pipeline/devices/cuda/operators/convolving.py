@@ -14,8 +14,8 @@ from models.network.operators.reading import Convolution
 from models.network.windows import Window, Windows
 from pipeline.devices.cuda.call import DevicePointer, KernelLaunch
 from pipeline.devices.cuda.operators.convolutions.algorithms import Algorithm
-from pipeline.devices.cuda.operators.convolutions.convolution import convolve
 from pipeline.devices.cuda.operators.convolutions.direct import Tile
+from pipeline.devices.cuda.operators.convolutions.launching import convolve
 from pipeline.devices.cuda.scope import ConvolutionSettings, Scope
 from tests.examples import examples
 from tests.pipeline.devices.cuda.activations import activate

@@ -6,7 +6,7 @@ import pytest
 
 from models.network.activations import Activation, Arithmetic, Kind
 from models.network.node import UnsuitedError
-from pipeline.devices.cuda.operators.elements import ARITHMETIC
+from pipeline.devices.cuda.operators.elements_and_pools import ARITHMETIC
 from pipeline.devices.cuda.operators.launches import ACTIVATIONS, activation_arguments
 
 

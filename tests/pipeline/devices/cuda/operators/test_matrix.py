@@ -12,7 +12,7 @@ from models.network.activations import Activation
 from models.network.node import NamedTensor
 from models.network.operators.reading import MatrixProduct
 from pipeline.devices.cuda.call import DevicePointer
-from pipeline.devices.cuda.operators.matrix import product
+from pipeline.devices.cuda.operators.products import product
 from pipeline.devices.cuda.scope import ConvolutionSettings, Scope
 from tests.pipeline.devices.cuda.activations import activate
 from tests.pipeline.devices.cuda.guarded_memory import HostMemory

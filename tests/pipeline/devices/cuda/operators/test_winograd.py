@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.network.operators.reading import Convolution
-from pipeline.devices.cuda.operators.convolutions import winograd as module
+from pipeline.devices.cuda.operators.convolutions import launching as module
 from pipeline.devices.cuda.operators.convolutions.algorithms import Algorithm
 from tests.pipeline.devices.cuda.operators.convolving import (
     EPSILON,
@@ -58,7 +58,7 @@ def test_bits_know_neither_chunk_nor_slab(
     whole = run(kernels, problem, WINOGRAD)
     first = data.draw(st.integers(0, problem.it.filters - 1))
     last = data.draw(st.integers(first + 1, problem.it.filters))
-    with mock.patch.multiple(module, _SLAB_FLOATS=0, _MIN_SLAB=data.draw(st.integers(1, 64))):
+    with mock.patch.multiple(module, _SLAB_FLOATS=0, _MIN_SLAB_TILES=data.draw(st.integers(1, 64))):
         part = run(kernels, problem.chunk(first, last), WINOGRAD)
     assert part.tobytes() == whole[:, first:last].tobytes()
 

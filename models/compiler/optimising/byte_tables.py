@@ -1,0 +1,238 @@
+"""Operators that make each byte of one byte are a table of 256, which ONNX Runtime fills: the same bits.
+
+An activation of a quantised network is several of them: a byte as a float, HardSigmoid, a byte again, and
+its product with the byte that was there first. Where layers make the bytes, what they become is looked up
+before they lie in memory (Cast and Gather behind each, cutting/quantised_tasks.py), so neither they nor
+the floats do.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
+
+from models.compiler.analysis.graph import Edits, Graph
+from models.graphs.nodes import copied, label, made
+from models.network.operators.elements import OF_BYTES, POINTWISE
+from models.network.operators.quantised import BYTES
+from models.packs.records.pieces import WindowProduct
+from models.runtime.sessions import open_session, session_options
+
+KINDS = {"uint8": TensorProto.UINT8, "int8": TensorProto.INT8}
+READ_BYTES = OF_BYTES | {"DequantizeLinear"}
+_MAKE_BYTES = OF_BYTES | {"QuantizeLinear"}
+ON_ELEMENTS = POINTWISE | READ_BYTES | _MAKE_BYTES
+#: What puts bytes elsewhere and leaves them as they are.
+_MOVES = frozenset(("Concat", "Flatten", "Reshape", "Squeeze", "Transpose", "Unsqueeze"))
+_IR_VERSION = 9
+
+Constants = Mapping[str, NDArray[Any]]
+#: By what they make: nodes, and at which place.
+Makers = Mapping[str, tuple[int, onnx.NodeProto]]
+
+
+@dataclass(frozen=True)
+class ByteRegion:
+    """``nodes`` that make ``output`` of the bytes ``source`` alone, element by element."""
+
+    nodes: Sequence[onnx.NodeProto]
+    source: str
+    dtype: str
+    output: str
+
+
+def region_of(
+    last: onnx.NodeProto,
+    makers: Makers,
+    constants: Constants,
+    begins: Callable[[str, Sequence[onnx.NodeProto]], str | None],
+) -> ByteRegion | None:
+    """Return what ends with ``last`` and reads one tensor of bytes, the latest there is; None: nothing.
+
+    ``begins``: returns the element type of a tensor that some nodes read, if a region may begin with it.
+    """
+    if last.op_type not in _MAKE_BYTES or not _is_on_elements(last, constants):
+        return None
+    inside, read = [last], _read(last, constants)
+    while True:
+        if len(read) == 1:
+            (source,) = read
+            dtype = begins(source, inside)
+            if dtype is not None:
+                return ByteRegion(inside[::-1], source, dtype, last.output[0])
+        latest = max(read, key=lambda name: makers[name][0] if name in makers else -1, default="")
+        if latest not in makers or not _is_on_elements(makers[latest][1], constants):
+            return None
+        inside.append(makers[latest][1])
+        read = read - {latest} | _read(inside[-1], constants)
+
+
+def _read(node: onnx.NodeProto, constants: Constants) -> set[str]:
+    return {name for name in node.input if name and name not in constants}
+
+
+def _is_on_elements(node: onnx.NodeProto, constants: Constants) -> bool:
+    """Return whether elements of ``node`` are made of those at the same place and of single constants."""
+    held = [np.asarray(constants[name]) for name in node.input if name in constants]
+    single = all(array.size == 1 and array.ndim <= 1 for array in held)
+    return node.op_type in ON_ELEMENTS and single and len(node.output) == 1
+
+
+def table_of(region: ByteRegion, constants: Constants, versions: Mapping[str, int]) -> NDArray[Any]:
+    """Return what ``region`` makes of each byte, in the order of bytes as unsigned numbers.
+
+    ``versions``: of the operators of each domain.
+    """
+    nodes = []
+    for node in region.nodes:
+        alone = copied(node)
+        for attribute in alone.attribute:
+            if attribute.name == "axis":
+                attribute.i = 0
+        nodes.append(alone)
+    names = {name for node in nodes for name in node.input if name in constants}
+    graph = helper.make_graph(
+        nodes,
+        "table",
+        [helper.make_tensor_value_info(region.source, KINDS[region.dtype], [BYTES])],
+        [helper.make_empty_tensor_value_info(region.output)],
+        [numpy_helper.from_array(np.asarray(constants[name]), name) for name in sorted(names)],
+    )
+    opsets = [helper.make_opsetid(*item) for item in versions.items()]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=_IR_VERSION)
+    session = open_session(model.SerializeToString(), session_options(optimise=False))
+    numbers = np.arange(BYTES, dtype=np.uint8).view(region.dtype)
+    return np.asarray(session.run(None, {region.source: numbers})[0])
+
+
+def look_up_results(graph: Graph, folder: Path, layers: Collection[str]) -> Graph:
+    """Return ``graph`` with tables behind ``layers``.
+
+    ``folder``: for a file with what is large. ``layers``: values behind which a table may stand. It does
+    where nothing else reads them, and where what is made of them is put together, or in another order or
+    shape, before it is looked up.
+    """
+    finder = _Finder(graph, layers)
+    rewriter = _Rewriter(Edits(graph, folder), layers)
+    for region in finder.regions():
+        rewriter.look_up(region, finder.sources(region.source))
+    products = tuple(map(rewriter.renamed, graph.window_products))
+    return replace(rewriter.edits.applied(rewriter.nodes()), window_products=products)
+
+
+class _Finder:
+    """Finds regions whose bytes layers make."""
+
+    def __init__(self, graph: Graph, layers: Collection[str]) -> None:
+        self._graph = graph
+        self._layers = layers
+        self._makers = {
+            name: (index, node) for index, node in enumerate(graph.nodes) for name in made(node)
+        }
+
+    def regions(self) -> Iterator[ByteRegion]:
+        """Yield regions that nobody else reads into; no two share a node."""
+        taken = set[str]()
+        for node in reversed(self._graph.nodes):
+            if taken.isdisjoint(made(node)):
+                region = region_of(node, self._makers, self._graph.constants, self._begins)
+                if region is not None and self._is_closed(region):
+                    taken.update(name for inner in region.nodes for name in made(inner))
+                    yield region
+
+    def sources(self, name: str) -> Iterator[str]:
+        """Yield ``name``, and what it is put together of: back to values of layers."""
+        yield name
+        if name not in self._layers:
+            for other in self._moved(name):
+                yield from self.sources(other)
+
+    def _begins(self, source: str, _: Sequence[onnx.NodeProto]) -> str | None:
+        """Return the dtype of ``source`` if layers make it."""
+        return self._graph.values[source].dtype if self._is_of_layers(source) else None
+
+    def _is_of_layers(self, name: str) -> bool:
+        if name in self._layers:
+            return name in self._graph.values and self._graph.values[name].dtype in KINDS
+        moved = self._moved(name)
+        alone = len(set(moved)) == len(moved) and all(
+            len(self._graph.readers.get(other, ())) == 1 and other not in self._graph.outputs
+            for other in moved
+        )
+        return bool(moved) and alone and all(map(self._is_of_layers, moved))
+
+    def _moved(self, name: str) -> list[str]:
+        """Return what ``name`` is put together of; nothing where it is made otherwise."""
+        _, node = self._makers.get(name, (0, None))
+        if node is None or node.op_type not in _MOVES or name not in self._graph.values:
+            return []
+        return list(node.input if node.op_type == "Concat" else node.input[:1])
+
+    def _is_closed(self, region: ByteRegion) -> bool:
+        """Return whether nobody else reads what it is made of, or what is inside."""
+        inside = {self._makers[node.output[0]][0] for node in region.nodes}
+        names = {region.source, *(node.output[0] for node in region.nodes)} - {region.output}
+        return not names.intersection(self._graph.outputs) and all(
+            inside.issuperset(self._graph.readers.get(name, ())) for name in names
+        )
+
+
+class _Rewriter:
+    """Puts tables into a graph."""
+
+    def __init__(self, edits: Edits, layers: Collection[str]) -> None:
+        self.edits = edits
+        self._graph = edits.graph
+        self._layers = layers
+        self._behind: dict[str, list[onnx.NodeProto]] = {}
+        self._read_as: dict[str, str] = {}
+        self._made_as: dict[str, str] = {}
+        self._gone = set[str]()
+
+    def look_up(self, region: ByteRegion, sources: Iterable[str]) -> None:
+        """Put what ``region`` makes behind the layers among ``sources``, which its bytes come of."""
+        table = table_of(region, self._graph.constants, self._graph.versions)
+        self._gone.update(name for node in region.nodes for name in made(node))
+        for name in sources:
+            held = self.edits.array(name)
+            if name not in self._layers:
+                self.edits.values[name] = replace(held, dtype=table.dtype.name)
+                if name == region.source:
+                    self._made_as[name] = region.output
+                continue
+            result, called = region.output, label(region.nodes[-1])
+            if name != region.source:
+                result = self._read_as[name] = self.edits.value(
+                    f"{name}/found", table.dtype.name, held.shape
+                )
+                called = result
+            numbers = self.edits.value(f"{name}/numbers", "int32", held.shape)
+            # Each has its own, which is streamed with the weights of its layer.
+            own = self.edits.constant(f"{name}/table", table, streamed=True)
+            self._behind[name] = [
+                helper.make_node("Cast", [name], [numbers], to=TensorProto.INT32),
+                helper.make_node("Gather", [own, numbers], [result], name=called, axis=0),
+            ]
+
+    def nodes(self) -> Iterator[onnx.NodeProto]:
+        """Yield all nodes."""
+        for node in self._graph.nodes:
+            if not self._gone.isdisjoint(made(node)):
+                continue
+            inputs = [self._read_as.get(name, name) for name in node.input]
+            yield copied(node, inputs, [self._made_as.get(name, name) for name in node.output])
+            for name in made(node):
+                yield from self._behind.get(name, ())
+
+    def renamed(self, product: WindowProduct) -> WindowProduct:
+        """Return ``product`` by the names that its values have now."""
+        return replace(
+            product,
+            source=self._read_as.get(product.source, product.source),
+            output=self._made_as.get(product.output, product.output),
+        )

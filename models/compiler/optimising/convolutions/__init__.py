@@ -1,1 +1,0 @@
-"""Layers that ONNX Runtime has no blocked kernel for, said in convolutions that have one."""

@@ -1,0 +1,220 @@
+"""What ONNX Runtime does not check itself: the ONNX standard, divisors, and shapes that have to agree.
+
+A value that lives in the memory of another trusts both shapes; a node whose operands do not fit can
+only fail.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import TensorProto, defs, numpy_helper
+
+from models.compiler.analysis.graph import NCHWC_DOMAIN
+from models.compiler.analysis.node_groups import name
+from models.errors import CompileError, OnnxError
+from models.graphs.file import reference
+from models.graphs.nodes import all_graphs, attributes, label, subgraphs, versions_of
+from models.network.operators.movement import RESHAPES
+from models.network.operators.on_bytes import SCALES
+
+# What ONNX Runtime does not check itself: what the ONNX checker does, and scales that are divided by.
+
+# Operators that ONNX Runtime has in ONNX's own sets (SimplifiedLayerNormalization) are not in its
+# standard; the checker passes over nodes of sets that it does not know.
+_STANDARD = ("", "ai.onnx.ml")
+_UNCHECKED = "unchecked"
+# Inputs with the scale of what an operator makes. Those of what it reads may be zero: all is zero then, as
+# exporters write it of channels without weights.
+_DIVISORS = {
+    "QLinearMatMul": 6,
+    **{name: at[-1] for name, at in SCALES.items() if at and name != "DequantizeLinear"},
+}
+
+
+def check(model: onnx.ModelProto, file: Path, path: Path) -> None:
+    """Check ``model``.
+
+    Args:
+        model: its large weights are external data, beside ``file``.
+        file: where a copy may be written.
+        path: the source, for messages.
+
+    Raises:
+        OnnxError: the model is not valid.
+    """
+    file.write_bytes(_checkable(model).SerializeToString())
+    try:
+        onnx.checker.check_model(file)
+    except onnx.checker.ValidationError as exc:
+        raise OnnxError(f"{path}: not valid: {' '.join(str(exc).split())[:400]}") from exc
+    finally:
+        file.unlink()
+
+
+def _checkable(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a copy without what the checker refuses and ONNX Runtime does not."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    for value in copy.graph.output:
+        _complete(value)
+    versions = versions_of(copy.opset_import)
+    copy.opset_import.add(domain=_UNCHECKED, version=1)
+    # Not in functions: there such an operator ends ONNX Runtime, and the process with it.
+    for node in copy.graph.node:
+        _pass_over(node, versions)
+    return copy
+
+
+def _complete(value: onnx.ValueInfoProto) -> None:
+    """Give an output type and shape, which ONNX Runtime finds itself."""
+    if value.type.WhichOneof("value") in (None, "tensor_type"):
+        tensor = value.type.tensor_type
+        tensor.elem_type = tensor.elem_type or TensorProto.FLOAT
+        tensor.shape.SetInParent()
+
+
+def _pass_over(node: onnx.NodeProto, versions: dict[str, int]) -> None:
+    if node.domain in _STANDARD and not _is_standard(node, versions.get(node.domain)):
+        node.domain = _UNCHECKED
+    for graph in subgraphs(node):
+        for inner in graph.node:
+            _pass_over(inner, versions)
+
+
+def _is_standard(node: onnx.NodeProto, version: int | None) -> bool:
+    if version is None:
+        return True  # the checker says that its set is not imported
+    try:
+        defs.get_schema(node.op_type, version, node.domain)
+    except defs.SchemaError:
+        return False
+    return True
+
+
+def check_scales(model: onnx.ModelProto, path: Path) -> None:
+    """Check that no constant scale makes what cannot be rounded to integers.
+
+    Raises:
+        OnnxError: one is zero, negative, or not finite; the message names the node.
+    """
+    for graph in all_graphs(model.graph):
+        tensors = {tensor.name: tensor for tensor in graph.initializer if reference(tensor) is None}
+        for node in graph.node:
+            place = _DIVISORS.get(node.op_type)
+            if place is None or len(node.input) <= place or node.input[place] not in tensors:
+                continue
+            scales = numpy_helper.to_array(tensors[node.input[place]]).astype(np.float64).ravel()
+            wrong = scales[~((scales > 0) & np.isfinite(scales))]
+            if len(wrong):
+                raise OnnxError(
+                    f"{path}: node {label(node)!r} ({node.op_type}): scale {node.input[place]!r} is "
+                    f"{wrong[0]:g}; it must be above zero"
+                )
+
+
+# Whether shapes agree: what kernels check when they run, and memory never checks.
+
+Shape = tuple[int, ...]
+Shapes = Mapping[str, Shape]
+
+
+def check_agreement(nodes: Iterable[onnx.NodeProto], shapes: Shapes, path: Path) -> None:
+    """Check ``nodes`` as far as their operands are among ``shapes``, which have those of constants, too.
+
+    Raises:
+        CompileError: one contradicts another; the message names the node.
+    """
+    for node in nodes:
+        checks = _CHECKS.get(node.domain, {}).get(node.op_type, ())
+        faults = (check(node, shapes) for check in checks)
+        fault = next(filter(None, faults), None)
+        if fault is not None:
+            raise CompileError(f"{path}: {name(node)}: {fault}")
+
+
+def _reshape(node: onnx.NodeProto, shapes: Shapes) -> str | None:
+    before, after = shapes.get(node.input[0]), shapes.get(node.output[0])
+    if before is None or after is None or math.prod(before) == math.prod(after):
+        return None
+    return (
+        f"{math.prod(before)} values of shape {list(before)} cannot have shape {list(after)}, "
+        f"which is {math.prod(after)} values"
+    )
+
+
+def _concat(node: onnx.NodeProto, shapes: Shapes) -> str | None:
+    parts = [shapes.get(item) for item in node.input]
+    whole = shapes.get(node.output[0])
+    if whole is None or None in parts:
+        return None
+    total = sum(math.prod(part) for part in parts if part is not None)
+    if total == math.prod(whole):
+        return None
+    return (
+        f"its inputs have {total} values together, its output {list(whole)} has {math.prod(whole)}"
+    )
+
+
+def _channels(node: onnx.NodeProto, shapes: Shapes) -> str | None:
+    x, w = (shapes.get(item) for item in node.input[:2])
+    if x is None or w is None or len(x) < 3:
+        return None
+    group = attributes(node).get("group", 1)
+    wanted = w[0] if node.op_type == "ConvTranspose" else w[1] * group
+    if x[1] == wanted:
+        return None
+    groups = f" in {group} groups" if group > 1 else ""
+    return f"its input {list(x)} has {x[1]} channels, its weights {list(w)}{groups} take {wanted}"
+
+
+def _empty(node: onnx.NodeProto, shapes: Shapes) -> str | None:
+    """A convolution or pooling of no pixels: ONNX Runtime refuses it when it runs."""
+    x, y = shapes.get(node.input[0]), shapes.get(node.output[0])
+    for kind, shape in (("input", x), ("output", y)):
+        if shape is not None and 0 in shape[1:]:
+            return f"its {kind} {list(shape)} is empty"
+    return None
+
+
+def _bias(node: onnx.NodeProto, shapes: Shapes) -> str | None:
+    bias = shapes.get(node.input[2]) if len(node.input) > 2 else None
+    result = shapes.get(node.output[0])
+    if bias is None or result is None or len(result) != 2:
+        return None
+    padded = (1,) * (2 - len(bias)) + bias
+    if len(padded) == 2 and all(
+        own in (1, whole) for own, whole in zip(padded, result, strict=True)
+    ):
+        return None
+    return f"its bias {list(bias)} cannot be added to {list(result)}"
+
+
+def _dilated(node: onnx.NodeProto, shapes: Shapes) -> str | None:
+    """A pool that pads by itself: ONNX Runtime forgets dilations, and makes other rows than it says."""
+    given = attributes(node)
+    padding = given.get("auto_pad", "NOTSET")
+    if not padding.startswith("SAME") or max(given.get("dilations", (1,))) == 1:
+        return None
+    return f"auto_pad {padding} with dilations {list(given['dilations'])}; with pads it can be computed"
+
+
+_Check = Callable[[onnx.NodeProto, Shapes], str | None]
+_PLAIN: dict[str, tuple[_Check, ...]] = {
+    **dict.fromkeys(RESHAPES, (_reshape,)),
+    "Concat": (_concat,),
+    "Conv": (_channels, _empty),
+    "FusedConv": (_channels, _empty),
+    "ConvTranspose": (_channels, _empty),
+    "MaxPool": (_dilated,),
+    "Gemm": (_bias,),
+    "FusedGemm": (_bias,),
+}
+#: By domain and operator. Weights of the blocked layout have other shapes.
+_CHECKS: Mapping[str, Mapping[str, tuple[_Check, ...]]] = {
+    "": _PLAIN,
+    "com.microsoft": _PLAIN,
+    NCHWC_DOMAIN: {"Conv": (_empty,), "MaxPool": (_dilated,)},
+}

@@ -1,0 +1,317 @@
+"""Quantised layers whose weights stream: convolutions as matrix products, large weights in parts.
+
+Two things are against it. Weights that are no constants ONNX Runtime's QLinearConv turns round for each
+run, byte by byte, which takes ten times as long as to multiply with them; and its tensors have their
+channels last, so output channels do not lie together and no chunk writes a range of bytes. So here a
+convolution of many weights and few pixels becomes the windows of its input (Gather) and a product with a
+matrix that is stored as the product reads it; and a layer of more weights than a part may have becomes
+several of fewer output channels, which Concat joins.
+
+Both give the same bits: sums of integers are exact, and each is rounded by itself. All constants of such a
+layer are streamed with it, its scales, too, and no other node reads them: so layers share sessions.
+"""
+
+import itertools
+import math
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import helper
+
+from models.compiler.analysis.graph import Edits, Graph
+from models.graphs.nodes import attributes, copied, label, made, with_attributes
+from models.network.operators.elements import OF_BYTES
+from models.network.windows import Windows, windows_of
+from models.packs.records.pieces import WindowProduct
+
+#: Parts cannot be joined to larger kernels, as chunks can: they had better not be small.
+LEAST_PART_BYTES = 256 << 10
+# To turn weights round takes 1.4 ns a byte; a product takes some 0.5 ns longer than QLinearConv for each
+# result. Measured with AVX-512 and two threads.
+_PIXELS_A_WEIGHT = 2
+# All windows of an input lie there at once, nine times as large as it: more would be most of a network.
+_MOST_WINDOWS_BYTES = 2 << 20
+# Which pixels windows have is streamed with the weights, and had better be little beside these.
+_INDEX_PART = 4
+# MLAS multiplies with so many columns at once.
+_COLUMNS_AT_ONCE = 16
+# From here on Pad takes its widths as an input.
+_OPSET = 11
+_IMAGE_RANK = 4
+_PRODUCT_DOMAIN = "com.microsoft"
+# Bounds of a layer that is one part.
+_WHOLE = 2
+Shape = tuple[int, ...]
+Weight = NDArray[Any]
+#: Operators that differ from each other in their scales and zero points alone, and take these as inputs.
+_SCALED = OF_BYTES.union(
+    ("DequantizeLinear", "QLinearAveragePool", "QLinearConcat"),
+    ("QLinearGlobalAveragePool", "QuantizeLinear"),
+)
+
+
+@dataclass(frozen=True)
+class WindowPixels:
+    """``pixels``: which pixel of the input each row of each of ``windows`` is, int32 [pixels out * kernel].
+
+    The pixel behind the last one stands for what lies outside of the image. ``outside``: whether any window
+    reaches there. ``plain``: each window is its pixel.
+    """
+
+    windows: Windows
+    pixels: NDArray[np.int32]
+    outside: bool
+
+    @property
+    def plain(self) -> bool:
+        return np.array_equal(self.pixels, np.arange(len(self.pixels)))
+
+
+def pixels_of(windows: Windows, images: int) -> WindowPixels:
+    """Return the pixels that ``windows`` of rows and columns have on so many images."""
+    rows, columns = (
+        axis.begin(np.arange(made))[:, None] + np.arange(axis.kernel) * axis.dilation
+        for axis, made in zip(windows.axes, windows.result, strict=True)
+    )
+    rows, columns = rows[:, None, :, None], columns[None, :, None, :]
+    height, width = windows.size
+    held = (rows >= 0) & (rows < height) & (columns >= 0) & (columns < width)
+    size = height * width
+    image = np.arange(images)[:, None, None, None, None] * size
+    pixels = np.where(held, image + rows * width + columns, images * size)
+    return WindowPixels(windows, pixels.reshape(-1).astype(np.int32), bool((~held).any()))
+
+
+@dataclass(frozen=True)
+class _Form:
+    """Where an operator has its weights: input ``weight``, whose axis ``axis`` is output channels.
+
+    ``vectors``: inputs with a number for each output channel, or one for all. ``result``: the axis of
+    output channels in what it makes, from the end where it is negative.
+    """
+
+    weight: int
+    axis: int
+    vectors: tuple[int, ...]
+    result: int = -1
+
+
+_QGEMM = _Form(3, 1, (4, 5, 6))
+_MATRICES = {
+    "QGemm": _QGEMM,
+    "QLinearMatMul": _Form(3, 1, (4, 5)),
+    "MatMulInteger": _Form(1, 1, (3,)),
+    "MatMulIntegerToFloat": _Form(1, 1, (3, 5, 6)),
+    "DynamicQuantizeMatMul": _Form(1, 1, (2, 3, 4)),
+}
+_CONVOLUTIONS = {"QLinearConv": _Form(3, 0, (4, 5, 8)), "ConvInteger": _Form(1, 0, (3,))}
+
+
+def stream_quantised(
+    graph: Graph, part_bytes: int, folder: Path, kept: Collection[str] = ()
+) -> Graph:
+    """Return ``graph`` with quantised layers that stream.
+
+    ``part_bytes``: the most weights of a part, if one can be so small. ``folder``: for a file with the
+    weights as they lie then. ``kept``: what nodes make that stay as they are.
+    """
+    if graph.versions.get("", 0) < _OPSET or not any(_form(graph, node) for node in graph.nodes):
+        return graph
+    rewriter = _Rewriter(Edits(graph, folder), part_bytes)
+    nodes = [
+        new
+        for node in graph.nodes
+        for new in ([node] if node.output[0] in kept else rewriter.rewritten(node))
+    ]
+    return replace(rewriter.edits.applied(nodes), window_products=tuple(rewriter.window_products))
+
+
+def _form(graph: Graph, node: onnx.NodeProto) -> _Form | None:
+    """Return where ``node`` has its weights, if they are large and output channels can be divided."""
+    given = attributes(node)
+    if node.op_type in _CONVOLUTIONS:
+        last = node.op_type == "QLinearConv" and given.get("channels_last", 0)
+        form = replace(_CONVOLUTIONS[node.op_type], result=-1 if last else 1)
+        fits = given.get("group", 1) == 1
+    elif node.op_type in _MATRICES:
+        form = replace(_MATRICES[node.op_type], axis=0 if given.get("transB", 0) else 1)
+        fits = not given.get("transA", 0)
+    else:
+        return None
+    name = node.input[form.weight]
+    if not fits or not graph.is_weight(name) or len(made(node)) != 1:
+        return None
+    weight = graph.constants[name]
+    vectors = [node.input[place] for place in form.vectors if place < len(node.input)]
+    shapes = {
+        graph.constants[item].shape if item in graph.constants else None for item in vectors if item
+    }
+    placed = {node.input[0], node.output[0]} <= graph.values.keys()
+    is_matrix = node.op_type in _CONVOLUTIONS or weight.ndim == 2
+    alike = shapes <= {(), (1,), (weight.shape[form.axis],)}
+    return form if placed and is_matrix and alike else None
+
+
+class _Rewriter:
+    """Rewrites one node after the other; ``window_products``: those that are new."""
+
+    def __init__(self, edits: Edits, part_bytes: int) -> None:
+        self.edits = edits
+        self.window_products: list[WindowProduct] = []
+        self._graph = edits.graph
+        self._part_bytes = part_bytes
+        self._nodes: list[onnx.NodeProto] = []
+
+    def rewritten(self, node: onnx.NodeProto) -> list[onnx.NodeProto]:
+        """Return ``node``, or what computes the same and streams."""
+        form = _form(self._graph, node)
+        if form is None:
+            return [self._with_scales(node) if node.op_type in _SCALED else node]
+        self._nodes = []
+        weight = self._graph.constants[node.input[form.weight]]
+        windows = self._windows(node, weight.shape)
+        if windows is not None:
+            self._product(node, weight, windows)
+        elif node.op_type in _MATRICES and form.axis == 0:
+            self._parts(with_attributes(node, transB=None), _MATRICES[node.op_type], weight.T)
+        else:
+            self._parts(node, form, weight)
+        return self._nodes
+
+    def _with_scales(self, node: onnx.NodeProto, first: int = 0) -> onnx.NodeProto:
+        """Return ``node`` with small constants of its own as inputs: it has a session with others then.
+
+        ``first``: of the inputs that may be constants.
+        """
+        own = copied(node)
+        for place, name in enumerate(node.input):
+            held = place >= first and name in self._graph.constants
+            if held and not self._graph.is_weight(name):
+                array = self._graph.constants[name]
+                own.input[place] = self.edits.constant(
+                    f"{node.output[0]}/{place}", array, resident=True
+                )
+        return own
+
+    def _windows(self, node: onnx.NodeProto, kernel: Shape) -> WindowPixels | None:
+        """Return the windows of a convolution that had better be a product, else None."""
+        given = attributes(node)
+        if node.op_type != "QLinearConv" or not given.get("channels_last", 0):
+            return None
+        before, after = (self._graph.array(name).shape for name in (node.input[0], node.output[0]))
+        pixels, inputs = math.prod(after[:-1]), math.prod(kernel[1:])
+        few = pixels < _PIXELS_A_WEIGHT * inputs and pixels * inputs <= _MOST_WINDOWS_BYTES
+        if len(before) != _IMAGE_RANK or not few:
+            return None
+        windows = pixels_of(windows_of(given, kernel[2:], before[1:-1]), before[0])
+        return windows if _INDEX_PART * windows.pixels.nbytes <= math.prod(kernel) else None
+
+    def _product(self, node: onnx.NodeProto, kernel: Weight, windows: WindowPixels) -> None:
+        """Compute ``node`` as the windows of its input times its weights."""
+        name, features = node.output[0], kernel.shape[0]
+        result = self._graph.values[name]
+        n_rows, n_weights = math.prod(result.shape[:-1]), kernel.size // features
+        found = self._gathered(node, windows)
+        rows = self._reshaped(found, f"{name}/windows", (n_rows, n_weights))
+        product = self.edits.value(f"{name}/rows", result.dtype, (n_rows, features))
+        _, *quantised, scale, zero_point = node.input[:8]
+        bias = node.input[8] if len(node.input) > 8 else ""
+        gemm = helper.make_node(
+            "QGemm",
+            [rows, *quantised, bias, scale, zero_point],
+            [product],
+            name=node.name,
+            domain=_PRODUCT_DOMAIN,
+        )
+        matrix = kernel.transpose(2, 3, 1, 0).reshape(n_weights, features)
+        self._parts(gemm, _QGEMM, matrix)
+        self._reshape(product, name, result.shape)
+        down, across = windows.windows.axes
+        self.window_products.append(
+            WindowProduct(source=node.input[0], output=name, windows=(down, across))
+        )
+
+    def _gathered(self, node: onnx.NodeProto, windows: WindowPixels) -> str:
+        """Return the pixels of all windows of what ``node`` reads."""
+        source, _, zero_point, *_ = node.input
+        array, title = self._graph.array(source), node.output[0]
+        channels = array.shape[-1]
+        count = math.prod(array.shape[:-1])
+        found = self._reshaped(source, f"{title}/pixels", (count, channels))
+        if windows.outside:
+            before = found
+            found = self.edits.value(f"{title}/padded", array.dtype, (count + 1, channels))
+            widths = self.edits.constant(f"{title}/widths", np.array([0, 0, 1, 0], np.int64))
+            pad = helper.make_node("Pad", [before, widths, zero_point], [found])
+            self._nodes.append(self._with_scales(pad, 2))
+        if not windows.plain:
+            before = found
+            found = self.edits.value(f"{title}/found", array.dtype, (len(windows.pixels), channels))
+            index = self.edits.constant(f"{title}/index", windows.pixels, streamed=True)
+            self._nodes.append(
+                helper.make_node("Gather", [before, index], [found], name=f"{label(node)}/windows")
+            )
+        return found
+
+    def _parts(self, node: onnx.NodeProto, form: _Form, weight: Weight) -> None:
+        """Compute ``node``, whose weights are ``weight`` now, in parts of its output channels."""
+        name, total = node.output[0], weight.shape[form.axis]
+        result = self.edits.array(name)
+        axis = form.result % len(result.shape)
+        bounds = [*range(0, total, self._channels(weight.nbytes, total)), total]
+        made = []
+        for number, (first, end) in enumerate(itertools.pairwise(bounds)):
+            part = copied(node)
+            if len(bounds) > _WHOLE:
+                part.name = f"{label(node)}/{number}"
+                shape = (*result.shape[:axis], end - first, *result.shape[axis + 1 :])
+                part.output[0] = self.edits.value(part.name, result.dtype, shape)
+            for place in (form.weight, *form.vectors):
+                if place < len(node.input) and node.input[place]:
+                    given = (
+                        weight if place == form.weight else self._graph.constants[node.input[place]]
+                    )
+                    along = form.axis if place == form.weight else 0
+                    part.input[place] = self._own(
+                        part, place, _slice(given, along, first, end, total)
+                    )
+            for place, item in enumerate(node.input):
+                if part.input[place] == item and item in self._graph.constants:
+                    part.input[place] = self._own(part, place, self._graph.constants[item])
+            made.append(part)
+        self._nodes.extend(made)
+        if len(made) > 1:
+            names = [part.output[0] for part in made]
+            title = f"{label(node)}/joined"
+            self._nodes.append(helper.make_node("Concat", names, [name], name=title, axis=axis))
+
+    def _channels(self, weight_bytes: int, total: int) -> int:
+        """Return how many output channels a part has."""
+        fitting = self._part_bytes * total // weight_bytes // _COLUMNS_AT_ONCE * _COLUMNS_AT_ONCE
+        count = -(-total // max(fitting, _COLUMNS_AT_ONCE))
+        return -(-total // count // _COLUMNS_AT_ONCE) * _COLUMNS_AT_ONCE
+
+    def _own(self, node: onnx.NodeProto, place: int, array: Weight) -> str:
+        """Return a constant of ``node`` alone, which is streamed with it."""
+        return self.edits.constant(f"{node.output[0]}/{place}", array, streamed=True)
+
+    def _reshaped(self, name: str, result: str, shape: Shape) -> str:
+        made = self.edits.value(result, self.edits.array(name).dtype, shape)
+        self._reshape(name, made, shape)
+        return made
+
+    def _reshape(self, name: str, result: str, shape: Shape) -> None:
+        given = self.edits.constant(f"{result}/shape", np.array(shape, np.int64))
+        self._nodes.append(helper.make_node("Reshape", [name, given], [result]))
+
+
+def _slice(array: Weight, axis: int, first: int, end: int, total: int) -> Weight:
+    """Return output channels [first, end) of ``array``, or all of it where it is one number for all."""
+    if array.ndim == 0 or array.shape[axis] != total:
+        return array
+    return array[(slice(None),) * axis + (slice(first, end),)]

@@ -1,0 +1,311 @@
+"""From floats to 8-bit integers by ONNX Runtime's static quantisation, calibrated on pictures.
+
+Weights become integers from -127 to 127 with a scale for each output channel, activations unsigned ones
+between the least and the largest number that the pictures make. What is a probability, or takes little
+time, stays a float; so does what is made of the last layers' answers (a detector's boxes).
+
+Sessions are those of this process: ONNX Runtime's own would have other threads.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import numpy_helper
+from onnxruntime.quantization import (
+    CalibrationDataReader,
+    MinMaxCalibrater,
+    QDQQuantizer,
+    QuantType,
+)
+from PIL import Image
+
+from models.compiler.optimising.optimise import fold
+from models.compiler.optimising.rewrite import rewritable
+from models.errors import CompileError
+from models.graphs.inputs import Warn
+from models.graphs.nodes import all_graphs, attributes, label, replace_nodes, versions_of
+from models.graphs.traits import infinite_tensors, is_quantised
+from models.images.preprocess import Preprocess
+from models.network.operators.reading import LAYERS
+from models.packs.target import largest_exact_weight
+from models.runtime.sessions import open_session, reason, session_options
+
+_OPERATORS = (
+    *("Add", "AveragePool", "Clip", "Concat", "Conv", "Gemm", "GlobalAveragePool", "LeakyRelu"),
+    *("MatMul", "MaxPool", "Mul", "Pad", "Relu", "Reshape", "Resize", "Sigmoid", "Slice", "Split"),
+    *("Squeeze", "Transpose", "Unsqueeze"),
+)
+#: What is still a part of the last layer, makes its answer larger or smaller, or takes it apart.
+_OF_THE_LAST = frozenset(
+    (
+        *("AveragePool", "Clip", "GlobalAveragePool", "LeakyRelu", "MaxPool", "Relu", "Resize"),
+        "Split",
+    )
+)
+#: The largest weight that ONNX Runtime's quantiser makes, unless weights have 7 bits.
+_LARGEST_WEIGHT = 127
+#: With fewer pictures accuracy depends on which they are (docs/how-to/quantise.md, "8-bit integers").
+_FEW = 10
+# Of a batch norm: scale, bias, mean and variance; and the epsilon that ONNX means where none is said.
+_NORM_PARAMETERS, _EPSILON = 4, 1e-5
+# Of pictures: batch, channels, height and width.
+_RANK = 4
+_PER_CHANNEL_OPSET = 13
+# Ends of the names that the calibrater gives to what it adds to the model.
+_EXTREMES = ("ReduceMin", "ReduceMax")
+
+
+def quantise(
+    model: onnx.ModelProto,
+    source: Path,
+    preprocess: Preprocess | None,
+    pictures: Iterable[Image.Image],
+    folder: Path,
+    warn: Warn = lambda text: None,
+) -> Path:
+    """Return a file in ``folder``, which is empty, with ``model`` in 8-bit integers.
+
+    Args:
+        model: from ``read_onnx``; its weights leave the message.
+        source: its file, for messages.
+        preprocess: makes the input of ``pictures``, which may have any size.
+        pictures: about what the network will see.
+        folder: keeps what the file refers to.
+        warn: is told where pictures are few.
+
+    Raises:
+        CompileError: it is quantised already, a weight is not finite, it is not said how a picture becomes
+            the one input, there is no picture, a value is no number with one of them, or ONNX Runtime
+            cannot quantise it. Whatever ``pictures`` raises.
+    """
+    _check_floats(model, source)
+    name = _input(model, source, preprocess)
+    folded = fold(model, folder, source)
+    _check_finite(folded, source)
+    _make_norms_layers(folded)
+    assert preprocess is not None
+    ranges = Ranges(folded, _OPERATORS, folder)
+    count = 0
+    for picture in pictures:
+        count += 1
+        try:
+            ranges.add({name: preprocess.apply(picture)})
+        except RangeError as exc:
+            raise CompileError(
+                f"{source}: value {str(exc)!r} is NaN or infinite with picture {count}: no scale holds it"
+            ) from exc
+    _check_count(count, source, warn)
+    result = folder / "int8.onnx"
+    try:
+        reduced = largest_exact_weight() < _LARGEST_WEIGHT
+        write_quantised(folded, ranges, result, reduced, _floats(folded))
+    except Exception as exc:  # ONNX Runtime's quantiser raises whatever it stumbles over
+        raise CompileError(f"{source}: ONNX Runtime cannot quantise it: {reason(exc)}") from exc
+    return result
+
+
+def _make_norms_layers(file: Path) -> None:
+    """Make each batch norm of pictures that no convolution has taken up a depthwise one in ``file``.
+
+    ONNX Runtime has no norm of integers: floats would lie in memory, four times as large. With a scale for
+    each channel its one weight is exact.
+    """
+    model = onnx.load(file, load_external_data=False)
+    inferred = onnx.shape_inference.infer_shapes(model).graph
+    ranks = {
+        value.name: len(value.type.tensor_type.shape.dim)
+        for value in (*inferred.value_info, *inferred.input)
+    }
+    tensors = {tensor.name: tensor for tensor in model.graph.initializer}
+    nodes = list(model.graph.node)
+    for index, node in enumerate(nodes):
+        parameters = [tensors[name] for name in node.input[1:] if name in tensors]
+        is_plain = node.op_type == "BatchNormalization" and len(node.output) == 1
+        if not is_plain or len(parameters) != _NORM_PARAMETERS or ranks.get(node.input[0]) != _RANK:
+            continue
+        arrays = [numpy_helper.to_array(tensor, str(file.parent)) for tensor in parameters]
+        gamma, beta, mean, variance = (array.astype(np.float64) for array in arrays)
+        weights = gamma / np.sqrt(variance + attributes(node).get("epsilon", _EPSILON))
+        operands = {
+            f"{node.output[0]}/weights": weights.reshape(-1, 1, 1, 1),
+            f"{node.output[0]}/bias": beta - mean * weights,
+        }
+        for name, array in operands.items():
+            added = numpy_helper.from_array(array.astype(arrays[0].dtype), name)
+            model.graph.initializer.append(added)
+        nodes[index] = onnx.helper.make_node(
+            "Conv", [node.input[0], *operands], node.output, label(node), group=weights.size
+        )
+    replace_nodes(model.graph, nodes)
+    onnx.save(model, file)
+
+
+def _floats(file: Path) -> list[str]:
+    """Return the nodes that stay floats: those of some activations, and what is made of the last answers.
+
+    Those are Mish and what else is rewritten. One of several nodes has one scale before it and one behind
+    it, none between them.
+
+    In answers numbers of unlike kinds lie in one tensor (places in pixels, sizes, probabilities), which one
+    scale cannot hold, and little is computed.
+    """
+    graph = onnx.load(file, load_external_data=False).graph
+    nodes = graph.node
+    activations = [label(node) for _, parts in rewritable(graph).values() for node in parts]
+    answers = set[str]()  # of layers
+    for node in nodes:
+        if node.op_type in LAYERS or (node.op_type in _OF_THE_LAST and node.input[0] in answers):
+            answers.update(node.output)
+    before = set[str]()  # what layers are made of
+    found = []
+    for node in reversed(nodes):
+        if node.op_type in LAYERS or not before.isdisjoint(node.output):
+            before.update(node.input)
+        elif answers.isdisjoint(node.output):
+            found.append(label(node))
+    return [*found, *activations]
+
+
+def _check_floats(model: onnx.ModelProto, source: Path) -> None:
+    """Refuse what somebody has quantised."""
+    for node in (node for graph in all_graphs(model.graph) for node in graph.node):
+        if is_quantised(node) or node.op_type == "QuantizeLinear":
+            raise CompileError(
+                f"{source}: node {label(node)!r} ({node.op_type}): it is quantised already; compile it "
+                "without --precision int8"
+            )
+
+
+def _input(model: onnx.ModelProto, source: Path, preprocess: Preprocess | None) -> str:
+    """Return the name of the one input, which ``preprocess`` makes."""
+    if preprocess is None:
+        raise CompileError(
+            f"{source}: --calibrate needs --preprocess: how a picture becomes the input"
+        )
+    given = {tensor.name for tensor in model.graph.initializer}
+    ports = [port for port in model.graph.input if port.name not in given]
+    shapes = [tuple(dim.dim_value for dim in port.type.tensor_type.shape.dim) for port in ports]
+    if shapes != [preprocess.shape]:
+        listed = ", ".join(f"{p.name!r} is {list(s)}" for p, s in zip(ports, shapes, strict=True))
+        raise CompileError(
+            f"{source}: preprocessing makes one input {list(preprocess.shape)}; {listed or 'it has none'}"
+        )
+    return ports[0].name
+
+
+def _check_count(count: int, source: Path, warn: Warn) -> None:
+    """Refuse to calibrate with no picture; tell of few."""
+    if count == 0:
+        raise CompileError(f"{source}: no pictures to calibrate with")
+    if count < _FEW:
+        pictures = "1 picture" if count == 1 else f"{count} pictures"
+        warn(f"calibrated with {pictures}: with fewer than {_FEW} it may lose points; a hundred do")
+
+
+def _check_finite(file: Path, source: Path) -> None:
+    """Refuse weights that no scale can hold."""
+    model = onnx.load(file, load_external_data=False)
+    for tensor, wrong in infinite_tensors(model.graph.initializer, file.parent):
+        raise CompileError(
+            f"{source}: weights {tensor.name!r}: {wrong} values are not finite: no scale holds them"
+        )
+
+
+class RangeError(ValueError):
+    """A value is NaN or infinite; the message is the name of the first one."""
+
+
+class _Session:
+    """Gives the least and the largest numbers of values, which are to be numbers."""
+
+    def __init__(self, path: str) -> None:
+        self._session = open_session(path, session_options(optimise=False))
+        self.get_outputs = self._session.get_outputs
+        nodes = onnx.load(path, load_external_data=False).graph.node
+        self._order = {name: place for place, node in enumerate(nodes) for name in node.output}
+
+    def run(self, names: None, inputs: dict[str, NDArray[Any]]) -> list[NDArray[Any]]:
+        found: list[NDArray[Any]] = self._session.run(names, inputs)
+        endless = []
+        for port, value in zip(self.get_outputs(), found, strict=True):
+            name, _, kind = port.name.rpartition("_")
+            if kind in _EXTREMES and not np.isfinite(value).all():
+                endless.append(name)
+        if endless:
+            raise RangeError(min(endless, key=lambda name: self._order.get(name, -1)))
+        return found
+
+
+class _Calibrater(MinMaxCalibrater):  # type: ignore[misc]
+    def create_inference_session(self) -> None:
+        self.infer_session = _Session(str(self.augmented_model_path))
+
+
+class _Reader(CalibrationDataReader):  # type: ignore[misc]
+    """One sample."""
+
+    def __init__(self, inputs: Mapping[str, NDArray[Any]]) -> None:
+        self._left = [dict(inputs)]
+
+    def get_next(self) -> dict[str, NDArray[Any]] | None:
+        return self._left.pop() if self._left else None
+
+
+class Ranges:
+    """The least and the largest number of each value of the model in ``file``, over what is added.
+
+    ``operators``: whose operands count. ``folder``: for a file that gives these values.
+    """
+
+    def __init__(self, file: Path, operators: Sequence[str], folder: Path) -> None:
+        self.operators = operators
+        augmented = folder / "ranges.onnx"
+        self._calibrater = _Calibrater(file, operators, augmented, use_external_data_format=True)
+        self._calibrater.augment_graph()
+        self._calibrater.create_inference_session()
+
+    def add(self, inputs: Mapping[str, NDArray[np.float32]]) -> None:
+        """Run the model once and count what comes up.
+
+        Raises:
+            RangeError: a value that counts is no number.
+        """
+        self._calibrater.collect_data(_Reader(inputs))
+
+    def found(self) -> Any:
+        """Return the ranges as ONNX Runtime's quantiser takes them."""
+        return self._calibrater.compute_data()
+
+
+def write_quantised(
+    file: Path, ranges: Ranges, result: Path, reduced: bool, floats: Sequence[str] = ()
+) -> None:
+    """Write the model in ``file`` as ``result``: values of 8 bits between QuantizeLinear and its inverse.
+
+    ``reduced``: weights have 7 bits. ``floats``: labels of nodes that stay as they are. Raises what ONNX
+    Runtime's quantiser raises.
+    """
+    model = onnx.load(file)
+    if versions_of(model.opset_import)[""] < _PER_CHANNEL_OPSET:
+        model = onnx.version_converter.convert_version(model, _PER_CHANNEL_OPSET)
+    model = onnx.shape_inference.infer_shapes(model)
+    for node in model.graph.node:
+        node.name = label(node)  # nodes of functions have no name
+    quantizer = QDQQuantizer(
+        model,
+        True,  # a scale for each output channel
+        reduced,
+        QuantType.QInt8,
+        QuantType.QUInt8,
+        ranges.found(),
+        [],
+        list(floats),
+        list(ranges.operators),
+        {},
+    )
+    quantizer.quantize_model()
+    quantizer.model.save_model_to_file(str(result), True)

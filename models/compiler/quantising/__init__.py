@@ -1,1 +1,0 @@
-"""Networks of floats as networks of small integers, calibrated on pictures."""

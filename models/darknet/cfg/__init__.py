@@ -1,1 +1,0 @@
-"""Texts of cfg files to sections, and what a section may say."""

@@ -1,1 +1,0 @@
-"""Sections to layers with shapes and parameters; not a single weight."""

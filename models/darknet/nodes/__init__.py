@@ -1,1 +1,0 @@
-"""Layers to nodes of ONNX."""

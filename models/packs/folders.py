@@ -1,0 +1,82 @@
+"""Folders of packs: what they may be called, and hidden ones that a compilation left over.
+
+The lock is the kernel's (flock): it ends with the process, however that ends, and is seen from other
+containers, where a process number means nothing. A file system without such locks keeps its left-overs.
+"""
+
+import contextlib
+import fcntl
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+
+def is_model_name(text: str) -> bool:
+    """Return whether a model may be called ``text``: letters, digits, ``._-``, at most 100."""
+    return _NAME.fullmatch(text) is not None
+
+
+# Hidden folders that packs are built in: whose compilation runs is locked, any other is left over.
+
+PREFIX = ".compiling-"
+
+
+@contextlib.contextmanager
+def locked_folder(parent: Path, name: str) -> Iterator[Path]:
+    """Yield a new hidden folder in ``parent`` to build ``name`` in, kept by nobody else for left over.
+
+    It is removed at the end, unless it was renamed.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    while True:
+        folder = parent / f"{PREFIX}{name}-{os.getpid()}-{os.urandom(4).hex()}"
+        folder.mkdir()
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        with contextlib.suppress(OSError):  # without locks nobody can take it for left over either
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        if folder.exists():
+            break
+        os.close(descriptor)  # taken for left over in the moment before it was locked
+    try:
+        yield folder
+    finally:
+        os.close(descriptor)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def remove_leftovers(parent: Path) -> list[Path]:
+    """Remove what compilations left in ``parent`` that were killed; return what is gone."""
+    return [folder for folder in sorted(parent.glob(f"{PREFIX}*")) if _removed(folder)]
+
+
+def clear_repository(repository: Path) -> list[Path]:
+    """Remove what killed compilations left of any model of ``repository``; return what is gone.
+
+    What may not be removed stays.
+    """
+    try:
+        models = sorted(path for path in repository.iterdir() if path.is_dir())
+    except OSError:
+        return []
+    return [gone for folder in (repository, *models) for gone in remove_leftovers(folder)]
+
+
+def _removed(folder: Path) -> bool:
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shutil.rmtree(folder, ignore_errors=True)
+        return not folder.exists()
+    except OSError:  # locked, or nobody can know
+        return False
+    finally:
+        os.close(descriptor)

@@ -1,1 +1,0 @@
-"""Ultralytics' detectors, as its exporter writes them, batch norms not folded."""

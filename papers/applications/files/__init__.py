@@ -1,1 +1,0 @@
-"""Applications that people write: what their files hold, read, checked and written."""

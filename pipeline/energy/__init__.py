@@ -1,1 +1,0 @@
-"""Joules: what the kernel knows of power, summed between two moments."""

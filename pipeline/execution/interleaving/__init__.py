@@ -1,1 +1,0 @@
-"""Sweeps that run at once: one computes, the others read."""

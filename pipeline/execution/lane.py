@@ -1,0 +1,223 @@
+"""A lane, one of several requests in a sweep: its tensors, and its part of the memory."""
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models.packs.records.pieces import Operand
+from models.packs.records.ports import Port
+from pipeline.devices.base import Cell, DeviceLostError, Launch, as_strings
+from pipeline.devices.device_memory import Memory
+from pipeline.execution.errors import CancelledError, DeadlineError, InputError
+from pipeline.execution.given import Arrays, GivenRows, Take, Tensor, Tensors, copies
+from pipeline.planning.plan import Plan
+from pipeline.program.lives import taken_by_rows
+from pipeline.program.program import Program
+
+# Several requests in one sweep: each step runs for every lane before its weights are released.
+#
+# Invariant: what happens to one lane, its end before time or its failure, changes nothing for the others:
+# lanes have inputs, arenas and bindings of their own, and share nothing but weights and scratch.
+
+
+class Lane(NamedTuple):
+    """One request of a sweep.
+
+    ``inputs``: graph inputs by name, with exactly their dtypes and shapes; all that have no default.
+    Nothing holds them when ``take`` is called with the outputs by name, views that are gone when it
+    returns. ``deadline``: on time.monotonic's clock. ``cancelled`` is asked between kernels.
+    """
+
+    inputs: Tensors
+    deadline: float | None = None
+    cancelled: Callable[[], bool] = lambda: False
+    take: Take[Any] = copies
+
+
+class LaneRun:
+    """The ``lanes`` of one sweep: which of them still run, and why the others stopped."""
+
+    def __init__(self, lanes: Sequence[Lane]) -> None:
+        self._lanes = lanes
+        #: Lanes that have not stopped, by position.
+        self.running: tuple[int, ...] = tuple(range(len(lanes)))
+        self.errors: dict[int, Exception] = {}
+        #: When the sweep is of use to nobody any more; None: it always is to one.
+        self.deadline = _last(lanes)
+
+    def all_stopped(self) -> bool:
+        """Return whether nobody waits for the sweep; looks at each lane's cancellation."""
+        for lane in self.running:
+            if self._lanes[lane].cancelled():
+                self.stop(lane, CancelledError("cancelled"))
+        return not self.running
+
+    def stop(self, lane: int, error: Exception) -> None:
+        """Take a lane out of the sweep."""
+        self.running = tuple(each for each in self.running if each != lane)
+        self.errors[lane] = error
+
+    def each(self, act: Callable[[int], None]) -> None:
+        """Do ``act`` for each lane that runs; one that fails stops alone.
+
+        Raises:
+            DeviceLostError: no lane can go on.
+        """
+        for lane in self.running:
+            try:
+                act(lane)
+            except DeviceLostError:
+                raise
+            except Exception as exc:  # noqa: BLE001  whatever it is, the others have no part in it
+                self.stop(lane, exc)
+
+    def step(self, launches: Sequence[Launch]) -> None:
+        """Run one step: ``launches[lane]`` for each lane that is neither cancelled nor late."""
+
+        def launch(lane: int) -> None:
+            self._check(lane)
+            launches[lane]()
+
+        self.each(launch)
+
+    def _check(self, lane: int) -> None:
+        held = self._lanes[lane]
+        if held.cancelled():
+            raise CancelledError("cancelled")
+        if held.deadline is not None and time.monotonic() > held.deadline:
+            raise DeadlineError("the deadline passed")
+
+
+def _last(lanes: Sequence[Lane]) -> float | None:
+    """Return the last deadline of ``lanes``; None where one of them has none."""
+    last: float | None = None
+    for lane in lanes:
+        if lane.deadline is None:
+            return None
+        last = lane.deadline if last is None else max(last, lane.deadline)
+    return last
+
+
+# The memory of one lane: its part of the arena, and cells for what no plan knows.
+
+
+class LaneMemory:
+    """Where values and strips of lane ``number`` lie in ``arena``; ``weights`` says where weights do."""
+
+    def __init__(
+        self,
+        program: Program,
+        plan: Plan,
+        arena: Memory,
+        weights: Callable[[Operand], Any],
+        number: int,
+    ) -> None:
+        self._plan = plan
+        self._program = program
+        self._weights = weights
+        self._start = number * plan.lane_bytes
+        self.arena = arena
+        self._cells = {
+            index: Cell() for index, value in enumerate(program.values) if value.is_loose
+        }
+        self._given = {index: GivenRows() for index in taken_by_rows(program, plan.steps)}
+        # Looked up once: to make an array of an address takes as long as a small kernel.
+        copied = [port for port in program.inputs if port.value not in self._given]
+        self._targets = self._in_place(copied)
+        self._views = self._in_place(program.outputs)
+        for view in self._views.values():
+            view.flags.writeable = False
+
+    def array(self, operand: Operand) -> Any:
+        """Return where an operand of known size lies, for kernels."""
+        if operand.kind != "value":
+            return self._weights(operand)
+        start = self.offset(operand.index) + operand.offset
+        return self.arena.array(start, operand.dtype, operand.shape)
+
+    def offset(self, value: int) -> int:
+        """Return where a value, or a strip, lies in the arena."""
+        return self._start + self._plan.values[value]
+
+    def given(self, value: int) -> GivenRows | None:
+        """Return what holds an input during a sweep whose rows are taken from the request itself."""
+        return self._given.get(value)
+
+    def place(self, operand: Operand) -> Any | Cell:
+        """Return where any operand lies."""
+        return self._cells[operand.index] if operand.is_loose else self.array(operand)
+
+    def put(self, inputs: Tensors) -> None:
+        """Copy all inputs in; those that only regions read, by rows, are not copied.
+
+        Raises:
+            InputError: strings in one are not UTF-8.
+        """
+        for port in self._program.inputs:
+            tensor, target = inputs[port.name], self._targets.get(port.name)
+            if target is not None and isinstance(tensor, np.ndarray):
+                target[...] = tensor
+            else:
+                self._put(port, tensor)
+
+    def views(self) -> Arrays:
+        """Return the outputs where they lie, read-only: gone with the next sweep, or when forgotten."""
+        if len(self._views) == len(self._program.outputs):
+            return self._views
+        return {port.name: self._view(port) for port in self._program.outputs}
+
+    def forget_inputs(self) -> None:
+        """Let go of the tensors of the request."""
+        for given in self._given.values():
+            given.clear()
+
+    def forget(self) -> None:
+        """Let go of all that belongs to one sweep: also tensors of unknown size."""
+        self.forget_inputs()
+        for cell in self._cells.values():
+            cell.clear()
+
+    def close(self) -> None:
+        """Let go of the arena: views would keep its memory."""
+        self._targets.clear()
+        self._views.clear()
+
+    def _put(self, port: Port, tensor: Tensor) -> None:
+        if port.value in self._given:
+            self._given[port.value].hold(tensor)
+            return
+        if not port.is_loose:
+            self._write(port, tensor)
+            return
+        try:
+            self._cells[port.value].array = as_strings(np.asarray(tensor))
+        except UnicodeDecodeError as exc:
+            raise InputError(f"input {port.name!r} has bytes that are not UTF-8: {exc}") from exc
+
+    def _write(self, port: Port, tensor: Tensor) -> None:
+        target = self._targets.get(port.name)
+        if target is None or isinstance(tensor, np.ndarray):
+            self.arena.write(self.offset(port.value), np.ascontiguousarray(tensor))
+        else:
+            tensor.put(target)  # made where it is needed, rather than made and copied
+
+    def _view(self, port: Port) -> NDArray[Any]:
+        if port.is_loose:
+            return self._cells[port.value].array
+        view = self._views.get(port.name)
+        if view is None:
+            view = self.arena.read(self.offset(port.value), port.dtype, port.shape)
+            view.flags.writeable = False
+        return view
+
+    def _in_place(self, ports: Iterable[Port]) -> dict[str, NDArray[Any]]:
+        """Return where those of ``ports`` lie that the host may touch, by name."""
+        known = [port for port in ports if not port.is_loose]
+        found = {
+            port.name: self.arena.in_place(self.offset(port.value), port.dtype, port.shape)
+            for port in known
+        }
+        return {name: array for name, array in found.items() if array is not None}

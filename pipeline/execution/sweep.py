@@ -1,0 +1,327 @@
+"""Sweeps for real: drives the schedule with reads, copies and bound kernels.
+
+The thread that calls ``run`` is the kernel stage: it launches kernels in order, and sleeps when the next
+one has no weights yet. Whoever completes an operation, a reader's thread or the copier's or this one,
+asks the schedule what may start then and starts it; the kernel stage does so only where something waits for
+its kernels, since a small one takes no longer than to ask. Nothing polls.
+
+On an asynchronous device a launch only enqueues. Its end matters where something waits for it, a place in
+the ring or the end of the sweep: only there the device is asked to tell (one event per release).
+"""
+
+import contextlib
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from pipeline.devices.base import Done, Launch, nothing
+from pipeline.execution.baton import FREE, ComputeClaim
+from pipeline.execution.computing import ComputingSweeper, SweepState, check_limits
+from pipeline.execution.errors import DeadlineError, DrainError
+from pipeline.execution.statistics import SweepStatistics
+from pipeline.schedule.schedule import Action, Schedule, Stage, awaited
+from pipeline.schedule.trace import Recorder
+
+#: Starts operation ``index``; must call Done exactly once, from any thread.
+Start = Callable[[int, Done], None]
+
+# A disk that has not answered for this long will not: its buffers can never be reused safely.
+DRAIN_SECONDS = 60.0
+
+
+class Sweeper:
+    """Runs one sweep after the other. Between them only reads for the next sweep are in flight.
+
+    ``starts[t]`` starts operations of stage t; the last stage is ``kernels``. ``hurry`` is called when
+    the kernel stage begins to wait. ``finish``, of an asynchronous device, calls back when all kernels
+    launched so far have ended; None: they have when their launch returns.
+    """
+
+    def __init__(
+        self,
+        stages: Sequence[Stage],
+        starts: Sequence[Start],
+        kernels: Sequence[Launch],
+        hurry: Callable[[], None] = lambda: None,
+        finish: Callable[[Done], None] | None = None,
+    ) -> None:
+        self._stages = tuple(stages)
+        self._starts = starts
+        self._kernels = kernels
+        self._computing = ComputingSweeper(self._stages, kernels)
+        self._following = _following(kernels)
+        self._hurry = hurry
+        self._finish = finish
+        self._last = len(self._stages) - 1
+        #: Of each stage: how many of its operations this sweep needs.
+        self._needed = tuple(len(stage) - stage.ahead for stage in self._stages)
+        self._awaited = awaited(self._stages)
+        self._only_computes = finish is None and not any(map(len, self._stages[:-1]))
+        self._lock = threading.RLock()
+        self._landed = threading.Condition(self._lock)
+        self._flying = 0
+        self._sweep = 0
+        self._head: dict[int, bool] = {}  # reads for the next sweep: whether each has ended well
+        self._head_failed = False
+        self._state = SweepState(Schedule(self._stages), None)
+        self._state.over = True
+
+    def run(
+        self,
+        deadline: float | None = None,
+        cancelled: Callable[[], bool] = lambda: False,
+        record: Recorder | None = None,
+        claim: ComputeClaim = FREE,
+    ) -> SweepStatistics:
+        """Run one sweep to its end; if it fails, nothing is in flight afterwards.
+
+        Args:
+            deadline: on time.monotonic's clock; checked between kernels and while waiting.
+            cancelled: asked between kernels.
+            record: receives every event of the schedule, from several threads but one at a time.
+            claim: to compute, which others do while this sweep waits for weights.
+
+        Raises:
+            LoaderError: a read failed. DeviceError: a copy or kernel failed.
+            CancelledError, DeadlineError: as asked. DrainError: an operation never ended.
+        """
+        if self._only_computes:
+            return self._computing.run(deadline, cancelled, claim, record)
+        state = self._begin(record)
+        try:
+            self._advance(state)
+            while not state.schedule.finished:
+                self._check(state, deadline, cancelled)
+                end = self._wait_for_kernels(state, deadline, claim)
+                if end is not None:
+                    self._run_kernels(state, end, deadline, cancelled, claim)
+            self._check_error(state)
+        except BaseException:
+            with self._lock:
+                state.schedule.stop()
+            self._finish_launched(state)
+            self.settle()
+            self._head.clear()
+            raise
+        finally:
+            claim.give()
+            with self._lock:
+                state.over = True
+        return _without(claim, state.statistics())
+
+    def settle(self) -> None:
+        """Wait until nothing is in flight.
+
+        Raises:
+            DrainError: an operation never ended; its memory cannot be used again.
+        """
+        with self._landed:
+            if not self._landed.wait_for(lambda: not self._flying, DRAIN_SECONDS):
+                raise DrainError(f"{self._flying} reads have not ended after {DRAIN_SECONDS:.0f} s")
+
+    def _begin(self, record: Recorder | None) -> SweepState:
+        if self._head_failed:
+            # What was read for this sweep is not there: start over, once nothing writes there.
+            self.settle()
+            self._head.clear()
+            self._head_failed = False
+        with self._lock:
+            state = self._state = SweepState(Schedule(self._stages, len(self._head)), record)
+            self._sweep += 1
+            for index in self._head:
+                state.note("release", 0, index)
+            for index in [index for index, ended in self._head.items() if ended]:
+                state.complete(0, index)
+            self._head = {}
+            return state
+
+    def _advance(self, state: SweepState) -> None:
+        """Start what may start. Operations start in the order of their release, whoever asks."""
+        with self._lock:
+            state.tell()
+            kernels: int | None = None
+            for action in state.schedule.release():
+                if state.is_recorded:
+                    state.note("release", action.stage, action.index)
+                if action.stage == self._last:
+                    kernels = action.index + 1
+                else:
+                    state.waiting.append(action)
+            if kernels is not None:
+                state.ready.put(kernels)
+            if state.starting:
+                return
+            state.starting = True
+            try:
+                while state.waiting:
+                    self._start(state, state.waiting.popleft())
+            finally:
+                state.starting = False
+
+    def _start(self, state: SweepState, action: Action) -> None:
+        sweep = self._sweep
+        if self._is_ahead(action):
+            self._head[self._of_next(action)] = False
+        self._flying += 1
+        try:
+            self._starts[action.stage](
+                action.index, lambda error, seconds: self._ended(sweep, action, error, seconds)
+            )
+        except Exception as exc:  # noqa: BLE001  raised again by the thread that runs the sweep
+            self._flying -= 1
+            state.fail(exc)
+
+    def _ended(self, sweep: int, action: Action, error: Exception | None, seconds: float) -> None:
+        """Note the end of a read or copy that ``sweep`` started, this one or the one before."""
+        with self._lock:
+            state = self._state
+            ahead = self._is_ahead(action)
+            if error is not None and ahead and (sweep == self._sweep):
+                self._head_failed = True
+            elif sweep == self._sweep:
+                self._complete(state, action, error, seconds)
+                if ahead:
+                    self._head[self._of_next(action)] = True
+            else:
+                self._complete(state, Action(0, self._of_next(action)), error, seconds)
+            # Last: whoever waits for this may use the memory and see the state.
+            self._flying -= 1
+            if not self._flying:
+                self._landed.notify_all()
+
+    def _complete(
+        self, state: SweepState, action: Action, error: Exception | None, seconds: float
+    ) -> None:
+        if error is not None:
+            state.fail(error)
+            return
+        state.complete(action.stage, action.index)
+        state.service_seconds[action.stage] += seconds
+        self._advance(state)
+
+    def _is_ahead(self, action: Action) -> bool:
+        return action.index >= self._needed[action.stage]
+
+    def _of_next(self, action: Action) -> int:
+        """Return the place in the next sweep of a read that is ahead in this one."""
+        return action.index - self._needed[action.stage]
+
+    def _wait_for_kernels(
+        self, state: SweepState, deadline: float | None, claim: ComputeClaim
+    ) -> int | None:
+        """Return up to which kernel all may run; None where only an error waits."""
+        with contextlib.suppress(queue.Empty):
+            return state.ready.get_nowait()
+        self._advance(state)
+        claim.give()
+        left = DRAIN_SECONDS if deadline is None else deadline - time.monotonic()
+        before = time.perf_counter()
+        self._hurry()
+        try:
+            return state.ready.get(timeout=min(max(left, 0.0), DRAIN_SECONDS))
+        except queue.Empty:
+            if deadline is None or time.monotonic() <= deadline:
+                raise DrainError(f"no weights came in {DRAIN_SECONDS:.0f} s") from None
+            raise DeadlineError("the deadline passed while waiting for weights") from None
+        finally:
+            if self._finish is None:
+                state.stall_seconds += time.perf_counter() - before
+
+    def _run_kernels(
+        self,
+        state: SweepState,
+        end: int,
+        deadline: float | None,
+        cancelled: Callable[[], bool],
+        claim: ComputeClaim,
+    ) -> None:
+        """Run the kernels up to ``end``."""
+        run = self._run_kernel if self._finish is None else self._launch_kernel
+        began, waited = time.perf_counter(), claim.waited_seconds
+        while state.launched < end:
+            self._check(state, deadline, cancelled)
+            claim.hold(deadline, cancelled)
+            run(state, end)
+        if self._finish is None:
+            took = time.perf_counter() - began
+            state.service_seconds[-1] += took - (claim.waited_seconds - waited)
+
+    def _run_kernel(self, state: SweepState, end: int) -> None:
+        """Run the next kernel, with those up to ``end`` that it has done the work of.
+
+        Its end is told with those of others, once something waits for it.
+        """
+        index = state.launched
+        self._kernels[index]()
+        done = index + 1 if state.is_recorded else min(self._following[index], end)
+        state.launched = state.ended = done
+        # Read without the lock: who changes it meanwhile may have missed this kernel, and hears
+        # of it with the next one or before this thread waits.
+        if state.ended >= state.schedule.turn or state.is_recorded:
+            self._advance(state)
+
+    def _launch_kernel(self, state: SweepState, _end: int) -> None:
+        index = state.launched
+        with self._lock:
+            state.begin_kernel(index, time.perf_counter())
+        self._kernels[index]()
+        if index in self._awaited or state.is_recorded:
+            self._finish_launched(state)
+
+    def _finish_launched(self, state: SweepState) -> None:
+        """Have the device tell when the kernels launched so far have ended."""
+        if self._finish is None or state.asked == state.launched:
+            return
+        last = state.asked = state.launched
+        with self._lock:
+            self._flying += 1
+        try:
+            self._finish(lambda error, seconds: self._finished(state, last - 1, error))
+        except Exception as exc:  # noqa: BLE001  raised again by the thread that runs the sweep
+            self._finished(state, last - 1, exc)
+
+    def _finished(self, state: SweepState, index: int, error: Exception | None) -> None:
+        """Note that kernels up to ``index`` have ended; a sweep does not end before that."""
+        with self._lock:
+            if error is not None:
+                state.fail(error)
+            else:
+                state.end_kernels(index, time.perf_counter())
+                self._advance(state)
+                if state.schedule.finished:
+                    state.ready.put(None)  # nothing else wakes the thread that runs the sweep
+            self._flying -= 1
+            if not self._flying:
+                self._landed.notify_all()
+
+    def _check(
+        self, state: SweepState, deadline: float | None, cancelled: Callable[[], bool]
+    ) -> None:
+        self._check_error(state)
+        check_limits(deadline, cancelled)
+
+    @staticmethod
+    def _check_error(state: SweepState) -> None:
+        if state.error is not None:
+            raise state.error
+
+
+def _following(kernels: Sequence[Launch]) -> list[int]:
+    """Return of each kernel which comes next that does something."""
+    following: list[int] = []
+    after = len(kernels)
+    for index in range(len(kernels) - 1, -1, -1):
+        following.append(after)
+        if kernels[index] is not nothing:
+            after = index
+    return following[::-1]
+
+
+def _without(claim: ComputeClaim, statistics: SweepStatistics) -> SweepStatistics:
+    """Return what a sweep took without the time in which others computed."""
+    waited = claim.waited_seconds
+    if not waited:
+        return statistics
+    left = statistics.delay_seconds - waited
+    return statistics._replace(delay_seconds=left, turn_seconds=waited)

@@ -1,1 +1,0 @@
-"""One sweep through a network: which operations start when, for real."""

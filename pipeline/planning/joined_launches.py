@@ -1,0 +1,167 @@
+"""Which steps of a plan are one launch, and what that takes.
+
+A launch costs some 20 to 60 us beside what it computes: Python, ONNX Runtime's preparations, and a pool of
+threads to wake. Steps that follow each other are one launch where nothing comes between them: the later
+ones need no weights that the first did not need, and nothing waits for the end of the earlier ones. So the
+schedule is the same, and what it promises, too.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from models.packs.records.pieces import Piece
+from models.runtime.joined_graphs import JOINED_TYPES
+from pipeline.planning.plan import Plan
+from pipeline.program.choice import choose_pieces
+from pipeline.program.program import Program
+from pipeline.program.sessions import SESSION_BYTES, opened_by, session_bytes
+from pipeline.program.steps import Step
+from pipeline.program.work import macs_of_piece
+from pipeline.schedule.schedule import Stage, awaited
+
+# About what a launch of several steps takes at most on a core, by their operations. Nobody gets in between
+# who is next, cancels or has a deadline; a large kernel alone takes as long.
+_LAUNCH_SECONDS = 20e-3
+_MACS_A_SECOND = 30e9
+_BYTES_A_SECOND = 6e9
+# What pieces with values of their own keep until a launch ends.
+_MOST_SCRATCH_BYTES = 64 << 10
+# Of what could hold weights, the part that joined kernels may take: one in so many.
+_RESERVED = 16
+
+
+def joined(program: Program, plan: Plan, most_bytes: int | None = None) -> Plan:
+    """Return ``plan`` with launches of several steps that take at most ``most_bytes`` more; None: all.
+
+    Its choice says how many bytes that were, and makes the same plan again. On a GPU a launch costs little.
+    """
+    if program.target.capability is not None:
+        return plan
+    runs = tuple(_runs(program, plan.steps, plan.stages))
+    found = _with(program, plan, runs)
+    if most_bytes is not None and _added(found, plan) > most_bytes:
+        found = _with(program, plan, tuple(_affordable(program, plan, runs, most_bytes)))
+    # Where they are equal to each other they may even take less.
+    added = max(_added(found, plan), 1) if found.runs else 0
+    return replace(found, choice=replace(plan.choice, joined_bytes=added))
+
+
+def _affordable(
+    program: Program, plan: Plan, runs: Sequence[range], most_bytes: int
+) -> Iterator[range]:
+    """Yield those of ``runs`` that together take at most ``most_bytes`` more, the first ones first."""
+    opened, lanes, scratch = opened_by(program, plan.steps), plan.choice.lanes, plan.scratch_bytes
+    most = plan.session_bytes + plan.scratch_bytes + most_bytes
+    for run in runs:
+        pieces = _pieces(plan.steps[run.start : run.stop])
+        opened.join(pieces)
+        longer = max(scratch, _scratch_bytes(program, pieces))
+        if opened.n_bytes(lanes) + longer <= most:
+            scratch = longer
+            yield run
+        else:
+            opened.join(pieces, -1)
+
+
+def _added(longer: Plan, plan: Plan) -> int:
+    return longer.total_bytes - plan.total_bytes
+
+
+def _with(program: Program, plan: Plan, runs: tuple[range, ...]) -> Plan:
+    held = [_pieces(plan.steps[run.start : run.stop]) for run in runs]
+    return replace(
+        plan,
+        runs=runs,
+        session_bytes=session_bytes(program, plan.steps, plan.choice.lanes, runs),
+        scratch_bytes=max(plan.scratch_bytes, *(_scratch_bytes(program, run) for run in held), 0),
+    )
+
+
+def apart(plan: Plan) -> Plan:
+    """Return ``plan`` with each step a launch of its own, to measure them."""
+    return replace(plan, runs=())
+
+
+def reserved_bytes(program: Program, weight_bytes: int) -> int:
+    """Return what to leave for joined kernels of what could hold ``weight_bytes``: a small part of these.
+
+    More memory leaves more for weights, too.
+    """
+    return max(0, min(program.made(_together_bytes), weight_bytes // _RESERVED))
+
+
+def _together_bytes(program: Program) -> int:
+    """Return what joining all that could run with others takes, in the coarsest chunks."""
+    kernels = [piece for piece in choose_pieces(program, None) if _joins(program, piece)]
+    least = session_bytes(program, kernels)
+    return session_bytes(program, kernels, runs=[range(len(kernels))]) - least if kernels else 0
+
+
+def joinable_bytes(program: Program, steps: Sequence[Step]) -> int:
+    """Return the most bytes of sessions that fewer launches of ``steps`` could save."""
+    kinds = {step.graph for step in steps if isinstance(step, Piece) and _joins(program, step)}
+    return SESSION_BYTES * max(len(kinds) - 1, 0)
+
+
+def _runs(program: Program, steps: Sequence[Step], stages: Sequence[Stage]) -> Iterator[range]:
+    ended = awaited(stages)
+    first, seconds = 0, 0.0
+    for position, step in enumerate(steps):
+        takes = _seconds(step)
+        if (
+            position - 1 in ended
+            or _waits(stages[-1], position)
+            or not _joins(program, steps[position - 1])
+            or not _joins(program, step)
+            or seconds + takes > _LAUNCH_SECONDS
+        ):
+            if position - first > 1:
+                yield range(first, position)
+            first, seconds = position, 0.0
+        seconds += takes
+    if len(steps) - first > 1:
+        yield range(first, len(steps))
+
+
+def _waits(kernels: Stage, position: int) -> bool:
+    """Return whether kernel ``position`` waits for more than the one before it did."""
+    if not position:
+        return True
+    before, after = (kernels.after[index][:-1] for index in (position - 1, position))
+    return any(now > then for then, now in zip(before, after, strict=True))
+
+
+def _joins(program: Program, step: Step) -> bool:
+    """Return whether ``step`` may be one of several."""
+    if not isinstance(step, Piece):
+        return False
+    return (
+        step.resident is None
+        and step.graph in program.joins
+        and (step.graph in program.one_kernel or step.scratch_bytes <= _MOST_SCRATCH_BYTES)
+        and all(operand.dtype in JOINED_TYPES for operand in (*step.inputs, *step.outputs))
+    )
+
+
+def _seconds(step: Step) -> float:
+    """Return about how long ``step`` takes on a core."""
+    if not isinstance(step, Piece):
+        return 0.0
+    operands = (*step.inputs, *step.outputs)
+    n_bytes = sum(operand.n_bytes for operand in operands if operand.kind == "value")
+    return macs_of_piece(step) / _MACS_A_SECOND + n_bytes / _BYTES_A_SECOND
+
+
+def _scratch_bytes(program: Program, run: Sequence[Piece]) -> int:
+    """Return what pieces of a launch allocate: ONNX Runtime may keep values of one until all have run."""
+    kept, own = 0, 0
+    for piece in run:
+        if piece.graph in program.one_kernel:
+            own = max(own, piece.scratch_bytes)
+        else:
+            kept += piece.scratch_bytes
+    return kept + own
+
+
+def _pieces(steps: Sequence[Step]) -> list[Piece]:
+    return [step for step in steps if isinstance(step, Piece)]

@@ -1,1 +1,0 @@
-"""Kernels that nothing separates, run as one launch."""

@@ -1,1 +1,0 @@
-"""What regions would take, for many beginnings and numbers of rows at once."""

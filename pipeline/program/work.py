@@ -1,0 +1,172 @@
+"""What regions cost beside whole pieces: how long their phases take, and what they compute again."""
+
+import math
+from collections.abc import Sequence
+from typing import Protocol
+
+from models.packs.records.pieces import Piece
+from models.packs.records.row_parts import GroupOperator
+from pipeline.program.channels import bottleneck_of
+from pipeline.program.region_plan import (
+    Action,
+    AreaCopy,
+    ChannelCut,
+    Compute,
+    Fill,
+    GraphCall,
+    RegionPlan,
+    WeightGather,
+)
+from pipeline.program.row_network import RowNetwork
+from pipeline.program.steps import Step, regions_of
+
+
+class RowTimes(Protocol):
+    """Seconds of what phases are made of."""
+
+    def call(self, operator: int, rows: int) -> float:
+        """Return what row operator ``operator`` takes for ``rows`` rows of its output."""
+
+    def first(self, operator: int) -> float:
+        """Return what its first call in a sweep takes beside that."""
+
+    def move(self, n_bytes: int) -> float:
+        """Return what copying rows of ``n_bytes`` in all takes."""
+
+    def bottleneck(self, plan: RegionPlan) -> float:
+        """Return what all of a bottleneck in groups of channels takes."""
+
+
+class KnownTimes:
+    """``times``, each worked out once: searches ask for the same ones thousands of times."""
+
+    def __init__(self, times: RowTimes) -> None:
+        self._times = times
+        self._calls: dict[tuple[int, int], float] = {}
+        self._moves: dict[int, float] = {}
+
+    def call(self, operator: int, rows: int) -> float:
+        found = self._calls.get((operator, rows))
+        if found is None:
+            found = self._calls[operator, rows] = self._times.call(operator, rows)
+        return found
+
+    def first(self, operator: int) -> float:
+        return self._times.first(operator)
+
+    def move(self, n_bytes: int) -> float:
+        found = self._moves.get(n_bytes)
+        if found is None:
+            found = self._moves[n_bytes] = self._times.move(n_bytes)
+        return found
+
+    def bottleneck(self, plan: RegionPlan) -> float:
+        return self._times.bottleneck(plan)
+
+
+def phase_seconds(network: RowNetwork, plan: RegionPlan, times: RowTimes) -> list[float]:
+    """Return what each phase of ``plan`` takes; of a bottleneck's by how much they do."""
+    if isinstance(plan.region.cut, ChannelCut):
+        counts = [len(phase) for phase in plan.phases]
+        total = times.bottleneck(plan)
+        return [total * count / sum(counts) for count in counts]
+    # Equal actions are one object, and to hash what an action says takes longer than to time it.
+    known: dict[int, float] = {}
+
+    def seconds(action: Action) -> float:
+        took = known.get(id(action))
+        if took is None:
+            took = known[id(action)] = _seconds(network, action, times)
+        return took
+
+    found = [sum(map(seconds, phase)) for phase in plan.phases]
+    called: set[int] = set()
+    for number, phase in enumerate(plan.phases):
+        fresh = {action.operator for action in phase if isinstance(action, GraphCall)} - called
+        found[number] += sum(map(times.first, fresh))
+        called |= fresh
+    return found
+
+
+def _seconds(network: RowNetwork, action: Action, times: RowTimes) -> float:
+    match action:
+        case GraphCall(operator, _, _, output):
+            return times.call(operator, output.rows)
+        case AreaCopy(target=target) | Fill(target=target):
+            value = network.values[target.row_value]
+            return times.move(target.pixels * (value.row_bytes // value.shape[3]))
+        case Compute() | WeightGather():
+            raise AssertionError("these are timed together")
+
+
+# Multiplications and additions (MACs) of a program beside those of its network: what tiles make again.
+
+
+def macs_ratio(steps: Sequence[Step]) -> float:
+    """Return MACs executed / MACs of the network; 1.0 where every output is made once, as on rows.
+
+    Of pieces that run whole a MAC is a weight times a pixel of the output, as of operators.
+    """
+    regions = regions_of(steps)
+    again = sum(_again(region.network, region.plan) for region in regions)
+    return 1 + again / _of_network(regions[0].network) if again else 1.0
+
+
+def _again(network: RowNetwork, plan: RegionPlan) -> int:
+    """Return the MACs of ``plan`` beyond those of making everything once."""
+    if isinstance(plan.region.cut, ChannelCut):
+        return _again_in_groups(network, plan)
+    calls = (action for phase in plan.phases for action in phase if isinstance(action, GraphCall))
+    made = dict.fromkeys(plan.operators, 0)
+    for call in calls:
+        made[call.operator] += call.output.rows * call.output.columns
+    return sum(
+        (pixels - min(pixels, _pixels(network, number))) * _weights(network, number)
+        for number, pixels in made.items()
+    )
+
+
+def _again_in_groups(network: RowNetwork, plan: RegionPlan) -> int:
+    """Return the same of a bottleneck: overlaps of bands, and what is made again for factors of a gate."""
+    item = bottleneck_of(network.program, plan.region.pieces)
+    actions = (action for phase in plan.phases for action in phase)
+    made = [0] * len(item.operators)
+    once = [_weights_of(operator) * math.prod(operator.shape[2:]) for operator in item.operators]
+    for action in actions:
+        if isinstance(action, Compute):
+            pixels = math.prod(action.output.shape[2:])
+            made[action.operator] += pixels * _held(action)
+    return sum(max(count - single, 0) for count, single in zip(made, once, strict=True))
+
+
+def _held(action: Compute) -> int:
+    """Return the most numbers of weights that a kernel is given."""
+    held = (place.shape for place in action.inputs[1:2])
+    return max(map(math.prod, held), default=0)
+
+
+def _weights_of(operator: GroupOperator) -> int:
+    held = (taken.weights.shape for taken in operator.inputs[1:2] if taken.weights is not None)
+    return max(map(math.prod, held), default=0)
+
+
+def _of_network(network: RowNetwork) -> int:
+    on_rows = sum(_pixels(network, number) * _weights(network, number) for number in network.own)
+    program = network.program
+    others = (program.pieces[number] for number in program.own if number not in network.covered)
+    return on_rows + sum(macs_of_piece(piece) for piece in others)
+
+
+def macs_of_piece(piece: Piece) -> int:
+    """Return the MACs of a piece that runs whole: a weight times a pixel of the output."""
+    weights = [math.prod(item.shape) for item in piece.inputs if item.kind == "span"]
+    pixels = [math.prod(item.shape[2:]) for item in piece.outputs if not item.is_loose]
+    return max(weights, default=0) * max(pixels, default=1)
+
+
+def _pixels(network: RowNetwork, number: int) -> int:
+    return math.prod(network.values[network.operators[number].output].shape[2:])
+
+
+def _weights(network: RowNetwork, number: int) -> int:
+    return max((math.prod(item.shape) for item in network.operators[number].weights), default=0)

@@ -1,0 +1,115 @@
+"""What programs of cameras ask (Frigate, Home Assistant): the API of DeepStack and CodeProject.AI.
+
+A form has the picture, the least confidence and a key; ``:detect`` finds the boxes. Off unless the setting
+``deepstack`` is on.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from models.detection.boxes import Box, BoxLimits
+from server.codec.fields import first_error
+from server.codec.framing import check_not_encoded
+from server.errors import InvalidRequestError, NotFoundError, NotServingError, few
+from server.protocol.answers import Pieces
+from server.protocol.detect import DetectQuery, FoundObjects, Fraction, find_objects, pieces
+from server.protocol.pictures import SentPicture, begin_picture
+from server.protocol.routing import Asked
+from server.requests.exchange import headers_named
+
+_FIELDS = ("api_key", "min_confidence")
+
+
+class _Form(BaseModel):
+    """What a form says of the boxes that are told; None: as the model has it."""
+
+    min_confidence: Fraction = None
+
+
+async def detection(asked: Asked, query: DetectQuery) -> Pieces:
+    """Find the objects in the image of a form, as DeepStack does: the model that the settings name.
+
+    Fields of the form: ``image``, ``min_confidence`` (0 to 1), ``api_key`` (before the image).
+    """
+    sent = await _begun(asked)
+    name = asked.context.settings.deepstack_model or await _only_detector(asked)
+    return await _predicted(asked, name, query, sent)
+
+
+async def custom(asked: Asked, name: str, query: DetectQuery) -> Pieces:
+    """Find the objects in the image of a form, as DeepStack does: the model that the path names.
+
+    Fields of the form: ``image``, ``min_confidence`` (0 to 1), ``api_key`` (before the image).
+    """
+    return await _predicted(asked, name, query, await _begun(asked))
+
+
+async def _begun(asked: Asked) -> SentPicture:
+    """Return what comes first, once a key was presented where keys are asked for.
+
+    No more is read without one than what a request may send before it holds anything.
+
+    Raises:
+        UnknownKeyError: none was, neither in a header nor in the form.
+    """
+    context = asked.context
+    check_not_encoded(asked.headers)
+    async with asked.exchange.within(context.settings.request_timeout):
+        sent = await begin_picture(asked, _FIELDS)
+    if context.access.wants_keys:
+        given = headers_named(b"authorization", asked.headers)
+        asked.key = context.access.key(given, sent.fields.get("api_key", ""))
+    return sent
+
+
+async def _only_detector(asked: Asked) -> str:
+    """Return the name of the one model that detects objects.
+
+    Raises:
+        NotServingError: none does that answers. NotFoundError: there are several.
+    """
+    repository = asked.context.repository
+    names = {entry.model for entry in repository.entries() if entry.answers}
+    packs = [(name, (await repository.described(name))[1]) for name in sorted(names)]
+    found = [name for name, pack in packs if pack.manifest.detection is not None]
+    if not found:
+        raise NotServingError("no model that answers detects objects")
+    if len(found) > 1:
+        raise NotFoundError(
+            f"{few(found)} detect objects: ask /v1/vision/custom/NAME, or name one in the setting "
+            "deepstack_model"
+        )
+    return found[0]
+
+
+async def _predicted(asked: Asked, name: str, query: DetectQuery, sent: SentPicture) -> Pieces:
+    def wanted() -> BoxLimits:
+        limits, least = query.limits(), _least_confidence(sent)
+        return limits if least is None else replace(limits, score=least)
+
+    def written(found: FoundObjects) -> Iterator[bytes]:
+        tail = {"duration": found.delay_ms / 1e3}
+        return pieces({"success": True}, "predictions", found.boxes, _prediction, tail)
+
+    return await find_objects(asked, name, wanted, written, begun=sent)
+
+
+def _least_confidence(sent: SentPicture) -> float | None:
+    """Return what the form asks for; None: nothing.
+
+    Raises:
+        InvalidRequestError: it is no number from 0 to 1.
+    """
+    try:
+        return _Form.model_validate(sent.fields).min_confidence
+    except ValidationError as exc:
+        raise InvalidRequestError(first_error(exc.errors())) from None
+
+
+def _prediction(box: Box) -> dict[str, Any]:
+    """Return ``box`` as it is told: in whole pixels, which clients draw with."""
+    edges = zip(("x_min", "y_min", "x_max", "y_max"), map(round, box.edges), strict=True)
+    return {"label": box.label, "confidence": box.score, **dict(edges)}

@@ -1,0 +1,173 @@
+"""Placements are what they say, on few nodes, and change little; what cannot be placed is named."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchmarks.placement import changed, instance
+from cli.placement import relaxation
+from cli.placement.place import PlacementError, place, place_again
+from cli.placement.problem import (
+    FleetNode,
+    Model,
+    Placement,
+    PlacementProblem,
+    Replica,
+    faults,
+    moves,
+    nodes_of,
+)
+from cli.placement.relaxation import relaxed
+from tests.examples import examples
+
+LABELS = ("gpu", "site")
+
+
+@st.composite
+def problems(draw: st.DrawFn) -> PlacementProblem:
+    """Small ones, of which some have no placement."""
+    labels = st.frozensets(st.sampled_from(LABELS), max_size=1)
+    nodes = [
+        FleetNode(
+            f"node-{number}",
+            draw(st.integers(10, 100)),
+            draw(st.sampled_from((0.5, 1.0, 3.0))),
+            draw(st.sampled_from((float("inf"), 50.0))),
+            draw(st.frozensets(st.sampled_from(LABELS))),
+        )
+        for number in range(draw(st.integers(1, 12)))
+    ]
+    models = [
+        Model(
+            f"model-{number}",
+            draw(st.integers(1, 60)),
+            draw(st.sampled_from((0.0, 0.5, 3.0, 40.0))),
+            draw(st.sampled_from((0.01, 0.2))),
+            draw(st.sampled_from((0.0, 2.0))),
+            draw(st.integers(1, 3)),
+            draw(labels),
+        )
+        for number in range(draw(st.integers(1, 12)))
+    ]
+    return PlacementProblem(models, nodes)
+
+
+def tried(make: Callable[[], Placement]) -> Placement | str:
+    """A placement, or why there is none."""
+    try:
+        return make()
+    except PlacementError as exc:
+        return str(exc)
+
+
+def is_clear(why: str) -> bool:
+    return "\n" not in why and ("would" in why or "too few" in why)
+
+
+@pytest.mark.parametrize("solver", [True, False])
+@examples(60, 600)
+@given(problem=problems())
+def test_no_node_is_overfull_and_replicas_lie_apart(
+    problem: PlacementProblem, solver: bool
+) -> None:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("cli.placement.place.is_there", lambda: solver)
+        found = tried(lambda: place(problem))
+    if isinstance(found, str):
+        assert is_clear(found)
+        return
+    assert list(faults(problem, found)) == []
+    assert len(nodes_of(found)) >= relaxed(problem).bound - 1e-6
+
+
+@examples(40, 400)
+@given(problem=problems(), seed=st.integers(0, 9), lost=st.integers(0, 12))
+def test_a_changed_problem_is_placed_again(problem: PlacementProblem, seed: int, lost: int) -> None:
+    """Whatever has become of loads, needs and nodes, and whatever the placement was."""
+    before = tried(lambda: place(problem))
+    if isinstance(before, str):
+        return
+    known = before
+    other = changed(problem, seed, 0.3)
+    nodes = [
+        replace(node, memory_bytes=node.memory_bytes // 2) if number == lost else node
+        for number, node in enumerate(problem.nodes)
+    ]
+    other = PlacementProblem(other.models, nodes)
+    after = tried(lambda: place_again(other, known))
+    assert is_clear(after) if isinstance(after, str) else not list(faults(other, after))
+
+
+def test_nothing_moves_where_nothing_changes() -> None:
+    problem = instance(3)
+    before = place(problem)
+    after = place_again(problem, before)
+    assert moves(before, after) == {}
+    assert list(faults(problem, after)) == []
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_few_nodes_and_few_moves(seed: int) -> None:
+    problem = instance(seed)
+    before = place(problem)
+    assert len(nodes_of(before)) <= 1.05 * relaxed(problem).bound + 1
+    other = changed(problem, seed, 0.1)
+    after = place_again(other, before)
+    assert list(faults(other, after)) == []
+    assert len(moves(before, after)) <= 0.15 * len(problem.models)
+
+
+def test_rules_alone_place_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cli.placement.place.is_there", lambda: False)
+    problem = instance(0)
+    found = place(problem)
+    assert list(faults(problem, found)) == []
+    assert relaxation.is_there()
+    assert len(nodes_of(found)) <= 1.3 * relaxed(problem).bound + 1
+
+
+SMALL = FleetNode("small", 100)
+
+
+@pytest.mark.parametrize(
+    ("model", "nodes", "words"),
+    [
+        (Model("a", 200 << 20), [replace(SMALL, memory_bytes=100 << 20)], ("200 MiB", "small")),
+        (Model("a", 10, labels=frozenset(("gpu",))), [SMALL], ("label gpu",)),
+        (Model("a", 10, replicas=3), [SMALL], ("3 replicas", "2 more")),
+        (Model("a", 10, 50.0, 0.1), [SMALL, replace(SMALL, name="b")], ("answer 20", "3 more")),
+    ],
+)
+def test_a_model_that_no_node_can_hold(
+    model: Model, nodes: list[FleetNode], words: tuple[str, ...]
+) -> None:
+    with pytest.raises(PlacementError) as caught:
+        place(PlacementProblem([model], nodes))
+    for word in ("model a", "would", *words):
+        assert word in str(caught.value)
+
+
+def test_nodes_that_are_too_few() -> None:
+    models = [Model(f"m{number}", 60) for number in range(4)]
+    with pytest.raises(PlacementError, match=r"2 nodes are too few: .*2 more like small"):
+        place(PlacementProblem(models, [SMALL, replace(SMALL, name="other")]))
+
+
+def test_what_is_wrong_is_found() -> None:
+    problem = PlacementProblem(
+        [Model("a", 60, 1.0, 0.5, 0.0, 2), Model("b", 60, labels=frozenset(("x",)))], [SMALL]
+    )
+    wrong = [Replica(0, 0, 3.0), Replica(0, 0, 0.0), Replica(1, 0, -1.0)]
+    found = "; ".join(faults(problem, wrong))
+    for word in (
+        "lacks a label",
+        "a share of -1",
+        "bytes of 100",
+        "more than it does",
+        "two replicas",
+    ):
+        assert word in found
+    assert "of 1 requests" in found

@@ -1,0 +1,179 @@
+"""What an infer request holds while its tensors come: raw ones their bytes once, text what it takes."""
+
+import gzip
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from models.packs.manifest import Manifest
+from models.packs.records.ports import Port
+from server.codec import Framing, ModelRequest
+from server.errors import DisconnectedError, LateError, TooLargeError
+from server.memory.request_memory import Lease, RequestMemory
+from server.memory.request_needs import (
+    CODEC_BYTES,
+    INFLATE_BYTES,
+    SHORT_CODEC_BYTES,
+    short_infer_bytes,
+)
+from server.protocol.infer import Check, read_tensors
+from server.requests.exchange import BodyLimit, Exchange
+
+SHAPE = (1, 3, 224, 224)
+X = Port(name="x", dtype="float32", shape=SHAPE, value=0)
+Y = Port(name="y", dtype="float32", shape=(1, 1000), value=1)
+S = Port(name="s", dtype="bytes", shape=(2,), value=0)
+ARRAY = np.random.default_rng(0).standard_normal(SHAPE).astype(np.float32)
+CHUNK = 16 << 10
+MIB = 1 << 20
+
+
+class Sender:
+    """A client that sends ``body`` in chunks; notes what the request holds when each is asked for."""
+
+    def __init__(self, body: bytes, *, leaves: bool = False) -> None:
+        self._chunks = [body[start : start + CHUNK] for start in range(0, len(body), CHUNK)] or [
+            b""
+        ]
+        self._leaves = leaves
+        self.memory = RequestMemory(16 * MIB)
+        self.held: list[int] = []
+        self.read = 0
+
+    # What an exchange asks
+
+    owner, headers, at = "", (), None
+    body_has_come = False
+
+    @property
+    def is_read(self) -> bool:
+        return self.read == len(self._chunks) and not self._leaves
+
+    async def part(self) -> bytes:
+        self.held.append(self.memory.used_bytes)
+        if self.read == len(self._chunks):
+            raise DisconnectedError
+        self.read += 1
+        return self._chunks[self.read - 1]
+
+    async def send(self, data: bytes, more: bool = False) -> None:
+        raise AssertionError(data)
+
+    async def left(self) -> None:
+        raise AssertionError
+
+    def is_closing(self) -> bool:
+        return False
+
+    def abort(self) -> None:
+        raise AssertionError
+
+    async def tensors(
+        self,
+        framing: Framing,
+        port: Port = X,
+        max_body: int = 4 * MIB,
+        check: Check = lambda timeout: None,
+    ) -> ModelRequest:
+        fields: dict[str, Any] = {"inputs": (port,), "outputs": (Y,)}
+        manifest = Manifest.model_construct(**fields)
+        lease = Lease(self.memory)
+        with Exchange(self, lease, BodyLimit(max_body)) as exchange:
+            return await read_tensors(
+                exchange, framing, manifest, short_infer_bytes(manifest), check
+            )
+
+
+def text(port: Port, **fields: object) -> bytes:
+    kind = "BYTES" if port.dtype == "bytes" else "FP32"
+    tensor = {"name": port.name, "shape": list(port.shape), "datatype": kind, **fields}
+    return json.dumps({"inputs": [tensor]}).encode()
+
+
+def raw(port: Port, data: bytes) -> tuple[bytes, Framing]:
+    head = text(port, parameters={"binary_data_size": len(data)})
+    return head + data, Framing(len(head))
+
+
+def most(held: Sequence[int]) -> int:
+    return max(held) - ARRAY.nbytes
+
+
+async def test_raw_tensors_hold_their_bytes_and_little_more() -> None:
+    body, framing = raw(X, ARRAY.tobytes())
+    sender = Sender(body)
+    assert (await sender.tensors(framing)).inputs["x"].tobytes() == ARRAY.tobytes()
+    assert sender.held[0] == 0  # nothing is taken before more has come than anybody may send
+    assert most(sender.held) == SHORT_CODEC_BYTES
+    assert sender.memory.used_bytes == 0
+
+
+async def test_text_holds_what_its_values_are_on_their_way() -> None:
+    sender = Sender(text(X, data=ARRAY.ravel().tolist()))
+    found = await sender.tensors(Framing(), max_body=16 * MIB)
+    assert found.inputs["x"].tobytes() == ARRAY.tobytes()
+    assert most(sender.held) == CODEC_BYTES
+
+
+async def test_a_long_text_before_raw_tensors_does_too() -> None:
+    head = text(X, parameters={"binary_data_size": ARRAY.nbytes}).ljust(40_000)
+    sender = Sender(head + ARRAY.tobytes())
+    await sender.tensors(Framing(len(head)))
+    assert CODEC_BYTES <= most(sender.held) < CODEC_BYTES + 2 * len(head)
+
+
+async def test_a_compressed_body_holds_its_window_beside() -> None:
+    body, framing = raw(X, ARRAY.tobytes())
+    sender = Sender(gzip.compress(body, 1))
+    found = await sender.tensors(Framing(framing.json_bytes, "gzip"))
+    assert found.inputs["x"].tobytes() == ARRAY.tobytes()
+    assert most(sender.held) == SHORT_CODEC_BYTES + INFLATE_BYTES
+
+
+async def test_a_short_compressed_body_may_open_to_a_long_one() -> None:
+    body, framing = raw(X, bytes(ARRAY.nbytes))
+    sender = Sender(gzip.compress(body))
+    assert sender.memory.capacity_bytes > len(gzip.compress(body))
+    await sender.tensors(Framing(framing.json_bytes, "gzip"))
+    assert sender.read == 1
+    with pytest.raises(TooLargeError, match="opened, is over the limit of 100000 bytes"):
+        await Sender(gzip.compress(body)).tensors(
+            Framing(framing.json_bytes, "gzip"), max_body=100_000
+        )
+
+
+async def test_what_is_refused_is_not_read() -> None:
+    def refuse(timeout: float | None) -> None:
+        raise LateError(f"not within {timeout}", 1.0)
+
+    head = json.loads(text(X, parameters={"binary_data_size": ARRAY.nbytes}))
+    begun = json.dumps({**head, "parameters": {"timeout": 50_000}}).encode()
+    sender = Sender(begun + ARRAY.tobytes())
+    with pytest.raises(LateError, match=r"not within 0\.05"):
+        await sender.tensors(Framing(len(begun)), check=refuse)
+    assert sender.read == 2  # the rest of many, and where it is all there nobody asks
+    assert sender.memory.used_bytes == 0
+    await Sender(text(X, data=ARRAY.ravel().tolist())).tensors(
+        Framing(), check=refuse, max_body=16 * MIB
+    )
+
+
+async def test_strings_are_held_as_they_come() -> None:
+    strings = [b"a" * 60_000, b"b" * 60_000]
+    data = b"".join(len(part).to_bytes(4, "little") + part for part in strings)
+    body, framing = raw(S, data)
+    sender = Sender(body)
+    found = await sender.tensors(framing, S)
+    assert [len(each) for each in found.inputs["s"]] == [60_000, 60_000]
+    assert max(sender.held) > SHORT_CODEC_BYTES + 100_000
+
+
+async def test_a_client_that_leaves_has_held_nothing_in_vain() -> None:
+    body, framing = raw(X, ARRAY.tobytes())
+    sender = Sender(body[:100_000], leaves=True)
+    with pytest.raises(DisconnectedError):
+        await sender.tensors(framing)
+    assert sender.memory.used_bytes == 0
