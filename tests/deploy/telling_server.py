@@ -9,7 +9,7 @@ _exchange = Exchanges.exchange
 
 
 def _told(self: Exchanges, client: Any, kind: Any = "body") -> Any:
-    print(client.head.path, client.address or "-", flush=True)
+    print(client.head.path, client.owner or "-", flush=True)
     return _exchange(self, client, kind)
 
 
