@@ -30,7 +30,8 @@ from pipeline.profiles.profile import Profile
 from pipeline.program.prepare import prepare
 from pipeline.program.program import Program
 from pipeline.schedule.trace import TraceEvent
-from server.plots import check_plotting, plot_pipeline, plot_resolutions
+from server.plots.figures import check_plotting
+from server.plots.measurements import plot_pipeline, plot_resolutions
 
 app = typer.Typer(help="Measure on this machine.")
 app.command()(peers)

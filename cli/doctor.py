@@ -17,7 +17,7 @@ from cli.device import cuda_figures
 from cli.printing.output import print_json, print_table, say
 from cli.printing.versions import versions
 from pipeline.devices.base import Device, DeviceError
-from server.memory.whole_process import process_bytes
+from server.memory.process_memory import process_bytes
 
 _FAILED = 1
 

@@ -17,9 +17,9 @@ from models.errors import PackError
 from models.packs.pack import find_pack
 from server.errors import few
 from server.memory.budget import Budget
-from server.memory.shared_space import possible
+from server.memory.sharing import possible
 from server.repository.survey import FoundModel, Verdict, judge, needed_for_all, survey
-from server.settings.group import split_names
+from server.settings.groups import split_names
 
 _COLUMNS = ("model", "versions", MIB.head("weights"), MIB.head("needs"))
 

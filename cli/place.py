@@ -28,8 +28,8 @@ from pipeline.profiles.profile_file import load_profile
 from pipeline.program.prepare import prepare
 from pipeline.schedule.architectures import ARCHITECTURES
 from server.errors import few
+from server.memory.process_memory import process_bytes
 from server.memory.request_needs import Need, smallest_budgets
-from server.memory.whole_process import process_bytes
 
 # More rows are for programs.
 _ROWS = 40

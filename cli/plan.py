@@ -38,11 +38,10 @@ from pipeline.schedule.architectures import ARCHITECTURES, Architecture
 from server.errors import RefusedError
 from server.memory.budget import Budget, check_requests
 from server.memory.candidates import Candidate, needed_by_all, share_served
-from server.memory.shared_space import possible
-from server.memory.sharing import Activations
-from server.memory.whole_process import budget_within, process_bytes
+from server.memory.process_memory import budget_within, process_bytes
+from server.memory.sharing import Activations, possible
 from server.plots.plans import arena_picture, frontier_picture
-from server.settings.workers import has_several, workers_of
+from server.settings.per_model import has_several, workers_of
 
 
 def plan(

@@ -11,7 +11,7 @@ import typer
 from cli.arguments.options import size
 from cli.printing.output import say
 from server.errors import ServiceError
-from server.memory.whole_process import process_bytes
+from server.memory.process_memory import process_bytes
 from server.settings.sizes import format_size
 
 app = typer.Typer(help="The service of systemd, with limits that follow from its budget.")

@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from server.settings.per_model import MOST_THREADS
 from server.settings.table import setting
-from server.settings.workers import MOST_THREADS
 
 
 def _of(name: str) -> Any:

@@ -17,7 +17,7 @@ from pipeline.energy import NoMeter, find_meter
 from pipeline.measuring.profiling import ProcessorTimes, others_share
 from pipeline.profiles.machine import cpu_model
 from pipeline.profiles.profile import is_disturbed
-from server.memory.cgroup import meminfo_bytes
+from server.memory.process_memory import meminfo_bytes
 from server.settings.sizes import format_size
 
 ROOT = Path("/")

@@ -8,9 +8,9 @@ from pathlib import Path
 from cli.checks.finding import Finding
 from cli.printing.sentences import typed
 from models.errors import ModelError
-from server.access.key_file import list_keys
+from server.access import list_keys
 from server.errors import ServiceError
-from server.memory.cgroup import free_bytes, machine_bytes, memory_limit
+from server.memory.process_memory import free_bytes, machine_bytes, memory_limit
 from server.operation.process import process_memory
 from server.settings.sizes import format_size
 from server.transport.certificate import Certificate, CertificateError

@@ -4,8 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import typer
 
-from server.settings.per_model import ALL
-from server.settings.workers import MOST_WORKERS, has_several, parse_workers
+from server.settings.per_model import ALL, MOST_WORKERS, has_several, parse_workers
 
 
 def workers_by_model(

@@ -22,8 +22,8 @@ from pipeline.program.prepare import prepare
 from pipeline.program.program import Program
 from pipeline.program.sessions import session_bytes
 from pipeline.schedule.architectures import ARCHITECTURES
+from server.memory.process_memory import process_bytes
 from server.memory.request_needs import Need, smallest_budgets
-from server.memory.whole_process import process_bytes
 
 # Of the smallest budget, what is worth a line of its own: a quarter.
 _LARGE = 4

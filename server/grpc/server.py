@@ -6,8 +6,8 @@ import grpc
 from grpc import aio
 
 from server.context import Context
+from server.grpc.call import CallPlaces
 from server.grpc.service import handlers
-from server.grpc.shares import CallPlaces
 from server.settings.settings import Settings
 from server.transport.certificate import Certificate
 from server.transport.limits import HEADER_BYTES, ConnectionLimits, allowed_files

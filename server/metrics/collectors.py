@@ -1,21 +1,112 @@
 """Metrics that are read when scraped: the state of models, of the budget, and of reading."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import get_args
 
-from prometheus_client.core import Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    Metric,
+    SummaryMetricFamily,
+)
 from prometheus_client.registry import Collector
 
 from loader.pool.pool import ReadPool
 from pipeline.devices.base import Device, DeviceLostError
 from pipeline.planning.plan import PipelinePlan
+from server.access import Access
 from server.memory.budget import Budget
 from server.memory.holdings import Holding, account
-from server.metrics.families import counter, gauge, summary
+from server.memory.process_memory import MemoryLimit, memory_limit
+from server.operation.process import ProcessMemory, process_memory
 from server.repository.entry import Absence, Entry
 from server.repository.repository import Repository
 from server.requests.exchange import Exchanges
 from server.scheduling.sweeps import HIGHEST, LOWEST, NORMAL
+from server.transport.registry import Registry
+
+
+def gauge(name: str, text: str, *labels: str, value: float | None = None) -> GaugeMetricFamily:
+    """Return a gauge with ``labels``, or of one ``value``."""
+    return GaugeMetricFamily(f"layerstream_{name}", text, value, labels or None)
+
+
+def counter(name: str, text: str, *labels: str, value: float | None = None) -> CounterMetricFamily:
+    """Return a counter with ``labels``, or of one ``value``."""
+    return CounterMetricFamily(f"layerstream_{name}", text, value, labels or None)
+
+
+def summary(name: str, text: str, *labels: str) -> SummaryMetricFamily:
+    """Return a summary of counts and sums with ``labels``."""
+    return SummaryMetricFamily(f"layerstream_{name}", text, labels=labels)
+
+
+# Metrics of the process that are read when scraped: its memory, its connections, who was let in.
+
+
+class MemoryCollector(Collector):
+    """What the process holds beside what it held before any model was loaded, and what it may hold."""
+
+    def __init__(
+        self,
+        held: Callable[[], ProcessMemory] = process_memory,
+        limit: Callable[[], MemoryLimit | None] = memory_limit,
+    ) -> None:
+        self.base = held()
+        self._held = held
+        self._limit = limit
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the process's own figures, and those of its control group where that has a limit."""
+        base, now, limit = self.base, self._held(), self._limit()
+        figures = [
+            (
+                "process_base_bytes",
+                "Interpreter, libraries and what planning takes, before models load",
+                base.resident,
+            ),
+            ("process_base_anonymous_bytes", "Of them, what no file backs", base.anonymous),
+            ("process_anonymous_bytes", "Held, and no file backs it", now.anonymous),
+            ("process_file_bytes", "Pages of libraries, which the kernel may drop", now.file),
+        ]
+        if limit is not None:
+            figures += [
+                ("cgroup_limit_bytes", "Memory limit of the control group", limit.limit_bytes),
+                ("cgroup_held_bytes", "Of it, what the kernel cannot drop", limit.held_bytes),
+            ]
+        for name, text, value in figures:
+            yield gauge(name, text, value=value)
+
+
+class ConnectionCollector(Collector):
+    """How many connections there are, how many gave way, and how many found no place."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the figures of the registry."""
+        yield gauge("connections", "Open connections", value=len(self._registry))
+        figures = [
+            ("connections_dropped", "Closed while silent, for others", self._registry.dropped),
+            ("connections_refused", "Answered 503: no place was left", self._registry.refused),
+        ]
+        for name, text, value in figures:
+            yield counter(name, text, value=value)
+
+
+class AccessCollector(Collector):
+    """How many requests had no valid key, where keys are asked for."""
+
+    def __init__(self, access: Access) -> None:
+        self._access = access
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the count."""
+        yield counter(
+            "unauthorized_requests", "Without a key, or a wrong one", value=self._access.refused
+        )
+
 
 _LOST = "1 when the device works again only after a restart of the process"
 

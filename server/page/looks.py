@@ -9,7 +9,7 @@ from typing import Any
 
 from models.packs.pack import Pack
 from server.errors import BusyError
-from server.plots.boxes import arena_boxes
+from server.plots.plans import arena_boxes
 from server.repository.repository import Repository
 
 Rows = list[dict[str, Any]]

@@ -9,7 +9,7 @@ from models.errors import ModelError
 from pipeline.devices.base import DeviceError
 from pipeline.execution.errors import CancelledError, DeadlineError, EngineError, InputError
 from pipeline.planning.plan import PlanError
-from server.access.guard import UnknownKeyError
+from server.access import UnknownKeyError
 from server.errors import (
     BusyError,
     ConflictError,

@@ -17,9 +17,8 @@ from pydantic import BaseModel, ValidationError
 from starlette.datastructures import URL
 from starlette.responses import RedirectResponse, Response
 
-from server.access.guard import Admitted
-from server.access.keys import Key
-from server.codec.fields import first_error
+from server.access import Admitted, Key
+from server.codec.messages import first_error
 from server.context import Context
 from server.errors import InvalidRequestError, shown
 from server.operation.tracing import Trace, Tracing

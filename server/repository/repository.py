@@ -33,7 +33,7 @@ from server.memory.request_needs import short_infer_bytes
 from server.repository.entry import Entry, Unloaded, Use, how_to_load
 from server.repository.executor import Executor
 from server.repository.model_config import ModelConfig, ModelConfigError
-from server.repository.models import Models
+from server.repository.models import Arrivals, Models
 from server.repository.on_disk import (
     Missing,
     Presence,
@@ -44,7 +44,6 @@ from server.repository.on_disk import (
 )
 from server.repository.opening import Opener
 from server.repository.preparing import Preparer
-from server.repository.waiting import Arrivals
 from server.repository.wishes import Wishes
 from server.repository.worker import Worker
 from server.settings.settings import Settings

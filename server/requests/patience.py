@@ -2,7 +2,7 @@
 
 A request waits for its client while a body comes or an answer goes. One that makes no progress is ended:
 after the time that the settings give, or after half a second where somebody else waits for what it holds
-(exchanges.py).
+(exchange.py).
 """
 
 import asyncio

@@ -20,7 +20,7 @@ from pipeline.devices.cpu import CpuDevice
 from pipeline.devices.elementwise.library import LibraryError
 from pipeline.measuring.profiling import profile_pack
 from pipeline.profiles.profile_file import save_profile
-from server.memory.cgroup import MemoryLimit
+from server.memory.process_memory import MemoryLimit
 from server.operation.process import ProcessMemory
 from tests.server.support import FAILED, Cli, Packs
 

@@ -10,18 +10,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.access import key_file
-from server.access.key_file import (
+from server import access
+from server.access import (
     MOST_KEYS,
+    ROLES,
+    Key,
     KeyFileError,
     add_key,
+    digest,
     list_keys,
+    new_key,
     parse_keys,
     read_keys,
     remove_key,
     written,
 )
-from server.access.keys import ROLES, Key, digest, new_key
 
 HASH = "sha256:" + "0f" * 32
 LETTERS = string.ascii_letters + string.digits
@@ -122,7 +125,7 @@ def test_commands_at_once_lose_no_key(tmp_path: Path) -> None:
 
 
 def test_what_is_no_file_of_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(key_file, "_MOST_BYTES", 1 << 10)
+    monkeypatch.setattr(access, "_MOST_BYTES", 1 << 10)
     path = tmp_path / "keys"
 
     def refused(words: str) -> None:
