@@ -7,11 +7,21 @@ from typing import Annotated, Any
 
 import typer
 
-from cli.arguments.architectures import configurations, profile_for
-from cli.arguments.options import Json, Pace, PackPath, Ring, disk_of, open_named, size
-from cli.arguments.served import DeviceName, MemoryKind, PrecisionName, Recompile, Threads
-from cli.benching.networks import built
-from cli.benching.peers import peers
+from cli.arguments import (
+    DeviceName,
+    Json,
+    MemoryKind,
+    Pace,
+    PackPath,
+    PrecisionName,
+    Recompile,
+    Ring,
+    Threads,
+    disk_of,
+    open_named,
+    size,
+)
+from cli.benching import built, configurations, peers, profile_for
 from cli.printing.bench_tables import print_pipeline, print_resolutions
 from cli.printing.output import check_text, print_json, warn, write_text
 from cli.printing.steps import bar

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from cli.arguments.options import Json
+from cli.arguments import Json
 from cli.printing.output import print_json, print_table, say
 from server.access import ROLES, add_key, list_keys, remove_key
 

@@ -9,8 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cli.arguments.options import Json, open_named
-from cli.arguments.served import DeviceName, Threads
+from cli.arguments import DeviceName, Json, Threads, open_named
 from cli.placement.place import place as placed
 from cli.placement.place import place_again
 from cli.placement.problem import Model, Placement, PlacementProblem, Replica, moves, nodes_of

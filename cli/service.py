@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from cli.arguments.options import size
+from cli.arguments import size
 from cli.printing.output import say
 from server.errors import ServiceError
 from server.memory.process_memory import process_bytes

@@ -5,11 +5,10 @@ from typing import Annotated, Any
 
 import typer
 
-from cli.arguments.options import Json, PackPath, open_named, size
-from cli.arguments.served import Threads
-from cli.printing.figures import number, unit_of_rows
+from cli.arguments import Json, PackPath, Threads, open_named, size
 from cli.printing.output import print_json, print_table, say
 from cli.printing.steps import working
+from cli.printing.tables import number, unit_of_rows
 from models.packs.pack import open_pack
 from papers.tiles.fused_groups import TileConfiguration, parse
 from papers.tiles.fused_pack import FusedPack

@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from cli.printing.figures import SizeUnit, number, percent, unit_of_rows
 from cli.printing.output import print_table, say
+from cli.printing.tables import SizeUnit, number, percent, unit_of_rows
 from server.settings.sizes import format_size
 
 # Tables of at most 80 columns: a terminal's, and those of who reads a pipe in one.

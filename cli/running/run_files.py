@@ -89,7 +89,7 @@ def _save_mask(path: Path, mask: Mask) -> None:
     Raises:
         InputError: it cannot be written.
     """
-    from server.requests.drawing import png
+    from server.requests.masks import png
 
     try:
         with users_file(path) as file:
@@ -118,10 +118,8 @@ def _save_drawing(path: Path, picture: Image.Image, found: Found) -> None:
     Raises:
         InputError: it cannot be written.
     """
-    from server.requests.drawing import (
-        draw_boxes,  # fonts take a while to import
-        draw_mask,
-    )
+    from server.requests.drawing import draw_boxes  # fonts take a while to import
+    from server.requests.masks import draw_mask
 
     kind = _DRAWINGS[path.suffix.lower()]
     if found.mask is not None:

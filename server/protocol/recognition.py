@@ -25,7 +25,7 @@ from server.protocol.answers import Pieces
 from server.protocol.pictures import Picture, SentPicture, read_picture
 from server.protocol.routing import Asked
 from server.protocol.serving import Inference, Kept
-from server.requests.drawing import PACKER_BYTES, png, runs
+from server.requests.masks import PACKER_BYTES, png, runs
 
 # Classification of an image: photograph in, labels out.
 

@@ -18,7 +18,7 @@ from models.images.placement import ImagePlacement, Size
 from models.images.preprocess import Preprocess
 from models.packs.pack import open_pack
 from models.segmentation import NONE, Counted, Mask, Segmentation, classes_of, read_segmentation
-from server.requests.drawing import draw_mask, png, runs
+from server.requests.masks import draw_mask, png, runs
 from tests.models.painter import COLORS, LETTERBOX, STRETCH, painter
 from tests.models.refusal import refuses
 

@@ -1,22 +1,35 @@
-"""What is asked for without a service: which paths are open, and how a key is looked up."""
+"""Keys: how one is looked up, which paths are open without one, and the file of keys."""
 
 import contextlib
-import io
-import json
-import logging
-from collections.abc import AsyncIterator
-from dataclasses import dataclass
+import os
+import stat
+import string
+import threading
 from pathlib import Path
 
-import httpx
 import pytest
-import pytest_asyncio
+from hypothesis import given
+from hypothesis import strategies as st
 
-from server.access import Access, KeyFileError, Keys, UnknownKeyError, add_key, new_key, remove_key
-from server.operation import logs
+from server import access
+from server.access import (
+    MOST_KEYS,
+    ROLES,
+    Access,
+    Key,
+    KeyFileError,
+    Keys,
+    UnknownKeyError,
+    add_key,
+    digest,
+    list_keys,
+    new_key,
+    parse_keys,
+    read_keys,
+    remove_key,
+    written,
+)
 from server.routes import TABLE
-from tests.server.conftest import SettingsFactory
-from tests.server.support import Service, error, inputs_for, request, serving
 
 
 def test_a_file_without_keys_opens_nothing(tmp_path: Path) -> None:
@@ -81,7 +94,7 @@ def test_the_same_work_whether_a_key_fits(tmp_path: Path, monkeypatch: pytest.Mo
     """Every known hash is compared, whichever fits: nothing of the answer's time says which."""
     compared: list[bytes] = []
     add = [add_key(tmp_path / "keys", name, "infer") for name in ("a", "b", "c")]
-    access = Access(tmp_path / "keys")
+    guard = Access(tmp_path / "keys")
 
     def watched(known: bytes, wanted: bytes) -> bool:
         compared.append(known)
@@ -92,179 +105,150 @@ def test_the_same_work_whether_a_key_fits(tmp_path: Path, monkeypatch: pytest.Mo
     for headers in ([f"Bearer {add[0]}"], [f"Bearer {add[2]}"], ["Bearer x"], ["x"], []):
         compared.clear()
         with contextlib.suppress(UnknownKeyError):
-            access.key(headers)
+            guard.key(headers)
         counts.append(len(compared))
     assert counts == [3] * 5
     assert Keys([]).find(b"") is None
 
 
-# With keys: who has none, a wrong one, or one of the wrong role; what stays open; what is said of it.
+# The file of keys: what is written is read, what is wrong is named by its line and never quoted.
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
-
-LOAD = "/v2/repository/models/tiny/load"
-OPEN = ("/v2/health/live", "/v2/health/ready", "/", "/page/files/main.js")
-CLOSED = (
-    *(
-        "/v2",
-        "/metrics",
-        "/docs",
-        "/docs/swagger-ui.css",
-        "/openapi.json",
-        "/nowhere",
-        "/page/events",
-    ),
-    *("/v2/models/tiny", "/v2/models/tiny/ready", "/v2/models/nobody", "/v2/health/ready/"),
-    *("/V2/health/live", "/v2/health/live%00", "/v2/health/live%2f"),
-    *("/page/models/tiny/arena", "/page/models/tiny/frontier", "/page/files"),
+HASH = "sha256:" + "0f" * 32
+LETTERS = string.ascii_letters + string.digits
+NAMES = st.builds(str.__add__, st.sampled_from(LETTERS), st.text(f"{LETTERS}._-", max_size=63))
+KEYS = st.lists(
+    st.builds(Key, NAMES, st.sampled_from(ROLES), st.binary(min_size=32, max_size=32)),
+    unique_by=(lambda key: key.name, lambda key: key.digest),
+    max_size=8,
 )
+BETWEEN = st.sampled_from(["", "\n", "# ops admin sha256:\n", "  \t\n"])
 
 
-@dataclass(frozen=True)
-class Keyed:
-    """A service that wants keys, one of each role, and their file."""
-
-    service: Service
-    file: Path
-    infer: str
-    admin: str
-
-    async def ask(self, method: str, path: str, *values: str, **sent: object) -> httpx.Response:
-        """Ask with these Authorization headers."""
-        headers = [("authorization", value) for value in values]
-        return await self.service.client.request(method, path, headers=headers, **sent)  # type: ignore[arg-type]
+@given(keys=KEYS, between=BETWEEN)
+def test_what_is_written_is_read(keys: list[Key], between: str) -> None:
+    text = between + between.join(map(written, keys))
+    assert parse_keys(text) == tuple(keys)
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def keyed(
-    settings: SettingsFactory, tmp_path_factory: pytest.TempPathFactory
-) -> AsyncIterator[Keyed]:
-    file = tmp_path_factory.mktemp("keys") / "keys"
-    infer, admin = add_key(file, "cam", "infer"), add_key(file, "ops", "admin")
-    async with serving(settings(keys=file)) as service:
-        yield Keyed(service, file, infer, admin)
-
-
-async def test_nothing_but_health_is_open(keyed: Keyed) -> None:
-    for path in OPEN:
-        assert (await keyed.ask("GET", path)).status_code == 200
-    for path in CLOSED:
-        for method in ("GET", "HEAD", "POST", "OPTIONS"):
-            answer = await keyed.ask(method, path)
-            assert answer.status_code == 401, (method, path)
-            assert answer.headers["www-authenticate"] == 'Bearer realm="layerstream"'
-    for path in ("/v2/models/tiny/infer", "/v2/models/tiny:classify", "/v2/repository/index", LOAD):
-        error(await keyed.ask("POST", path, content="{"), 401, "Authorization: Bearer")
-
-
-async def test_what_is_no_key(keyed: Keyed) -> None:
-    good = f"Bearer {keyed.infer}"
-    for values in (
-        ("",),
-        ("Bearer",),
-        ("Bearer ",),
-        (keyed.infer,),
-        (f"Basic {keyed.infer}",),
-        (f"Bearer {keyed.infer}x",),
-        (f"Bearer {keyed.infer[:-1]}",),
-        (f"Bearer {keyed.infer.swapcase()}",),
-        (f"Bearer {new_key()}",),
-        (f"Bearer {keyed.infer} {keyed.admin}",),
-        (good, good),
-        ("Bearer x", good),
-        ("Bearer " + "k" * 20_000,),
-    ):
-        answer = await keyed.ask("GET", "/v2", *values)
-        message = error(answer, 401, "not valid")
-        assert 'error="invalid_token"' in answer.headers["www-authenticate"]
-        assert len(message) < 100
-    for value in (
-        good,
-        f"bearer {keyed.infer}",
-        f"BEARER   {keyed.infer}",
-        f"Bearer {keyed.admin}",
-    ):
-        assert (await keyed.ask("GET", "/v2", value)).status_code == 200
-
-
-async def test_roles(keyed: Keyed) -> None:
-    infer, admin = f"Bearer {keyed.infer}", f"Bearer {keyed.admin}"
-    body = request(inputs_for("tiny"))
-    for key in (infer, admin):
-        for path, sent in (("/v2/models/tiny/infer", body), ("/v2/repository/index", None)):
-            assert (await keyed.ask("POST", path, key, json=sent)).status_code == 200
-        assert (await keyed.ask("GET", "/metrics", key)).status_code == 200
-    for name in ("tiny", "nobody"):  # who may not ask does not learn what there is
-        for verb in ("load", "unload"):
-            place = f"/v2/repository/models/{name}/{verb}"
-            error(await keyed.ask("POST", place, infer), 403, "'cam'", "admin")
-    assert (await keyed.ask("POST", LOAD, admin)).status_code == 200
-    error(await keyed.ask("POST", LOAD.replace("tiny", "nobody"), admin), 404)
-
-
-async def test_an_admin_key_is_good_from_anywhere(keyed: Keyed) -> None:
-    other = httpx.ASGITransport(keyed.service.asgi, client=("10.0.0.7", 5))
-    headers = {"authorization": f"Bearer {keyed.admin}", "x-forwarded-for": "10.0.0.8"}
-    async with httpx.AsyncClient(transport=other, base_url="http://box.example") as outside:
-        assert (await outside.post(LOAD, headers=headers)).status_code == 200
-
-
-async def test_the_body_of_who_has_no_key_is_not_read(keyed: Keyed) -> None:
-    read: list[bytes] = []
-
-    async def body() -> AsyncIterator[bytes]:
-        for part in (b"{", b"}"):
-            read.append(part)
-            yield part
-
-    error(await keyed.ask("POST", "/v2/models/tiny/infer", content=body()), 401)
-    assert read == []
-
-
-async def test_every_path_of_the_service_wants_a_key(keyed: Keyed) -> None:
-    """Also those that nobody has thought of here."""
-    for path, operations in keyed.service.app.openapi()["paths"].items():
-        for method in operations:
-            answer = await keyed.ask(method, path.format(name="tiny", version="1", region="r"))
-            assert (answer.status_code != 401) == (path in OPEN), path
-
-
-async def test_a_log_has_the_name_of_a_key_and_never_the_key(keyed: Keyed) -> None:
-    stream, root = io.StringIO(), logging.getLogger("server")
-    handler = logging.StreamHandler(stream)
-    handler.setFormatter(logs.JsonFormatter())
-    root.addHandler(handler)
-    level = root.level
-    root.setLevel(logging.DEBUG)
-    wrong = new_key()
+@given(text=st.text(alphabet=st.characters(max_codepoint=127)))
+def test_any_text_is_keys_or_an_error_with_a_line(text: str) -> None:
     try:
-        await keyed.ask("POST", LOAD, f"Bearer {keyed.infer}")
-        await keyed.ask("GET", "/v2/nowhere", f"Bearer {keyed.admin}")
-        await keyed.ask("GET", "/v2", f"Bearer {wrong}")
-    finally:
-        root.removeHandler(handler)
-        root.setLevel(level)
-    lines = [json.loads(line) for line in stream.getvalue().splitlines()]
-    access = [line for line in lines if line["logger"] == "server.access"]
-    assert [line.get("key") for line in access] == ["cam", "ops", None]
-    for secret in (keyed.infer, keyed.admin, wrong):
-        assert secret not in stream.getvalue()
-        assert secret not in repr(keyed.service.context.access)
+        parse_keys(text)
+    except ValueError as exc:
+        number, _, rest = str(exc).partition(": ")
+        assert 1 <= int(number) <= len(text.splitlines())
+        assert rest
 
 
-async def test_read_again(keyed: Keyed) -> None:
-    """What was added counts, what was removed does not; a file that is wrong changes nothing."""
-    access = keyed.service.context.access
-    late = add_key(keyed.file, "late", "infer")
-    assert (await keyed.ask("GET", "/v2", f"Bearer {late}")).status_code == 401
-    access.reload()
-    assert (await keyed.ask("GET", "/v2", f"Bearer {late}")).status_code == 200
-    good = keyed.file.read_text()
-    keyed.file.write_text(good + "nonsense\n")
-    with pytest.raises(KeyFileError):
-        access.reload()
-    assert (await keyed.ask("GET", "/v2", f"Bearer {late}")).status_code == 200
-    keyed.file.write_text(good)
-    remove_key(keyed.file, "late")
-    access.reload()
-    assert (await keyed.ask("GET", "/v2", f"Bearer {late}")).status_code == 401
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("ops", "three words"),
+        (f"ops admin {HASH} x", "three words"),
+        (f"-ops admin {HASH}", "name"),
+        (f"{'n' * 65} admin {HASH}", "name"),
+        (f"n/a admin {HASH}", "name"),
+        (f"ops root {HASH}", "infer or admin"),
+        (f"ops Admin {HASH}", "infer or admin"),
+        ("ops admin sha256:00", "hash"),
+        (f"ops admin {HASH.upper()}", "hash"),
+        (f"ops admin {HASH[7:]}", "hash"),
+        (f"ops admin scrypt:{HASH[7:]}", "hash"),
+    ],
+)
+def test_a_wrong_line_is_named_and_not_quoted(line: str, words: str) -> None:
+    with pytest.raises(ValueError, match=f"^2: .*{words}") as caught:
+        parse_keys(f"# first\n{line}\n")
+    assert not {word for word in line.split() if len(word) > 8} & set(str(caught.value).split())
+
+
+@pytest.mark.parametrize("second", [f"a infer sha256:{'1' * 64}", f"b infer {HASH}"])
+def test_a_name_or_a_key_twice(second: str) -> None:
+    with pytest.raises(ValueError, match=r"2: .*line 1"):
+        parse_keys(f"a admin {HASH}\n{second}\n")
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_a_key_is_known_by_its_hash_and_its_text_is_nowhere(tmp_path: Path, role: str) -> None:
+    path = tmp_path / "keys"
+    key = add_key(path, "cam.1", "admin" if role == "admin" else "infer")
+    found = read_keys(path).find(key.encode())
+    assert found is not None
+    assert (found.name, found.role) == ("cam.1", role)
+    assert key not in path.read_text() + repr(found) + repr(read_keys(path))
+    assert digest(key.encode()).hex() in path.read_text()
+    assert repr(found.digest) not in repr(found)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    for wrong in (b"", key[:-1].encode(), key.encode() + b"x", new_key().encode(), b"\xff" * 99):
+        assert read_keys(path).find(wrong) is None
+
+
+def test_adding_and_removing_leave_the_rest_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    path.write_text(f"# ours\nops admin {HASH}")  # without an end of line
+    path.chmod(0o640)
+    add_key(path, "cam", "infer")
+    assert [key.name for key in list_keys(path)] == ["ops", "cam"]
+    remove_key(path, "cam")
+    assert path.read_text() == f"# ours\nops admin {HASH}\n"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
+    for wrong, words in (("ops", "already"), ("a b", "name"), ("", "name"), ("#x", "name")):
+        with pytest.raises(KeyFileError, match=words):
+            add_key(path, wrong, "infer")
+    with pytest.raises(KeyFileError, match="no key 'nobody'"):
+        remove_key(path, "nobody")
+    assert [entry.name for entry in tmp_path.iterdir()] == ["keys"]
+
+
+def test_commands_at_once_lose_no_key(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    names = [f"k{number}" for number in range(12)]
+    adding = [threading.Thread(target=add_key, args=(path, name, "infer")) for name in names]
+    for thread in adding:
+        thread.start()
+    for thread in adding:
+        thread.join()
+    assert sorted(key.name for key in list_keys(path)) == sorted(names)
+
+
+def test_what_is_no_file_of_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(access, "_MOST_BYTES", 1 << 10)
+    path = tmp_path / "keys"
+
+    def refused(words: str) -> None:
+        with pytest.raises(KeyFileError, match=words) as caught:
+            read_keys(path)
+        assert str(caught.value).startswith(str(path))
+        assert "\n" not in str(caught.value)
+
+    refused("No such file")
+    path.mkdir()
+    refused("directory|not a file")
+    path.rmdir()
+    os.mkfifo(path)
+    refused("not a file")
+    path.unlink()
+    path.write_bytes(b"\xff")
+    refused("ASCII")
+    path.write_bytes(b"#" * 2000)
+    refused("longer")
+    path.write_text(f"ops admin {HASH}\nnonsense\n")
+    refused(":2: not three words")
+    path.write_text("")
+    path.chmod(0o606)
+    refused("everybody may write")
+
+
+def test_a_file_has_so_many_keys_and_no_more() -> None:
+    lines = [f"k{n} infer sha256:{n:064x}\n" for n in range(MOST_KEYS + 1)]
+    assert len(parse_keys("".join(lines[:-1]))) == MOST_KEYS
+    with pytest.raises(ValueError, match=f"over {MOST_KEYS}"):
+        parse_keys("".join(lines))
+
+
+def test_a_link_stays_a_link(tmp_path: Path) -> None:
+    (tmp_path / "real").write_text("")
+    (tmp_path / "keys").symlink_to("real")
+    add_key(tmp_path / "keys", "a", "infer")
+    assert (tmp_path / "keys").is_symlink()
+    assert len(list_keys(tmp_path / "real")) == 1

@@ -1,19 +1,115 @@
-"""What ``plan`` says of packs that share a budget: the document of --json, and the tables."""
+"""What ``layerstream plan`` does beside plans: deadlines, workers, documents and tables, the frontier."""
 
-from collections.abc import Sequence
+import math
+import re
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from cli.arguments.predicted import PARTS, memory_of
-from cli.printing.figures import MIB, number, unit_of_rows
+import typer
+
+from cli.arguments import PARTS, memory_of
 from cli.printing.output import print_table, say
 from cli.printing.sentences import shares
+from cli.printing.tables import MIB, number, unit_of_rows
 from pipeline.execution.leases import SHARED_KINDS
+from pipeline.fitting.trade_off import FrontierPoint
 from pipeline.fitting.wanted import Fitted
 from pipeline.planning.explain import explain_regions
 from pipeline.planning.plan import PipelinePlan, Plan
+from pipeline.planning.words import milliseconds
 from server.memory.candidates import Candidate
+from server.settings.per_model import ALL, MOST_WORKERS, has_several, parse_workers
 from server.settings.sizes import format_least
+
+# Delays that ``plan`` is asked for: one for all packs, or one a model.
+
+_DELAY = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(ms|s)")
+
+
+def seconds_of(text: str | None, option: str = "--delay") -> float | None:
+    """Return the seconds of 800ms or 1.5s; None stays None.
+
+    Raises:
+        typer.BadParameter: it is not a time above 0.
+    """
+    if text is None:
+        return None
+    match = _DELAY.fullmatch(text.strip())
+    seconds = float(match[1]) * (1e-3 if match[2] == "ms" else 1.0) if match else 0.0
+    if not seconds or math.isinf(seconds):
+        raise typer.BadParameter(
+            f"{text[:40]!r} is not a time; write 800ms or 1.5s", param_hint=option
+        )
+    return seconds
+
+
+def deadlines_of(texts: Sequence[str], models: Sequence[str]) -> dict[str, float]:
+    """Return the seconds of each of MODEL=50ms.
+
+    Raises:
+        typer.BadParameter: one is not of that form, names no model of ``models``, or contradicts another.
+    """
+    found: dict[str, float] = {}
+    for text in texts:
+        name, equals, time = text.partition("=")
+        seconds = seconds_of(time, "--deadline") if equals else None
+        if seconds is None:
+            raise typer.BadParameter(f"{text[:40]!r}: write MODEL=50ms", param_hint="--deadline")
+        if name not in models:
+            raise typer.BadParameter(
+                f"{name[:40]!r} is none of the packs: {', '.join(sorted(set(models)))}",
+                param_hint="--deadline",
+            )
+        if found.setdefault(name, seconds) != seconds:
+            raise typer.BadParameter(
+                f"{name!r} has two: {milliseconds(found[name])} and {milliseconds(seconds)}",
+                param_hint="--deadline",
+            )
+    return found
+
+
+# How many workers ``plan`` gives to each pack.
+
+
+def workers_by_model(
+    text: str | None, limits: Sequence[object], show_frontier: bool
+) -> dict[str, int]:
+    """Return the numbers of [MODEL=]NUMBER; ``limits``: what may not be asked beside several.
+
+    Raises:
+        typer.BadParameter: it is not of that form, or the plan of partitions cannot be what is asked.
+    """
+    if text is None:
+        return {}
+    try:
+        found = parse_workers(text)
+    except ValueError as exc:
+        raise typer.BadParameter(str(exc), param_hint="--workers") from exc
+    assert isinstance(found, dict)
+    if not all(1 <= number <= MOST_WORKERS for number in found.values()):
+        raise typer.BadParameter(f"from 1 to {MOST_WORKERS}", param_hint="--workers")
+    if has_several(found) and (show_frontier or any(limit is not None for limit in limits)):
+        raise typer.BadParameter(
+            "partitions are planned within --budget alone", param_hint="--workers"
+        )
+    return found
+
+
+def check_models(workers: Mapping[str, int], models: Collection[str]) -> None:
+    """Refuse workers of what is none of ``models``.
+
+    Raises:
+        typer.BadParameter: there are some.
+    """
+    unknown = sorted(set(workers) - {ALL, *models})
+    if unknown:
+        raise typer.BadParameter(
+            f"{unknown[0][:60]!r} is none of the packs: {', '.join(models)}", param_hint="--workers"
+        )
+
+
+# What ``plan`` says of packs that share a budget: the document of --json, and the tables.
 
 #: What PARTS are called where people read.
 _PART_HEADS = ("weights", "activations", "scratch", "sessions", "objects", "tensors")
@@ -144,3 +240,50 @@ def _search(row: dict[str, Any]) -> str:
         "searched thoroughly, and not kept, as plans.json cannot be written beside the pack; run and "
         "serve search quickly and may take another plan, as --quick shows"
     )
+
+
+# What ``plan --frontier`` prints: memory against delay of one pack.
+
+_BAR = 40
+
+
+def frontier_rows(points: Sequence[FrontierPoint]) -> list[dict[str, Any]]:
+    """Return what JSON says of each point."""
+    return [
+        {
+            **memory_of(point.plan),
+            "architecture": point.plan.architecture.name,
+            "delay_ms": point.seconds * 1e3,
+            "estimated": point.estimated,
+            "bound_ms": _ms(point.fitted.bound_seconds),
+            "regions": [asdict(region) for region in point.plan.choice.regions],
+        }
+        for point in points
+    ]
+
+
+def _ms(seconds: float | None) -> float | None:
+    return None if seconds is None else seconds * 1e3
+
+
+def print_frontier(name: str, rows: Sequence[dict[str, Any]]) -> None:
+    """Print a row a plan, with a bar as long as its delay."""
+    unit = unit_of_rows(rows, "total_bytes")
+    most = max(row["delay_ms"] for row in rows) or 1.0  # a model without kernels takes no time
+    print_table(
+        f"{name}: memory against delay",
+        (unit.head("memory"), unit.head("weights"), unit.head("arena"), "regions", "delay ms", ""),
+        (
+            (
+                unit.show_least(row["total_bytes"]),
+                unit.show(row["weight_bytes"]),
+                unit.show(row["arena_bytes"]),
+                str(len(row["regions"])),
+                number(row["delay_ms"]),
+                "#" * max(round(_BAR * row["delay_ms"] / most), 1),
+            )
+            for row in rows
+        ),
+    )
+    if any(row["estimated"] for row in rows):
+        say(f"{name}: delays are estimated, no profile was measured: run `layerstream profile`")

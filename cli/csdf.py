@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import typer
 
-from cli.arguments.options import Json
+from cli.arguments import Json
 from cli.printing.output import print_facts, print_json, print_table, say, write_text
 from cli.printing.sentences import counted
 from models.geometry.of_pack import cnn_of_pack

@@ -7,11 +7,11 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from cli.arguments.options import Json, PackPath, size
+from cli.arguments import Json, PackPath, size
+from cli.commands import own_version
 from cli.printing.output import print_facts, print_json, say, suggest, warn
 from cli.printing.sentences import tensor
 from cli.printing.steps import working
-from cli.printing.versions import own_version
 from models.packs.pack import read_pack
 from pipeline.export_c.export import Exported, ExportOptions, export_c, write_export
 from pipeline.export_c.writing.c_text import is_header, is_identifier
