@@ -130,7 +130,7 @@ def _unknown(name: str) -> str:
 
 
 @contextmanager
-def network(given: Named, side: int | None, folder: Path) -> Iterator[tuple[Pack, Path | None]]:
+def _network(given: Named, side: int | None, folder: Path) -> Iterator[tuple[Pack, Path | None]]:
     """Yield what was ``given``, as a pack and as the ONNX file it was compiled from."""
     if given.path is None:
         with built(given.name, side, folder) as found:
@@ -213,7 +213,7 @@ def peers(
     for each in given:
         # No word of the profile of a pack that was made just now, and goes again.
         kept = warn if each.path is not None and each.path.is_dir() else _silent
-        with network(each, resolution, folder) as (pack, source):
+        with _network(each, resolution, folder) as (pack, source):
             wanted = Comparison(pack, source, device.threads, ways, runs=runs)
             networks.append(_measured(wanted, device, kept))
         for line in network_lines(networks[-1]):

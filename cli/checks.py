@@ -56,7 +56,7 @@ def worst(findings: list[Finding]) -> Verdict:
     return max((finding.verdict for finding in findings), key=_ORDER.index, default="ok")
 
 
-def text(path: Path) -> str:
+def _text(path: Path) -> str:
     """Return what a file of the kernel's says in one line; empty: it is not there, or not to be read."""
     try:
         return path.read_text(encoding="utf-8", errors="replace").replace("\0", "").strip()
@@ -64,10 +64,10 @@ def text(path: Path) -> str:
         return ""
 
 
-def number(path: Path) -> int | None:
+def _number(path: Path) -> int | None:
     """Return the number in a file of the kernel's, None: there is none."""
     try:
-        return int(text(path))
+        return int(_text(path))
     except ValueError:
         return None
 
@@ -116,10 +116,10 @@ def threads(root: Path, wanted: int | None) -> Finding:
 def _quota(root: Path) -> float | None:
     """Return how many cores the control group may use, None: all."""
     group = root / "sys/fs/cgroup"
-    limit, _, period = text(group / "cpu.max").partition(" ")
+    limit, _, period = _text(group / "cpu.max").partition(" ")
     if not limit:
-        limit = text(group / "cpu/cpu.cfs_quota_us")
-        period = text(group / "cpu/cpu.cfs_period_us")
+        limit = _text(group / "cpu/cpu.cfs_quota_us")
+        period = _text(group / "cpu/cpu.cfs_period_us")
     try:
         return int(limit) / int(period) if int(limit) > 0 else None
     except (ValueError, ZeroDivisionError):
@@ -128,7 +128,7 @@ def _quota(root: Path) -> float | None:
 
 def cores_online(root: Path) -> Finding:
     """Whether all cores of the machine are on."""
-    online, present = text(root / _CPUS / "online"), text(root / _CPUS / "present")
+    online, present = _text(root / _CPUS / "online"), _text(root / _CPUS / "present")
     if online != present:
         remedy = "echo 1 > /sys/devices/system/cpu/cpuN/online; on a Jetson nvpmodel -m 0 or -m 3"
         return Finding("cores", "warn", f"{online or 'none known'} of {present} are on", remedy)
@@ -154,14 +154,14 @@ def other_work(seconds: float = _LOOK_SECONDS) -> Finding:
 
 def clocks(root: Path) -> Iterator[Finding]:
     """What tells the time, and whether the cores' clocks may rise."""
-    source = text(root / "sys/devices/system/clocksource/clocksource0/current_clocksource")
+    source = _text(root / "sys/devices/system/clocksource/clocksource0/current_clocksource")
     if source in _SLOW_CLOCKS:
         remedy = "boot with clocksource=tsc (or kvm-clock in a guest), if the machine has it"
         yield Finding("clock", "warn", f"{source}: to look at it takes a microsecond", remedy)
     else:
         yield Finding("clock", "ok", source or "the kernel does not say which")
     policies = sorted((root / _CPUS / "cpufreq").glob("policy*"))
-    governors = {text(policy / "scaling_governor") for policy in policies} - {""}
+    governors = {_text(policy / "scaling_governor") for policy in policies} - {""}
     fastest = [_khz(policy, "scaling_max_freq") for policy in policies]
     said = ", ".join(sorted(governors)) or "not to be chosen here"
     if any(fastest):
@@ -180,12 +180,12 @@ def clocks(root: Path) -> Iterator[Finding]:
 
 
 def _khz(policy: Path, name: str) -> int:
-    return number(policy / name) or 0
+    return _number(policy / name) or 0
 
 
 def pages(root: Path) -> Iterator[Finding]:
     """Huge pages, and whether memory may be written to swap."""
-    policy = text(root / "sys/kernel/mm/transparent_hugepage/enabled")
+    policy = _text(root / "sys/kernel/mm/transparent_hugepage/enabled")
     if not policy or "[never]" in policy:
         remedy = "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled"
         said = "never" if policy else "the kernel has none"
@@ -208,15 +208,15 @@ def heat(root: Path) -> Finding:
     hottest, near = 0, []
     zones = sorted((root / "sys/class/thermal").glob("thermal_zone*"))
     for zone in zones:
-        now = number(zone / "temp")
+        now = _number(zone / "temp")
         if now is None:
             continue
         hottest = max(hottest, now)
         for trip in zone.glob("trip_point_*_type"):
-            limit = number(trip.with_name(trip.name.replace("_type", "_temp")))
-            if text(trip) == "passive" and limit is not None and 0 < limit <= now + _NEAR:
+            limit = _number(trip.with_name(trip.name.replace("_type", "_temp")))
+            if _text(trip) == "passive" and limit is not None and 0 < limit <= now + _NEAR:
                 near.append(
-                    f"{text(zone / 'type') or zone.name} has {now / 1e3:.0f} of {limit / 1e3:.0f} C"
+                    f"{_text(zone / 'type') or zone.name} has {now / 1e3:.0f} of {limit / 1e3:.0f} C"
                 )
     if near:
         return Finding(
@@ -233,7 +233,7 @@ def power(root: Path) -> Iterator[Finding]:
         yield Finding("power", "ok", f"joules are {meter.source}")
     else:
         yield Finding("power", "ok", meter.source)
-    board = text(root / "proc/device-tree/model")
+    board = _text(root / "proc/device-tree/model")
     if not board:
         return
     yield Finding("board", "ok", board)
@@ -256,7 +256,7 @@ def power(root: Path) -> Iterator[Finding]:
     gpu = next(iter(sorted((root / "sys/class/devfreq").glob("*gv11b*"))), None)
     said = "held" if held and all(held) else "they follow the load"
     if gpu is not None:
-        now, most = number(gpu / "cur_freq") or 0, number(gpu / "max_freq") or 0
+        now, most = _number(gpu / "cur_freq") or 0, _number(gpu / "max_freq") or 0
         said += f"; GPU {now / 1e6:.0f} of {most / 1e6:.0f} MHz"
     yield Finding(
         "board clocks", "ok", f"{said}; jetson_clocks holds them at the maximum of the mode"
@@ -265,7 +265,7 @@ def power(root: Path) -> Iterator[Finding]:
 
 def _mode(root: Path) -> int | None:
     """Return the mode that nvpmodel keeps: pmode:0000 fmode:quiet."""
-    for word in text(root / "var/lib/nvpmodel/status").split():
+    for word in _text(root / "var/lib/nvpmodel/status").split():
         name, _, value = word.partition(":")
         if name == "pmode" and value.isdecimal():
             return int(value)
@@ -343,7 +343,7 @@ def _scheduler(pack: Pack, root: Path) -> Iterator[Finding]:
     )
     if place is None:
         return
-    chosen = text(place / "queue/scheduler").partition("[")[2].partition("]")[0]
+    chosen = _text(place / "queue/scheduler").partition("[")[2].partition("]")[0]
     name = f"{pack.name}: scheduler"
     weighs = (
         "; IOWeight acts" if chosen == "bfq" else "; IOWeight of a unit acts under bfq or iocost"

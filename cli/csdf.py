@@ -50,7 +50,7 @@ def csdf(
         typer.Option("--throughput", help="Find the smallest buffers at full throughput, too."),
     ] = False,
     order: Annotated[
-        bool, typer.Option("--schedule", help="Say who fires when, with those buffers.")
+        bool, typer.Option("--schedule", help="Say which task fires when, with those buffers.")
     ] = False,
     channels: Annotated[bool, typer.Option("--channels", help="List every buffer.")] = False,
     as_json: Json = False,

@@ -34,7 +34,7 @@ _SLACK = 16
 
 
 def check_memory(needed: int | None) -> Iterator[Finding]:
-    """Whether the machine, and the control group, have ``needed`` bytes; None: nobody said how much."""
+    """Whether the machine, and the control group, have ``needed`` bytes; None: it is not said how much."""
     limit, (most, owner) = memory_limit(), machine_bytes()
     free = free_bytes() + process_memory().anonymous  # this command ends before
     group = "no limit" if limit is None else f"a limit of {format_size(limit.limit_bytes)}"
@@ -71,13 +71,13 @@ def check_port(host: str, number: int) -> Finding:
         listen(host, number).close()
     except PortError as exc:
         return Finding(
-            "port", "fail", str(exc), "--port of another, or end who listens there (ss -ltnp)"
+            "port", "fail", str(exc), "--port of another, or end what listens there (ss -ltnp)"
         )
     return Finding("port", "ok", f"{host}:{number} is free")
 
 
 def check_keys(file: Path | None) -> Finding:
-    """Whether the file of keys can be read, and by nobody else."""
+    """Whether the file of keys can be read, and by no other user."""
     if file is None:
         return Finding("keys", "ok", "none asked for: for this machine alone, or behind a proxy")
     try:
@@ -92,7 +92,7 @@ def check_keys(file: Path | None) -> Finding:
 
 
 def check_certificate(file: Path | None, key: Path | None) -> Finding:
-    """Whether certificate and key can be used, and the key be read by nobody else."""
+    """Whether certificate and key can be used, and the key be read by no other user."""
     if file is None:
         return Finding("TLS", "ok", "none asked for: for this machine alone, or behind a proxy")
     try:

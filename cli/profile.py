@@ -45,7 +45,7 @@ from server.settings.sizes import format_size
 # What ``layerstream profile`` says of what it measured: for programs, in a table, in sentences.
 
 
-def figures_of(profile: Profile) -> dict[str, Any]:
+def _figures_of(profile: Profile) -> dict[str, Any]:
     """Return what ``profile --json`` says of the measurement."""
     return {
         "date": profile.date,
@@ -61,7 +61,7 @@ def figures_of(profile: Profile) -> dict[str, Any]:
     }
 
 
-def print_profile(name: str, profile: Profile) -> None:
+def _print_profile(name: str, profile: Profile) -> None:
     """Print transfers of the pack ``name`` as a table, and the rest in words."""
     _print_transfers(name, profile)
     for line in _sentences(profile):
@@ -187,12 +187,12 @@ def profile(
         "model": opened.name,
         "file": str(file),
         "machine": measured.machine.model_dump(),
-        **figures_of(measured),
+        **_figures_of(measured),
     }
     if as_json:
         print_json(summary)
         return
-    print_profile(opened.name, measured)
+    _print_profile(opened.name, measured)
     users = "`simulate`, `plan` and `run` use it, `serve` when it loads the model"
     say(f"{file}: written; {users if pace is None else '`bench` with this --pace uses it'}")
 

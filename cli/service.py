@@ -93,7 +93,7 @@ def drop_in(budget: int, root: Path) -> str:
         )
     mib = -(-budget // _MIB)
     weights = sum(path.stat().st_size for path in packs)
-    # Without models it is not known, and who gives a budget has too little memory.
+    # Without models it is not known, and with a budget alone there is too little memory.
     streams = not weights or weights > budget
     known = (
         f"{format_size(weights)} of weights in /{_MODELS}" if weights else "no models are there yet"

@@ -19,7 +19,7 @@ _SIZES = ("predicted_bytes", "planned_bytes", "darknet_bytes")
 
 
 class TileSearch(StrEnum):
-    """Who looks for a configuration: Algorithm 3, or any cuts on many tilings with reuse."""
+    """What looks for a configuration: Algorithm 3, or any cuts on many tilings with reuse."""
 
     PAPER = "paper"
     WIDE = "wide"

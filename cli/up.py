@@ -148,7 +148,7 @@ def up(
     settings = load_settings({**given(flags), **named}, config)
     if "budget_policy" not in settings.model_fields_set:
         settings = settings.model_copy(update={"budget_policy": "evict-lru"})
-    signal.signal(signal.SIGTERM, _exit)  # whoever compiles goes, too
+    signal.signal(signal.SIGTERM, _exit)  # the process that compiles ends, too
     isa = isa_of(settings.device)
     for source in sources:
         pack_of(source, folder, isa)

@@ -18,8 +18,8 @@ from server.errors import ServiceError, shown
 
 # API keys: 256 random bits each, of which the server knows SHA-256.
 #
-# That is enough. Slow hashes with salt (scrypt) make it dear to try words that people choose; nobody
-# tries 256 random bits, however fast the hash, and no two keys are alike. A slow one would cost every
+# That is enough. Slow hashes with salt (scrypt) make it dear to try words that people choose; 256 random
+# bits cannot be tried, however fast the hash, and no two keys are alike. A slow hash would cost every
 # request tens of milliseconds and megabytes, those with a wrong key first of all.
 
 #: What a key permits. ``admin``: everything; ``infer``: everything but to change what is served.
@@ -32,7 +32,7 @@ _KEY_BYTES = 32
 
 
 def new_key() -> str:
-    """Return a key that nobody has: 47 characters that need no quotes in a shell or a header."""
+    """Return a new key: 47 characters that need no quotes in a shell or a header."""
     return _PREFIX + secrets.token_urlsafe(_KEY_BYTES)
 
 
@@ -242,7 +242,7 @@ def _replace(path: Path, text: str) -> None:
         raise KeyFileError(f"{path}: {exc.strerror or exc}") from exc
 
 
-# With keys, nobody is answered without one, but probes of health and files of the page.
+# With keys, each request needs one, but for probes of health and files of the page.
 
 #: To whom something is told. ``open``: everybody. Those who ask whether a server lives have no keys, and
 #: learn nothing but that; the page asks for a key itself: its files are in every installation. ``metrics``:

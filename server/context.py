@@ -201,7 +201,7 @@ class Context:
         await asyncio.gather(*(way.end() for way in self.ways))
         tasks, self._tasks = self._tasks, []
         await _ended(tasks)
-        # Nobody waits for an answer any more, however long he might have.
+        # No request waits for an answer any more, whatever its deadline.
         giving_up = asyncio.create_task(watching.watch(self.repository, factor=0.0))
         await self.repository.close()
         await _ended([giving_up])
@@ -230,7 +230,7 @@ class Context:
             if entry.worker.stuck_seconds() >= limit:
                 return f"model {entry.name}: a request has been running for more than {limit:g} s"
         for worker in self.repository.left_behind():
-            # What has memory of its own is in nobody's way.
+            # What has memory of its own is in no other model's way.
             if worker.engine.takes_turns and worker.stuck_seconds() >= limit:
                 return f"model {worker.served.name}: it does not leave the arena that models share"
         return ""

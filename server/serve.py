@@ -43,7 +43,7 @@ def create_app(settings: Settings, context: Context | None = None) -> FastAPI:
     """Return the application; its lifespan loads the models and, at the end, drains them.
 
     Its router sees no request: ``state.front`` answers them.
-    Those of a ``context`` that is given are loaded by whoever gives it, while requests are answered.
+    Those of a ``context`` that is given are loaded by the caller, while requests are answered.
     """
     loads, table = context is None, table_of(settings)
     context = context or Context(settings)
@@ -105,7 +105,7 @@ async def serve(settings: Settings, tell: Tell | None = None) -> None:
         pass_over_what_stays()
         # From here on probes come, and are answered at once: what takes long has been done, or goes on
         # beside them. Only at the service manager's socket clients wait until models serve: it is open
-        # while no server runs, and who knocks between two servers shall not notice.
+        # while no server runs, and a client that connects between two servers shall not notice.
         given = inherited()
         listener = _listener(settings, given)
         server = _server(
@@ -234,7 +234,7 @@ def _server(
         reloading.end()
         for way in context.ways:
             way.end()
-        if not has_failed:  # why it ends is said by whoever started it
+        if not has_failed:  # why it ends is said by its caller
             _log.info("stopping; requests in flight have %g s", settings.drain_timeout)
         context.notifier.stopping()
 

@@ -145,7 +145,7 @@ def _detector(detection: Detection) -> dict[str, Any]:
 Result = Mapping[str, Any]
 Table = tuple[str, tuple[str, ...], list[Sequence[str]]]
 
-# Of a thousand classes nobody reads a whole matrix.
+# A whole matrix of a thousand classes is too large to read.
 _MIX_UPS = 10
 
 

@@ -69,8 +69,8 @@ class ModelAnswer(NamedTuple):
 
 # The fields of an infer request: their types, what the model's ports say to them, parameters.
 #
-# They are said here for all: JSON however it is read, gRPC, and /openapi.json. Parameters that nobody
-# knows are ignored, as the protocol says; those that would change the answer are not.
+# They are said here for all: JSON however it is read, gRPC, and /openapi.json. Unknown parameters
+# are ignored, as the protocol says; those that would change the answer are not.
 
 _MICROSECONDS = 1_000_000
 # What has no scores.

@@ -17,7 +17,7 @@ from server.codec.datatypes import body_limit, datatype
 from server.errors import InvalidRequestError, TooLargeError, shown
 
 #: Of the length before a string.
-LENGTH_BYTES = 4
+_LENGTH_BYTES = 4
 
 if sys.byteorder != "little":
     raise ImportError("raw tensors are little-endian, this machine is not")
@@ -26,7 +26,7 @@ if sys.byteorder != "little":
 # Raw bytes to an array of numbers: from where they came to their place, once.
 
 
-class RawNumbers:
+class _RawNumbers:
     """Numbers of any dtype; NaN and infinity are some. ``where`` names them in errors."""
 
     loose_bytes = 0
@@ -67,7 +67,7 @@ class RawNumbers:
 # Raw bytes to an array of strings: each is its length and its UTF-8, or one alone is a whole body.
 
 
-class RawStrings:
+class _RawStrings:
     """The strings of ``port`` in ``n_bytes``; ``where`` names them in errors."""
 
     def __init__(self, where: str, port: Port, n_bytes: int) -> None:
@@ -95,7 +95,7 @@ class RawStrings:
         self._rest += taken
         start = 0
         while (stop := self._end_of_string(start)) <= len(self._rest):
-            self._add(self._rest[start + LENGTH_BYTES : stop])
+            self._add(self._rest[start + _LENGTH_BYTES : stop])
             start = stop
         del self._rest[:start]
         return len(taken)
@@ -115,10 +115,10 @@ class RawStrings:
 
     def _end_of_string(self, start: int) -> int:
         """Return where the string ends that begins at ``start`` of the rest, as far as that is known."""
-        head = self._rest[start : start + LENGTH_BYTES]
-        if len(head) < LENGTH_BYTES:
+        head = self._rest[start : start + _LENGTH_BYTES]
+        if len(head) < _LENGTH_BYTES:
             return len(self._rest) + 1
-        stop = start + LENGTH_BYTES + int.from_bytes(head, "little")
+        stop = start + _LENGTH_BYTES + int.from_bytes(head, "little")
         # Said before it is waited for.
         if stop > len(self._rest) + self._left or self._n_values == self._values.size:
             raise self._not_so_many()
@@ -138,7 +138,7 @@ class RawStrings:
         )
 
 
-class BareString:
+class _BareString:
     """One string without its length, of ``limit_bytes`` at most: all that comes."""
 
     def __init__(self, where: str, port: Port, limit_bytes: int) -> None:
@@ -208,13 +208,13 @@ def raw_tensor(where: str, port: Port, n_bytes: int) -> RawTensor:
             raise TooLargeError(
                 f"{where}: {shown(str(n_bytes))[1:-1]} bytes, over its limit of {limit}"
             )
-        return RawStrings(where, port, n_bytes)
+        return _RawStrings(where, port, n_bytes)
     if n_bytes != port.n_bytes:
         raise InvalidRequestError(
             f"{where}: binary_data_size {shown(str(n_bytes))[1:-1]}, shape {list(port.shape)} of "
             f"{datatype(port.dtype)} has {port.n_bytes} bytes"
         )
-    return RawNumbers(where, port)
+    return _RawNumbers(where, port)
 
 
 def bare_tensor(ports: Sequence[Port]) -> tuple[str, RawTensor]:
@@ -231,10 +231,10 @@ def bare_tensor(ports: Sequence[Port]) -> tuple[str, RawTensor]:
     (port,) = required
     where = f"input {shown(port.name)}"
     if port.dtype != STRINGS:
-        return port.name, RawNumbers(where, port)
+        return port.name, _RawNumbers(where, port)
     if math.prod(port.shape) != 1:
         raise InvalidRequestError(f"{where}: without JSON a body is one string alone")
-    return port.name, BareString(where, port, body_limit([port]))
+    return port.name, _BareString(where, port, body_limit([port]))
 
 
 class RawReader:
@@ -282,7 +282,7 @@ def raw_bytes(array: NDArray[Any]) -> int:
     """Return how long ``array`` is as raw bytes."""
     if array.dtype.kind != "O":
         return array.nbytes
-    return sum(LENGTH_BYTES + len(text.encode()) for text in array.flat)
+    return sum(_LENGTH_BYTES + len(text.encode()) for text in array.flat)
 
 
 def raw_pieces(array: NDArray[Any]) -> Iterator[bytes]:
@@ -306,7 +306,7 @@ def _strings(array: NDArray[Any]) -> Iterator[memoryview]:
     piece = bytearray()
     for text in array.flat:
         data = text.encode()
-        piece += len(data).to_bytes(LENGTH_BYTES, "little") + data
+        piece += len(data).to_bytes(_LENGTH_BYTES, "little") + data
         if len(piece) >= PIECE_BYTES:
             yield memoryview(bytes(piece))
             piece = bytearray()

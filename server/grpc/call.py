@@ -38,12 +38,12 @@ _CODES = {
 _WAIT = "grpc-retry-pushback-ms"
 
 
-def code_of(exc: Exception) -> grpc.StatusCode:
+def _code_of(exc: Exception) -> grpc.StatusCode:
     """Return the status of a call that ended with ``exc``."""
     return _CODES.get(status_of(exc), grpc.StatusCode.INTERNAL)
 
 
-def hints_of(exc: Exception) -> tuple[tuple[str, str], ...]:
+def _hints_of(exc: Exception) -> tuple[tuple[str, str], ...]:
     """Return what is said beside the status: when to try again."""
     if isinstance(exc, ServiceError) and exc.retry_seconds is not None:
         return ((_WAIT, str(round(exc.retry_seconds * 1e3))),)
@@ -142,7 +142,7 @@ Work = Callable[["Call"], Awaitable[None]]
 SERVICE = "inference.GRPCInferenceService"
 
 _PEER = re.compile(r"ipv[46]:\[?(.*?)\]?:\d+")
-#: As health over HTTP: who asks whether a server lives has no key.
+#: As health over HTTP: a probe of health has no key.
 _OPEN = frozenset({"ServerLive", "ServerReady"})
 # As OpenTelemetry has them: what is no client's mistake.
 _FAULTS = frozenset(
@@ -259,8 +259,8 @@ class Call:
         left = self.left_seconds
         # What comes behind the client's deadline is late, whatever else it is.
         is_over = left is not None and left <= 0
-        self._code = grpc.StatusCode.DEADLINE_EXCEEDED if is_over else code_of(why)
-        await self._wire.abort(self._code, said, (*self._hints, *hints_of(why)))
+        self._code = grpc.StatusCode.DEADLINE_EXCEEDED if is_over else _code_of(why)
+        await self._wire.abort(self._code, said, (*self._hints, *_hints_of(why)))
 
     @property
     def _hints(self) -> tuple[tuple[str, str], ...]:
@@ -331,6 +331,6 @@ class _Message:
         return self._wire.done()
 
     def abort(self) -> None:
-        """End the call: who does not take his answer does not take a status either."""
+        """End the call: a client that does not take its answer does not take a status either."""
         if self._task is not None:
             self._task.cancel()

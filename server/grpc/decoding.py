@@ -41,7 +41,7 @@ _FIELDS = {
 }
 
 
-def contents_array(where: str, port: Port, contents: InferTensorContents) -> NDArray[Any]:
+def _contents_array(where: str, port: Port, contents: InferTensorContents) -> NDArray[Any]:
     """Return ``contents`` as the array of ``port``; ``where`` names the input in errors.
 
     Raises:
@@ -171,7 +171,7 @@ class GrpcMessage:
         for index, (where, _, port) in enumerate(found):
             contents = head.inputs[index].contents
             if not self.raw:
-                inputs[port.name] = contents_array(where, port, contents)
+                inputs[port.name] = _contents_array(where, port, contents)
                 continue
             if contents.ByteSize():
                 raise InvalidRequestError(f"{where}: both contents and raw_input_contents")

@@ -36,7 +36,7 @@ _RAW_FIELD = ModelInferResponse.RAW_OUTPUT_CONTENTS_FIELD_NUMBER
 _ANSWER_FIELD = ModelStreamInferResponse.INFER_RESPONSE_FIELD_NUMBER
 
 
-def encoded(answer: ModelAnswer, in_stream: bool = False) -> bytes:
+def _encoded(answer: ModelAnswer, in_stream: bool = False) -> bytes:
     """Return ``answer`` as a ModelInferResponse, ``in_stream`` inside of a ModelStreamInferResponse."""
     parts: list[bytes | memoryview] = [_head(answer).SerializeToString()]
     for output in answer.outputs:
@@ -89,7 +89,7 @@ async def infer(call: Call) -> None:
         await exchange.send(await _answer(call, exchange, in_stream=False))
 
 
-async def stream(call: Call) -> None:
+async def _stream(call: Call) -> None:
     """Answer one message after the other, also those that are wrong, until the client has no more."""
     while True:
         with call.exchange() as exchange:
@@ -125,13 +125,13 @@ async def _answer(call: Call, exchange: Exchange, in_stream: bool) -> bytes:
             return kept._replace(n_bytes=_COPIES * kept.n_bytes, is_raw=True)
 
         outputs = await model.compute(request, keep)
-        return encoded(ModelAnswer(name, model.pack.version, request.id, outputs), in_stream)
+        return _encoded(ModelAnswer(name, model.pack.version, request.id, outputs), in_stream)
 
 
 async def _asked(context: Context, exchange: Exchange, in_stream: bool) -> GrpcMessage:
     """Return the next message.
 
-    How long it is, nobody knows before it is there. So what the largest request takes is held first, but in
+    How long it is, is not known before it is there. So what the largest request takes is held first, but in
     a stream only when the message has come: it may be long until then, and others would go without.
     """
     least = min(_largest_bytes(context), exchange.lease.memory.room_bytes)
@@ -249,7 +249,7 @@ METHODS: dict[str, Work] = {
     "ModelConfig": _method("ModelConfig", _config),
     "ModelStatistics": _method("ModelStatistics", _statistics),
     "ModelInfer": infer,
-    "ModelStreamInfer": stream,
+    "ModelStreamInfer": _stream,
     "RepositoryIndex": _method("RepositoryIndex", _index),
     "RepositoryModelLoad": _method("RepositoryModelLoad", _load),
     "RepositoryModelUnload": _method("RepositoryModelUnload", _unload),

@@ -1,6 +1,7 @@
 """What memory the system lets this process have, and what a serving process takes beside its budget.
 
-Read only, versions 1 and 2: systemd sets the limit (``MemoryMax=``), a container's runtime, or nobody.
+Read only, versions 1 and 2: systemd (``MemoryMax=``) or a container's runtime sets the limit, if there is
+one.
 """
 
 import mmap

@@ -74,13 +74,13 @@ class Sharer:
         return in_turns and not self.alone
 
 
-#: A plan, why a model has none, None for who waits.
+#: A plan, why a model has none, None for one that waits.
 Outcome = Fitted | RefusedError | PlanError | ModelError | None
 
 
 @dataclass(frozen=True)
 class Shares:
-    """What becomes of each model of a set, in its order: a plan, why it has none, None for who waits.
+    """What becomes of each model of a set, in its order: a plan, why it has none, None for one that waits.
 
     ``in_turns``: whether they compute in turns.
     """
@@ -175,7 +175,7 @@ def _remembering(
     find: Callable[[int, Searched[Fitted]], Fitted | None],
     thumb: Callable[[int], Fitted],
 ) -> tuple[Callable[[int], Fitted], Callable[[int], Fitted]]:
-    """Return ``within`` and ``at_once`` of a Sharer, who remember the last plan that was found.
+    """Return ``within`` and ``at_once`` of a Sharer, which remember the last plan that was found.
 
     Mostly the same is asked for again; plans are large. What took long once takes long again, until it is
     found.

@@ -73,7 +73,7 @@ class _Figures:
     read_bytes: int = 0
 
 
-class RequestCollector(Collector):
+class _RequestCollector(Collector):
     """Counts requests by model."""
 
     def __init__(self) -> None:
@@ -209,7 +209,7 @@ class Metrics:
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
         PlatformCollector(registry=self.registry)
-        self._requests = RequestCollector()
+        self._requests = _RequestCollector()
         self.registry.register(self._requests)
         #: What Triton counts: for its statistics, and for its metrics.
         self.inferences = InferenceStatistics()
@@ -233,7 +233,7 @@ class Metrics:
         self.registry.register(self._device)
 
     def watch_access(self, access: Access) -> None:
-        """Count who had no valid key at each scrape."""
+        """Count requests without a valid key, at each scrape."""
         self.registry.register(AccessCollector(access))
 
     def watch_connections(self, connections: Registry) -> None:

@@ -154,7 +154,7 @@ class Reloading:
             self._notifier.reloading()
 
     def begin(self) -> None:
-        """Serve who asks, and who has asked."""
+        """Follow what is asked for from now on, and what was asked for before."""
         if self._is_asked():
             self._notifier.reloading()
         self._tasks = [asyncio.create_task(self._follow(what)) for what in self._steps]

@@ -69,7 +69,7 @@ def stuck(repository: Repository, factor: float, least_seconds: float) -> Iterat
 
 
 def give_up_leaving(repository: Repository, factor: float, least_seconds: float) -> None:
-    """Leave stuck engines of models that leave service to themselves: whoever closes them goes on."""
+    """Leave stuck engines of models that leave service to themselves: what closes them goes on."""
     for worker in repository.leaving():
         if not worker.abandoned and worker.stuck(factor, least_seconds):
             _log.error("model %s: while it left service %s", worker.served.name, _WHY)

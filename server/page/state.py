@@ -36,7 +36,7 @@ def _on_disk(repository: Repository) -> list[str]:
 def state(context: Context, on_disk: Iterable[str]) -> dict[str, Any]:
     """Return the state of everything; counters (sweeps, seconds, bytes) go on from the start of the server.
 
-    ``on_disk``: names in the repository; models that nobody tried to load yet are shown, too. Of versions
+    ``on_disk``: names in the repository; models that were never loaded are shown, too. Of versions
     side by side each has a name of its own (``model``: that of all).
     """
     budget, pool, root = context.budget, context.request_memory, context.settings.repository
@@ -104,7 +104,7 @@ def _image(manifest: Manifest) -> dict[str, Any]:
     return shown
 
 
-# The state of the server as events: one look a second for all who watch, sent where it has changed.
+# The state of the server as events: one look a second for all watchers, sent where it has changed.
 
 #: Each is a connection that stays.
 MOST_WATCHERS = 16
@@ -114,7 +114,7 @@ _SILENT = 15
 
 
 class Watchers:
-    """Those who watch what ``look`` returns; ``ended`` ends all of them."""
+    """Clients that watch what ``look`` returns; ``ended`` ends all of them."""
 
     def __init__(
         self,
@@ -160,12 +160,12 @@ class Watchers:
                 return
 
     async def _now(self) -> bytes:
-        """Return the state as it was within the last second; who comes while it is looked at waits."""
+        """Return the state as it was within the last second; a request that comes meanwhile waits."""
         last = self._last
         if last is None or (last.done() and self._clock() >= self._looks_again_at):
             self._looks_again_at = self._clock() + self._seconds
             last = self._last = asyncio.create_task(self._looked())
-        return await asyncio.shield(last)  # who leaves takes it from no other
+        return await asyncio.shield(last)  # a client that leaves takes it from no other
 
     async def _looked(self) -> bytes:
         return orjson.dumps(await self._look())

@@ -57,7 +57,7 @@ _FONT = "font-family='sans-serif' font-size='11'"
 
 
 @dataclass
-class Svg:
+class _Svg:
     """A picture of ``width`` x ``height`` pixels; the origin is its upper left corner."""
 
     width: int
@@ -121,7 +121,7 @@ def arena_picture(name: str, program: Program, plan: Plan) -> str:
     """
     boxes = arena_boxes(program, plan)
     moments = max((box.end for box in boxes), default=1)
-    svg = Svg(_WIDTH, _HEIGHT)
+    svg = _Svg(_WIDTH, _HEIGHT)
     across, up = _scales(moments, max(plan.arena_bytes, 1))
     for index, box in enumerate(boxes):
         colours = _COLOURS[box.kind]
@@ -143,7 +143,7 @@ def arena_picture(name: str, program: Program, plan: Plan) -> str:
 
 def frontier_picture(name: str, points: Sequence[tuple[int, float]], estimated: bool) -> str:
     """Return SVG: total memory in bytes from left to right, the delay in ms upwards."""
-    svg = Svg(_WIDTH, _HEIGHT)
+    svg = _Svg(_WIDTH, _HEIGHT)
     across, up = _scales(max(x for x, _ in points), max(y for _, y in points))
     places = [(_LEFT + x * across, _HEIGHT - _BELOW - y * up) for x, y in points]
     svg.line(places, _VALUES[0])
@@ -170,7 +170,7 @@ def _steps(most: int) -> list[int]:
 
 
 def _axes(
-    svg: Svg, ticks: Sequence[tuple[int, str]], across: float, n_bytes: int | None, up: float
+    svg: _Svg, ticks: Sequence[tuple[int, str]], across: float, n_bytes: int | None, up: float
 ) -> None:
     """Draw both axes; ``n_bytes``: of the one upwards, where it shows bytes."""
     bottom = _HEIGHT - _BELOW

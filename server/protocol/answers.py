@@ -68,7 +68,7 @@ class HttpClient(Client, Protocol):
 
     @property
     def client(self) -> tuple[str, int | None] | None:
-        """Host and port; None: nobody knows any more, or it is a Unix socket's."""
+        """Host and port; None: not known any more, or it is a Unix socket's."""
 
     @property
     def server(self) -> tuple[str, int | None] | None:
@@ -105,7 +105,7 @@ class Answer:
     async def send(self, exchange: Exchange, client: HttpClient, identity: str) -> None:
         """Send it to ``client``, with the ``identity`` of its request.
 
-        Who asks for the head alone is sent no part: an answer without end would have none for him.
+        A request for the head alone is sent no part: an answer without end would never end.
         """
         parts, is_head = self.parts, client.head.method == "HEAD"
         named = b"x-request-id", identity.encode()
@@ -119,7 +119,7 @@ class Answer:
             if not is_head:
                 with suppress(DisconnectedError):
                     await until_left(exchange, _send_all(parts, exchange))
-        # Whoever sees the end finds nothing left of it.
+        # A client that sees the end finds nothing left of it.
         await exchange.send(b"")
 
     async def describe(self, knows_no_chunks: bool) -> None:
@@ -290,7 +290,7 @@ def scope_of(client: HttpClient) -> dict[str, Any]:
 
 MEDIA_TYPE = "text/event-stream"
 _TYPE = f"{MEDIA_TYPE}; charset=utf-8"
-#: A line that means nothing, so that a connection through which nobody listens any more is found.
+#: A line that means nothing, so that a connection with no client behind it any more is found.
 STILL_HERE = b":\n\n"
 
 

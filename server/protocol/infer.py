@@ -181,7 +181,7 @@ class InferReception:
             if request.is_whole and not worker.idle:
                 worker.check_room(deadline - time.monotonic())
         except NotServingError:
-            return None  # whoever reads it says so
+            return None  # the reader of the body says so
         return deadline
 
     def refusal(self, request: Arrived, why: BusyError) -> Refused:
@@ -208,7 +208,7 @@ class InferReception:
         try:
             return self._context.repository.models.find(**found.parts)
         except NotFoundError:
-            return None  # whoever reads it says why
+            return None  # the reader of the body says why
 
 
 def _named(request: Arrived) -> float | None:

@@ -68,7 +68,7 @@ async def metrics(asked: Asking) -> Answer:
 
 # The model configuration extension: what Triton's clients want to know of a model, in Triton's words.
 
-PLATFORM = "onnx_layerstream"
+_PLATFORM = "onnx_layerstream"
 BACKEND = "layerstream"
 _FILE = "model.onnx"
 _LATEST = {"latest": {"num_versions": 1}}
@@ -79,7 +79,7 @@ async def model_config(asked: Asking, name: str, version: str | None = None) -> 
     entry, pack = await asked.context.repository.described(name, version)
     if (
         entry.worker is None
-    ):  # it is away for a moment, and nobody knows how many workers it will have
+    ):  # it is away for a moment, and how many workers it will have is not known
         raise NotServingError(f"model {shown(name)}: {entry.reason}")
     is_gpu = asked.context.settings.device == "cuda"
     return {
@@ -134,7 +134,7 @@ def _fixed(name: str) -> dict[str, Any]:
     """Return the fields that are the same for every model and every load."""
     return {
         "name": name,
-        "platform": PLATFORM,
+        "platform": _PLATFORM,
         "backend": BACKEND,
         "version_policy": _LATEST,
         "default_model_filename": _FILE,
@@ -187,7 +187,7 @@ async def model_metadata(asked: Asking, name: str, version: str | None = None) -
     return {
         "name": name,
         "versions": asked.context.repository.models.versions(name),
-        "platform": PLATFORM,
+        "platform": _PLATFORM,
         "inputs": [_tensor_metadata(port) for port in pack.manifest.inputs],
         "outputs": [_tensor_metadata(port) for port in pack.manifest.outputs],
         "parameters": {

@@ -28,7 +28,7 @@ from server.settings.sizes import parse_shapes
 _MOST_BYTES = 64 << 10
 
 
-async def read_object(asked: Asked) -> dict[str, Any]:
+async def _read_object(asked: Asked) -> dict[str, Any]:
     """Return the body of what is ``asked`` as a JSON object; an empty body is an empty one.
 
     Raises:
@@ -54,15 +54,15 @@ async def read_object(asked: Asked) -> dict[str, Any]:
     return document
 
 
-async def read_parameters(asked: Asked) -> dict[str, Any]:
-    """Return the ``parameters`` of the body of what is ``asked``; raises as ``read_object``."""
-    found = (await read_object(asked)).get("parameters", {})
+async def _read_parameters(asked: Asked) -> dict[str, Any]:
+    """Return the ``parameters`` of the body of what is ``asked``; raises as ``_read_object``."""
+    found = (await _read_object(asked)).get("parameters", {})
     if not isinstance(found, dict):
         raise InvalidRequestError("parameters: not a JSON object")
     return found
 
 
-def flag(holder: Mapping[str, Any], name: str) -> bool:
+def _flag(holder: Mapping[str, Any], name: str) -> bool:
     """Return the boolean ``name`` of ``holder``; False where there is none.
 
     Raises:
@@ -79,7 +79,7 @@ def flag(holder: Mapping[str, Any], name: str) -> bool:
 
 async def index(asked: Asked) -> list[dict[str, Any]]:
     """All models on disk or loaded, their state, and why one does not serve; ``ready``: those that do."""
-    return await states(asked.context, flag(await read_object(asked), "ready"))
+    return await states(asked.context, _flag(await _read_object(asked), "ready"))
 
 
 async def states(context: Context, only_ready: bool) -> list[dict[str, Any]]:
@@ -112,7 +112,7 @@ async def load(asked: Asked, name: str) -> dict[str, Any]:
 
     A configuration that comes along (``parameters.config``) may not change anything.
     """
-    return await load_model(asked.context, name, await read_parameters(asked))
+    return await load_model(asked.context, name, await _read_parameters(asked))
 
 
 async def load_model(context: Context, name: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
@@ -162,7 +162,7 @@ class Replan(BaseModel):
 
 async def replan(asked: Asked, name: str) -> dict[str, Any]:
     """Serve a loaded model in less memory, or in more again; its requests wait in line meanwhile."""
-    wanted = Replan.of(await read_object(asked))
+    wanted = Replan.of(await _read_object(asked))
     entries = await asked.context.repository.replan(name, wanted.memory_bytes)
     taken: Counter[str] = Counter()
     for entry in entries:
@@ -172,14 +172,14 @@ async def replan(asked: Asked, name: str) -> dict[str, Any]:
 
 async def unload(asked: Asked, name: str) -> dict[str, Any]:
     """Finish the model's requests and give its memory back; no model depends on another."""
-    return await unload_model(asked.context, name, await read_parameters(asked))
+    return await unload_model(asked.context, name, await _read_parameters(asked))
 
 
 async def unload_model(
     context: Context, name: str, parameters: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Unload model ``name``; raises as Repository.unload, and for ``parameters`` of a wrong type."""
-    flag(parameters, "unload_dependents")
+    _flag(parameters, "unload_dependents")
     await context.repository.unload(name)
     return {"name": name, "state": "UNAVAILABLE"}
 

@@ -88,7 +88,7 @@ class FoundRoute(NamedTuple):
     """What answers a path, by method, and its parts by name; ``path``: with these in braces.
 
     ``admitted``: who may ask for one of these without a key of some role. ``is_probe``: whether it is asked
-    every few seconds by whoever watches.
+    every few seconds by what watches the server.
     """
 
     path: str

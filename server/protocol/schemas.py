@@ -25,7 +25,7 @@ class Schema(BaseModel):
 
 
 class OpenSchema(BaseModel):
-    """May have fields that nobody looks at."""
+    """May have fields that are ignored."""
 
 
 class Error(Schema):

@@ -28,7 +28,7 @@ class Resident:
     """A loaded model. ``used_at``: when a request used it last, in seconds of one clock.
 
     ``is_used``: requests use it now; it goes only where idle ones do not suffice, and when these have been
-    answered. ``may_go``: nobody has said that it stays.
+    answered. ``may_go``: it need not stay.
     """
 
     sharer: Sharer
@@ -47,7 +47,7 @@ def victims(
     """Return the names of the models that go, in that order, so that ``newcomer`` fits beside the others.
 
     ``absent``: models that are served and not loaded; ``budget``: what is there when no model is loaded.
-    None: it would not fit if all went that may. With room for it nobody goes.
+    None: it would not fit if all went that may. With room for it none goes.
     """
 
     def fits(gone: Sequence[Resident]) -> bool:
@@ -64,7 +64,7 @@ def victims(
 
 
 def _needed(gone: Sequence[Resident], fits: Callable[[Sequence[Resident]], bool]) -> list[Resident]:
-    """Return those of ``gone`` without which it does not fit; who was used last is spared first."""
+    """Return those of ``gone`` without which it does not fit; the one used last is spared first."""
     needed = list(gone)
     for each in reversed(gone):
         fewer = [other for other in needed if other is not each]
@@ -210,7 +210,7 @@ class Fleet:
         return growing(self.places, planned, self.budget), planned
 
     def going(self, newcomer: Sharer, absent: Iterable[Sharer]) -> list[str] | None:
-        """Return who goes so that ``newcomer`` fits, None where it does not; ``absent``: as ``coming``."""
+        """Return which go so that ``newcomer`` fits, None where it does not; ``absent``: as ``coming``."""
         room = self.budget.without([*self.members])
         loaded = [each.rigid() for each in self.members.values()]
         return victims(newcomer, loaded, list(absent), room, self.activations)

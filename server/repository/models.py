@@ -56,7 +56,7 @@ class Models(dict[str, Entry]):
     def note(self, model: str, exc: Exception) -> None:
         """Note why nothing of ``model`` can be loaded as it is on disk now, if it is there at all.
 
-        What is loaded serves on; what was evicted tells whom it is loaded for.
+        What is loaded serves on; for what was evicted, the client that it is loaded for is told.
         """
         if isinstance(exc, NotFoundError):
             return
@@ -292,7 +292,7 @@ class Arrivals:
                 coming.set_result(None)
             else:
                 coming.set_exception(exc)
-                coming.exception()  # seen, also where nobody waits any more
+                coming.exception()  # seen, also where no request waits any more
 
         task.add_done_callback(ended)
 

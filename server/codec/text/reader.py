@@ -1,6 +1,6 @@
 """Reads the JSON of an infer request as its chunks arrive: arrays out, the text is never held.
 
-Like a protocol state machine it knows nothing of sockets: whoever has bytes feeds them.
+Like a protocol state machine it knows nothing of sockets: bytes are given to it.
 """
 
 import re
@@ -134,7 +134,7 @@ class Skeleton:
         rest = block[start:].lstrip(SPACE)
         if rest and not self._begun and rest[:1] != b"{":
             begins = shown(rest[:1].decode("latin-1"))
-            raise not_json(f"the body of an infer request is an object, this begins with {begins}")
+            raise _not_json(f"the body of an infer request is an object, this begins with {begins}")
         if not rest:
             self._append(block[start:])
         return bool(rest)
@@ -155,7 +155,7 @@ class Skeleton:
             key = orjson.dumps(_parsed(key))
         key = key[1:-1]
         if not self._stack or self._stack[-1] != _OBJECT:
-            raise not_json("a colon outside of an object")
+            raise _not_json("a colon outside of an object")
         if key in self._keys[-1]:
             raise InvalidRequestError(f"{shown(key.decode(errors='replace'))} is given twice")
         self._keys[-1].add(key)
@@ -167,7 +167,7 @@ class Skeleton:
 
     def _open(self, bracket: int, position: int) -> None:
         if self._begun and not self._stack:
-            raise not_json("something follows its end")
+            raise _not_json("something follows its end")
         self._begun = True
         if len(self._stack) == _MAX_DEPTH:
             raise InvalidRequestError(f"the body is nested over {_MAX_DEPTH} deep")
@@ -183,7 +183,7 @@ class Skeleton:
 
     def _close(self, bracket: int) -> None:
         if not self._stack or self._stack.pop() != _PAIRS[bracket]:
-            raise not_json("its brackets do not match")
+            raise _not_json("its brackets do not match")
         if _PAIRS[bracket] == _OBJECT:
             self._keys.pop()
 
@@ -202,10 +202,10 @@ def _parsed(text: bytes) -> Any:
     try:
         return parse(text)
     except orjson.JSONDecodeError as exc:
-        raise not_json(exc.msg) from None
+        raise _not_json(exc.msg) from None
 
 
-def not_json(why: str) -> InvalidRequestError:
+def _not_json(why: str) -> InvalidRequestError:
     """Return the error of a body that is not JSON."""
     return InvalidRequestError(f"the body is not JSON: {why}")
 
@@ -297,7 +297,7 @@ class RequestReader:
             _check_encoding(self._head)
             self._feed(self._head)
         if self._reading is not None:
-            raise not_json("it ends inside of data")
+            raise _not_json("it ends inside of data")
         fields = parse_fields(self._skeleton.document())
         request = asked(fields, {}, self._outputs)
         request.inputs.update(self._arrays(fields))
@@ -372,4 +372,4 @@ def _check_encoding(head: bytes) -> None:
     if name is None and b"\0" in head[:_ENCODING_BYTES]:
         name = "UTF-32" if head[:_ENCODING_BYTES].count(0) > 2 else "UTF-16"
     if name is not None:
-        raise not_json(f"it must be UTF-8, and begins like {name}")
+        raise _not_json(f"it must be UTF-8, and begins like {name}")

@@ -114,7 +114,7 @@ def _layouts(shape: tuple[int, ...], depth: int) -> tuple[Layout, ...]:
     return (Layout(shape),) if len(shape) == depth and 0 not in shape else ()
 
 
-class Layouts:
+class _Layouts:
     """Which layouts data may still have that belong to one of ``ports``: flat, or in rows of its shape.
 
     ``where`` names the input in errors.
@@ -226,7 +226,7 @@ class DataText:
     """Reads the data of one of ``ports``; ``where`` names the input in errors."""
 
     def __init__(self, where: str, ports: Sequence[Port], sink: Sink) -> None:
-        self.layouts = Layouts(where, ports)
+        self.layouts = _Layouts(where, ports)
         self._where = where
         self._sink = sink
         self._carry = b"["
