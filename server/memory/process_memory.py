@@ -125,7 +125,7 @@ def _number(path: Path) -> int:
 # What a serving process takes beside its budget, so that a user may say what all of it may take.
 #
 # It is a bound, known before anything is loaded: of what was measured in memory cgroups with all files of
-# libraries out of the page cache (docs/measurements.md, "The process itself"), each part rounded up.
+# libraries out of the page cache (docs/research/process.md, "The process itself"), each part rounded up.
 
 _MIB = 1 << 20
 #: Interpreter and imported modules, which no file backs: 67.5 MiB, and 1.6 MiB more with each model that
