@@ -15,28 +15,6 @@ from typer.main import get_command
 from models.runtime.heap import no_collections
 
 
-def versions() -> str:
-    """Return one line for people and for reports of faults; nothing that it names is imported."""
-    runtime = _version("onnxruntime")
-    return (
-        f"layerstream {own_version()} (Python {platform.python_version()}, ONNX Runtime {runtime})"
-    )
-
-
-def own_version() -> str:
-    """Return the version of this Layerstream."""
-    return _version("layerstream")
-
-
-def _version(distribution: str) -> str:
-    from importlib import metadata  # nothing but a version needs it, and it takes long to import
-
-    try:
-        return metadata.version(distribution)
-    except metadata.PackageNotFoundError:
-        return "not installed"
-
-
 class _Command(NamedTuple):
     """Where a command is: its module, and its function there; without one, a group called ``app``.
 
@@ -191,3 +169,25 @@ def _show_versions(wanted: bool) -> None:
     if wanted:
         typer.echo(versions())
         raise typer.Exit
+
+
+def versions() -> str:
+    """Return one line for people and for reports of faults; nothing that it names is imported."""
+    runtime = _version("onnxruntime")
+    return (
+        f"layerstream {own_version()} (Python {platform.python_version()}, ONNX Runtime {runtime})"
+    )
+
+
+def own_version() -> str:
+    """Return the version of this Layerstream."""
+    return _version("layerstream")
+
+
+def _version(distribution: str) -> str:
+    from importlib import metadata  # nothing but a version needs it, and it takes long to import
+
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return "not installed"

@@ -36,6 +36,8 @@ from server.transport.proxies import TrustedProxies
 from server.transport.registry import Registry
 from server.transport.server import Server
 
+_log = logging.getLogger(__name__)
+
 # The FastAPI application: wiring only.
 
 
@@ -74,7 +76,7 @@ def create_app(settings: Settings, context: Context | None = None) -> FastAPI:
     return app
 
 
-_log = logging.getLogger(__name__)
+# The service, from its port to its end.
 
 
 class GrpcError(ServiceError):

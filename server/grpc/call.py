@@ -136,6 +136,8 @@ class CallPlaces:
             self._registry.missed(visitor.peer)  # its client left
 
 
+# The call.
+
 ServicerContext = aio.ServicerContext[bytes, bytes]
 Work = Callable[["Call"], Awaitable[None]]
 

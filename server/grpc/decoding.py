@@ -87,6 +87,8 @@ def _strings(where: str, values: Any) -> NDArray[Any]:
     return found
 
 
+# The message as a whole.
+
 _RAW_FIELD = ModelInferRequest.RAW_INPUT_CONTENTS_FIELD_NUMBER
 # How protobuf writes a field: a number, eight bytes, bytes behind their length, four bytes.
 _VARINT, _EIGHT, _BYTES, _FOUR = 0, 1, 2, 5

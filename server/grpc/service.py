@@ -157,6 +157,8 @@ def _message_bytes(manifest: Manifest) -> int:
     return max(message, short_infer_bytes(manifest))
 
 
+# All methods.
+
 #: What a method makes of its message: the fields of its answer.
 Answering = Callable[[Call, Any], Awaitable[Mapping[str, Any]]]
 

@@ -77,6 +77,9 @@ class Trimming:
             self._left_bytes = self._held()
 
 
+# The memory, and leases of it.
+
+
 @dataclass(eq=False)
 class _Waiter:
     n_bytes: int

@@ -108,6 +108,8 @@ class AccessCollector(Collector):
         )
 
 
+# Metrics of models, of the budget, of the disk and the device.
+
 _LOST = "1 when the device works again only after a restart of the process"
 
 

@@ -133,6 +133,8 @@ class _RequestCollector(Collector):
         yield from (requests, delays, stages, read)
 
 
+# All metrics.
+
 #: Every metric of our own, by the name that queries use (histograms without suffix).
 METRIC_NAMES = frozenset(
     {

@@ -106,6 +106,8 @@ class _Svg:
         yield "</svg>"
 
 
+# Pictures.
+
 _WIDTH, _HEIGHT, _LEFT, _TOP, _BELOW = 1100, 560, 70, 36, 44
 _VALUES = ("#4878a8", "#6a9fd0", "#35608f", "#88b4dd")
 _STRIPS = ("#d98c3f", "#e8ab6c", "#c2742a", "#f0c596")

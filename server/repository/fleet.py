@@ -73,6 +73,8 @@ def _needed(gone: Sequence[Resident], fits: Callable[[Sequence[Resident]], bool]
     return needed
 
 
+# The fleet, and what a wish changes of it.
+
 #: A larger plan is worth opening a model again when it is larger by this part.
 _WORTH = 16
 

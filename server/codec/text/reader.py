@@ -210,6 +210,8 @@ def _not_json(why: str) -> InvalidRequestError:
     return InvalidRequestError(f"the body is not JSON: {why}")
 
 
+# The request, as its chunks arrive.
+
 # The text that is worked on at a time: bounds the Python objects that its values are for a moment.
 _BLOCK_BYTES = 16 << 10
 _ENCODING_BYTES = 4

@@ -187,6 +187,8 @@ class _Layouts:
         )
 
 
+# Values, from the first bracket to the last.
+
 _MAX_NUMBER = 4096
 #: What may wait for its end, strings aside: a number, and brackets with spaces.
 _MAX_CARRY = _MAX_NUMBER + 512
