@@ -5,20 +5,3 @@ an answer (infer_bodies.py). Between the two lie the plain records of messages.p
 nor HTTP, and what a request may say, for JSON and gRPC; JSON is read and written in text/, raw tensors in
 raw.py.
 """
-
-from server.codec.framing import Coding, Framing, answer_coding
-from server.codec.infer_bodies import Body, BodyDecoder, decode_at_once
-from server.codec.messages import ModelAnswer, ModelRequest, Output, WantedOutput
-
-__all__ = [
-    "Body",
-    "BodyDecoder",
-    "Coding",
-    "Framing",
-    "ModelAnswer",
-    "ModelRequest",
-    "Output",
-    "WantedOutput",
-    "answer_coding",
-    "decode_at_once",
-]
