@@ -9,11 +9,16 @@ from typing import Annotated, Any
 
 import typer
 
-from cli.applications.opened import OpenedApplication, open_application
-from cli.applications.printed import print_application, print_frontier
-from cli.applications.ways import chromosome_row, ours_row, papers_rows
-from cli.arguments.options import Json, open_named, size
-from cli.arguments.served import DeviceName, Threads
+from cli.applications import (
+    OpenedApplication,
+    chromosome_row,
+    open_application,
+    ours_row,
+    papers_rows,
+    print_application,
+    print_frontier,
+)
+from cli.arguments import DeviceName, Json, Threads, open_named, size
 from cli.printing.output import print_json
 from cli.printing.steps import working
 from papers.applications.application import Application, ApplicationError

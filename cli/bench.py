@@ -7,11 +7,21 @@ from typing import Annotated, Any
 
 import typer
 
-from cli.arguments.architectures import configurations, profile_for
-from cli.arguments.options import Json, Pace, PackPath, Ring, disk_of, open_named, size
-from cli.arguments.served import DeviceName, MemoryKind, PrecisionName, Recompile, Threads
-from cli.benching.networks import built
-from cli.benching.peers import peers
+from cli.arguments import (
+    DeviceName,
+    Json,
+    MemoryKind,
+    Pace,
+    PackPath,
+    PrecisionName,
+    Recompile,
+    Ring,
+    Threads,
+    disk_of,
+    open_named,
+    size,
+)
+from cli.benching import built, configurations, peers, profile_for
 from cli.printing.bench_tables import print_pipeline, print_resolutions
 from cli.printing.output import check_text, print_json, warn, write_text
 from cli.printing.steps import bar
@@ -30,7 +40,8 @@ from pipeline.profiles.profile import Profile
 from pipeline.program.prepare import prepare
 from pipeline.program.program import Program
 from pipeline.schedule.trace import TraceEvent
-from server.plots import check_plotting, plot_pipeline, plot_resolutions
+from server.plots.figures import check_plotting
+from server.plots.measurements import plot_pipeline, plot_resolutions
 
 app = typer.Typer(help="Measure on this machine.")
 app.command()(peers)

@@ -4,6 +4,7 @@ A server holds what it imported as long as it runs, and a shell that completes a
 """
 
 import gc
+import platform
 from importlib import import_module
 from typing import Annotated, Any, NamedTuple
 
@@ -11,7 +12,6 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from cli.printing.versions import versions
 from models.runtime.heap import no_collections
 
 
@@ -99,12 +99,12 @@ COMMANDS = {
     ),
     "export-c": _Command(
         "Write a pack as one .c and one .h with a static arena: no malloc, C99.",
-        "formats.export_c",
+        "export_c",
         "export",
     ),
     "csdf": _Command(
         "Turn a pack into a CSDF graph for SDF3, or read one, and find its smallest buffers.",
-        "formats.csdf",
+        "csdf",
         "csdf",
     ),
     "device": _Command(
@@ -169,3 +169,25 @@ def _show_versions(wanted: bool) -> None:
     if wanted:
         typer.echo(versions())
         raise typer.Exit
+
+
+def versions() -> str:
+    """Return one line for people and for reports of faults; nothing that it names is imported."""
+    runtime = _version("onnxruntime")
+    return (
+        f"layerstream {own_version()} (Python {platform.python_version()}, ONNX Runtime {runtime})"
+    )
+
+
+def own_version() -> str:
+    """Return the version of this Layerstream."""
+    return _version("layerstream")
+
+
+def _version(distribution: str) -> str:
+    from importlib import metadata  # nothing but a version needs it, and it takes long to import
+
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return "not installed"

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, get_args
 
 import typer
 
-from cli.arguments.options import Json, open_named, size
+from cli.arguments import Json, open_named, size
 from cli.printing.output import print_json, say, suggest, warn
 from cli.printing.sentences import counted, less_for_pictures, serving, stored_as, typed
 from cli.printing.steps import steps

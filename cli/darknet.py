@@ -7,11 +7,11 @@ from typing import Annotated, Any
 
 import typer
 
-from cli.arguments.options import Json
-from cli.printing.figures import unit_of_rows
+from cli.arguments import Json
 from cli.printing.output import print_facts, print_json, print_table, say, suggest
 from cli.printing.sentences import command, network_size
 from cli.printing.steps import steps, working
+from cli.printing.tables import unit_of_rows
 from models.images.preprocess import read_labels
 from server.settings.sizes import format_size
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cli.arguments.options import Json, open_named
+from cli.arguments import Json, open_named
 from cli.printing.output import print_facts, print_json
 from pipeline.devices.base import Device
 from pipeline.devices.cuda.driver import version

@@ -1,5 +1,7 @@
 """``layerstream doctor``: is this machine fit to serve, before anybody asks it."""
 
+import os
+import stat
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -7,17 +9,23 @@ from typing import Annotated
 
 import typer
 
-from cli.arguments import served
-from cli.arguments.options import Json, open_named, size
-from cli.arguments.served import DeviceName, Threads
-from cli.checks import machine, packs, service_needs
-from cli.checks.finding import Finding, worst
-from cli.checks.machine import ROOT
+from cli import arguments, checks
+from cli.arguments import DeviceName, Json, Threads, open_named, size
+from cli.checks import ROOT, Finding, worst
+from cli.commands import versions
 from cli.device import cuda_figures
 from cli.printing.output import print_json, print_table, say
-from cli.printing.versions import versions
+from cli.printing.sentences import typed
+from models.errors import ModelError
 from pipeline.devices.base import Device, DeviceError
-from server.memory.whole_process import process_bytes
+from server.access import list_keys
+from server.errors import ServiceError
+from server.memory.process_memory import free_bytes, machine_bytes, memory_limit, process_bytes
+from server.operation.process import process_memory
+from server.settings.sizes import format_size
+from server.transport.certificate import Certificate, CertificateError
+from server.transport.limits import allowed_files
+from server.transport.listener import PortError, listen
 
 _FAILED = 1
 
@@ -30,14 +38,14 @@ def doctor(
             metavar="[PACK...]", help="Packs to be served: REPOSITORY/NAME.", show_default=False
         ),
     ] = None,
-    budget: served.Budget = None,
-    memory: served.Memory = None,
-    host: served.Host = "127.0.0.1",
-    port: served.Port = 8080,
-    max_connections: served.MaxConnections = 256,
-    keys: served.Keys = None,
-    tls_certificate: served.TlsCertificate = None,
-    tls_key: served.TlsKey = None,
+    budget: arguments.Budget = None,
+    memory: arguments.Memory = None,
+    host: arguments.Host = "127.0.0.1",
+    port: arguments.Port = 8080,
+    max_connections: arguments.MaxConnections = 256,
+    keys: arguments.Keys = None,
+    tls_certificate: arguments.TlsCertificate = None,
+    tls_key: arguments.TlsKey = None,
     device_name: DeviceName = "cpu",
     threads: Threads = None,
     as_json: Json = False,
@@ -50,19 +58,19 @@ def doctor(
     found = list(_machine(threads))
     needed = _needed(budget, memory, max(len(paths or ()), 1))
     found += [
-        *service_needs.memory(needed),
-        service_needs.open_files(max_connections),
-        service_needs.port(host, port),
-        service_needs.keys(keys),
-        service_needs.certificate(tls_certificate, tls_key),
+        *check_memory(needed),
+        check_open_files(max_connections),
+        check_port(host, port),
+        check_keys(keys),
+        check_certificate(tls_certificate, tls_key),
     ]
     try:
         device = open_named(context, device_name, threads)
         found += _gpu(device, paths or [])
         for path in paths or ():
-            found += packs.findings(path, device)
+            found += checks.findings(path, device)
         base = process_bytes(max(len(paths or ()), 1))
-        found += packs.fitting(paths or (), None if needed is None else needed - base, device)
+        found += checks.fitting(paths or (), None if needed is None else needed - base, device)
     except DeviceError as exc:
         found.append(Finding("device", "fail", str(exc), "layerstream device cuda says more"))
     verdict = worst(found)
@@ -76,14 +84,14 @@ def doctor(
 
 
 def _machine(threads: int | None) -> Iterator[Finding]:
-    yield from machine.processor(ROOT)
-    yield machine.cores_online(ROOT)
-    yield machine.threads(ROOT, threads)
-    yield machine.other_work()
-    yield from machine.clocks(ROOT)
-    yield from machine.pages(ROOT)
-    yield machine.heat(ROOT)
-    yield from machine.power(ROOT)
+    yield from checks.processor(ROOT)
+    yield checks.cores_online(ROOT)
+    yield checks.threads(ROOT, threads)
+    yield checks.other_work()
+    yield from checks.clocks(ROOT)
+    yield from checks.pages(ROOT)
+    yield checks.heat(ROOT)
+    yield from checks.power(ROOT)
 
 
 def _needed(budget: str | None, memory: str | None, models: int) -> int | None:
@@ -118,3 +126,83 @@ def _print(found: list[Finding]) -> None:
     for each in found:
         if each.remedy:
             say(f"{each.check}: {each.remedy}")
+
+
+# Looks at what a service needs of the system: memory, files, its port, keys and certificate.
+
+# Of what a service takes, what the kernel has for a group before anything runs there.
+_SLACK = 16
+
+
+def check_memory(needed: int | None) -> Iterator[Finding]:
+    """Whether the machine, and the control group, have ``needed`` bytes; None: it is not said how much."""
+    limit, (most, owner) = memory_limit(), machine_bytes()
+    free = free_bytes() + process_memory().anonymous  # this command ends before
+    group = "no limit" if limit is None else f"a limit of {format_size(limit.limit_bytes)}"
+    if needed is None:
+        yield Finding("control group", "ok", f"{group}; --memory or --budget is held against it")
+        return
+    wants = f"a service takes up to {format_size(needed)}"
+    if most and needed > most:
+        remedy = f"MemoryMax={typed(needed)}" if limit is not None else "a smaller --memory"
+        yield Finding(
+            "control group", "fail", f"{wants}, more than {owner}", f"{remedy}, or less for it"
+        )
+    else:
+        yield Finding("control group", "ok", f"{group}; {wants}")
+    if needed > free + needed // _SLACK:
+        remedy = "end what takes it, or give less"
+        yield Finding("free memory", "warn", f"{format_size(free)}; {wants}", remedy)
+    else:
+        yield Finding("free memory", "ok", format_size(free))
+
+
+def check_open_files(connections: int) -> Finding:
+    """Whether so many connections find a place."""
+    fit, _ = allowed_files(connections)
+    if fit < connections:
+        remedy = f"LimitNOFILE={2 * connections + 1024} in the unit, or ulimit -n"
+        return Finding("open files", "warn", f"room for {fit} of {connections} connections", remedy)
+    return Finding("open files", "ok", f"room for {connections} connections")
+
+
+def check_port(host: str, number: int) -> Finding:
+    """Whether it can be listened on."""
+    try:
+        listen(host, number).close()
+    except PortError as exc:
+        return Finding(
+            "port", "fail", str(exc), "--port of another, or end what listens there (ss -ltnp)"
+        )
+    return Finding("port", "ok", f"{host}:{number} is free")
+
+
+def check_keys(file: Path | None) -> Finding:
+    """Whether the file of keys can be read, and by no other user."""
+    if file is None:
+        return Finding("keys", "ok", "none asked for: for this machine alone, or behind a proxy")
+    try:
+        count, mode = len(list_keys(file)), stat.S_IMODE(file.stat().st_mode)
+    except (ServiceError, ModelError, OSError) as exc:
+        return Finding("keys", "fail", str(exc), f"layerstream key add {file} NAME")
+    if not count:
+        return Finding("keys", "fail", f"{file}: none in it", f"layerstream key add {file} NAME")
+    if mode & 0o007:
+        return Finding("keys", "warn", f"{file}: {count}; anybody may read it", f"chmod 640 {file}")
+    return Finding("keys", "ok", f"{file}: {count}")
+
+
+def check_certificate(file: Path | None, key: Path | None) -> Finding:
+    """Whether certificate and key can be used, and the key be read by no other user."""
+    if file is None:
+        return Finding("TLS", "ok", "none asked for: for this machine alone, or behind a proxy")
+    try:
+        Certificate(file, key)
+    except CertificateError as exc:
+        return Finding("TLS", "fail", str(exc), "give the certificate in PEM, with its key")
+    private = key or file
+    if private.stat().st_mode & 0o007:
+        return Finding(
+            "TLS", "warn", f"{private}: anybody may read the key", f"chmod 640 {private}"
+        )
+    return Finding("TLS", "ok", os.fspath(file))

@@ -5,11 +5,10 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from cli.arguments.options import Json, PackPath, open_named
-from cli.arguments.served import DeviceName, Threads
-from cli.printing.evaluations import facts, tables
+from cli.arguments import DeviceName, Json, PackPath, Threads, open_named
 from cli.printing.output import print_facts, print_json, print_table, warn
 from cli.printing.steps import bar
+from cli.printing.summary import facts, tables
 from models.datasets.cifar10 import read_cifar10
 from models.datasets.samples import Dataset, read_folder
 from models.datasets.voc import read_voc

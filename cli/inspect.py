@@ -7,9 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cli.arguments.options import Json, PackPath, open_named
-from cli.printing.evaluations import evaluated
-from cli.printing.figures import KIB
+from cli.arguments import Json, PackPath, open_named
 from cli.printing.output import print_facts, print_json, print_table, say, suggest
 from cli.printing.sentences import (
     DESIGNED,
@@ -38,7 +36,8 @@ from cli.printing.sentences import (
     unrolled,
 )
 from cli.printing.steps import planning
-from cli.printing.summary import summary_of
+from cli.printing.summary import evaluated, summary_of
+from cli.printing.tables import KIB
 from models.network.operators.elements import POINTWISE
 from models.packs.manifest import Manifest
 from models.packs.pack import Pack, read_pack

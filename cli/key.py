@@ -5,10 +5,9 @@ from typing import Annotated
 
 import typer
 
-from cli.arguments.options import Json
+from cli.arguments import Json
 from cli.printing.output import print_json, print_table, say
-from server.access.key_file import add_key, list_keys, remove_key
-from server.access.keys import ROLES
+from server.access import ROLES, add_key, list_keys, remove_key
 
 app = typer.Typer(help="Keys that a server asks for: a file of their hashes.")
 

@@ -6,20 +6,28 @@ from typing import Annotated, Any
 
 import typer
 
-from cli.arguments import served
-from cli.arguments.options import Json, open_named, size
-from cli.arguments.served import ActivationsOption, DeviceName, Names, RequestMemory, Threads
-from cli.printing.figures import MIB
+from cli import arguments
+from cli.arguments import (
+    ActivationsOption,
+    DeviceName,
+    Json,
+    Names,
+    RequestMemory,
+    Threads,
+    open_named,
+    size,
+)
 from cli.printing.output import print_json, print_table, say, suggest, warn
 from cli.printing.sentences import command, less_for_pictures, shares, typed
 from cli.printing.steps import planning
+from cli.printing.tables import MIB
 from models.errors import PackError
 from models.packs.pack import find_pack
 from server.errors import few
 from server.memory.budget import Budget
-from server.memory.shared_space import possible
+from server.memory.sharing import possible
 from server.repository.survey import FoundModel, Verdict, judge, needed_for_all, survey
-from server.settings.group import split_names
+from server.settings.groups import split_names
 
 _COLUMNS = ("model", "versions", MIB.head("weights"), MIB.head("needs"))
 
@@ -27,7 +35,7 @@ _COLUMNS = ("model", "versions", MIB.head("weights"), MIB.head("needs"))
 def list_(
     context: typer.Context,
     repository: Annotated[Path, typer.Argument(help="A folder of packs: NAME/VERSION.")],
-    budget: served.Budget = None,
+    budget: arguments.Budget = None,
     request_memory: RequestMemory = None,
     activations: ActivationsOption = "auto",
     models: Names = None,

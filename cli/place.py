@@ -9,8 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cli.arguments.options import Json, open_named
-from cli.arguments.served import DeviceName, Threads
+from cli.arguments import DeviceName, Json, Threads, open_named
 from cli.placement.place import place as placed
 from cli.placement.place import place_again
 from cli.placement.problem import Model, Placement, PlacementProblem, Replica, moves, nodes_of
@@ -28,8 +27,8 @@ from pipeline.profiles.profile_file import load_profile
 from pipeline.program.prepare import prepare
 from pipeline.schedule.architectures import ARCHITECTURES
 from server.errors import few
+from server.memory.process_memory import process_bytes
 from server.memory.request_needs import Need, smallest_budgets
-from server.memory.whole_process import process_bytes
 
 # More rows are for programs.
 _ROWS = 40

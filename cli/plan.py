@@ -7,22 +7,35 @@ from typing import Annotated, Any
 
 import typer
 
-from cli.arguments import served
-from cli.arguments.options import Arena, Json, Ring, architecture, open_named, size
-from cli.arguments.predicted import profiled
-from cli.arguments.served import (
+from cli import arguments
+from cli.arguments import (
     ActivationsOption,
     ArchitectureName,
+    Arena,
     DeviceName,
+    Json,
     Recompile,
     RequestMemory,
+    Ring,
     Threads,
+    Weights,
+    architecture,
+    open_named,
+    profiled,
+    size,
+    weight_bytes,
 )
-from cli.arguments.weights import Weights, weight_bytes
-from cli.planning.deadlines import deadlines_of, seconds_of
-from cli.planning.frontier import frontier_rows, print_frontier
-from cli.planning.partitioned import check_models, workers_by_model
-from cli.planning.rows import document_of, planned, print_plans
+from cli.planning import (
+    check_models,
+    deadlines_of,
+    document_of,
+    frontier_rows,
+    planned,
+    print_frontier,
+    print_plans,
+    seconds_of,
+    workers_by_model,
+)
 from cli.printing.output import print_json, say, warn, write_text
 from cli.printing.sentences import typed
 from cli.printing.steps import planning
@@ -38,11 +51,10 @@ from pipeline.schedule.architectures import ARCHITECTURES, Architecture
 from server.errors import RefusedError
 from server.memory.budget import Budget, check_requests
 from server.memory.candidates import Candidate, needed_by_all, share_served
-from server.memory.shared_space import possible
-from server.memory.sharing import Activations
-from server.memory.whole_process import budget_within, process_bytes
+from server.memory.process_memory import budget_within, process_bytes
+from server.memory.sharing import Activations, possible
 from server.plots.plans import arena_picture, frontier_picture
-from server.settings.workers import has_several, workers_of
+from server.settings.per_model import has_several, workers_of
 
 _MIB = 1 << 20
 #: Of /tmp in deploy/kubernetes and deploy/kserve.
@@ -52,8 +64,8 @@ _TMP_MIB = 64
 def plan(
     context: typer.Context,
     packs: Annotated[list[Path], typer.Argument(help="Packs that share the budget.")],
-    budget: served.Budget = None,
-    memory: served.Memory = None,
+    budget: arguments.Budget = None,
+    memory: arguments.Memory = None,
     request_memory: RequestMemory = None,
     activations: ActivationsOption = "auto",
     delay: Annotated[

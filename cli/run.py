@@ -7,17 +7,24 @@ from typing import TYPE_CHECKING, Annotated
 import numpy as np
 import typer
 
-from cli.arguments.options import Arena, Json, PackPath, Ring, architecture, open_named, size
-from cli.arguments.served import (
+from cli.arguments import (
     ArchitectureName,
+    Arena,
     DeviceName,
+    Json,
     MemoryKind,
+    PackPath,
     PrecisionName,
     Recompile,
+    Ring,
     Threads,
     Verify,
+    Weights,
+    architecture,
+    open_named,
+    size,
+    weight_bytes,
 )
-from cli.arguments.weights import Weights, weight_bytes
 from cli.printing.output import say
 from cli.printing.steps import planning
 from cli.running.answers import (

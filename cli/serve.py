@@ -32,8 +32,8 @@ def serve(config: Path | None, **flags: Any) -> None:
 def serving(settings_of: Callable[[], Settings], tell: "Tell | None" = None) -> None:
     """Serve as the settings say, and tell the service manager how a start ends; ``tell``: as of ``run``."""
     from models.runtime.heap import no_collections
-    from server.memory.cgroup import memory_limited
-    from server.operation.notify import Notifier
+    from server.memory.process_memory import memory_limited
+    from server.operation.service_manager import Notifier
 
     notifier = Notifier.from_environment(os.environ)
     try:
@@ -67,7 +67,7 @@ def suffices(settings: Settings) -> str:
     from cli.printing.sentences import typed
     from pipeline.devices.find import open_device
     from server.errors import NotFoundError
-    from server.memory.whole_process import process_bytes
+    from server.memory.process_memory import process_bytes
     from server.repository.survey import needed_for_all, survey
 
     try:

@@ -8,10 +8,10 @@ from typing import Annotated
 
 import typer
 
-from cli.arguments.options import size
+from cli.arguments import size
 from cli.printing.output import say
 from server.errors import ServiceError
-from server.memory.whole_process import process_bytes
+from server.memory.process_memory import process_bytes
 from server.settings.sizes import format_size
 
 app = typer.Typer(help="The service of systemd, with limits that follow from its budget.")
@@ -93,7 +93,7 @@ def drop_in(budget: int, root: Path) -> str:
         )
     mib = -(-budget // _MIB)
     weights = sum(path.stat().st_size for path in packs)
-    # Without models it is not known, and who gives a budget has too little memory.
+    # Without models it is not known, and with a budget alone there is too little memory.
     streams = not weights or weights > budget
     known = (
         f"{format_size(weights)} of weights in /{_MODELS}" if weights else "no models are there yet"

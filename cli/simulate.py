@@ -7,13 +7,24 @@ from typing import Annotated, Any
 
 import typer
 
-from cli.arguments.options import Json, PackPath, Ring, architecture, open_named, size
-from cli.arguments.predicted import memory_of, profiled
-from cli.arguments.served import DeviceName, Recompile, Threads
-from cli.arguments.weights import Weights, weight_bytes
-from cli.printing.figures import number, unit_of_rows
+from cli.arguments import (
+    DeviceName,
+    Json,
+    PackPath,
+    Recompile,
+    Ring,
+    Threads,
+    Weights,
+    architecture,
+    memory_of,
+    open_named,
+    profiled,
+    size,
+    weight_bytes,
+)
 from cli.printing.output import print_json, print_table, write_text
 from cli.printing.steps import working
+from cli.printing.tables import number, unit_of_rows
 from models.packs.pack import open_pack
 from pipeline.execution.perfetto import trace_document
 from pipeline.fitting.fit import fit

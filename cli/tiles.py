@@ -5,11 +5,10 @@ from typing import Annotated, Any
 
 import typer
 
-from cli.arguments.options import Json, PackPath, open_named, size
-from cli.arguments.served import Threads
-from cli.printing.figures import number, unit_of_rows
+from cli.arguments import Json, PackPath, Threads, open_named, size
 from cli.printing.output import print_json, print_table, say
 from cli.printing.steps import working
+from cli.printing.tables import number, unit_of_rows
 from models.packs.pack import open_pack
 from papers.tiles.fused_groups import TileConfiguration, parse
 from papers.tiles.fused_pack import FusedPack
@@ -20,7 +19,7 @@ _SIZES = ("predicted_bytes", "planned_bytes", "darknet_bytes")
 
 
 class TileSearch(StrEnum):
-    """Who looks for a configuration: Algorithm 3, or any cuts on many tilings with reuse."""
+    """What looks for a configuration: Algorithm 3, or any cuts on many tilings with reuse."""
 
     PAPER = "paper"
     WIDE = "wide"

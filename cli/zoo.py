@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cli.arguments.options import Json, size
+from cli.arguments import Json, size
 from cli.printing.output import print_json, print_table, say, suggest
 from cli.printing.sentences import command, network_size
 from cli.printing.steps import steps

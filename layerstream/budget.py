@@ -30,8 +30,7 @@ from pipeline.schedule.architectures import ARCHITECTURES
 from server.errors import RefusedError
 from server.memory.budget import Budget as Ledger
 from server.memory.candidates import Candidate, share_budget
-from server.memory.shared_space import shared_space
-from server.memory.sharing import Activations
+from server.memory.sharing import Activations, shared_space
 from server.requests.uninterrupted import to_its_end
 from server.settings.sizes import format_size, parse_size
 

@@ -12,15 +12,14 @@ from loader.pool.pool import ReadPool
 from models.runtime.heap import give_back
 from pipeline.devices.find import open_device
 from pipeline.execution.sweep import DRAIN_SECONDS
-from server.access.guard import Access
+from server.access import Access
 from server.errors import BusyError, RefusedError, ServiceError, few
 from server.memory.budget import Budget
-from server.memory.request_memory import RequestMemory
-from server.memory.trimming import Trimming
-from server.memory.whole_process import resolved_budget
+from server.memory.process_memory import resolved_budget
+from server.memory.request_memory import RequestMemory, Trimming
 from server.metrics.metrics import Metrics
-from server.operation import starting, watchdog
-from server.operation.notify import Notifier, beat
+from server.operation import watching
+from server.operation.service_manager import Notifier, beat
 from server.operation.tracing import Tracing
 from server.repository.compiling import Compiler, Limits
 from server.repository.entry import Entry
@@ -29,9 +28,9 @@ from server.repository.polling import Poller
 from server.repository.repository import Repository
 from server.repository.uploads import Uploads
 from server.requests.exchange import Exchanges
+from server.settings.per_model import has_several
 from server.settings.settings import Settings
 from server.settings.sizes import format_size
-from server.settings.workers import has_several
 
 _log = logging.getLogger(__name__)
 
@@ -136,7 +135,7 @@ class Context:
         self._check_begins(entries, follows=poller is not None)
         self._tasks = [
             asyncio.create_task(beat(self.notifier, self._fault)),
-            asyncio.create_task(watchdog.watch(self.repository)),
+            asyncio.create_task(watching.watch(self.repository)),
         ]
         if poller is not None:
             following = poller.run(self.settings.poll_interval)
@@ -168,7 +167,7 @@ class Context:
 
     async def _load(self) -> None:
         """Load the models, and tell the service manager how far that is."""
-        telling = asyncio.create_task(starting.tell(self.notifier, self._progress))
+        telling = asyncio.create_task(watching.tell(self.notifier, self._progress))
         try:
             await self.repository.load_all(self._reserve_request_memory)
         except OSError as exc:
@@ -202,10 +201,10 @@ class Context:
         await asyncio.gather(*(way.end() for way in self.ways))
         tasks, self._tasks = self._tasks, []
         await _ended(tasks)
-        # Nobody waits for an answer any more, however long he might have.
-        watching = asyncio.create_task(watchdog.watch(self.repository, factor=0.0))
+        # No request waits for an answer any more, whatever its deadline.
+        giving_up = asyncio.create_task(watching.watch(self.repository, factor=0.0))
         await self.repository.close()
-        await _ended([watching])
+        await _ended([giving_up])
         await asyncio.to_thread(self.pool.close)
         if self.tracing is not None:
             await asyncio.to_thread(self.tracing.close)
@@ -231,14 +230,14 @@ class Context:
             if entry.worker.stuck_seconds() >= limit:
                 return f"model {entry.name}: a request has been running for more than {limit:g} s"
         for worker in self.repository.left_behind():
-            # What has memory of its own is in nobody's way.
+            # What has memory of its own is in no other model's way.
             if worker.engine.takes_turns and worker.stuck_seconds() >= limit:
                 return f"model {worker.served.name}: it does not leave the arena that models share"
         return ""
 
     def _progress(self) -> str:
         read = self.pool.statistics().figures.n_bytes
-        return starting.describe(self.repository.entries(), read)
+        return watching.describe(self.repository.entries(), read)
 
 
 def chosen_models(settings: Settings) -> Sequence[str]:

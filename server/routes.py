@@ -7,22 +7,10 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from server.codec.fields import InferRequest
+from server.codec.messages import InferRequest
 from server.page import routes as page
-from server.protocol import (
-    classify,
-    deepstack,
-    detect,
-    health,
-    infer,
-    metadata,
-    repository,
-    segment,
-    uploading,
-)
-from server.protocol.documentation import docs, schemas
-from server.protocol.documentation import extension_schemas as extensions
-from server.protocol.extensions import config, statistics, unserved
+from server.protocol import deepstack, infer, metadata, openapi, recognition, repository, schemas
+from server.protocol import schemas as extensions
 from server.protocol.routing import Content, Document, Route, Table
 from server.settings.settings import Settings
 
@@ -71,20 +59,20 @@ def _inference() -> list[Route]:
             **{**group, "gives": tensors, "takes": takes, "headers": _FRAMING},
         ),
         Route(
-            *("POST", f"{_MODEL}:classify", classify.classify),
+            *("POST", f"{_MODEL}:classify", recognition.classify),
             **{**group, "gives": _gives(schemas.Classification), "takes": _IMAGE},
-            query=classify.ClassifyQuery,
+            query=recognition.ClassifyQuery,
         ),
         Route(
-            *("POST", f"{_MODEL}:detect", detect.detect),
+            *("POST", f"{_MODEL}:detect", recognition.detect),
             **{**group, "gives": _gives(schemas.Detections), "takes": _IMAGE},
-            query=detect.DetectQuery,
+            query=recognition.DetectQuery,
         ),
         Route(
-            *("POST", f"{_MODEL}:segment", segment.segment),
+            *("POST", f"{_MODEL}:segment", recognition.segment),
             **{**group, "takes": _IMAGE},
-            gives={200: (Content(schemas.Segmented), Content(_FILE, segment.PNG))},
-            query=segment.SegmentQuery,
+            gives={200: (Content(schemas.Segmented), Content(_FILE, recognition.PNG))},
+            query=recognition.SegmentQuery,
         ),
         Route(
             *("POST", f"{_MODEL}:infer", infer.infer_picture),
@@ -99,10 +87,10 @@ def _server() -> list[Route]:
     figures = {200: (Content({"type": "string"}, "text/plain"),)}
     live = _gives(schemas.ServerLive)
     return [
-        Route("GET", "/v2", health.server_metadata, "server", _gives(schemas.ServerMetadata)),
-        Route("GET", "/v2/health/live", health.live, "server", live, who="open"),
-        Route("GET", "/v2/health/ready", health.ready, "server", is_ready, who="open"),
-        Route("GET", "/metrics", health.metrics, "server", figures, who="metrics"),
+        Route("GET", "/v2", metadata.server_metadata, "server", _gives(schemas.ServerMetadata)),
+        Route("GET", "/v2/health/live", metadata.live, "server", live, who="open"),
+        Route("GET", "/v2/health/ready", metadata.ready, "server", is_ready, who="open"),
+        Route("GET", "/metrics", metadata.metrics, "server", figures, who="metrics"),
     ]
 
 
@@ -111,9 +99,9 @@ def _models() -> list[Route]:
     return [
         Route("GET", path, answer, "models", _gives(schema), errors)
         for path, answer, schema, errors in (
-            ("/v2/models/stats", statistics.all_statistics, extensions.Statistics, ()),
-            (f"{_MODEL}/stats", statistics.model_statistics, extensions.Statistics, _KNOWN),
-            (f"{_MODEL}/config", config.model_config, extensions.ModelConfig, _KNOWN),
+            ("/v2/models/stats", metadata.all_statistics, extensions.Statistics, ()),
+            (f"{_MODEL}/stats", metadata.model_statistics, extensions.Statistics, _KNOWN),
+            (f"{_MODEL}/config", metadata.model_config, extensions.ModelConfig, _KNOWN),
             (_MODEL, metadata.model_metadata, schemas.ModelMetadata, _KNOWN),
             (f"{_MODEL}/ready", metadata.model_ready, schemas.ModelReady, _KNOWN),
         )
@@ -150,12 +138,12 @@ def _repository() -> list[Route]:
             may_be_empty=True,
         ),
         Route(
-            *("POST", f"{_REPOSITORY}/upload", uploading.upload),
+            *("POST", f"{_REPOSITORY}/upload", repository.upload),
             body="upload",
             **{**admin, "gives": _gives(schemas.Placed)},
             errors=(400, 403, 408, 409, 413, 415, 500, 503, 504),
             takes=(_BINARY,),
-            query=uploading.UploadQuery,
+            query=repository.UploadQuery,
         ),
     ]
 
@@ -163,31 +151,31 @@ def _repository() -> list[Route]:
 def _unserved() -> list[Route]:
     traces, group = _gives(extensions.TraceSettings), "not served"
     found = [
-        Route("GET", "/v2/trace/setting", unserved.trace_settings, group, traces),
+        Route("GET", "/v2/trace/setting", metadata.trace_settings, group, traces),
         Route(
-            *("GET", "/v2/models/{name}/trace/setting", unserved.model_trace_settings),
+            *("GET", "/v2/models/{name}/trace/setting", metadata.model_trace_settings),
             *(group, traces, _KNOWN),
         ),
-        Route("GET", "/v2/logging", unserved.log_settings, group, _gives(extensions.LogSettings)),
+        Route("GET", "/v2/logging", metadata.log_settings, group, _gives(extensions.LogSettings)),
     ]
     nothing = _gives({"type": "array", "maxItems": 0}), _gives({"type": "object"})
     for kind in ("system", "cuda"):
         memory = f"/v2/{kind}sharedmemory"
         region = f"{memory}[/region/{{region}}]"
         found += [
-            Route("GET", f"{region}/status", unserved.regions, group, nothing[0]),
-            Route("POST", f"{region}/unregister", unserved.unregister, group, nothing[1]),
+            Route("GET", f"{region}/status", metadata.regions, group, nothing[0]),
+            Route("POST", f"{region}/unregister", metadata.unregister, group, nothing[1]),
             # Always refused, and in no documentation.
-            Route("POST", f"{memory}/region/{{region}}/register", unserved.register),
+            Route("POST", f"{memory}/region/{{region}}/register", metadata.register),
         ]
     return found
 
 
 def _pages() -> list[Route]:
     return [
-        Route("GET", "/docs", docs.docs),
-        Route("GET", "/docs/{name}", docs.file),
-        Route("GET", "/openapi.json", docs.openapi),
+        Route("GET", "/docs", openapi.docs),
+        Route("GET", "/docs/{name}", openapi.file),
+        Route("GET", "/openapi.json", openapi.openapi),
         Route("GET", "/", page.page, who="open"),
         Route("GET", "/page/files/{name}", page.file, who="open"),
         Route("GET", "/page/events", page.events),
@@ -203,7 +191,7 @@ def _cameras() -> list[Route]:
         Route(
             *("POST", f"/v1/vision/{path}", answer),
             **{**group, "gives": _gives(schemas.CameraPredictions), "takes": (form, _IMAGE[0])},
-            query=detect.DetectQuery,
+            query=recognition.DetectQuery,
             failed={"success": False},
         )
         for path, answer in (

@@ -1,12 +1,13 @@
 """Run the service: open the port, load the models, say that it is ready, drain on SIGTERM."""
 
 import asyncio
+import contextlib
 import logging
 import math
 import signal
 import socket
-from collections.abc import Callable
-from functools import partial
+from collections.abc import AsyncIterator, Callable
+from functools import cache, partial
 from types import FrameType
 from typing import Any, cast
 
@@ -15,16 +16,18 @@ import uvloop
 from fastapi import FastAPI
 
 from loader.cores import wake_soon
-from server.app import create_app
 from server.context import Context
 from server.errors import ServiceError
-from server.operation.interpreter import pass_over_what_stays, take_short_turns
-from server.operation.reloading import Reloading, Step
-from server.protocol.reception import InferReception
+from server.operation.process import installed_version, pass_over_what_stays, take_short_turns
+from server.operation.service_manager import Reloading, Step
+from server.page.looks import Looks
+from server.page.state import Watchers, current_state
+from server.protocol.infer import InferReception
+from server.protocol.openapi import document
+from server.protocol.routing import answering
 from server.repository.polling import follow
 from server.routes import table_of
-from server.settings.exposure import warn_of_exposure
-from server.settings.settings import Settings
+from server.settings.settings import Settings, warn_of_exposure
 from server.transport.certificate import Certificate
 from server.transport.connection import Connection
 from server.transport.limits import ConnectionLimits, allowed_files
@@ -34,6 +37,46 @@ from server.transport.registry import Registry
 from server.transport.server import Server
 
 _log = logging.getLogger(__name__)
+
+# The FastAPI application: wiring only.
+
+
+def create_app(settings: Settings, context: Context | None = None) -> FastAPI:
+    """Return the application; its lifespan loads the models and, at the end, drains them.
+
+    Its router sees no request: ``state.front`` answers them.
+    Those of a ``context`` that is given are loaded by the caller, while requests are answered.
+    """
+    loads, table = context is None, table_of(settings)
+    context = context or Context(settings)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        try:
+            if loads:
+                await context.start()
+            yield
+        finally:
+            await context.stop()
+
+    app = FastAPI(
+        title="Layerstream",
+        description="Open Inference Protocol, version 2, over models streamed from disk.",
+        version=installed_version(),
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+        lifespan=lifespan,
+    )
+    app.openapi = cache(partial(document, app, table))  # type: ignore[method-assign]
+    app.state.context = context
+    app.state.watchers = Watchers(partial(current_state, context), context.draining)
+    app.state.looks = Looks(context.repository)
+    app.state.front = answering(app, context, table)
+    return app
+
+
+# The service, from its port to its end.
 
 
 class GrpcError(ServiceError):
@@ -64,7 +107,7 @@ async def serve(settings: Settings, tell: Tell | None = None) -> None:
         pass_over_what_stays()
         # From here on probes come, and are answered at once: what takes long has been done, or goes on
         # beside them. Only at the service manager's socket clients wait until models serve: it is open
-        # while no server runs, and who knocks between two servers shall not notice.
+        # while no server runs, and a client that connects between two servers shall not notice.
         given = inherited()
         listener = _listener(settings, given)
         server = _server(
@@ -193,7 +236,7 @@ def _server(
         reloading.end()
         for way in context.ways:
             way.end()
-        if not has_failed:  # why it ends is said by whoever started it
+        if not has_failed:  # why it ends is said by its caller
             _log.info("stopping; requests in flight have %g s", settings.drain_timeout)
         context.notifier.stopping()
 

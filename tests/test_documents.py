@@ -11,8 +11,7 @@ import pytest
 
 import layerstream
 from cli.reference import markdown
-from server.metrics.metrics import METRIC_NAMES
-from server.metrics.requests import OUTCOMES
+from server.metrics.metrics import METRIC_NAMES, OUTCOMES
 from server.protocol.errors import CLIENT_CLOSED, STATUSES
 from tests.check_readme import environment, script
 from tests.documents import ROOT, Block, anchor, broken_links, lost_paths, navigation, pages, read

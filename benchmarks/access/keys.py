@@ -21,8 +21,7 @@ from benchmarks.mill.errands import build_repository
 from benchmarks.mill.wire import Wire
 from benchmarks.servers.client import wait_ready
 from benchmarks.servers.served import free_port, ours
-from server.access.key_file import add_key
-from server.access.keys import new_key
+from server.access import add_key, new_key
 
 _PATH = "/v2"
 _OTHERS = 200  # keys beside the one that is nearly guessed

@@ -31,7 +31,7 @@ import numpy as np
 
 from benchmarks.children.application import CHOICES, partitions
 from benchmarks.machine.sampling import sampled_group
-from cli.applications.opened import OpenedApplication, OpenedPack, open_application
+from cli.applications import OpenedApplication, OpenedPack, open_application
 from models.runtime.sessions import claim_process
 from papers.applications.application import Application
 from papers.applications.ours.frontiers import planned, preloaded_frontier, streaming_frontier

@@ -3,11 +3,11 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from cli.printing.figures import SizeUnit, number, percent, unit_of_rows
 from cli.printing.output import print_table, say
+from cli.printing.tables import SizeUnit, number, percent, unit_of_rows
 from server.settings.sizes import format_size
 
-# Tables of at most 80 columns: a terminal's, and those of who reads a pipe in one.
+# Tables of at most 80 columns: a terminal's, also where the output of a pipe is read in one.
 _DELAYS = ("of all %", "median ms", "p95 ms", "to pre %")
 _CHECKS = ("architecture", "simulated ms", "bound ms", "stall ms", "CPU s", "error", "as pre")
 # Parts of a sweep that are told apart.

@@ -26,13 +26,12 @@ from starlette.responses import JSONResponse, Response
 from layerstream import DeadlineError, RefusedError
 from models.packs.pack import find_pack
 from models.runtime.sessions import claim_process, use_threads
-from server.codec.decoding import BodyDecoder
-from server.codec.encoding import Body
 from server.codec.framing import JSON_LENGTH, Framing
+from server.codec.infer_bodies import Body, BodyDecoder
 from server.codec.messages import ModelAnswer, Output
 from server.errors import InvalidRequestError
 from server.failures import FAILURES, reason_of
-from server.memory.whole_process import process_bytes
+from server.memory.process_memory import process_bytes
 from server.protocol.errors import status_of
 from server.settings.sizes import parse_size
 

@@ -1,11 +1,25 @@
-"""What an infer request asks and what answers it, whatever carries them."""
+"""What an infer request asks and what answers it, whatever carries them: fields and their types."""
 
-from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Any, NamedTuple
 
 from numpy.typing import NDArray
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    NonNegativeInt,
+    StrictInt,
+    StrictStr,
+    TypeAdapter,
+    ValidationError,
+    WithJsonSchema,
+)
 
+from models.network.fields import STRINGS
 from models.packs.records.ports import Port
+from server.codec.datatypes import DATATYPES, datatype
+from server.errors import InvalidRequestError, few, shown
 
 
 class WantedOutput(NamedTuple):
@@ -51,3 +65,245 @@ class ModelAnswer(NamedTuple):
     version: str
     id: str | None
     outputs: Sequence[Output]
+
+
+# The fields of an infer request: their types, what the model's ports say to them, parameters.
+#
+# They are said here for all: JSON however it is read, gRPC, and /openapi.json. Unknown parameters
+# are ignored, as the protocol says; those that would change the answer are not.
+
+_MICROSECONDS = 1_000_000
+# What has no scores.
+_UNRANKED = (STRINGS, "bool")
+_SHARED_MEMORY = ": shared memory is not served; send the data"
+# Which ones there are, and of what type each is, is checked where they mean something.
+Parameters = Annotated[
+    dict[str, Any],
+    WithJsonSchema(TypeAdapter(dict[str, bool | int | float | str]).json_schema()),
+]
+#: One of those that the protocol has, as documentation says; the model has its own word.
+Datatype = Annotated[StrictStr, Field(json_schema_extra={"enum": list(DATATYPES)})]
+_Size = Annotated[StrictInt, WithJsonSchema(TypeAdapter(NonNegativeInt).json_schema())]
+
+
+def _parameters(about: str) -> Any:
+    # A default that is written here would be copied for each request, deeply.
+    return Field(default_factory=dict, description=about, json_schema_extra={"default": {}})
+
+
+class RequestInput(BaseModel):
+    """One input of the model."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: StrictStr
+    shape: list[_Size] = Field(max_length=16)
+    datatype: Datatype
+    data: Annotated[list[Any] | None, WithJsonSchema({"items": {}, "type": "array"})] = Field(
+        None,
+        description="flat or nested, row-major; of BYTES: strings; without it: binary data",
+        json_schema_extra={"default": []},
+    )
+    parameters: Parameters = _parameters("binary_data_size: bytes behind the JSON")
+
+
+class RequestOutput(BaseModel):
+    """One output that is asked for."""
+
+    name: StrictStr
+    parameters: Parameters = _parameters("binary_data, classification")
+
+
+class InferRequest(BaseModel):
+    """Every input of the model once; without ``outputs`` all of them are answered."""
+
+    id: StrictStr | None = None
+    inputs: list[RequestInput]
+    outputs: list[RequestOutput] | None = None
+    parameters: Parameters = _parameters("binary_data_output, timeout (microseconds)")
+
+
+def parse_fields(document: object) -> InferRequest:
+    """Return ``document``, a request with empty lists for data, as fields.
+
+    Raises:
+        InvalidRequestError: one is missing, unknown or of a wrong type, or two contradict each other.
+    """
+    try:
+        fields = InferRequest.model_validate(document)
+    except ValidationError as exc:
+        errors = exc.errors()
+        raise InvalidRequestError(
+            _named_input(document, errors[0]["loc"]) + first_error(errors)
+        ) from None
+    for index, tensor in enumerate(fields.inputs):
+        fault = _data_fault(tensor)
+        if fault:
+            raise InvalidRequestError(f"input {shown(tensor.name)}: inputs.{index}{fault}")
+    return fields
+
+
+def _named_input(document: Any, place: Sequence[int | str]) -> str:
+    """Return which input of ``document`` a fault at ``place`` is of, where that says its name."""
+    match place:
+        case ["inputs", int(index), *_]:
+            tensor = document["inputs"][index]
+            name = tensor.get("name") if isinstance(tensor, dict) else None
+            return f"input {shown(name)}: " if isinstance(name, str) else ""
+    return ""
+
+
+def first_error(errors: Iterable[Mapping[str, Any]]) -> str:
+    """Return the first of pydantic's ``errors`` as "field: why", of bounded length."""
+    first = next(iter(errors))
+    field = ".".join(shown(str(part))[1:-1] for part in first["loc"][-4:]) or "body"
+    return f"{field}: {first['msg'].removeprefix('Value error, ')}"
+
+
+def _data_fault(tensor: RequestInput) -> str:
+    """Return the field of ``tensor`` that keeps its data from being found, and why; empty: none does."""
+    size = tensor.parameters.get("binary_data_size")
+    if "shared_memory_region" in tensor.parameters:
+        return _SHARED_MEMORY
+    if size is None and tensor.data is None:
+        return ".data: Field required"
+    if size is not None and tensor.data is not None:
+        return ": both data and binary_data_size are given"
+    if size is not None and not _is_count(size):
+        return ".parameters.binary_data_size: not a number of bytes"
+    return ""
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _flag(where: str, parameters: Parameters, name: str, default: bool) -> bool:
+    value = parameters.get(name, default)
+    if not isinstance(value, bool):
+        raise InvalidRequestError(f"{where}.{name}: not a boolean")
+    return value
+
+
+def asked(
+    fields: InferRequest,
+    inputs: dict[str, NDArray[Any]],
+    outputs: Sequence[Port],
+    seconds: float = 0.0,
+) -> ModelRequest:
+    """Return the request that ``fields`` are of a model with these ``outputs``.
+
+    ``inputs``: arrays, as ``matched_inputs`` has them. ``seconds``: that it took to make them.
+
+    Raises:
+        InvalidRequestError: the time or the priority is not a whole number from 0 on, or an output is
+            unknown, asked for twice, or in a way that it does not have.
+    """
+    parameters = fields.parameters
+    wanted = _wanted_outputs(fields, outputs)
+    timeout, priority = parameters.get("timeout", 0), parameters.get("priority", 0)
+    if not _is_count(timeout):
+        raise InvalidRequestError("parameters.timeout: not a whole number of microseconds")
+    if not _is_count(priority):
+        raise InvalidRequestError("parameters.priority: not a whole number from 0 on")
+    return ModelRequest(
+        inputs, wanted, fields.id, timeout / _MICROSECONDS or None, seconds, priority
+    )
+
+
+def check_tensor(where: str, kind: object, shape: object, port: Port) -> None:
+    """Check a tensor's datatype and shape, each where it has the right type.
+
+    Raises:
+        InvalidRequestError: they are not those of ``port``.
+    """
+    if isinstance(kind, str) and kind != datatype(port.dtype):
+        raise InvalidRequestError(
+            f"{where}: datatype {shown(kind)}, the model takes {datatype(port.dtype)}"
+        )
+    if not isinstance(shape, list) or shape == list(port.shape):
+        return
+    if all(type(size) is int for size in shape):
+        text = shown(str(shape))[1:-1]
+        raise InvalidRequestError(f"{where}: shape {text}, the model takes {list(port.shape)}")
+
+
+def port_of(name: str, ports: Mapping[str, Port]) -> Port:
+    """Return which of ``ports``, by name, the input ``name`` is.
+
+    Raises:
+        InvalidRequestError: none.
+    """
+    port = ports.get(name)
+    if port is None:
+        names = ", ".join(map(shown, ports))
+        raise InvalidRequestError(f"unknown input {shown(name)}; the model takes {names}")
+    return port
+
+
+def matched_inputs(
+    fields: InferRequest, ports: Mapping[str, Port]
+) -> list[tuple[str, RequestInput, Port]]:
+    """Return the inputs of ``fields``: how errors name each, what is said of it, and which port it is.
+
+    Raises:
+        InvalidRequestError: one is unknown, given twice, missing, or not of its port's datatype and shape.
+    """
+    found: dict[str, tuple[str, RequestInput, Port]] = {}
+    for tensor in fields.inputs:
+        where = f"input {shown(tensor.name)}"
+        port = port_of(tensor.name, ports)
+        if port.name in found:
+            raise InvalidRequestError(f"{where} is given twice")
+        check_tensor(where, tensor.datatype, tensor.shape, port)
+        found[port.name] = where, tensor, port
+    for name, port in ports.items():
+        if name not in found and port.default is None:
+            raise InvalidRequestError(f"input {shown(name)} is missing")
+    return list(found.values())
+
+
+def _wanted_outputs(fields: InferRequest, ports: Sequence[Port]) -> tuple[WantedOutput, ...]:
+    """Return which outputs of ``ports`` are asked for, and how; all where none is named."""
+    is_binary = _flag("parameters", fields.parameters, "binary_data_output", False)
+    if not fields.outputs:
+        return all_wanted(ports, is_binary)
+    by_name = {port.name: port for port in ports}
+    _check_names((output.name for output in fields.outputs), by_name)
+    return tuple(
+        _wanted(f"outputs.{index}", output, by_name[output.name], is_binary)
+        for index, output in enumerate(fields.outputs)
+    )
+
+
+def _wanted(where: str, output: RequestOutput, port: Port, is_binary: bool) -> WantedOutput:
+    parameters = output.parameters
+    if "shared_memory_region" in parameters:
+        raise InvalidRequestError(where + _SHARED_MEMORY)
+    n_classes = parameters.get("classification", 0)
+    if "classification" in parameters and not (_is_count(n_classes) and n_classes):
+        raise InvalidRequestError(
+            f"{where}.parameters.classification: not a number of classes above 0"
+        )
+    if n_classes and port.dtype in _UNRANKED:
+        raise InvalidRequestError(f"{where}: {datatype(port.dtype)} has no classes")
+    return WantedOutput(
+        port.name, _flag(f"{where}.parameters", parameters, "binary_data", is_binary), n_classes
+    )
+
+
+def _check_names(names: Iterable[str], known: Iterable[str]) -> None:
+    """Check that the ``names`` of outputs are ``known``, and each is there once.
+
+    Raises:
+        InvalidRequestError: one is not.
+    """
+    known = set(known)
+    asked: set[str] = set()
+    for name in names:
+        if name not in known:
+            there = few([shown(each) for each in sorted(known)])
+            raise InvalidRequestError(f"unknown output {shown(name)}; there is {there}")
+        if name in asked:
+            raise InvalidRequestError(f"output {shown(name)} is asked for twice")
+        asked.add(name)

@@ -2,24 +2,141 @@
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 from urllib.parse import unquote
 
 import grpc
 from grpc import aio
 
-from server.access.guard import Admitted
-from server.access.keys import Key
+from server.access import Admitted, Key
 from server.context import Context
-from server.errors import BusyError, DisconnectedError
-from server.grpc.shares import CallPlaces
-from server.grpc.statuses import code_of, hints_of
+from server.errors import BusyError, DisconnectedError, NotServingError, ServiceError
 from server.operation.tracing import Trace, Tracing
 from server.protocol.administration import Caller
+from server.protocol.errors import status_of
 from server.requests.exchange import Exchange
-from server.transport.giving_way import Worth
-from server.transport.registry import owner
+from server.transport.giving_way import CountedConnection, Peer, Worth
+from server.transport.limits import ConnectionLimits
+from server.transport.registry import Registry, Visitor, owner
+
+_CODES = {
+    400: grpc.StatusCode.INVALID_ARGUMENT,
+    401: grpc.StatusCode.UNAUTHENTICATED,
+    403: grpc.StatusCode.PERMISSION_DENIED,
+    404: grpc.StatusCode.NOT_FOUND,
+    408: grpc.StatusCode.DEADLINE_EXCEEDED,
+    409: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    413: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    499: grpc.StatusCode.CANCELLED,
+    501: grpc.StatusCode.UNIMPLEMENTED,
+    503: grpc.StatusCode.UNAVAILABLE,
+    504: grpc.StatusCode.DEADLINE_EXCEEDED,
+}
+# What clients that try again by themselves wait for (gRFC A6).
+_WAIT = "grpc-retry-pushback-ms"
+
+
+def _code_of(exc: Exception) -> grpc.StatusCode:
+    """Return the status of a call that ended with ``exc``."""
+    return _CODES.get(status_of(exc), grpc.StatusCode.INTERNAL)
+
+
+def _hints_of(exc: Exception) -> tuple[tuple[str, str], ...]:
+    """Return what is said beside the status: when to try again."""
+    if isinstance(exc, ServiceError) and exc.retry_seconds is not None:
+        return ((_WAIT, str(round(exc.retry_seconds * 1e3))),)
+    return ()
+
+
+# Which calls run: they have places as connections of HTTP have, by the same rules.
+
+# Calls fall silent without saying so: so often they are looked at while others wait.
+_LOOK_SECONDS = 0.05
+
+
+class CallPlaces:
+    """Gives out places for calls, as many as ``limits`` has; ``clock``: the event loop's."""
+
+    def __init__(self, limits: ConnectionLimits, clock: Callable[[], float]) -> None:
+        self._registry = Registry(limits)
+        self._clock = clock
+        self._turns: dict[Visitor, asyncio.Future[bool]] = {}
+        self._next_look: asyncio.TimerHandle | None = None
+        self._end: asyncio.Event | None = None
+
+    def close(self) -> Callable[[], None]:
+        """Let calls that come from now on wait; calling what is returned refuses them."""
+        self._end = asyncio.Event()
+        return self._end.set
+
+    def peer(self, address: str) -> Peer:
+        """Return whose calls those from ``address`` are."""
+        return self._registry.peer(address)
+
+    @asynccontextmanager
+    async def place(self, call: CountedConnection) -> AsyncIterator[None]:
+        """Give ``call`` a place while this is open; where none is free it waits for one.
+
+        Raises:
+            BusyError: none came free. NotServingError: closed.
+        """
+        if self._end is not None:
+            await self._end.wait()
+            raise NotServingError("the server is stopping")
+        if not await self._turn(call.peer):
+            raise BusyError(
+                "all calls are taken (setting max_connections), or those that one address may have"
+            )
+        self._registry.add(call)
+        try:
+            yield
+        finally:
+            self._registry.discard(call)
+            self.look()
+
+    async def _turn(self, peer: Peer) -> bool:
+        """Return whether a place is kept for one more call of ``peer``."""
+        visitor = Visitor(peer)
+        turn = self._turns[visitor] = asyncio.Future[bool]()
+        refused = self._registry.knock(visitor, self._clock())
+        if refused is not None:
+            self._tell(refused, has_place=False)
+        self.look()
+        try:
+            return await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled() and turn.result():
+                self._registry.missed(peer)
+                self.look()
+            raise
+
+    def look(self) -> None:
+        """Let in the calls that have a place by now, refuse those that have waited long enough."""
+        now = self._clock()
+        while visitors := self._registry.let_in(now):
+            for visitor in visitors:
+                self._tell(visitor, has_place=True)
+        for visitor in self._registry.turn_away(now):
+            self._tell(visitor, has_place=False)
+        if self._registry.waiting and self._next_look is None:
+            loop = asyncio.get_running_loop()
+            self._next_look = loop.call_later(_LOOK_SECONDS, self._look_again)
+
+    def _look_again(self) -> None:
+        self._next_look = None
+        self.look()
+
+    def _tell(self, visitor: Visitor, has_place: bool) -> None:
+        turn = self._turns.pop(visitor)
+        if not turn.cancelled():
+            turn.set_result(has_place)
+        elif has_place:
+            self._registry.missed(visitor.peer)  # its client left
+
+
+# The call.
 
 ServicerContext = aio.ServicerContext[bytes, bytes]
 Work = Callable[["Call"], Awaitable[None]]
@@ -27,7 +144,7 @@ Work = Callable[["Call"], Awaitable[None]]
 SERVICE = "inference.GRPCInferenceService"
 
 _PEER = re.compile(r"ipv[46]:\[?(.*?)\]?:\d+")
-#: As health over HTTP: who asks whether a server lives has no key.
+#: As health over HTTP: a probe of health has no key.
 _OPEN = frozenset({"ServerLive", "ServerReady"})
 # As OpenTelemetry has them: what is no client's mistake.
 _FAULTS = frozenset(
@@ -144,8 +261,8 @@ class Call:
         left = self.left_seconds
         # What comes behind the client's deadline is late, whatever else it is.
         is_over = left is not None and left <= 0
-        self._code = grpc.StatusCode.DEADLINE_EXCEEDED if is_over else code_of(why)
-        await self._wire.abort(self._code, said, (*self._hints, *hints_of(why)))
+        self._code = grpc.StatusCode.DEADLINE_EXCEEDED if is_over else _code_of(why)
+        await self._wire.abort(self._code, said, (*self._hints, *_hints_of(why)))
 
     @property
     def _hints(self) -> tuple[tuple[str, str], ...]:
@@ -216,6 +333,6 @@ class _Message:
         return self._wire.done()
 
     def abort(self) -> None:
-        """End the call: who does not take his answer does not take a status either."""
+        """End the call: a client that does not take its answer does not take a status either."""
         if self._task is not None:
             self._task.cancel()

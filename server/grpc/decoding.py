@@ -3,24 +3,91 @@
 Raw tensors are taken out of it before protobuf reads the rest: it would copy them twice.
 """
 
+import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
+import numpy as np
 from google.protobuf.message import DecodeError
+from numpy.typing import NDArray
 
+from models.network.fields import STRINGS
 from models.packs.records.ports import Port
-from server.codec.fields import asked, matched_inputs, parse_fields
-from server.codec.messages import ModelRequest
-from server.codec.raw.reader import raw_tensor
+from server.codec.datatypes import datatype
+from server.codec.messages import ModelRequest, asked, matched_inputs, parse_fields
+from server.codec.raw import raw_tensor
 from server.errors import InvalidRequestError
-from server.grpc.contents import contents_array
 from server.grpc.messages.inference_pb2 import (
     InferParameter,
+    InferTensorContents,
     ModelInferRequest,
     ModelRepositoryParameter,
 )
+
+# Typed contents of a message to the array of an input.
+
+# Which field has the values of a dtype; of those that are missing here none has.
+_FIELDS = {
+    "bool": "bool_contents",
+    **dict.fromkeys(("int8", "int16", "int32"), "int_contents"),
+    "int64": "int64_contents",
+    **dict.fromkeys(("uint8", "uint16", "uint32"), "uint_contents"),
+    "uint64": "uint64_contents",
+    "float32": "fp32_contents",
+    "float64": "fp64_contents",
+    STRINGS: "bytes_contents",
+}
+
+
+def _contents_array(where: str, port: Port, contents: InferTensorContents) -> NDArray[Any]:
+    """Return ``contents`` as the array of ``port``; ``where`` names the input in errors.
+
+    Raises:
+        InvalidRequestError: they are of another datatype, too many or too few, or over what it holds.
+    """
+    field = _FIELDS.get(port.dtype)
+    if field is None:
+        kind = datatype(port.dtype)
+        raise InvalidRequestError(f"{where}: {kind} travels in raw_input_contents alone")
+    for found, _ in contents.ListFields():
+        if found.name != field:
+            raise InvalidRequestError(
+                f"{where}: has {found.name}; {datatype(port.dtype)} is in {field}"
+            )
+    values = getattr(contents, field)
+    if len(values) != math.prod(port.shape):
+        raise InvalidRequestError(
+            f"{where}: {len(values)} values in {field}, shape {list(port.shape)} has "
+            f"{math.prod(port.shape)}"
+        )
+    if port.dtype == STRINGS:
+        return _strings(where, values).reshape(port.shape)
+    return _numbers(where, port, values).reshape(port.shape)
+
+
+def _numbers(where: str, port: Port, values: Any) -> NDArray[Any]:
+    dtype = np.dtype(port.dtype)
+    if dtype.kind in "iu" and dtype.itemsize < 4 and len(values):
+        limits = np.iinfo(dtype)
+        if min(values) < limits.min or max(values) > limits.max:
+            name = datatype(port.dtype)
+            raise InvalidRequestError(f"{where}: data has numbers that {name} cannot hold")
+    return np.fromiter(values, dtype, len(values))
+
+
+def _strings(where: str, values: Any) -> NDArray[Any]:
+    found: NDArray[Any] = np.empty(len(values), object)
+    for index, value in enumerate(values):
+        try:
+            found[index] = value.decode()
+        except UnicodeDecodeError:
+            raise InvalidRequestError(f"{where}: element {index} is not UTF-8") from None
+    return found
+
+
+# The message as a whole.
 
 _RAW_FIELD = ModelInferRequest.RAW_INPUT_CONTENTS_FIELD_NUMBER
 # How protobuf writes a field: a number, eight bytes, bytes behind their length, four bytes.
@@ -106,7 +173,7 @@ class GrpcMessage:
         for index, (where, _, port) in enumerate(found):
             contents = head.inputs[index].contents
             if not self.raw:
-                inputs[port.name] = contents_array(where, port, contents)
+                inputs[port.name] = _contents_array(where, port, contents)
                 continue
             if contents.ByteSize():
                 raise InvalidRequestError(f"{where}: both contents and raw_input_contents")

@@ -6,8 +6,8 @@ import grpc
 from grpc import aio
 
 from server.context import Context
+from server.grpc.call import CallPlaces
 from server.grpc.service import handlers
-from server.grpc.shares import CallPlaces
 from server.settings.settings import Settings
 from server.transport.certificate import Certificate
 from server.transport.limits import HEADER_BYTES, ConnectionLimits, allowed_files
@@ -19,7 +19,7 @@ _UNCOMPRESSED = 1
 # Calls that run, as many that wait for a place, and those that are being refused: the library counts all,
 # and refuses what is more without a hint, whosever it is.
 _CALLS_EACH = 4
-# For whoever has had an answer to call again, and for the news of the end to reach him.
+# Time for a client that has had an answer to call again, and for the news of the end to reach it.
 _PARTING_SECONDS = 0.05
 
 
@@ -61,7 +61,7 @@ class GrpcServer:
         return self._ending
 
     async def _ended(self) -> None:
-        """Have who calls just now wait until his channel knows that the server goes, then refuse him.
+        """Let new calls wait until their channel knows that the server goes, then refuse them.
 
         What reaches the library while it stops, and us no more, it would cancel.
         """

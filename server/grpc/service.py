@@ -9,17 +9,155 @@ from google.protobuf.json_format import ParseDict
 from google.protobuf.message import DecodeError
 from google.protobuf.message import Message as Protobuf
 
+from models.packs.manifest import Manifest
+from pipeline.execution.given import Arrays
+from server.codec.datatypes import datatype
+from server.codec.messages import ModelAnswer, Output
+from server.codec.raw import raw_bytes, raw_parts
 from server.context import Context
-from server.errors import InvalidRequestError, ServiceError
-from server.grpc import inference
-from server.grpc.call import SERVICE, Call, ServicerContext, Work
-from server.grpc.decoding import values_of
+from server.errors import DisconnectedError, InvalidRequestError, ServiceError
+from server.failures import FAILURES
+from server.grpc.call import SERVICE, Call, CallPlaces, ServicerContext, Work
+from server.grpc.decoding import GrpcMessage, Parts, values_of
 from server.grpc.messages import inference_pb2 as messages
-from server.grpc.shares import CallPlaces
-from server.protocol import health, metadata, repository
+from server.grpc.messages.inference_pb2 import ModelInferResponse, ModelStreamInferResponse
+from server.memory.request_needs import SHORT_CODEC_BYTES, short_infer_bytes, tensor_bytes
+from server.protocol import metadata, repository
 from server.protocol.administration import check_may_change
 from server.protocol.attending import attend
-from server.protocol.extensions import config, statistics
+from server.protocol.errors import told
+from server.protocol.infer import kept_outputs
+from server.protocol.serving import Inference, Kept
+from server.requests.exchange import Exchange
+
+# An answer to the message that it is, each tensor copied once.
+
+_RAW_FIELD = ModelInferResponse.RAW_OUTPUT_CONTENTS_FIELD_NUMBER
+_ANSWER_FIELD = ModelStreamInferResponse.INFER_RESPONSE_FIELD_NUMBER
+
+
+def _encoded(answer: ModelAnswer, in_stream: bool = False) -> bytes:
+    """Return ``answer`` as a ModelInferResponse, ``in_stream`` inside of a ModelStreamInferResponse."""
+    parts: list[bytes | memoryview] = [_head(answer).SerializeToString()]
+    for output in answer.outputs:
+        parts.append(_prefix(_RAW_FIELD, raw_bytes(output.array)))
+        parts += raw_parts(output.array)
+    if in_stream:
+        parts.insert(0, _prefix(_ANSWER_FIELD, sum(map(len, parts))))
+    return b"".join(parts)
+
+
+def _head(answer: ModelAnswer) -> ModelInferResponse:
+    return ModelInferResponse(
+        model_name=answer.model,
+        model_version=answer.version,
+        id=answer.id or "",
+        outputs=[
+            ModelInferResponse.InferOutputTensor(
+                name=output.name,
+                datatype=datatype(str(output.array.dtype)),
+                shape=output.array.shape,
+            )
+            for output in answer.outputs
+        ],
+    )
+
+
+def _prefix(field: int, n_bytes: int) -> bytes:
+    """Return what stands before ``n_bytes`` that are a ``field``."""
+    return _varint(field << 3 | 2) + _varint(n_bytes)
+
+
+def _varint(value: int) -> bytes:
+    found = bytearray()
+    while value > 0x7F:
+        found.append(value & 0x7F | 0x80)
+        value >>= 7
+    found.append(value)
+    return bytes(found)
+
+
+# ModelInfer and ModelStreamInfer: a message in, its tensors through the model, a message out.
+
+# gRPC's own buffer and the message that is made of it, the message and its tensors: two at a time.
+_COPIES = 2
+
+
+async def infer(call: Call) -> None:
+    """Answer one message."""
+    with call.exchange() as exchange:
+        await exchange.send(await _answer(call, exchange, in_stream=False))
+
+
+async def _stream(call: Call) -> None:
+    """Answer one message after the other, also those that are wrong, until the client has no more."""
+    while True:
+        with call.exchange() as exchange:
+            try:
+                message = await _answer(call, exchange, in_stream=True)
+            except DisconnectedError:
+                return
+            except FAILURES as exc:
+                if not exchange.is_read:  # none came in time: there is nothing to answer
+                    raise
+                said = told(exc, call.context.settings.repository)
+                message = ModelStreamInferResponse(error_message=said).SerializeToString()
+            await exchange.send(message)
+
+
+async def _answer(call: Call, exchange: Exchange, in_stream: bool) -> bytes:
+    """Return the answer to the next message.
+
+    Raises:
+        DisconnectedError: there is none.
+    """
+    asked = await _asked(call.context, exchange, in_stream)
+    name, version = asked.head.model_name, asked.head.model_version or None
+    async with Inference(call.context, exchange, name, version) as model:
+        manifest = model.manifest
+        async with model.reading(names_timeout=True):
+            request = asked.request(manifest.inputs, manifest.outputs, call.left_seconds)
+            del asked  # the message goes, its tensors stay
+            await exchange.hold(model.use.infer_bytes)
+
+        def keep(outputs: Arrays) -> Kept[list[Output]]:
+            kept = kept_outputs(request.wanted, manifest, "identity", outputs)
+            return kept._replace(n_bytes=_COPIES * kept.n_bytes, is_raw=True)
+
+        outputs = await model.compute(request, keep)
+        return _encoded(ModelAnswer(name, model.pack.version, request.id, outputs), in_stream)
+
+
+async def _asked(context: Context, exchange: Exchange, in_stream: bool) -> GrpcMessage:
+    """Return the next message.
+
+    How long it is, is not known before it is there. So what the largest request takes is held first, but in
+    a stream only when the message has come: it may be long until then, and others would go without.
+    """
+    least = min(_largest_bytes(context), exchange.lease.memory.room_bytes)
+    async with exchange.within(context.settings.request_timeout):
+        if not in_stream:
+            exchange.check_room()
+            await exchange.hold(least)
+        parts = Parts.of(await exchange.part())
+        need = _COPIES * parts.work_bytes + SHORT_CODEC_BYTES
+        await exchange.hold(max(need, least))
+        return parts.asked()
+
+
+def _largest_bytes(context: Context) -> int:
+    """Return what a request with raw tensors takes, to the model whose tensors are largest."""
+    packs = [entry.pack for entry in context.repository.entries()]
+    return max((_message_bytes(pack.manifest) for pack in packs if pack is not None), default=0)
+
+
+def _message_bytes(manifest: Manifest) -> int:
+    """Return what a message takes, then its tensors: at once, so that no holder waits for more."""
+    message = _COPIES * tensor_bytes(manifest.inputs) + SHORT_CODEC_BYTES
+    return max(message, short_infer_bytes(manifest))
+
+
+# All methods.
 
 #: What a method makes of its message: the fields of its answer.
 Answering = Callable[[Call, Any], Awaitable[Mapping[str, Any]]]
@@ -49,15 +187,15 @@ class Method:
 
 
 async def _live(call: Call, asked: messages.ServerLiveRequest) -> Mapping[str, Any]:
-    return await health.live(call)
+    return await metadata.live(call)
 
 
 async def _ready(call: Call, asked: messages.ServerReadyRequest) -> Mapping[str, Any]:
-    return {"ready": not await health.absence(call.context)}
+    return {"ready": not await metadata.absence(call.context)}
 
 
 async def _server(call: Call, asked: messages.ServerMetadataRequest) -> Mapping[str, Any]:
-    return await health.server_metadata(call)
+    return await metadata.server_metadata(call)
 
 
 async def _model_ready(call: Call, asked: messages.ModelReadyRequest) -> Mapping[str, Any]:
@@ -73,14 +211,14 @@ async def _model(call: Call, asked: messages.ModelMetadataRequest) -> Mapping[st
 
 
 async def _config(call: Call, asked: messages.ModelConfigRequest) -> Mapping[str, Any]:
-    found = await config.model_config(call, asked.name, asked.version or None)
+    found = await metadata.model_config(call, asked.name, asked.version or None)
     return {"config": found}
 
 
 async def _statistics(call: Call, asked: messages.ModelStatisticsRequest) -> Mapping[str, Any]:
     if not asked.name:
-        return await statistics.all_statistics(call)
-    return await statistics.model_statistics(call, asked.name, asked.version or None)
+        return await metadata.all_statistics(call)
+    return await metadata.model_statistics(call, asked.name, asked.version or None)
 
 
 async def _index(call: Call, asked: messages.RepositoryIndexRequest) -> Mapping[str, Any]:
@@ -112,8 +250,8 @@ METHODS: dict[str, Work] = {
     "ModelMetadata": _method("ModelMetadata", _model),
     "ModelConfig": _method("ModelConfig", _config),
     "ModelStatistics": _method("ModelStatistics", _statistics),
-    "ModelInfer": inference.infer,
-    "ModelStreamInfer": inference.stream,
+    "ModelInfer": infer,
+    "ModelStreamInfer": _stream,
     "RepositoryIndex": _method("RepositoryIndex", _index),
     "RepositoryModelLoad": _method("RepositoryModelLoad", _load),
     "RepositoryModelUnload": _method("RepositoryModelUnload", _unload),

@@ -11,7 +11,7 @@ from pipeline.profiles.profile import Profile
 from pipeline.program.program import Program
 from pipeline.schedule.architectures import Architecture
 from server.memory.budget import Budget
-from server.memory.minima import Minimum, least_together, needed_by
+from server.memory.holdings import Minimum, least_together, needed_by
 from server.memory.request_needs import Need
 from server.memory.sharing import Activations, Sharer, Shares, partitioned_sharer, share_out, sharer
 

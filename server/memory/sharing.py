@@ -5,10 +5,13 @@ ones have their least is shared evenly, the first one first; what one does not u
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from models.errors import ModelError
+from pipeline.devices.base import Device
+from pipeline.devices.device_memory import Space
 from pipeline.execution.leases import SHARED_KINDS
 from pipeline.fitting.fit import by_thumb, fit, fit_lanes
 from pipeline.fitting.partitioned import fit_partitions
@@ -71,13 +74,13 @@ class Sharer:
         return in_turns and not self.alone
 
 
-#: A plan, why a model has none, None for who waits.
+#: A plan, why a model has none, None for one that waits.
 Outcome = Fitted | RefusedError | PlanError | ModelError | None
 
 
 @dataclass(frozen=True)
 class Shares:
-    """What becomes of each model of a set, in its order: a plan, why it has none, None for who waits.
+    """What becomes of each model of a set, in its order: a plan, why it has none, None for one that waits.
 
     ``in_turns``: whether they compute in turns.
     """
@@ -172,7 +175,7 @@ def _remembering(
     find: Callable[[int, Searched[Fitted]], Fitted | None],
     thumb: Callable[[int], Fitted],
 ) -> tuple[Callable[[int], Fitted], Callable[[int], Fitted]]:
-    """Return ``within`` and ``at_once`` of a Sharer, who remember the last plan that was found.
+    """Return ``within`` and ``at_once`` of a Sharer, which remember the last plan that was found.
 
     Mostly the same is asked for again; plans are large. What took long once takes long again, until it is
     found.
@@ -391,3 +394,35 @@ def _hint(at_least: Mapping[bool, int], budget: Budget) -> str:
         "; models compute at once, each in memory of its own: in turns (--activations shared) "
         f"{enough} is enough for all"
     )
+
+
+# Whether models can share activations on a device, and where those lie.
+
+_PAGE_BYTES = 4096
+
+
+def shared_space(
+    device: Device, capacity_bytes: int, asked: Activations
+) -> tuple[Space | None, str]:
+    """Return space for activations that models share, or None and why each has its own; "" if as asked."""
+    if asked == "own":
+        return None, ""
+    try:
+        space = device.reserve(capacity_bytes)
+    except OSError as exc:
+        return None, f"models have activations of their own: no addresses to share: {exc}"
+    if space is None and asked == "shared":
+        return None, "models have activations of their own: this device cannot share them"
+    return space, ""
+
+
+def possible(
+    device: Device, asked: Activations, capacity_bytes: int | None = None
+) -> tuple[Activations, str]:
+    """Return ``asked`` as far as ``device`` can, as a service decides, and why it cannot.
+
+    ``capacity_bytes``: of the budget; None: there is none yet.
+    """
+    space, why = shared_space(device, capacity_bytes or _PAGE_BYTES, asked)
+    with nullcontext() if space is None else closing(space):
+        return ("own" if space is None else asked), why

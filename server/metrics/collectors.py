@@ -1,21 +1,114 @@
 """Metrics that are read when scraped: the state of models, of the budget, and of reading."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import get_args
 
-from prometheus_client.core import Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    Metric,
+    SummaryMetricFamily,
+)
 from prometheus_client.registry import Collector
 
 from loader.pool.pool import ReadPool
 from pipeline.devices.base import Device, DeviceLostError
 from pipeline.planning.plan import PipelinePlan
+from server.access import Access
 from server.memory.budget import Budget
 from server.memory.holdings import Holding, account
-from server.metrics.families import counter, gauge, summary
+from server.memory.process_memory import MemoryLimit, memory_limit
+from server.operation.process import ProcessMemory, process_memory
 from server.repository.entry import Absence, Entry
 from server.repository.repository import Repository
 from server.requests.exchange import Exchanges
 from server.scheduling.sweeps import HIGHEST, LOWEST, NORMAL
+from server.transport.registry import Registry
+
+
+def _gauge(name: str, text: str, *labels: str, value: float | None = None) -> GaugeMetricFamily:
+    """Return a gauge with ``labels``, or of one ``value``."""
+    return GaugeMetricFamily(f"layerstream_{name}", text, value, labels or None)
+
+
+def _counter(name: str, text: str, *labels: str, value: float | None = None) -> CounterMetricFamily:
+    """Return a counter with ``labels``, or of one ``value``."""
+    return CounterMetricFamily(f"layerstream_{name}", text, value, labels or None)
+
+
+def _summary(name: str, text: str, *labels: str) -> SummaryMetricFamily:
+    """Return a summary of counts and sums with ``labels``."""
+    return SummaryMetricFamily(f"layerstream_{name}", text, labels=labels)
+
+
+# Metrics of the process that are read when scraped: its memory, its connections, requests that were let in.
+
+
+class MemoryCollector(Collector):
+    """What the process holds beside what it held before any model was loaded, and what it may hold."""
+
+    def __init__(
+        self,
+        held: Callable[[], ProcessMemory] = process_memory,
+        limit: Callable[[], MemoryLimit | None] = memory_limit,
+    ) -> None:
+        self.base = held()
+        self._held = held
+        self._limit = limit
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the process's own figures, and those of its control group where that has a limit."""
+        base, now, limit = self.base, self._held(), self._limit()
+        figures = [
+            (
+                "process_base_bytes",
+                "Interpreter, libraries and what planning takes, before models load",
+                base.resident,
+            ),
+            ("process_base_anonymous_bytes", "Of them, what no file backs", base.anonymous),
+            ("process_anonymous_bytes", "Held, and no file backs it", now.anonymous),
+            ("process_file_bytes", "Pages of libraries, which the kernel may drop", now.file),
+        ]
+        if limit is not None:
+            figures += [
+                ("cgroup_limit_bytes", "Memory limit of the control group", limit.limit_bytes),
+                ("cgroup_held_bytes", "Of it, what the kernel cannot drop", limit.held_bytes),
+            ]
+        for name, text, value in figures:
+            yield _gauge(name, text, value=value)
+
+
+class ConnectionCollector(Collector):
+    """How many connections there are, how many gave way, and how many found no place."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the figures of the registry."""
+        yield _gauge("connections", "Open connections", value=len(self._registry))
+        figures = [
+            ("connections_dropped", "Closed while silent, for others", self._registry.dropped),
+            ("connections_refused", "Answered 503: no place was left", self._registry.refused),
+        ]
+        for name, text, value in figures:
+            yield _counter(name, text, value=value)
+
+
+class AccessCollector(Collector):
+    """How many requests had no valid key, where keys are asked for."""
+
+    def __init__(self, access: Access) -> None:
+        self._access = access
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the count."""
+        yield _counter(
+            "unauthorized_requests", "Without a key, or a wrong one", value=self._access.refused
+        )
+
+
+# Metrics of models, of the budget, of the disk and the device.
 
 _LOST = "1 when the device works again only after a restart of the process"
 
@@ -29,10 +122,10 @@ class ModelCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Yield gauges of the budget and of every model."""
-        yield gauge("budget_bytes", "The budget", value=self._budget.total_bytes)
-        yield gauge("budget_used_bytes", "Reserved of it", value=self._budget.used_bytes)
+        yield _gauge("budget_bytes", "The budget", value=self._budget.total_bytes)
+        yield _gauge("budget_used_bytes", "Reserved of it", value=self._budget.used_bytes)
         aside = self._budget.request_bytes
-        yield gauge("request_memory_bytes", "Of it, for requests in flight", value=aside)
+        yield _gauge("request_memory_bytes", "Of it, for requests in flight", value=aside)
         entries = self._repository.entries()
         yield from self._states(entries)
         yield from _held(entries)
@@ -44,11 +137,11 @@ class ModelCollector(Collector):
         yield _workers(entries)
 
     def _states(self, entries: Sequence[Entry]) -> Iterator[Metric]:
-        ready = gauge("model_ready", "1: it serves", "model")
-        absent = gauge("model_absent", "1: why it does not serve", "model", "reason")
-        weights = gauge("model_weight_bytes", "All weights of the model", "model")
-        queue = gauge("queue_length", "Requests that wait", "model")
-        refusals = counter("model_refusals", "Loads refused for want of budget", "model")
+        ready = _gauge("model_ready", "1: it serves", "model")
+        absent = _gauge("model_absent", "1: why it does not serve", "model", "reason")
+        weights = _gauge("model_weight_bytes", "All weights of the model", "model")
+        queue = _gauge("queue_length", "Requests that wait", "model")
+        refusals = _counter("model_refusals", "Loads refused for want of budget", "model")
         for entry in entries:
             ready.add_metric([entry.name], float(entry.serves))
             for reason in get_args(Absence):
@@ -61,8 +154,8 @@ class ModelCollector(Collector):
         yield from (ready, absent, weights, queue, refusals)
 
     def _came_and_went(self, entries: Sequence[Entry]) -> Iterator[Metric]:
-        evictions = counter("model_evictions", "Times it went for another (evict-lru)", "model")
-        cold = summary(
+        evictions = _counter("model_evictions", "Times it went for another (evict-lru)", "model")
+        cold = _summary(
             "cold_start_seconds", "Loads of an evicted model for a request that waits", "model"
         )
         for entry in entries:
@@ -80,12 +173,14 @@ class TrafficCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yield figures of the pool and of the exchanges."""
         memory = self._exchanges.memory
-        yield gauge("request_memory_used_bytes", "Held by requests", value=memory.used_bytes)
+        yield _gauge("request_memory_used_bytes", "Held by requests", value=memory.used_bytes)
         waiting = self._exchanges.memory.waiting
-        yield gauge("request_memory_waiting", "Requests that wait for it", value=waiting)
-        yield gauge("requests_in_flight", "Requests, whatever they ask", value=len(self._exchanges))
+        yield _gauge("request_memory_waiting", "Requests that wait for it", value=waiting)
+        yield _gauge(
+            "requests_in_flight", "Requests, whatever they ask", value=len(self._exchanges)
+        )
         ended = self._exchanges.stalled
-        yield counter("stalled_requests", "Ended: their clients made no progress", value=ended)
+        yield _counter("stalled_requests", "Ended: their clients made no progress", value=ended)
 
 
 class ReadCollector(Collector):
@@ -105,21 +200,21 @@ class ReadCollector(Collector):
             ("disk_read_seconds", "Time of reads, which overlap", figures.seconds),
             ("disk_read_cpu_seconds", "CPU time of reads, no checksums", figures.cpu_seconds),
         ):
-            family = counter(name, text, "reader")
+            family = _counter(name, text, "reader")
             family.add_metric([found.kind], value)
             yield family
-        yield gauge("disk_reads_hung", "Reads that do not end", value=found.hung)
+        yield _gauge("disk_reads_hung", "Reads that do not end", value=found.hung)
 
 
 def _held(entries: Sequence[Entry]) -> Iterator[Metric]:
-    memory = gauge(
+    memory = _gauge(
         "memory_bytes",
         "Bytes that the engine of a model holds (scratch: its bound); (shared): what models use in turns",
         "model",
         "kind",
     )
-    ahead = gauge("ahead_bytes", "Read for a request before it comes", "model")
-    huge = gauge("huge_page_bytes", "Memory for weights that lies on huge pages", "model")
+    ahead = _gauge("ahead_bytes", "Read for a request before it comes", "model")
+    huge = _gauge("huge_page_bytes", "Memory for weights that lies on huge pages", "model")
     measured: dict[str, Holding] = {}
     for entry in entries:
         if entry.worker is None:
@@ -154,24 +249,24 @@ class DeviceCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yield what was seen last; nothing of a device without an account of its own."""
         if self._lost:
-            yield gauge("device_lost", _LOST, value=1.0)
+            yield _gauge("device_lost", _LOST, value=1.0)
             return
         if self._seen is None:
             return
         free, total = self._seen
-        memory = gauge("device_memory_bytes", "Memory of the device, of all processes", "state")
+        memory = _gauge("device_memory_bytes", "Memory of the device, of all processes", "state")
         memory.add_metric(["free"], free)
         memory.add_metric(["used"], total - free)
         yield memory
-        yield gauge("device_lost", _LOST, value=0.0)
+        yield _gauge("device_lost", _LOST, value=0.0)
 
 
 def _expected(entries: Sequence[Entry]) -> Iterator[Metric]:
     """Yield what the profile expects, and what the watch over the bound counted."""
-    predicted = gauge("predicted_seconds", "Delay of a sweep by the profile", "model")
-    bound = gauge("bound_seconds", "Bound on the delay of a sweep by the profile", "model")
-    exceeded = counter("bound_exceeded", "Sweeps that took longer than the bound", "model")
-    violations = counter(
+    predicted = _gauge("predicted_seconds", "Delay of a sweep by the profile", "model")
+    bound = _gauge("bound_seconds", "Bound on the delay of a sweep by the profile", "model")
+    exceeded = _counter("bound_exceeded", "Sweeps that took longer than the bound", "model")
+    violations = _counter(
         "bound_violations", "Of them, those whose reads and kernels kept to the profile", "model"
     )
     for entry in entries:
@@ -190,10 +285,10 @@ def _expected(entries: Sequence[Entry]) -> Iterator[Metric]:
 
 
 def _swept(entries: Sequence[Entry]) -> Iterator[Metric]:
-    sweeps = summary(
+    sweeps = _summary(
         "sweep_seconds", "Answered sweeps, without time in which others computed", "model"
     )
-    carried = counter("swept_requests", "Requests that these sweeps carried", "model")
+    carried = _counter("swept_requests", "Requests that these sweeps carried", "model")
     for entry in entries:
         if entry.worker is not None:
             served = entry.worker.served
@@ -203,8 +298,8 @@ def _swept(entries: Sequence[Entry]) -> Iterator[Metric]:
 
 
 def _queues(entries: Sequence[Entry]) -> Iterator[Metric]:
-    """Yield who waits for all models together, by priority: three series, whatever is served."""
-    queue = gauge("queue_priority", "Requests that wait, of all models", "priority")
+    """Yield how many requests wait, of all models, by priority: three series, whatever is served."""
+    queue = _gauge("queue_priority", "Requests that wait, of all models", "priority")
     workers = [entry.worker for entry in entries if entry.worker is not None]
     waiting = [ticket for worker in workers for ticket in worker.queue()]
     for priority in (HIGHEST, NORMAL, LOWEST):
@@ -214,7 +309,7 @@ def _queues(entries: Sequence[Entry]) -> Iterator[Metric]:
 
 
 def _readers(entries: Sequence[Entry]) -> Metric:
-    info = gauge(
+    info = _gauge(
         "reader_info", "How the weights are read: around the page cache or not", "model", "reader"
     )
     for entry in entries:
@@ -224,7 +319,7 @@ def _readers(entries: Sequence[Entry]) -> Metric:
 
 
 def _workers(entries: Sequence[Entry]) -> Metric:
-    workers = gauge("model_workers", "Partitions of the model that compute at once", "model")
+    workers = _gauge("model_workers", "Partitions of the model that compute at once", "model")
     for entry in entries:
         if entry.worker is not None:
             plan = entry.worker.engine.plan

@@ -1,6 +1,10 @@
 """Prometheus metrics: what requests filled, and what is read when scraped."""
 
 import asyncio
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 
 from prometheus_client import (
     CollectorRegistry,
@@ -8,31 +12,128 @@ from prometheus_client import (
     ProcessCollector,
     generate_latest,
 )
+from prometheus_client.core import (
+    CounterMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+    SummaryMetricFamily,
+)
+from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
 
 from loader.pool.pool import ReadPool
 from pipeline.devices.base import Device
 from pipeline.execution.statistics import SweepStatistics
-from server.access.guard import Access
+from server.access import Access
 from server.memory.budget import Budget
-from server.metrics import triton
+from server.metrics import inference_statistics
 from server.metrics.collectors import (
+    AccessCollector,
+    ConnectionCollector,
     DeviceCollector,
+    MemoryCollector,
     ModelCollector,
     ReadCollector,
     TrafficCollector,
 )
 from server.metrics.inference_statistics import InferenceStatistics, Passage
-from server.metrics.process_collectors import (
-    AccessCollector,
-    ConnectionCollector,
-    MemoryCollector,
-)
-from server.metrics.requests import RequestCollector
 from server.operation.process import process_memory
 from server.operation.tracing import current
 from server.repository.repository import Repository
 from server.requests.exchange import Exchanges
 from server.transport.registry import Registry
+
+# What became of requests and where their time went: counted often, looked at only by a scrape.
+#
+# Plain numbers, since all of it happens on the event loop.
+
+OUTCOMES = ("ok", "invalid", "busy", "late", "deadline", "cancelled", "failed")
+STAGES = ("queue", "read", "copy", "kernel", "stall", "preprocess")
+
+_DELAY_BUCKETS = (
+    *(0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5),
+    *(0.75, 1.0, 2.0, 5.0, 10.0, 30.0),
+)
+_BOUNDS = [*map(floatToGoString, _DELAY_BUCKETS), "+Inf"]
+
+
+@dataclass
+class _Figures:
+    """Of one model; ``delays``: how many were answered within each bound, and not within the one before.
+
+    ``stages``: how many there were of each, and their seconds.
+    """
+
+    outcomes: dict[str, int] = field(default_factory=lambda: dict.fromkeys(OUTCOMES, 0))
+    delays: list[int] = field(default_factory=lambda: [0] * len(_BOUNDS))
+    delay_seconds: float = 0.0
+    stages: dict[str, list[float]] = field(
+        default_factory=lambda: {stage: [0, 0.0] for stage in STAGES}
+    )
+    read_bytes: int = 0
+
+
+class _RequestCollector(Collector):
+    """Counts requests by model."""
+
+    def __init__(self) -> None:
+        self._models = defaultdict[str, _Figures](_Figures)
+
+    def expect(self, model: str) -> None:
+        """Have the series of ``model`` there from now on, before its first request: rates start at 0."""
+        self._models[model]  # made where there is none
+
+    def end(self, model: str, outcome: str, seconds: float) -> None:
+        """Count one request; ``outcome`` is one of OUTCOMES.
+
+        Only answers count as delays: quick refusals under load would make them look better.
+        """
+        figures = self._models[model]
+        figures.outcomes[outcome] += 1
+        if outcome == "ok":
+            figures.delays[bisect_left(_DELAY_BUCKETS, seconds)] += 1
+            figures.delay_seconds += seconds
+
+    def add(self, model: str, seconds: Iterable[tuple[str, float]], read_bytes: int = 0) -> None:
+        """Add one request's ``seconds`` by stage, and what was read of the disk for it."""
+        figures = self._models[model]
+        figures.read_bytes += read_bytes
+        for stage, more in seconds:
+            stages = figures.stages[stage]
+            stages[0] += 1
+            stages[1] += more
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield all; stages as summaries: a histogram would be twenty series of every model and stage."""
+        requests = CounterMetricFamily(
+            "layerstream_requests", "Requests by outcome", labels=["model", "outcome"]
+        )
+        delays = HistogramMetricFamily(
+            "layerstream_request_seconds",
+            "Delay of an answered request, end to end",
+            labels=["model"],
+        )
+        stages = SummaryMetricFamily(
+            "layerstream_stage_seconds",
+            "Time of requests by stage; read sums over reads, which overlap",
+            labels=["model", "stage"],
+        )
+        read = CounterMetricFamily(
+            "layerstream_read_bytes", "Weight bytes read from the disk", labels=["model"]
+        )
+        for model, figures in self._models.items():
+            for outcome, ended in figures.outcomes.items():
+                requests.add_metric([model, outcome], ended)
+            so_far = [sum(figures.delays[: index + 1]) for index in range(len(_BOUNDS))]
+            buckets = list(zip(_BOUNDS, so_far, strict=True))
+            delays.add_metric([model], buckets, figures.delay_seconds)
+            for stage, (count, total) in figures.stages.items():
+                stages.add_metric([model, stage], int(count), total)
+            read.add_metric([model], figures.read_bytes)
+        yield from (requests, delays, stages, read)
+
+
+# All metrics.
 
 #: Every metric of our own, by the name that queries use (histograms without suffix).
 METRIC_NAMES = frozenset(
@@ -110,7 +211,7 @@ class Metrics:
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
         PlatformCollector(registry=self.registry)
-        self._requests = RequestCollector()
+        self._requests = _RequestCollector()
         self.registry.register(self._requests)
         #: What Triton counts: for its statistics, and for its metrics.
         self.inferences = InferenceStatistics()
@@ -134,7 +235,7 @@ class Metrics:
         self.registry.register(self._device)
 
     def watch_access(self, access: Access) -> None:
-        """Count who had no valid key at each scrape."""
+        """Count requests without a valid key, at each scrape."""
         self.registry.register(AccessCollector(access))
 
     def watch_connections(self, connections: Registry) -> None:
@@ -186,4 +287,4 @@ class Metrics:
     async def render(self) -> bytes:
         """Return the exposition text, after a look at the device."""
         await asyncio.to_thread(self._device.look)
-        return generate_latest(self.registry) + triton.text(self.inferences).encode()
+        return generate_latest(self.registry) + inference_statistics.text(self.inferences).encode()

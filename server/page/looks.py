@@ -9,14 +9,14 @@ from typing import Any
 
 from models.packs.pack import Pack
 from server.errors import BusyError
-from server.plots.boxes import arena_boxes
+from server.plots.plans import arena_boxes
 from server.repository.repository import Repository
 
 Rows = list[dict[str, Any]]
 
 #: Each is a process that searches.
 MOST_SEARCHES = 2
-# A connection through which nobody listens any more is found by what is sent.
+# A connection with no client behind it any more is found by what is sent.
 _SAID_SECONDS = 1.0
 
 
@@ -31,7 +31,7 @@ class LookStep:
 
 @dataclass(eq=False)
 class _Search:
-    """A frontier that is planned for all who ``wait`` for it."""
+    """A frontier that is planned for all requests that ``wait`` for it."""
 
     task: "asyncio.Task[Rows]"
     step: LookStep = LookStep("begins", 0, 1)
@@ -48,7 +48,7 @@ class _Search:
 class Looks:
     """Looks at models of ``repository``. A frontier is planned once, and kept while its pack is.
 
-    Whoever asks while it is planned waits for the same; when nobody does any more, the search ends.
+    A request that comes while it is planned waits for the same; when none waits any more, the search ends.
     """
 
     def __init__(self, repository: Repository) -> None:

@@ -12,12 +12,10 @@ from starlette.responses import FileResponse
 
 from server.errors import NotFoundError
 from server.failures import FAILURES
-from server.page.events import Watchers
 from server.page.looks import Looks, LookStep, Rows
-from server.protocol.answers import Answer
-from server.protocol.browsers import FILE_HEADERS
+from server.page.state import Watchers
+from server.protocol.answers import FILE_HEADERS, Answer, event, event_stream
 from server.protocol.errors import status_of, told
-from server.protocol.event_stream import event, event_stream
 from server.protocol.routing import Asked
 
 STATIC = Path(str(files("server.page") / "static"))

@@ -1,12 +1,112 @@
 """Pictures of plans: the arena over time, and memory against delay."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+from xml.sax.saxutils import escape
 
 from pipeline.planning.plan import Plan
 from pipeline.planning.words import brief
+from pipeline.program.lives import lifetimes, never_whole
 from pipeline.program.program import Program
-from server.plots.boxes import arena_boxes
-from server.plots.svg import Svg
+from pipeline.program.steps import regions_of
+
+# The arena of a plan over time, as boxes: what lies where, from when to when.
+
+Kind = Literal["value", "strip", "weights"]
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryBox:
+    """Bytes [offset, offset + n_bytes) of the arena in the moments [start, end).
+
+    A region is a moment for each of its operators, the same in all of its phases. Its strips hold rows;
+    its weights are here where they lie in the arena.
+    """
+
+    name: str
+    kind: Kind
+    start: int
+    end: int
+    offset: int
+    n_bytes: int
+
+
+def arena_boxes(program: Program, plan: Plan) -> list[MemoryBox]:
+    """Return all that lies in the arena of ``plan``; nothing where partitions have their own."""
+    if not plan.values:
+        return []
+    lives = lifetimes(program, plan.steps, never_whole(program, plan.steps), plan.resident)
+    named: list[tuple[str, Kind]] = [(value.name, "value") for value in program.values]
+    for region in regions_of(plan.steps):
+        first, end = region.plan.region.first_piece, region.plan.region.end_piece
+        named += [(f"strip, pieces {first} to {end - 1}", "strip")] * len(region.plan.strips)
+    named += [("weights of a region", "weights")] * len(plan.arena_weights)
+    return [
+        MemoryBox(name, kind, life.start, life.end, offset, life.n_bytes)
+        for (name, kind), life, offset in zip(
+            named, lives, (*plan.values, *plan.arena_weights), strict=True
+        )
+        if life.n_bytes
+    ]
+
+
+# Standalone SVG: rectangles, lines and words, without any library.
+
+_FONT = "font-family='sans-serif' font-size='11'"
+
+
+@dataclass
+class _Svg:
+    """A picture of ``width`` x ``height`` pixels; the origin is its upper left corner."""
+
+    width: int
+    height: int
+    _parts: list[str] = field(default_factory=list)
+
+    def rectangle(
+        self, x: float, y: float, width: float, height: float, colour: str, title: str = ""
+    ) -> None:
+        """Draw one; ``title`` is what a browser shows when one points at it."""
+        words = f"<title>{escape(title)}</title>" if title else ""
+        self._parts.append(
+            f"<rect x='{x:.1f}' y='{y:.1f}' width='{width:.1f}' height='{height:.1f}' fill='{colour}' "
+            f"stroke='#fff' stroke-width='0.3'>{words}</rect>"
+        )
+
+    def line(self, points: list[tuple[float, float]], colour: str = "#444") -> None:
+        """Draw a line through ``points``."""
+        path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+        self._parts.append(f"<polyline points='{path}' fill='none' stroke='{colour}'/>")
+
+    def dot(self, x: float, y: float, colour: str, title: str = "") -> None:
+        """Draw a small disc."""
+        self._parts.append(
+            f"<circle cx='{x:.1f}' cy='{y:.1f}' r='3' fill='{colour}'>"
+            f"<title>{escape(title)}</title></circle>"
+        )
+
+    def text(self, x: float, y: float, words: str, anchor: str = "start") -> None:
+        """Write ``words``; ``anchor``: start, middle or end of them is at ``x``."""
+        self._parts.append(
+            f"<text x='{x:.1f}' y='{y:.1f}' {_FONT} text-anchor='{anchor}'>{escape(words)}</text>"
+        )
+
+    def document(self) -> str:
+        """Return the file's text."""
+        return "\n".join(self._lines()) + "\n"
+
+    def _lines(self) -> Iterator[str]:
+        yield (
+            f"<svg xmlns='http://www.w3.org/2000/svg' width='{self.width}' height='{self.height}' "
+            f"viewBox='0 0 {self.width} {self.height}'>"
+        )
+        yield f"<rect width='{self.width}' height='{self.height}' fill='#fff'/>"
+        yield from self._parts
+        yield "</svg>"
+
+
+# Pictures.
 
 _WIDTH, _HEIGHT, _LEFT, _TOP, _BELOW = 1100, 560, 70, 36, 44
 _VALUES = ("#4878a8", "#6a9fd0", "#35608f", "#88b4dd")
@@ -23,7 +123,7 @@ def arena_picture(name: str, program: Program, plan: Plan) -> str:
     """
     boxes = arena_boxes(program, plan)
     moments = max((box.end for box in boxes), default=1)
-    svg = Svg(_WIDTH, _HEIGHT)
+    svg = _Svg(_WIDTH, _HEIGHT)
     across, up = _scales(moments, max(plan.arena_bytes, 1))
     for index, box in enumerate(boxes):
         colours = _COLOURS[box.kind]
@@ -45,7 +145,7 @@ def arena_picture(name: str, program: Program, plan: Plan) -> str:
 
 def frontier_picture(name: str, points: Sequence[tuple[int, float]], estimated: bool) -> str:
     """Return SVG: total memory in bytes from left to right, the delay in ms upwards."""
-    svg = Svg(_WIDTH, _HEIGHT)
+    svg = _Svg(_WIDTH, _HEIGHT)
     across, up = _scales(max(x for x, _ in points), max(y for _, y in points))
     places = [(_LEFT + x * across, _HEIGHT - _BELOW - y * up) for x, y in points]
     svg.line(places, _VALUES[0])
@@ -72,7 +172,7 @@ def _steps(most: int) -> list[int]:
 
 
 def _axes(
-    svg: Svg, ticks: Sequence[tuple[int, str]], across: float, n_bytes: int | None, up: float
+    svg: _Svg, ticks: Sequence[tuple[int, str]], across: float, n_bytes: int | None, up: float
 ) -> None:
     """Draw both axes; ``n_bytes``: of the one upwards, where it shows bytes."""
     bottom = _HEIGHT - _BELOW

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
-from server.access.keys import Key
+from server.access import Key
 from server.context import Context
 from server.errors import ForbiddenError
 from server.requests.exchange import headers_named

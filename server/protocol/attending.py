@@ -5,8 +5,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from server.access.guard import Admitted
-from server.access.keys import Key
+from server.access import Admitted, Key
 from server.context import Context
 from server.failures import FAILURES
 from server.operation.logs import identity, request_id

@@ -11,12 +11,18 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from models.detection.boxes import Box, BoxLimits
-from server.codec.fields import first_error
 from server.codec.framing import check_not_encoded
+from server.codec.messages import first_error
 from server.errors import InvalidRequestError, NotFoundError, NotServingError, few
 from server.protocol.answers import Pieces
-from server.protocol.detect import DetectQuery, FoundObjects, Fraction, find_objects, pieces
 from server.protocol.pictures import SentPicture, begin_picture
+from server.protocol.recognition import (
+    DetectQuery,
+    FoundObjects,
+    Fraction,
+    box_pieces,
+    find_objects,
+)
 from server.protocol.routing import Asked
 from server.requests.exchange import headers_named
 
@@ -92,7 +98,7 @@ async def _predicted(asked: Asked, name: str, query: DetectQuery, sent: SentPict
 
     def written(found: FoundObjects) -> Iterator[bytes]:
         tail = {"duration": found.delay_ms / 1e3}
-        return pieces({"success": True}, "predictions", found.boxes, _prediction, tail)
+        return box_pieces({"success": True}, "predictions", found.boxes, _prediction, tail)
 
     return await find_objects(asked, name, wanted, written, begun=sent)
 

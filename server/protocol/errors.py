@@ -9,7 +9,7 @@ from models.errors import ModelError
 from pipeline.devices.base import DeviceError
 from pipeline.execution.errors import CancelledError, DeadlineError, EngineError, InputError
 from pipeline.planning.plan import PlanError
-from server.access.guard import UnknownKeyError
+from server.access import UnknownKeyError
 from server.errors import (
     BusyError,
     ConflictError,
@@ -36,7 +36,7 @@ CLIENT_CLOSED = 499
 
 #: What errors quote is cut by ``shown``; this is for what libraries say.
 LONGEST_MESSAGE = 600
-# What is known of sweeps is a guess, and who waits for an hour does not come back.
+# What is known of sweeps is a guess, and a client that waits for an hour does not come back.
 _LONGEST_WAIT_SECONDS = 3600
 
 # The most derived class that is listed decides.
@@ -68,7 +68,7 @@ STATUSES: dict[type[Exception], int] = {
     DeadlineError: 504,
 }
 
-# Not faults of this request: counted, and written when they begin, not again for everybody who asks.
+# Not faults of this request: counted, and written when they begin, not again for every request.
 _STATES = (BusyError, NotServingError, UnsupportedError)
 
 _OUTCOMES = {

@@ -1,34 +1,34 @@
-"""Inference that gives tensors: the Open Inference Protocol's infer, and the same of a photograph."""
+"""Inference that gives tensors, of tensors or of a photograph; and such requests before they begin."""
 
 import asyncio
+import math
+import re
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
+import orjson
 from pydantic import BaseModel
 
 from models.packs.manifest import Manifest
 from pipeline.execution.given import Arrays
-from server.codec import (
-    Body,
-    BodyDecoder,
-    Coding,
-    Framing,
-    ModelAnswer,
-    ModelRequest,
-    Output,
-    WantedOutput,
-    answer_coding,
-    decode_at_once,
-)
-from server.codec.classes import best_classes
 from server.codec.compression import opener
-from server.codec.messages import all_wanted
+from server.codec.framing import Coding, Framing, answer_coding
+from server.codec.infer_bodies import Body, BodyDecoder, best_classes, decode_at_once
+from server.codec.messages import ModelAnswer, ModelRequest, Output, WantedOutput, all_wanted
+from server.context import Context
+from server.errors import BusyError, NotFoundError, NotServingError
 from server.memory.request_needs import INFLATE_BYTES, LOOSE_BYTES, with_long_text
+from server.operation.logs import identity
 from server.protocol.answers import Pieces
+from server.protocol.errors import outcome_of, retry_after, status_of
 from server.protocol.pictures import read_picture
-from server.protocol.routing import Asked
+from server.protocol.routing import Asked, Table
 from server.protocol.serving import Inference, Kept, array_bytes
+from server.repository.entry import Entry
 from server.requests.exchange import FREE_BYTES, Exchange
+from server.transport.http1 import Head
+from server.transport.intake import Arrived, Refused
 
 #: Raises where a request with this timeout in seconds (None: of its own it has none) is refused.
 Check = Callable[[float | None], None]
@@ -146,3 +146,74 @@ def kept_outputs(
 def _labels(output: str, manifest: Manifest) -> Sequence[str]:
     found = manifest.classification
     return found.labels if found is not None and found.output == output else ()
+
+
+# Infer requests before they begin: by when they have to be answered, and what is refused unread.
+
+# Only where there is not time enough for all does it matter whose parameter this is.
+_TIMEOUT = re.compile(rb'"timeout"\s*:\s*(\d{1,15})')
+_MICROSECONDS = 1_000_000
+
+
+class InferReception:
+    """Tells by when infer requests have to be answered, and refuses them, without parsing their bodies."""
+
+    def __init__(self, context: Context, table: Table) -> None:
+        self._context = context
+        self._table = table
+
+    def deadline(self, request: Arrived, is_free: bool) -> float | None:
+        """Return by when an infer request has to be answered, as far as is known; None for all others.
+
+        Raises:
+            BusyError: its model's line would refuse it.
+        """
+        entry = self._asked(request.head)
+        worker = None if entry is None else entry.worker
+        if entry is None or worker is None:
+            return None
+        if is_free and worker.idle:
+            return math.inf  # nothing keeps it waiting
+        limit = self._context.settings.request_timeout
+        seconds = _named(request) or entry.timeout_seconds
+        deadline = request.at + min(seconds or limit, limit)
+        try:
+            if request.is_whole and not worker.idle:
+                worker.check_room(deadline - time.monotonic())
+        except NotServingError:
+            return None  # the reader of the body says so
+        return deadline
+
+    def refusal(self, request: Arrived, why: BusyError) -> Refused:
+        """Return the answer to ``request``, which is refused, and count it."""
+        entry = self._asked(request.head)
+        if entry is not None and entry.version is not None:
+            outcome, seconds = outcome_of(why), time.monotonic() - request.at
+            self._context.metrics.end(entry.model, entry.version, outcome, seconds)
+        body = orjson.dumps({"error": str(why)})
+        headers = [
+            (b"retry-after", b"%d" % retry_after(why.retry_seconds)),  # first, as handlers say it
+            (b"content-length", b"%d" % len(body)),
+            (b"content-type", b"application/json"),
+            (b"x-request-id", identity(request.head.headers).encode()),
+        ]
+        return Refused(status_of(why), headers, body)
+
+    def _asked(self, head: Head) -> Entry | None:
+        """Return the entry of the model that an infer request asks; None: it is none, or none answers."""
+        found = self._table.find(head.path)
+        route = found and found.routes.get(head.method)
+        if found is None or route is None or route.answer is not infer:
+            return None
+        try:
+            return self._context.repository.models.find(**found.parts)
+        except NotFoundError:
+            return None  # the reader of the body says why
+
+
+def _named(request: Arrived) -> float | None:
+    """Return the seconds that ``request`` has by its own parameters, where its body is short and here."""
+    if not request.is_whole or len(request.body) > FREE_BYTES:
+        return None
+    found = _TIMEOUT.search(request.body)
+    return None if found is None else int(found[1]) / _MICROSECONDS or None

@@ -1,24 +1,85 @@
-"""The model repository extension: what there is, load and unload while serving."""
+"""The model repository: what there is, load and unload while serving, and models that are sent as files."""
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
+from contextlib import AsyncExitStack, aclosing
+from pathlib import Path
 from typing import Annotated, Any, Self
 
+import orjson
 from pydantic import BaseModel, BeforeValidator, ConfigDict, PositiveInt, ValidationError
 
+from server.codec.framing import check_not_encoded
 from server.context import Context
-from server.errors import InvalidRequestError, shown
-from server.failures import reason_of
-from server.protocol.extensions.config import check_override
-from server.protocol.extensions.parameters import flag, read_object, read_parameters
+from server.errors import InvalidRequestError, TooLargeError, shown
+from server.failures import FAILURES, reason_of
+from server.protocol.answers import MEDIA_TYPE, Answer, event, event_stream
+from server.protocol.errors import status_of, told
+from server.protocol.metadata import check_override
 from server.protocol.routing import Asked
 from server.repository.entry import Entry
+from server.repository.uploads import PlacedVersion, Upload
+from server.requests.exchange import Exchange, until_left
+from server.settings.sizes import parse_shapes
+
+# Parameters of requests about models: small JSON objects, often none.
+
+_MOST_BYTES = 64 << 10
+
+
+async def _read_object(asked: Asked) -> dict[str, Any]:
+    """Return the body of what is ``asked`` as a JSON object; an empty body is an empty one.
+
+    Raises:
+        InvalidRequestError: it is none. TooLargeError: it is over 64 KiB. DisconnectedError: the client
+            went away. DeadlineError: it took too long.
+    """
+    exchange = asked.exchange
+    async with exchange.within(asked.context.settings.request_timeout):
+        body = await exchange.beginning()
+        while not exchange.is_read and len(body) <= _MOST_BYTES:
+            await exchange.hold(_MOST_BYTES)
+            body += await exchange.part()
+    if len(body) > _MOST_BYTES:
+        raise TooLargeError(f"the body is over the limit of {_MOST_BYTES} bytes")
+    if not body.strip():
+        return {}
+    try:
+        document = orjson.loads(body)
+    except orjson.JSONDecodeError as exc:
+        raise InvalidRequestError(f"the body is not JSON: {exc.msg}") from None
+    if not isinstance(document, dict):
+        raise InvalidRequestError("the body is not a JSON object")
+    return document
+
+
+async def _read_parameters(asked: Asked) -> dict[str, Any]:
+    """Return the ``parameters`` of the body of what is ``asked``; raises as ``_read_object``."""
+    found = (await _read_object(asked)).get("parameters", {})
+    if not isinstance(found, dict):
+        raise InvalidRequestError("parameters: not a JSON object")
+    return found
+
+
+def _flag(holder: Mapping[str, Any], name: str) -> bool:
+    """Return the boolean ``name`` of ``holder``; False where there is none.
+
+    Raises:
+        InvalidRequestError: it is none.
+    """
+    value = holder.get(name, False)
+    if not isinstance(value, bool):
+        raise InvalidRequestError(f"{name}: not a boolean")
+    return value
+
+
+# The model repository extension: what there is, load and unload while serving.
 
 
 async def index(asked: Asked) -> list[dict[str, Any]]:
     """All models on disk or loaded, their state, and why one does not serve; ``ready``: those that do."""
-    return await states(asked.context, flag(await read_object(asked), "ready"))
+    return await states(asked.context, _flag(await _read_object(asked), "ready"))
 
 
 async def states(context: Context, only_ready: bool) -> list[dict[str, Any]]:
@@ -51,7 +112,7 @@ async def load(asked: Asked, name: str) -> dict[str, Any]:
 
     A configuration that comes along (``parameters.config``) may not change anything.
     """
-    return await load_model(asked.context, name, await read_parameters(asked))
+    return await load_model(asked.context, name, await _read_parameters(asked))
 
 
 async def load_model(context: Context, name: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
@@ -101,7 +162,7 @@ class Replan(BaseModel):
 
 async def replan(asked: Asked, name: str) -> dict[str, Any]:
     """Serve a loaded model in less memory, or in more again; its requests wait in line meanwhile."""
-    wanted = Replan.of(await read_object(asked))
+    wanted = Replan.of(await _read_object(asked))
     entries = await asked.context.repository.replan(name, wanted.memory_bytes)
     taken: Counter[str] = Counter()
     for entry in entries:
@@ -111,13 +172,91 @@ async def replan(asked: Asked, name: str) -> dict[str, Any]:
 
 async def unload(asked: Asked, name: str) -> dict[str, Any]:
     """Finish the model's requests and give its memory back; no model depends on another."""
-    return await unload_model(asked.context, name, await read_parameters(asked))
+    return await unload_model(asked.context, name, await _read_parameters(asked))
 
 
 async def unload_model(
     context: Context, name: str, parameters: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Unload model ``name``; raises as Repository.unload, and for ``parameters`` of a wrong type."""
-    flag(parameters, "unload_dependents")
+    _flag(parameters, "unload_dependents")
     await context.repository.unload(name)
     return {"name": name, "state": "UNAVAILABLE"}
+
+
+# A model sent as an ONNX file: answered when it is in the repository, or step by step as it gets there.
+
+_PART_BYTES = 1 << 16
+
+
+class UploadQuery(BaseModel):
+    """``shape``: NAME=1,3,224,224, of an input whose file leaves it open."""
+
+    shape: list[str] = []
+
+
+async def upload(asked: Asked, name: str, query: UploadQuery) -> Answer | dict[str, Any]:
+    """Take the ONNX file that the body is, compile it, and serve it as the next version of the model.
+
+    ``shape``: NAME=1,3,224,224, of an input whose file leaves it open; for several inputs repeated.
+    Who accepts ``text/event-stream`` is told of each step; others are answered at the end.
+    """
+    context, exchange = asked.context, asked.exchange
+    if (asked.header("content-type") or "").startswith("multipart/"):
+        raise InvalidRequestError("upload: the body is the ONNX file itself, not a form")
+    check_not_encoded(asked.headers)
+    shapes = _shapes(query.shape)
+    async with AsyncExitStack() as stack:
+        taken = await stack.enter_async_context(context.uploads.upload(name, shapes))
+        async with exchange.within(context.settings.upload_timeout, "the file was not read"):
+            await taken.receive(_parts(exchange))
+        if MEDIA_TYPE in (asked.header("accept") or ""):
+            return event_stream(_events(taken, context.settings.repository), stack.pop_all())
+        placed = await until_left(exchange, _placed(taken))
+        return _public(placed, context.settings.repository)
+
+
+def _shapes(texts: Iterable[str]) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of inputs by name.
+
+    Raises:
+        InvalidRequestError: one is none.
+    """
+    try:
+        return parse_shapes(texts)
+    except ValueError as exc:
+        raise InvalidRequestError(f"parameter shape: {exc}") from exc
+
+
+async def _parts(exchange: Exchange) -> AsyncIterator[bytes]:
+    """Yield the body part by part; a part holds memory of requests, the file none."""
+    yield await exchange.beginning()
+    while not exchange.is_read:
+        await exchange.hold(_PART_BYTES)
+        yield await exchange.part()
+
+
+async def _placed(taken: Upload) -> PlacedVersion:
+    """Return what became of ``taken``."""
+    async with aclosing(taken.make()) as steps:
+        async for said in steps:
+            if isinstance(said, PlacedVersion):
+                return said
+    raise AssertionError("an upload ends with what became of it")
+
+
+def _public(placed: PlacedVersion, root: Path) -> dict[str, Any]:
+    return {**placed.as_dict(), "reason": reason_of(placed.reason, root)}
+
+
+async def _events(taken: Upload, root: Path) -> AsyncGenerator[bytes]:
+    """Yield the events of ``taken``: each ``step``, then ``placed``, or ``error`` with its status."""
+    try:
+        async with aclosing(taken.make()) as steps:
+            async for said in steps:
+                if isinstance(said, PlacedVersion):
+                    yield event("placed", _public(said, root))
+                else:
+                    yield event("step", {"step": said.step, "detail": said.detail})
+    except FAILURES as exc:
+        yield event("error", {"error": told(exc, root), "status": status_of(exc)})

@@ -17,9 +17,8 @@ from pydantic import BaseModel, ValidationError
 from starlette.datastructures import URL
 from starlette.responses import RedirectResponse, Response
 
-from server.access.guard import Admitted
-from server.access.keys import Key
-from server.codec.fields import first_error
+from server.access import Admitted, Key
+from server.codec.messages import first_error
 from server.context import Context
 from server.errors import InvalidRequestError, shown
 from server.operation.tracing import Trace, Tracing
@@ -89,7 +88,7 @@ class FoundRoute(NamedTuple):
     """What answers a path, by method, and its parts by name; ``path``: with these in braces.
 
     ``admitted``: who may ask for one of these without a key of some role. ``is_probe``: whether it is asked
-    every few seconds by whoever watches.
+    every few seconds by what watches the server.
     """
 
     path: str

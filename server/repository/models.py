@@ -1,16 +1,20 @@
 """The models: what is known of each slot, and what is on disk of those that shall be served."""
 
+import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Collection, Iterator
+import time
+from collections.abc import Callable, Collection, Coroutine, Iterator
+from typing import Any
 
 from models.packs.pack import Pack
-from server.errors import NotFoundError, NotServingError, few, shown
+from pipeline.execution.errors import DeadlineError
+from server.errors import BusyError, NotFoundError, NotServingError, few, shown
 from server.failures import FAILURES
 from server.memory.budget import Budget
-from server.memory.minima import Minimum, least_together
+from server.memory.holdings import Minimum, least_together
 from server.memory.sharing import Activations, Sharer
-from server.repository.entry import Entry, Unloaded
+from server.repository.entry import Entry, Serving, Unloaded, Use
 from server.repository.model_config import FILE, ModelConfig
 from server.repository.on_disk import Seen, Slot, model_names, slots
 from server.settings.per_model import ALL, of_model
@@ -52,7 +56,7 @@ class Models(dict[str, Entry]):
     def note(self, model: str, exc: Exception) -> None:
         """Note why nothing of ``model`` can be loaded as it is on disk now, if it is there at all.
 
-        What is loaded serves on; what was evicted tells whom it is loaded for.
+        What is loaded serves on; for what was evicted, the client that it is loaded for is told.
         """
         if isinstance(exc, NotFoundError):
             return
@@ -204,3 +208,96 @@ class Models(dict[str, Entry]):
 
 def _number(version: str | None) -> int:
     return int(version) if version is not None and version.isdecimal() else -1
+
+
+# Requests that wait for a model which is away for a moment: evicted, or its next pack takes its place.
+
+
+class Arrivals:
+    """Lets requests wait: at most ``limit`` for a model, all of them for one ``fetch`` of it.
+
+    ``fetch`` returns whether it brought the model. Also counts these cold starts.
+    """
+
+    def __init__(
+        self,
+        models: Models,
+        fetch: Callable[[Entry], Coroutine[Any, Any, bool]],
+        limit: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._models = models
+        self._fetch = fetch
+        self._limit = limit
+        self._clock = clock
+        self._fetching: set[asyncio.Task[None]] = set()
+
+    async def use(self, model: str, version: str | None, limit_seconds: float) -> Use:
+        """Return a use of what answers; as Repository.use."""
+        until = self._clock() + limit_seconds
+        while True:
+            entry = self._models.find(model, version)
+            if isinstance(entry.condition, Serving):
+                return entry.use()
+            uses = entry.uses
+            uses.begin()
+            try:
+                await self._wait(entry, until)
+                # Or it came, and went again for another; or another version answers by now.
+                has_come = uses is entry.uses and not entry.evicted
+                if has_come and entry is self._models.find(model, version):
+                    return entry.use()
+            finally:
+                uses.end()
+
+    async def close(self) -> None:
+        """Let nothing come any more."""
+        for task in self._fetching:
+            task.cancel()
+        if self._fetching:
+            await asyncio.wait(self._fetching)
+
+    async def _wait(self, entry: Entry, until: float) -> None:
+        """Wait for what comes to ``entry``, if anything does; raises what its load does."""
+        if entry.coming is None and entry.evicted:
+            self._send_for(entry)
+        coming = entry.coming
+        if coming is None:
+            return
+        if len(entry.uses) > self._limit:
+            raise BusyError(
+                f"model {entry.name!r}: {self._limit} requests wait for it to be loaded"
+            )
+        done, _ = await asyncio.wait({coming}, timeout=max(until - self._clock(), 0))
+        if not done:
+            raise DeadlineError(f"model {entry.name!r} was not loaded again in time")
+        if coming.cancelled():
+            raise NotServingError("the server is stopping")
+        coming.result()
+
+    def _send_for(self, entry: Entry) -> None:
+        task = asyncio.create_task(self._timed(entry))
+        coming = entry.coming = asyncio.get_running_loop().create_future()
+        self._fetching.add(task)
+
+        def ended(task: "asyncio.Task[None]") -> None:
+            self._fetching.discard(task)
+            exc = None if task.cancelled() else task.exception()
+            if entry.coming is not coming:  # it has come, for all that waited
+                return
+            entry.coming = None
+            if task.cancelled():
+                coming.cancel()
+            elif exc is None:
+                coming.set_result(None)
+            else:
+                coming.set_exception(exc)
+                coming.exception()  # seen, also where no request waits any more
+
+        task.add_done_callback(ended)
+
+    async def _timed(self, entry: Entry) -> None:
+        began = self._clock()
+        if await self._fetch(entry):
+            entry.cold_starts += 1
+            entry.cold_start_seconds += self._clock() - began

@@ -20,8 +20,7 @@ from pipeline.profiles.profile import Profile
 from pipeline.profiles.profile_file import FILE
 from pipeline.program.program import Program
 from server.memory.budget import Budget
-from server.memory.shared_space import shared_space
-from server.memory.sharing import Activations
+from server.memory.sharing import Activations, shared_space
 from server.repository.fleet import Place
 from server.repository.preparing import Prepared, batching_of, naming
 from server.repository.served_engine import Running

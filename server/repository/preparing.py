@@ -20,17 +20,15 @@ from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES, Architecture
 from server.errors import NotServingError, RefusedError
 from server.memory.budget import Budget, check_requests
-from server.memory.cgroup import free_bytes
-from server.memory.minima import Minimum
+from server.memory.holdings import Minimum
+from server.memory.process_memory import free_bytes
 from server.memory.request_needs import Need, short_infer_bytes
 from server.memory.sharing import Sharer, partitioned_sharer, sharer
 from server.repository.apart import SearchApart
 from server.repository.on_disk import Slot, is_still, labelled
 from server.scheduling.sweeps import ALONE, Batching
-from server.settings.lanes import MOST_LANES
-from server.settings.per_model import of_model
+from server.settings.per_model import MOST_LANES, of_model, workers_of
 from server.settings.settings import Settings
-from server.settings.workers import workers_of
 
 
 def batching_of(settings: Settings, slot: Slot) -> Batching:

@@ -33,7 +33,7 @@ from server.memory.request_needs import short_infer_bytes
 from server.repository.entry import Entry, Unloaded, Use, how_to_load
 from server.repository.executor import Executor
 from server.repository.model_config import ModelConfig, ModelConfigError
-from server.repository.models import Models
+from server.repository.models import Arrivals, Models
 from server.repository.on_disk import (
     Missing,
     Presence,
@@ -44,7 +44,6 @@ from server.repository.on_disk import (
 )
 from server.repository.opening import Opener
 from server.repository.preparing import Preparer
-from server.repository.waiting import Arrivals
 from server.repository.wishes import Wishes
 from server.repository.worker import Worker
 from server.settings.settings import Settings
@@ -254,7 +253,7 @@ class Repository:
             raise await self._explained(name, exc) from None
 
     async def _on_disk(self, folder: Path) -> Pack:
-        """Return the pack in ``folder``; those who ask at once share one reading. Raises as read_pack."""
+        """Return the pack in ``folder``; requests at once share one reading. Raises as read_pack."""
         reading = self._reading.get(folder)
         if reading is None:
             reading = asyncio.create_task(asyncio.to_thread(read_pack, folder))
@@ -263,7 +262,7 @@ class Repository:
             def ended(task: "asyncio.Task[Pack]") -> None:
                 del self._reading[folder]
                 if not task.cancelled():
-                    task.exception()  # seen, also where nobody waits any more
+                    task.exception()  # seen, also where no request waits any more
 
             reading.add_done_callback(ended)
         return await asyncio.shield(reading)
@@ -291,8 +290,8 @@ class Repository:
 
         Raises:
             As Models.serving; of a model that was evicted, as ``load``. BusyError: too many wait for it.
-            DeadlineError: it has not come within ``limit_seconds``. NotLoadedError: nobody has asked for it
-            since the start, and the repository has it.
+            DeadlineError: it has not come within ``limit_seconds``. NotLoadedError: the repository
+            has it, and it was not asked for since the start.
         """
         try:
             return await self._arrivals.use(name, version, limit_seconds)
@@ -333,7 +332,7 @@ class Repository:
     async def _bring_back(self, entry: Entry) -> None:
         """Load again what has left service without anybody's wish; raises as ``load``.
 
-        Nobody has said that what is on disk by now is whole.
+        It is not known whether what is on disk by now is whole.
         """
         try:
             found = await self._whole(entry.model)

@@ -23,7 +23,7 @@ from pipeline.schedule.architectures import ARCHITECTURES
 from server.errors import NotFoundError, RefusedError, shown
 from server.failures import FAILURES
 from server.memory.budget import Budget, check_requests
-from server.memory.minima import Minimum, least_together, needed_by
+from server.memory.holdings import Minimum, least_together, needed_by
 from server.memory.request_needs import Need, Smallest, smallest_budgets
 from server.memory.sharing import Activations, Sharer, missing_bytes, share_one_by_one, sharer
 from server.repository.on_disk import model_names

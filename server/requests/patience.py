@@ -1,8 +1,8 @@
 """The time of one request: how long its client keeps it waiting, and the limit on what happens now.
 
 A request waits for its client while a body comes or an answer goes. One that makes no progress is ended:
-after the time that the settings give, or after half a second where somebody else waits for what it holds
-(exchanges.py).
+after the time that the settings give, or after half a second where another request waits for what it holds
+(exchange.py).
 """
 
 import asyncio
@@ -92,8 +92,8 @@ class Patience:
 class TimeLimit:
     """A limit of ``seconds`` on what happens inside; ``what`` did not, where it takes longer.
 
-    Inside, the request can be ended. Memory is waited for in here alone: who waits elsewhere can neither be
-    ended nor give way. A timer is set only where something must be waited for.
+    Inside, the request can be ended. Memory is waited for in here alone: what waits elsewhere can
+    neither be ended nor give way. A timer is set only where something must be waited for.
 
     Raises:
         StalledError, BusyError: it was ended. BusyError: it took longer, waiting for memory at the end.
@@ -132,7 +132,7 @@ class TimeLimit:
     ) -> None:
         patience = self._patience
         patience.limit = None
-        # Whoever was ended in the moment in which he could go on goes on, and may be ended again.
+        # A request that was ended in the moment in which it could go on goes on, and may be ended again.
         evicted, patience.evicted = patience.evicted, None
         if self._timeout is None:
             return

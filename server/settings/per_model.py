@@ -3,6 +3,8 @@
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
+from server.errors import shown
+
 #: Stands for all models that are not named; no pack can be called so.
 ALL = "*"
 _LONGEST = 40
@@ -58,3 +60,56 @@ def whole(text: str) -> int:
 def of_model(values: Mapping[str, T], model: str, default: D) -> T | D:
     """Return the value of ``model``."""
     return values.get(model, values.get(ALL, default))
+
+
+#: More threads than any machine has use for.
+MOST_THREADS = 1024
+#: Of one model: each has a core.
+MOST_WORKERS = 64
+
+
+def parse_workers(value: object) -> object:
+    """Return numbers by model of 2, "2" or "resnet50=2,yolov4=2"; anything else as it is.
+
+    Raises:
+        ValueError: a text is neither.
+    """
+    return parse_per_model(value, whole)
+
+
+def workers_of(workers: Mapping[str, int], model: str) -> int:
+    """Return how many workers ``model`` has."""
+    return of_model(workers, model, 1)
+
+
+def has_several(workers: Mapping[str, int]) -> bool:
+    """Return whether any model has more than one."""
+    return any(number > 1 for number in workers.values())
+
+
+#: Of one sweep: each has an arena.
+MOST_LANES = 64
+
+
+def check_lanes(lanes: Mapping[str, int], workers: Mapping[str, int]) -> None:
+    """Check that no model has several lanes and several workers.
+
+    Raises:
+        ValueError: one has, by name.
+    """
+    for model in {**lanes, **workers}:
+        if of_model(lanes, model, 1) > 1 and of_model(workers, model, 1) > 1:
+            raise ValueError(f"{shown(model)} has workers, whose sweeps carry one request each")
+
+
+def check_preferred(preferred: Mapping[str, int], lanes: Mapping[str, int]) -> None:
+    """Check that sweeps can carry as many requests as are preferred.
+
+    Raises:
+        ValueError: those of a model cannot.
+    """
+    for model in {**preferred, **lanes}:
+        most = of_model(lanes, model, 1)
+        wanted = of_model(preferred, model, most)
+        if wanted > most:
+            raise ValueError(f"{wanted} of {shown(model)}, whose sweeps carry {most} (lanes)")

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 from pydantic import ByteSize
 from pydantic.fields import FieldInfo
 
-from server.settings.group import Default, Group, Takes
+from server.settings.groups import Default, Group, Takes
 from server.settings.settings import Settings
 from server.settings.sources import flag, variable
 

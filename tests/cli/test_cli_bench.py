@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cli.benching.networks import named
+from cli.benching import named
 from models.errors import PackError
 from models.packs.pack import open_pack
 from pipeline.peers import ONNXRUNTIME, OPENVINO

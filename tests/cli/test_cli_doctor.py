@@ -11,8 +11,8 @@ from shutil import copytree, rmtree
 
 import pytest
 
-from cli.checks import machine, packs, service_needs
-from cli.checks.finding import Finding, worst
+from cli import checks, doctor
+from cli.checks import Finding, worst
 from loader.readers.disk import Disk, PacedReader
 from loader.readers.files import BufferedReader, open_reader
 from models.packs.pack import open_pack
@@ -20,7 +20,7 @@ from pipeline.devices.cpu import CpuDevice
 from pipeline.devices.elementwise.library import LibraryError
 from pipeline.measuring.profiling import profile_pack
 from pipeline.profiles.profile_file import save_profile
-from server.memory.cgroup import MemoryLimit
+from server.memory.process_memory import MemoryLimit
 from server.operation.process import ProcessMemory
 from tests.server.support import FAILED, Cli, Packs
 
@@ -66,7 +66,7 @@ def profiled(packs: Packs, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_sound_pack(profiled: Path, device: CpuDevice) -> None:
-    told = list(packs.findings(profiled, device))
+    told = list(checks.findings(profiled, device))
     is_told(found(told, "tiny"), "ok", "version 1")
     assert found(told, "tiny: profile").verdict in ("ok", "warn")  # others may have been busy
     assert found(told, "tiny: reads").reason.count("profile's time") == 1
@@ -74,14 +74,15 @@ def test_a_sound_pack(profiled: Path, device: CpuDevice) -> None:
 
 def test_a_budget_that_is_too_small_for_the_packs(profiled: Path, device: CpuDevice) -> None:
     verdicts = [
-        next(packs.fitting([profiled], n_bytes, device)).verdict for n_bytes in (-1, 4096, 64 << 20)
+        next(checks.fitting([profiled], n_bytes, device)).verdict
+        for n_bytes in (-1, 4096, 64 << 20)
     ]
     assert verdicts == ["fail", "fail", "ok"]
-    assert list(packs.fitting([profiled], None, device)) == []
+    assert list(checks.fitting([profiled], None, device)) == []
 
 
 def test_a_file_system_without_o_direct(profiled: Path, device: CpuDevice) -> None:
-    told = packs.findings(profiled, device, Disk(BufferedReader, BufferedReader))
+    told = checks.findings(profiled, device, Disk(BufferedReader, BufferedReader))
     is_told(found(told, "tiny: O_DIRECT"), "warn", "page cache")
 
 
@@ -91,7 +92,7 @@ def test_a_pack_in_memory(profiled: Path, device: CpuDevice) -> None:
         pytest.skip("no /dev/shm here")
     copytree(profiled, memory / "tiny")
     try:
-        told = list(packs.findings(memory / "tiny", device))
+        told = list(checks.findings(memory / "tiny", device))
     finally:
         rmtree(memory)
     is_told(found(told, "tiny: O_DIRECT"), "warn", "memory")
@@ -99,7 +100,7 @@ def test_a_pack_in_memory(profiled: Path, device: CpuDevice) -> None:
 
 def test_a_slow_disk(profiled: Path, device: CpuDevice) -> None:
     disk = Disk(open_reader, lambda path: PacedReader(open_reader(path), 2e7))
-    is_told(found(packs.findings(profiled, device, disk), "tiny: reads"), "fail", "times")
+    is_told(found(checks.findings(profiled, device, disk), "tiny: reads"), "fail", "times")
 
 
 def test_a_profile_of_another_machine(profiled: Path, device: CpuDevice, tmp_path: Path) -> None:
@@ -108,15 +109,15 @@ def test_a_profile_of_another_machine(profiled: Path, device: CpuDevice, tmp_pat
     document = json.loads(file.read_text())
     document["machine"]["cpu"] = "Another"
     file.write_text(json.dumps(document))
-    is_told(found(packs.findings(foreign, device), "tiny: profile"), "warn", "cpu Another")
+    is_told(found(checks.findings(foreign, device), "tiny: profile"), "warn", "cpu Another")
     file.unlink()
-    is_told(found(packs.findings(foreign, device), "tiny: profile"), "warn", "none")
+    is_told(found(checks.findings(foreign, device), "tiny: profile"), "warn", "none")
 
 
 def test_a_damaged_pack(profiled: Path, device: CpuDevice, tmp_path: Path) -> None:
     broken = Path(copytree(profiled, tmp_path / "tiny"))
     (broken / "1" / "weights.bin").unlink()
-    (finding,) = packs.findings(broken, device)
+    (finding,) = checks.findings(broken, device)
     is_told(finding, "fail", "weights.bin")
 
 
@@ -132,16 +133,14 @@ def test_too_few_files_and_a_port_that_is_taken(tmp_path: Path) -> None:
 
 
 def test_a_control_group_that_is_too_small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service_needs, "memory_limit", lambda: MemoryLimit(64 * MIB, 0))
-    monkeypatch.setattr(
-        service_needs, "machine_bytes", lambda: (64 * MIB, "the control group allows")
-    )
-    monkeypatch.setattr(service_needs, "free_bytes", lambda: 32 * MIB)
-    monkeypatch.setattr(service_needs, "process_memory", lambda: ProcessMemory(8 * MIB, 0))
-    told = list(service_needs.memory(128 * MIB))
+    monkeypatch.setattr(doctor, "memory_limit", lambda: MemoryLimit(64 * MIB, 0))
+    monkeypatch.setattr(doctor, "machine_bytes", lambda: (64 * MIB, "the control group allows"))
+    monkeypatch.setattr(doctor, "free_bytes", lambda: 32 * MIB)
+    monkeypatch.setattr(doctor, "process_memory", lambda: ProcessMemory(8 * MIB, 0))
+    told = list(doctor.check_memory(128 * MIB))
     is_told(found(told, "control group"), "fail", "128.0 MiB", "the control group allows")
     is_told(found(told, "free memory"), "warn", "40.0 MiB")
-    assert worst(list(service_needs.memory(24 * MIB))) == "ok"
+    assert worst(list(doctor.check_memory(24 * MIB))) == "ok"
 
 
 def test_busy_cores() -> None:
@@ -150,7 +149,7 @@ def test_busy_cores() -> None:
         for _ in range(os.cpu_count() or 1)
     ]
     try:
-        is_told(machine.other_work(), "warn", "others take")
+        is_told(checks.other_work(), "warn", "others take")
     finally:
         for process in busy:
             process.kill()
@@ -158,24 +157,24 @@ def test_busy_cores() -> None:
 
 
 def test_keys_and_certificates(tmp_path: Path) -> None:
-    is_told(service_needs.keys(None), "ok")
-    is_told(service_needs.keys(tmp_path / "missing"), "fail", "missing")
-    is_told(service_needs.certificate(None, None), "ok")
+    is_told(doctor.check_keys(None), "ok")
+    is_told(doctor.check_keys(tmp_path / "missing"), "fail", "missing")
+    is_told(doctor.check_certificate(None, None), "ok")
     (tmp_path / "wrong.pem").write_text("no certificate")
-    is_told(service_needs.certificate(tmp_path / "wrong.pem", None), "fail", "wrong.pem")
+    is_told(doctor.check_certificate(tmp_path / "wrong.pem", None), "fail", "wrong.pem")
 
 
 def test_keys_that_anybody_may_read(cli: Cli, tmp_path: Path) -> None:
     file = tmp_path / "keys"
     assert cli("key", "add", file, "me").code == 0
-    is_told(service_needs.keys(file), "ok", "1")
+    is_told(doctor.check_keys(file), "ok", "1")
     file.chmod(0o644)
-    is_told(service_needs.keys(file), "warn", "anybody")
+    is_told(doctor.check_keys(file), "warn", "anybody")
 
 
 def test_no_native_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "find_library", lambda: LibraryError("not built"))
-    told = machine.processor(machine.ROOT)
+    monkeypatch.setattr(checks, "find_library", lambda: LibraryError("not built"))
+    told = checks.processor(checks.ROOT)
     is_told(found(told, "native kernels"), "warn", "not built")
 
 
@@ -222,11 +221,11 @@ def test_what_the_kernel_says(
 ) -> None:
     root = tree(tmp_path, files)
     told = [
-        *machine.pages(root),
-        *machine.clocks(root),
-        machine.cores_online(root),
-        machine.heat(root),
-        machine.threads(root, 1),
+        *checks.pages(root),
+        *checks.clocks(root),
+        checks.cores_online(root),
+        checks.heat(root),
+        checks.threads(root, 1),
     ]
     is_told(found(told, check), "warn", words)
 
@@ -250,13 +249,13 @@ def test_a_xavier(tmp_path: Path) -> None:
             f"{chip}/curr1_input": 1000,
         },
     )
-    told = list(machine.power(root))
+    told = list(checks.power(root))
     is_told(found(told, "power"), "ok", "ina3221: GPU")
     is_told(found(told, "board"), "ok", "Xavier")
     is_told(found(told, "power mode"), "warn", "2")
     is_told(found(told, "board clocks"), "ok", "held", "GPU 319 of 1377 MHz")
     _write(root / "var/lib/nvpmodel/status", "pmode:0000 fmode:quiet")
-    is_told(found(machine.power(root), "power mode"), "ok", "0")
+    is_told(found(checks.power(root), "power mode"), "ok", "0")
 
 
 def test_the_command(cli: Cli, packs: Packs) -> None:

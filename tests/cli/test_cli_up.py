@@ -13,7 +13,7 @@ import pytest
 import typer
 from onnx import load, save_model
 
-from cli.upping.sources import RECIPES, Source, pack_of, sources_of
+from cli.model_sources import RECIPES, Source, pack_of, sources_of
 from models.packs.pack import read_pack
 from models.packs.target import host_target
 from pipeline.execution.errors import InputError
@@ -39,7 +39,7 @@ def in_process(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
             raise typer.Exit(done.code)
         return done.out.encode()
 
-    monkeypatch.setattr("cli.upping.sources._run", run)
+    monkeypatch.setattr("cli.model_sources._run", run)
 
 
 @contextlib.contextmanager
@@ -160,7 +160,7 @@ def test_what_was_interrupted_is_made_again(
 
     source = Source("pair", (onnx,))
     with monkeypatch.context() as patched:
-        patched.setattr("cli.upping.sources._run", killed)
+        patched.setattr("cli.model_sources._run", killed)
         with pytest.raises(MemoryError):
             pack_of(source, tmp_path / "packs", ISA)
     folder = pack_of(source, tmp_path / "packs", ISA)

@@ -16,7 +16,7 @@ import pytest
 from loader.cores import LEVELS
 from server.metrics.dashboard import DASHBOARDS
 from server.metrics.metrics import LIMITED, METRIC_NAMES, PREDICTIONS
-from server.operation.starting import GRACE_SECONDS
+from server.operation.watching import GRACE_SECONDS
 from server.settings.settings import Settings
 from tests.documents import ROOT, read
 

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from pipeline.peers.cgroup import memory_group
-from server.memory.whole_process import process_bytes
+from server.memory.process_memory import process_bytes
 from server.metrics.metrics import METRIC_NAMES
 from tests.deploy.test_deploy import DEPLOY, MIB, family, metrics_in, run, tool
 from tests.deploy.watched import PHOTOGRAPH, compile_default, fetch, free_port

@@ -24,7 +24,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from models.compiler import CompileOptions, compile_onnx
 from models.images.preprocess import Preprocess
-from server.access.key_file import add_key
+from server.access import add_key
 from tests.models.detector import square_finder
 
 LIMIT_SECONDS = 60.0

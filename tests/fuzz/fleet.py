@@ -30,7 +30,7 @@ from loader.pool.pool import ReadPool
 from models.errors import ModelError
 from server.errors import NotFoundError, NotServingError
 from server.failures import FAILURES
-from server.operation import watchdog
+from server.operation import watching
 from server.repository.on_disk import slots
 from server.repository.polling import Poller, follow
 from server.repository.repository import Repository
@@ -279,9 +279,9 @@ class Fleet:
         return self.plot.budget - REQUEST_BYTES
 
     async def _watch(self) -> None:
-        watchdog.give_up_leaving(self.repository, 2, 10)
-        for entry in list(watchdog.stuck(self.repository, 2, 10)):
-            await watchdog.replace_engine(self.repository, entry)
+        watching.give_up_leaving(self.repository, 2, 10)
+        for entry in list(watching.stuck(self.repository, 2, 10)):
+            await watching.replace_engine(self.repository, entry)
 
     async def _rest(self, *more: "asyncio.Task[None]") -> None:
         """Wait until all has come to rest, and check that it is as it shall be."""

@@ -20,8 +20,8 @@ from tritonclient.http import InferResult
 
 from models.compiler import compile_onnx
 from models.packs.records.ports import Port
-from server.app import create_app
 from server.codec.framing import CODINGS
+from server.serve import create_app
 from server.settings.settings import Settings
 from tests.fuzz.infer import encoded
 from tests.fuzz.pack import chosen_run, run_examples

@@ -13,8 +13,10 @@ import zlib
 from collections.abc import Sequence
 
 from models.packs.records.ports import Port
-from server.codec import BodyDecoder, Coding, Framing, ModelRequest, decode_at_once
 from server.codec.compression import opener
+from server.codec.framing import Coding, Framing
+from server.codec.infer_bodies import BodyDecoder, decode_at_once
+from server.codec.messages import ModelRequest
 from server.errors import InvalidRequestError, TooLargeError
 from tests.fuzz.pack import chosen_run, run_examples
 from tests.server.codec.infer_cases import OUTPUTS, chunks, draw_ports

@@ -31,10 +31,10 @@ from pipeline.devices.device_memory import Memory
 from pipeline.planning.thumb import smallest_plan
 from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES
-from server.app import create_app
 from server.codec.datatypes import datatype
 from server.context import Context
 from server.repository.worker import Worker
+from server.serve import create_app
 from server.settings.settings import Settings
 from tests.server.asgi import Asgi, as_asgi
 

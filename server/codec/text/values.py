@@ -4,17 +4,190 @@ A piece of text is cut where a value surely ends. Its values go through orjson, 
 exactly those of JSON; its brackets and commas are compared with those of the ports' shapes.
 """
 
+import math
 import re
 from collections.abc import Sequence
-from functools import cache
-from typing import Protocol
+from functools import cache, lru_cache
+from typing import Any, Protocol
 
 import orjson
 
 from models.packs.records.ports import Port
-from server.codec.text.layout import Layouts
-from server.codec.text.strings import SPACE, STRING, OpenString, parse
 from server.errors import InvalidRequestError
+
+# JSON as bytes: where a string ends, also when it comes in several chunks; parsing.
+
+#: White space of JSON.
+SPACE = b" \t\r\n"
+#: A string with both of its quotes.
+STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
+_INSIDE = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
+_QUOTE = ord('"')
+
+
+class OpenString:
+    """A string whose end has not come yet; ``part`` is what came, from its quote on."""
+
+    def __init__(self, part: bytes) -> None:
+        self._escaped = False
+        self.find_end(part, 1)
+
+    def find_end(self, block: bytes, start: int) -> int:
+        """Return where in ``block``, which goes on at ``start``, the string is over; -1: it goes on."""
+        if self._escaped and start < len(block):
+            self._escaped = False
+            start += 1
+        match = _INSIDE.match(block, start)
+        assert match is not None
+        stop = match.end()
+        if stop == len(block):
+            return -1
+        if block[stop] == _QUOTE:
+            return stop + 1
+        self._escaped = True  # by a backslash that is the last byte
+        return -1
+
+
+def parse(text: bytes) -> Any:
+    """Return the value that ``text``, which begins with a bracket, is.
+
+    Two spaces behind that bracket make orjson 3.13 expect few values in many bytes: it refuses
+    ``[  1,1,1,...`` of a thousand values for want of memory. So it gets none.
+
+    Raises:
+        orjson.JSONDecodeError: it is not JSON.
+    """
+    return orjson.loads(text[:1] + text[1:].lstrip(SPACE))
+
+
+# The brackets and commas of an array as JSON, which say whether rows have the right lengths.
+
+# Rows up to this length are repeated as a whole; longer ones are put together of theirs.
+_ROW_BYTES = 1 << 12
+
+
+class Layout:
+    """What is left of an array of ``shape``, of at least one axis, without its values: ``[[,,],[,,]]``."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self.shape = shape
+        self.n_elements = math.prod(shape)
+        self._lengths = [0]  # of what lies below each axis; a value has no brackets
+        for size in reversed(shape):
+            self._lengths.insert(0, 2 + max(size - 1, 0) + size * self._lengths[0])
+
+    def part(self, start: int, stop: int) -> bytes:
+        """Return the characters [start, stop), as far as there are so many."""
+        return self._part(0, start, min(stop, self._lengths[0]))
+
+    def _part(self, axis: int, start: int, stop: int) -> bytes:
+        if start >= stop:
+            return b""
+        if self.shape[axis] == 0:
+            return b"[]"[start:stop]
+        opened = b"[" if start == 0 else b""
+        rows = self._rows(axis, max(start - 1, 0), stop - 1)
+        closed = stop == self._lengths[axis]
+        return opened + (rows[:-1] + b"]" if closed else rows)
+
+    def _rows(self, axis: int, start: int, stop: int) -> bytes:
+        """Return [start, stop) of the rows of ``axis``, each with a comma behind it."""
+        length = self._lengths[axis + 1]
+        period = length + 1
+        first, end = start // period, -(-stop // period)
+        if period <= _ROW_BYTES:
+            row = (self._part(axis + 1, 0, length) if length else b"") + b","
+            return (row * (end - first))[start - first * period : stop - first * period]
+        parts = []
+        for offset in range(first * period, stop, period):
+            parts.append(self._part(axis + 1, max(start - offset, 0), min(stop - offset, length)))
+            if stop - offset >= period:
+                parts.append(b",")
+        return b"".join(parts)
+
+
+@lru_cache(maxsize=256)
+def _layouts(shape: tuple[int, ...], depth: int) -> tuple[Layout, ...]:
+    """Return how an array of ``shape`` may be written in ``depth`` brackets: in one way or none."""
+    if depth == 1:
+        return (Layout((math.prod(shape),)),)
+    return (Layout(shape),) if len(shape) == depth and 0 not in shape else ()
+
+
+class _Layouts:
+    """Which layouts data may still have that belong to one of ``ports``: flat, or in rows of its shape.
+
+    ``where`` names the input in errors.
+    """
+
+    def __init__(self, where: str, ports: Sequence[Port]) -> None:
+        #: How many brackets the values are in; 0 before the first value.
+        self.depth = 0
+        self.n_values = 0
+        self.deepest = max(1, *(len(port.shape) for port in ports))
+        self._where = where
+        self._ports = ports
+        self._left: list[Layout] = []
+        self._position = 0  # in all that are left
+
+    @property
+    def begun(self) -> bool:
+        """Whether brackets or commas have been seen."""
+        return self._position > 0
+
+    def begin(self, depth: int) -> None:
+        """Learn that the values are in ``depth`` brackets.
+
+        Raises:
+            InvalidRequestError: those of no port are.
+        """
+        self.depth = depth
+        for port in self._ports:
+            self._left += _layouts(port.shape, depth)
+        if not self._left:
+            raise self.not_nested_so()
+
+    def advance(self, layout: bytes, n_values: int, done: bool) -> None:
+        """Go on by brackets and commas with ``n_values`` values between them; ``done``: to the end.
+
+        Raises:
+            InvalidRequestError: those of no port go on like this.
+        """
+        start, stop = self._position, self._position + len(layout)
+        self._position = stop
+        self.n_values += n_values
+        self._left = [
+            item
+            for item in self._left
+            if item.part(start, stop) == layout
+            # No value and one value have the same brackets and commas.
+            and not (done and item.n_elements != self.n_values)
+        ]
+        if not self._left:
+            raise self.not_nested_so() if self.depth > 1 else self._of_another_length(done)
+
+    def fits(self, port: Port) -> bool:
+        """Return whether the data, read to the end, are those of ``port``."""
+        return any(layout in _layouts(port.shape, self.depth) for layout in self._left)
+
+    def not_nested_so(self) -> InvalidRequestError:
+        """Return the error of data in other rows."""
+        shapes = " or ".join(str(list(port.shape)) for port in self._ports[:4])
+        return InvalidRequestError(
+            f"{self._where}: data is neither flat nor in rows of shape {shapes}"
+        )
+
+    def _of_another_length(self, done: bool) -> InvalidRequestError:
+        count = f"{self.n_values}" if done else f"{self.n_values} or more"
+        if len(self._ports) > 1:
+            return InvalidRequestError(f"{self._where}: {count} elements, as no input has")
+        shape = self._ports[0].shape
+        return InvalidRequestError(
+            f"{self._where}: {count} elements, shape {list(shape)} has {math.prod(shape)}"
+        )
+
+
+# Values, from the first bracket to the last.
 
 _MAX_NUMBER = 4096
 #: What may wait for its end, strings aside: a number, and brackets with spaces.
@@ -55,7 +228,7 @@ class DataText:
     """Reads the data of one of ``ports``; ``where`` names the input in errors."""
 
     def __init__(self, where: str, ports: Sequence[Port], sink: Sink) -> None:
-        self.layouts = Layouts(where, ports)
+        self.layouts = _Layouts(where, ports)
         self._where = where
         self._sink = sink
         self._carry = b"["

@@ -11,8 +11,7 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from server.access.key_file import KeyFileError, add_key, remove_key
-from server.access.keys import new_key
+from server.access import KeyFileError, add_key, new_key, remove_key
 from server.operation import logs
 from tests.server.conftest import SettingsFactory
 from tests.server.support import Service, error, inputs_for, request, serving

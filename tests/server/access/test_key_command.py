@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from server.access.key_file import read_keys
+from server.access import read_keys
 from tests.server.support import BAD, Cli
 
 

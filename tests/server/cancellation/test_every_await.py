@@ -14,7 +14,7 @@ import onnx
 import pytest
 
 from models.compiler import compile_onnx
-from server.access.key_file import add_key
+from server.access import add_key
 from server.repository.compiling import Compiler, Limits
 from server.repository.uploads import Uploads
 from server.settings.settings import Settings
@@ -269,9 +269,8 @@ async def test_pages_that_follow_leave_nothing(service: Service) -> None:
 @pytest.mark.parametrize("method", ["ModelInfer", "ModelStreamInfer"])
 async def test_calls_leave_nothing(service: Service, method: str) -> None:
     pytest.importorskip("grpc")
-    from server.grpc.call import Call
+    from server.grpc.call import Call, CallPlaces
     from server.grpc.service import METHODS
-    from server.grpc.shares import CallPlaces
     from server.protocol.attending import attend
     from server.transport.limits import ConnectionLimits
     from tests.server.grpc.stubs import asking

@@ -16,7 +16,7 @@ import pytest
 
 from models.cells import FOLDER
 from models.compiler import compile_onnx
-from server.access.key_file import add_key
+from server.access import add_key
 from tests.documents import pages
 from tests.server.clients.environments import programs, served
 from tests.server.support import LIMIT_SECONDS

@@ -46,7 +46,7 @@ async def test_a_configuration(shared: Service) -> None:
 
 
 async def test_every_datatype_has_a_name_in_configurations() -> None:
-    from server.protocol.extensions.config import data_type
+    from server.protocol.metadata import data_type
 
     assert data_type("bytes") == "TYPE_STRING"
     assert {data_type(dtype) for dtype in DATATYPES.values() if dtype != "bytes"} == {

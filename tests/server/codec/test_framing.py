@@ -2,7 +2,7 @@
 
 import pytest
 
-from server.codec import Framing, answer_coding
+from server.codec.framing import Framing, answer_coding
 from server.errors import EncodedError, InvalidRequestError
 
 LENGTH = b"inference-header-content-length"

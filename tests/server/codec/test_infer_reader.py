@@ -12,10 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.packs.records.ports import Port
-from server.codec import BodyDecoder, Framing, ModelRequest, WantedOutput
 from server.codec.datatypes import body_limit
-from server.codec.text.layout import Layout
+from server.codec.framing import Framing
+from server.codec.infer_bodies import BodyDecoder
+from server.codec.messages import ModelRequest, WantedOutput
 from server.codec.text.reader import RequestReader
+from server.codec.text.values import Layout
 from server.errors import InvalidRequestError, ServiceError, TooLargeError, shown
 from tests.examples import examples
 from tests.fuzz.infer import check_message, check_same, compare
@@ -456,7 +458,7 @@ def test_layouts(shape: list[int], start: int, length: int, row: int) -> None:
     zeros = nested([0] * int(np.prod(shape)), shape)
     text = json.dumps(zeros, separators=(",", ":")).replace("0", "").encode()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("server.codec.text.layout._ROW_BYTES", row)
+        patch.setattr("server.codec.text.values._ROW_BYTES", row)
         assert Layout(tuple(shape)).part(start, start + length) == text[start : start + length]
 
 

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from server.codec import Body, ModelAnswer, Output
 from server.codec.datatypes import DATATYPES, datatype
+from server.codec.infer_bodies import Body
+from server.codec.messages import ModelAnswer, Output
 from server.codec.text.writer import PIECE_BYTES
 from server.errors import NotFiniteError
 from tests.examples import examples

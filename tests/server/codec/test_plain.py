@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.packs.records.ports import Port
-from server.codec import Framing, ModelRequest
-from server.codec.decoding import PLAIN_BYTES, decode_at_once
+from server.codec.framing import Framing
+from server.codec.infer_bodies import PLAIN_BYTES, decode_at_once
+from server.codec.messages import ModelRequest
 from server.codec.text.reader import RequestReader
 from server.errors import ServiceError
 from tests.examples import examples

@@ -9,9 +9,11 @@ from numpy.typing import NDArray
 from tritonclient.http import InferResult
 
 from models.packs.records.ports import Port
-from server.codec import Body, BodyDecoder, Coding, Framing, ModelAnswer, Output, WantedOutput
 from server.codec.datatypes import DATATYPES
-from server.codec.raw.writer import PIECE_BYTES
+from server.codec.framing import Coding, Framing
+from server.codec.infer_bodies import Body, BodyDecoder
+from server.codec.messages import ModelAnswer, Output, WantedOutput
+from server.codec.raw import PIECE_BYTES
 from tests.fuzz.infer import decoded
 from tests.server.clients.messages import body, output, plain, strings, tensor
 from tests.server.codec.infer_cases import OUTPUTS

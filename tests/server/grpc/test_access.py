@@ -9,7 +9,7 @@ from typing import Any
 import grpc
 import pytest
 
-from server.access.key_file import add_key
+from server.access import add_key
 from server.grpc.messages import inference_pb2 as messages
 from server.transport.certificate import Certificate
 from tests.server.conftest import SettingsFactory

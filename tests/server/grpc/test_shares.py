@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from server.errors import BusyError
-from server.grpc.shares import CallPlaces
+from server.grpc.call import CallPlaces
 from server.transport.giving_way import Peer, Worth
 from server.transport.limits import WAIT_SECONDS, ConnectionLimits
 from server.transport.proxies import TrustedProxies

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +12,8 @@ from hypothesis import strategies as st
 
 from server.errors import BusyError, TooLargeError
 from server.memory import request_memory, request_needs
-from server.memory.request_memory import Lease, RequestMemory
+from server.memory.budget import Budget
+from server.memory.request_memory import Lease, RequestMemory, Trimming, anonymous_bytes
 from tests.examples import examples
 
 CAPACITY = 10
@@ -240,3 +242,65 @@ async def test_a_deadline_ends_the_wait_and_takes_nothing() -> None:
         async with asyncio.timeout(0):
             await lease.hold(1)
     assert (memory.used_bytes, memory.waiting) == (CAPACITY, 0)
+
+
+# Free pages of the heap go back where the process holds more than the budget explains.
+
+BASE, MIB = 60 << 20, 1 << 20
+
+
+class Heap:
+    """A process of ``used`` bytes beside what is ``free`` in its heap, which trimming gives back."""
+
+    def __init__(self) -> None:
+        self.used, self.free, self.trims = BASE, 0, 0
+
+    def held(self) -> int:
+        return self.used + self.free
+
+    def trim(self) -> None:
+        self.free = 0
+        self.trims += 1
+
+
+@pytest.fixture
+def heap() -> Heap:
+    return Heap()
+
+
+@pytest.fixture
+def trimming(heap: Heap) -> Trimming:
+    return Trimming(Budget(6 * MIB), lambda: BASE, heap.held, heap.trim)
+
+
+def test_what_the_budget_has_stays(heap: Heap, trimming: Trimming) -> None:
+    heap.free = 6 * MIB
+    trimming.look()
+    assert heap.free == 6 * MIB
+    heap.free += 1
+    trimming.look()
+    assert heap.free == 0
+
+
+def test_what_is_in_use_is_not_trimmed_again_and_again(heap: Heap, trimming: Trimming) -> None:
+    heap.used += 7 * MIB
+    for _ in range(10):
+        heap.free += MIB // 2
+        trimming.look()
+    assert heap.trims == 4
+    assert heap.free <= MIB
+
+
+def test_after_less_was_held_growth_counts_from_there(heap: Heap, trimming: Trimming) -> None:
+    heap.used += 20 * MIB
+    trimming.look()
+    heap.used = BASE
+    trimming.look()
+    heap.free = 7 * MIB
+    trimming.look()
+    assert (heap.trims, heap.free) == (2, 0)
+
+
+def test_what_the_system_does_not_say_is_nothing(tmp_path: Path) -> None:
+    assert anonymous_bytes(tmp_path / "missing") == 0
+    assert anonymous_bytes() > 0

@@ -1,5 +1,6 @@
 """What a model that loads leaves the others: their minimum, and an even share of the rest."""
 
+import errno
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -7,21 +8,24 @@ from typing import Any
 
 import pytest
 
+from cli import arguments
 from loader.errors import ReadError
 from models.errors import PackError
 from models.packs.pack import open_pack
+from pipeline.devices.base import Device
 from pipeline.devices.cpu import CpuDevice
+from pipeline.devices.device_memory import Space
 from pipeline.program.prepare import prepare
 from pipeline.schedule.architectures import ARCHITECTURES
 from server.memory.budget import Budget
-from server.memory.minima import Minimum
+from server.memory.holdings import Minimum
 from server.memory.request_needs import Need
 from server.memory.search import Search
-from server.memory.sharing import sharer
+from server.memory.sharing import Activations, possible, shared_space, sharer
 from server.repository.models import Models
 from server.repository.on_disk import Slot, slots
 from tests.server.conftest import SettingsFactory
-from tests.server.support import Packs, serving
+from tests.server.support import Cli, Packs, serving
 
 LOAD = "/v2/repository/models/{}/load"
 UNLOAD = "/v2/repository/models/{}/unload"
@@ -113,3 +117,58 @@ async def test_a_model_that_is_not_served_has_no_claim(
         await service.client.post(UNLOAD.format("tiny"))
         await service.client.post(LOAD.format("tiny"))
         assert service.context.budget.held() == alone
+
+
+# Whether activations can be shared: as a device says, for a service and for commands alike.
+
+EACH: tuple[Activations, ...] = ("auto", "own", "shared")
+
+
+class Apart(CpuDevice):
+    """A device whose memory has no pages that come as they are touched, as that of a GPU."""
+
+    def reserve(self, capacity_bytes: int) -> Space | None:
+        return None
+
+
+class Refused(CpuDevice):
+    """A system that gives no addresses."""
+
+    def reserve(self, capacity_bytes: int) -> Space | None:
+        raise OSError(errno.ENOMEM, "no addresses")
+
+
+@pytest.mark.parametrize(
+    ("device", "expected", "reasons"),
+    [
+        (CpuDevice(1), EACH, ("", "", "")),
+        (Apart(1), ("own",) * 3, ("", "", "this device cannot")),
+        (Refused(1), ("own",) * 3, ("no addresses", "", "no addresses")),
+    ],
+)
+def test_what_is_possible(
+    device: Device, expected: tuple[Activations, ...], reasons: tuple[str, ...]
+) -> None:
+    for asked, mode, words in zip(EACH, expected, reasons, strict=True):
+        found, why = possible(device, asked, 1 << 20)
+        assert found == possible(device, asked)[0] == mode
+        assert words in why
+        assert bool(words) == bool(why)
+        space, said = shared_space(device, 1 << 20, asked)
+        assert said == why
+        assert (space is None) == (mode == "own")
+        if space is not None:
+            space.close()
+
+
+def test_commands_say_what_a_service_will_do(
+    cli: Cli, packs: Packs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(arguments, "open_device", lambda *_: Apart(1))
+    listed = cli("list", packs.repository, "--budget", "64MiB", "--json").document
+    assert listed["activations"] == "own"
+    both: list[Path] = [packs.repository / name for name in ("tiny", "pair")]
+    for asked in ("auto", "shared"):
+        shown = cli("plan", *both, "--budget", "64MiB", "--activations", asked, "--json")
+        assert not shown.document["in_turns"]
+        assert ("this device cannot share" in shown.err) == (asked == "shared")

@@ -34,8 +34,8 @@ T = TypeVar("T")
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """What takes longer than its requests had is stuck, and that is looked for all the time."""
-    monkeypatch.setattr("server.operation.watchdog.LEAST_SECONDS", 0.0)
-    monkeypatch.setattr("server.operation.watchdog._LOOK_SECONDS", 0.001)
+    monkeypatch.setattr("server.operation.watching.LEAST_SECONDS", 0.0)
+    monkeypatch.setattr("server.operation.watching._LOOK_SECONDS", 0.001)
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from server.errors import BusyError
-from server.page.events import MOST_WATCHERS, Watchers
+from server.page.state import MOST_WATCHERS, Watchers
 from tests.server.support import LIMIT_SECONDS, Connection, Service
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

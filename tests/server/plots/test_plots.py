@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.plots import plot_memory_delay, plot_resolutions, plot_search
 from server.plots.figures import STRONG, log_ticks, style
 from server.plots.labels import LabelBox, place, spread
+from server.plots.measurements import plot_memory_delay, plot_resolutions, plot_search
 
 CANVAS = LabelBox(0, 0, 600, 300)
 POINTS = st.tuples(st.floats(60, 540), st.floats(30, 270))

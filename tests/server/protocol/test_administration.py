@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from server.protocol.administration import Caller, refusal
-from server.settings.exposure import is_loopback, warn_of_exposure
+from server.settings.settings import is_loopback, warn_of_exposure
 from tests.server.conftest import SettingsFactory
 from tests.server.support import Service, error, serving
 

@@ -11,8 +11,8 @@ import pytest
 import pytest_asyncio
 
 from models.compiler import compile_onnx
-from server.access.key_file import add_key
-from server.protocol.documentation.openapi import requests_table
+from server.access import add_key
+from server.protocol.openapi import requests_table
 from server.routes import TABLE, TABLE_WITH_CAMERAS, table_of
 from server.settings.settings import Settings
 from tests.models.detector import NAMES, SCENES, square_finder

@@ -19,7 +19,7 @@ from models.images.preprocess import Preprocess
 from models.packs.pack import open_pack
 from server.codec.text.writer import PIECE_BYTES
 from server.memory.request_needs import Need
-from server.protocol.detect import pieces
+from server.protocol.recognition import box_pieces
 from server.settings.settings import Settings
 from tests.models.detector import NAMES, SCENES, Scene, square_finder
 from tests.server.support import Packs, Service, error, picture, serving
@@ -245,7 +245,7 @@ async def test_many_boxes_are_written_in_pieces(count: int) -> None:
     edges, classes = rng.random((count, 4)), rng.integers(0, 3, count)
     boxes = Boxes(edges, rng.random(count).astype(np.float32), classes, ("a", "b", "\u00e9"))
     head, tail = {"model_name": "m"}, {"delay_ms": 1.5}
-    parts = list(pieces(head, "detections", boxes, Box.as_dict, tail))
+    parts = list(box_pieces(head, "detections", boxes, Box.as_dict, tail))
     assert max(map(len, parts)) <= PIECE_BYTES
     assert len(parts) == max(1, -(-count // 256))
     document = json.loads(b"".join(parts))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 
 from server.errors import BusyError, LateError, NotServingError
-from server.protocol.reception import InferReception
+from server.protocol.infer import InferReception
 from server.routes import TABLE
 from server.transport.http1 import Head
 from server.transport.intake import Refused

@@ -10,7 +10,8 @@ import pytest
 
 from models.packs.manifest import Manifest
 from models.packs.records.ports import Port
-from server.codec import Framing, ModelRequest
+from server.codec.framing import Framing
+from server.codec.messages import ModelRequest
 from server.errors import DisconnectedError, LateError, TooLargeError
 from server.memory.request_memory import Lease, RequestMemory
 from server.memory.request_needs import (

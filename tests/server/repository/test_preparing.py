@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 from shutil import copytree
+from typing import Any
 
 import pytest
 
@@ -10,8 +11,12 @@ from models.packs.pack import Pack, open_pack
 from pipeline.devices.cpu import CpuDevice
 from server.memory.budget import Budget
 from server.repository import preparing
-from server.repository.on_disk import slots
-from server.repository.preparing import Prepared, Preparer
+from server.repository.model_config import read_model_config
+from server.repository.on_disk import Slot, slots
+from server.repository.preparing import Prepared, Preparer, batching_of
+from server.scheduling.sweeps import ALONE, Batching
+from server.settings.per_model import MOST_LANES
+from server.settings.settings import load_settings
 from tests.server.conftest import SettingsFactory
 from tests.server.support import Packs
 
@@ -88,3 +93,43 @@ def test_no_more_is_kept_than_the_budget_may_hold(
     for name in names:
         opened.prepare(name)
     assert opened.count == 3 + 1
+
+
+# How requests share sweeps: the settings first, then the model's config.pbtxt.
+
+GIVEN: dict[str, Any] = {"repository": Path("models"), "budget": 64 << 20}
+EIGHT = """
+    max_batch_size: 8
+    dynamic_batching { preferred_batch_size: [2, 4] max_queue_delay_microseconds: 5000 }
+"""
+
+
+@pytest.mark.parametrize(
+    ("given", "config", "expected"),
+    [
+        ({}, "", ALONE),
+        ({"lanes": "4"}, "", Batching(4, (4,), 0.0)),
+        ({"lanes": "m=4,2"}, "", Batching(4, (4,), 0.0)),
+        ({"lanes": "other=4"}, "", ALONE),
+        (
+            {"lanes": 8, "preferred_lanes": "m=2", "lane_delay": "0.005"},
+            "",
+            Batching(8, (2,), 0.005),
+        ),
+        ({}, EIGHT, Batching(8, (2, 4), 0.005)),
+        ({}, "max_batch_size: 8 dynamic_batching { }", Batching(8, (8,), 0.0)),
+        ({}, "max_batch_size: 1000 dynamic_batching { }", Batching(MOST_LANES, (MOST_LANES,), 0.0)),
+        ({}, "max_batch_size: 8", ALONE),
+        ({}, "dynamic_batching { }", ALONE),
+        ({"lanes": "1"}, EIGHT, Batching(1, (1,), 0.0)),
+        ({"workers": "m=2"}, EIGHT, ALONE),
+    ],
+)
+def test_how_requests_share_sweeps(
+    tmp_path: Path, given: dict[str, Any], config: str, expected: Batching
+) -> None:
+    folder = tmp_path / "m"
+    folder.mkdir()
+    (folder / "config.pbtxt").write_text(config)
+    slot = Slot("m", "m", folder / "1", read_model_config(folder), ())
+    assert batching_of(load_settings(GIVEN | given), slot) == expected

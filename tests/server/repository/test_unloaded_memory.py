@@ -7,7 +7,7 @@ import pytest
 
 from models.runtime.heap import give_back
 from server import context
-from server.operation.interpreter import IMPORTED_LATE
+from server.operation.process import IMPORTED_LATE
 from tests.server.support import Service, inputs_for
 
 

@@ -17,7 +17,7 @@ import pytest
 
 from models.errors import ModelError
 from models.packs.pack import versions
-from server.protocol.documentation import schemas
+from server.protocol import schemas
 from server.repository.compiling import Compiler, Limits
 from server.repository.compiling_child import _FailedError, _failures
 from server.repository.uploads import Uploads

@@ -12,10 +12,10 @@ import pytest
 
 from pipeline.devices.base import DeviceLostError
 from pipeline.execution.errors import DeadlineError
-from server.app import create_app
 from server.errors import BusyError, NotServingError
 from server.metrics.metrics import Metrics
 from server.repository.worker import Worker
+from server.serve import create_app
 from tests.server.conftest import SettingsFactory, service_threads
 from tests.server.support import (
     LIMIT_SECONDS,

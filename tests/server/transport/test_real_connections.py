@@ -15,7 +15,7 @@ import uvicorn
 
 from server.context import Context
 from server.metrics.metrics import Metrics
-from server.operation.notify import Notifier
+from server.operation.service_manager import Notifier
 from server.serve import serve
 from server.transport.listener import PortError, listen
 from tests.server.conftest import SettingsFactory, service_threads

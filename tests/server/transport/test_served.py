@@ -11,8 +11,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from server.access.key_file import KeyFileError, add_key
-from server.operation.notify import Notifier
+from server.access import KeyFileError, add_key
+from server.operation.service_manager import Notifier
 from server.serve import serve
 from server.settings.settings import Settings
 from server.transport.certificate import CertificateError

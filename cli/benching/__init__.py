@@ -1,1 +1,0 @@
-"""What `bench` measures beside a pack that is there."""

@@ -1,1 +1,0 @@
-"""Packs as what other tools take: C, and files of SDF3."""

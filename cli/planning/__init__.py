@@ -1,1 +1,0 @@
-"""What ``layerstream plan`` does beside plans: deadlines, the frontier, pictures."""

@@ -1,0 +1,321 @@
+"""Who may use the server, once keys are asked for: the keys, their file, and the guard of every request."""
+
+import contextlib
+import fcntl
+import os
+import re
+import secrets
+import stat
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+from hmac import compare_digest
+from pathlib import Path
+from typing import Literal, get_args
+
+from server.errors import ServiceError, shown
+
+# API keys: 256 random bits each, of which the server knows SHA-256.
+#
+# That is enough. Slow hashes with salt (scrypt) make it dear to try words that people choose; 256 random
+# bits cannot be tried, however fast the hash, and no two keys are alike. A slow hash would cost every
+# request tens of milliseconds and megabytes, those with a wrong key first of all.
+
+#: What a key permits. ``admin``: everything; ``infer``: everything but to change what is served.
+Role = Literal["infer", "admin"]
+ROLES: tuple[Role, ...] = get_args(Role)
+
+# Says what it is where it turns up: tools that look for secrets in logs and commits find it by this.
+_PREFIX = "lsk_"
+_KEY_BYTES = 32
+
+
+def new_key() -> str:
+    """Return a new key: 47 characters that need no quotes in a shell or a header."""
+    return _PREFIX + secrets.token_urlsafe(_KEY_BYTES)
+
+
+def digest(key: bytes) -> bytes:
+    """Return the 32 bytes that are kept of ``key``."""
+    return sha256(key).digest()
+
+
+@dataclass(frozen=True)
+class Key:
+    """One key as the server knows it; ``digest``: 32 bytes."""
+
+    name: str
+    role: Role
+    digest: bytes = field(repr=False)
+
+
+class Keys:
+    """All keys that are valid now; the same work whether one fits, and which."""
+
+    def __init__(self, keys: Sequence[Key]) -> None:
+        self._keys = tuple(keys)
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def find(self, presented: bytes) -> Key | None:
+        """Return the key that a client has ``presented``, None: it is none of these."""
+        wanted, found = digest(presented), None
+        for key in self._keys:
+            if compare_digest(key.digest, wanted):
+                found = key
+        return found
+
+
+# The file of keys: a line each, ``NAME ROLE sha256:HEX``. # begins a comment.
+#
+# No error quotes a line: somebody may have written a key there.
+
+#: Each request is compared with all of them.
+MOST_KEYS = 1000
+_MOST_BYTES = 1 << 18
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
+
+
+class KeyFileError(ServiceError):
+    """The file of keys cannot be read or written, or is wrong; the message has file and line."""
+
+
+def parse_keys(text: str) -> tuple[Key, ...]:
+    """Return the keys that ``text`` has, in its order.
+
+    Raises:
+        ValueError: a line is not as it should be, or says again what another one says.
+    """
+    found: list[Key] = []
+    said: dict[str | bytes, int] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        key = _parsed(number, line)
+        for part in (key.name, key.digest):
+            if said.setdefault(part, number) != number:
+                raise ValueError(f"{number}: the name or the key of line {said[part]} again")
+        found.append(key)
+        if len(found) > MOST_KEYS:
+            raise ValueError(f"{number}: over {MOST_KEYS} keys")
+    return tuple(found)
+
+
+def _parsed(number: int, line: str) -> Key:
+    words = line.split()
+    if len(words) != 3:
+        raise ValueError(f"{number}: not three words, NAME ROLE sha256:HEX")
+    name, role, hashed = words
+    if not is_name(name):
+        raise ValueError(f"{number}: the name is not 1 to 64 of A-Z a-z 0-9 . _ -")
+    if not (matched := _DIGEST.fullmatch(hashed)):
+        raise ValueError(f"{number}: the hash is not sha256: and 64 digits of 0-9 a-f")
+    known = next((each for each in ROLES if each == role), None)
+    if known is None:
+        raise ValueError(f"{number}: the role is not {' or '.join(ROLES)}")
+    return Key(name, known, bytes.fromhex(matched[1]))
+
+
+def is_name(text: str) -> bool:
+    """Return whether a key may be called ``text``."""
+    return _NAME.fullmatch(text) is not None
+
+
+def written(key: Key) -> str:
+    """Return the line of ``key``."""
+    return f"{key.name} {key.role} sha256:{key.digest.hex()}\n"
+
+
+def read_keys(path: Path) -> Keys:
+    """Return the keys of the file ``path``.
+
+    Raises:
+        KeyFileError: it cannot be read, everybody may write to it, or it is not as it should be.
+    """
+    return Keys(_parsed_file(path, _read(path)))
+
+
+def list_keys(path: Path) -> tuple[Key, ...]:
+    """Return the keys of the file ``path``, in its order; raises as ``read_keys``."""
+    return _parsed_file(path, _read(path))
+
+
+def add_key(path: Path, name: str, role: Role) -> str:
+    """Add a new key to the file ``path``, which is made if there is none; return the key.
+
+    Raises:
+        KeyFileError: as ``read_keys``, the name is taken or none, or the file cannot be written.
+    """
+    if not is_name(name):
+        raise KeyFileError(f"{shown(name)}: a name has 1 to 64 of A-Z a-z 0-9 . _ -")
+    with _alone(path):
+        text = _read(path) if path.exists() else ""
+        keys = _parsed_file(path, text)
+        if any(key.name == name for key in keys):
+            raise KeyFileError(f"{path}: there is a key {name!r} already")
+        if len(keys) == MOST_KEYS:
+            raise KeyFileError(f"{path}: it has {MOST_KEYS} keys, more are not read")
+        made = new_key()
+        text += "\n" if text and not text.endswith("\n") else ""
+        _replace(path, text + written(Key(name, role, digest(made.encode()))))
+    return made
+
+
+def remove_key(path: Path, name: str) -> None:
+    """Take the key ``name`` out of the file ``path``; what else is in it stays as it is.
+
+    Raises:
+        KeyFileError: as ``read_keys``, there is no such key, or the file cannot be written.
+    """
+    with _alone(path):
+        text = _read(path)
+        if all(key.name != name for key in _parsed_file(path, text)):
+            raise KeyFileError(f"{path}: no key {shown(name)}")
+        lines = text.splitlines(keepends=True)
+        _replace(path, "".join(line for line in lines if line.split()[:1] != [name]))
+
+
+def _parsed_file(path: Path, text: str) -> tuple[Key, ...]:
+    try:
+        return parse_keys(text)
+    except ValueError as exc:
+        raise KeyFileError(f"{path}:{exc}") from exc
+
+
+def _read(path: Path) -> str:
+    try:
+        # A pipe without a writer would be waited for.
+        number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(number, "rb") as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                raise KeyFileError(f"{path}: not a file")
+            if status.st_mode & stat.S_IWOTH:
+                raise KeyFileError(f"{path}: everybody may write to it; chmod o-w")
+            data = file.read(_MOST_BYTES + 1)
+    except OSError as exc:
+        raise KeyFileError(f"{path}: {exc.strerror or exc}") from exc
+    if len(data) > _MOST_BYTES:
+        raise KeyFileError(f"{path}: longer than {_MOST_BYTES} bytes")
+    try:
+        return data.decode("ascii")
+    except UnicodeDecodeError as exc:
+        raise KeyFileError(f"{path}: not ASCII text") from exc
+
+
+@contextlib.contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """Be the only one who changes files beside ``path``; another command waits."""
+    try:
+        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as exc:
+        raise KeyFileError(f"{path}: {exc.strerror or exc}") from exc
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(folder)
+
+
+def _replace(path: Path, text: str) -> None:
+    """Write ``text`` to ``path``: all of it or nothing; whose file it was, it stays."""
+    try:
+        path = path.resolve()
+        number, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with os.fdopen(number, "w", encoding="ascii") as file:
+                if path.exists():
+                    known = path.stat()
+                    os.fchown(number, known.st_uid, known.st_gid)
+                    os.fchmod(number, stat.S_IMODE(known.st_mode))
+                file.write(text)
+                file.flush()
+                os.fsync(number)
+            Path(name).replace(path)
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
+    except OSError as exc:
+        raise KeyFileError(f"{path}: {exc.strerror or exc}") from exc
+
+
+# With keys, each request needs one, but for probes of health and files of the page.
+
+#: To whom something is told. ``open``: everybody. Those who ask whether a server lives have no keys, and
+#: learn nothing but that; the page asks for a key itself: its files are in every installation. ``metrics``:
+#: everybody where a setting says so. ``infer``: who has a key. ``form``: the same, and it may be in
+#: the body, so that whoever reads that asks for it.
+Admitted = Literal["open", "metrics", "form", "infer"]
+_BEARER = re.compile(r"bearer +(\S+)", re.IGNORECASE)
+_REALM = 'Bearer realm="layerstream"'
+
+
+class Access:
+    """Which keys are valid, if any are asked for; ``public_metrics``: not for /metrics."""
+
+    def __init__(self, path: Path | None = None, public_metrics: bool = False) -> None:
+        """Read the keys.
+
+        Raises:
+            KeyFileError: the file cannot be read, is wrong, or has no keys.
+        """
+        self._path = path
+        self._open = {"open", "form"} | ({"metrics"} if public_metrics else set())
+        self._keys: Keys | None = None
+        #: Requests without a key, or with one that is none.
+        self.refused = 0
+        self.reload()
+        if path is not None and not len(self):
+            raise KeyFileError(f"{path}: no keys in it, so nobody could use the server")
+
+    @property
+    def wants_keys(self) -> bool:
+        return self._keys is not None
+
+    def __len__(self) -> int:
+        return 0 if self._keys is None else len(self._keys)
+
+    def reload(self) -> None:
+        """Read the file again; a file without keys lets nobody in any more.
+
+        Raises:
+            KeyFileError: the file cannot be read or is wrong; the keys are those of before.
+        """
+        if self._path is not None:
+            self._keys = read_keys(self._path)
+
+    def admits(self, to: Admitted | None) -> bool:
+        """Return whether everybody may ask for what is told ``to`` these; None: for what there is not."""
+        return self._keys is None or to in self._open
+
+    def key(self, authorization: list[str], beside: str | None = None) -> Key:
+        """Return the key that a request presents in these Authorization headers.
+
+        Who presents nothing, or what is no key, is looked up as well: it takes as long, and is counted.
+        ``beside``: what is presented elsewhere where there are no such headers.
+
+        Raises:
+            UnknownKeyError: none, or one that is none.
+        """
+        matched = _BEARER.fullmatch(authorization[0]) if len(authorization) == 1 else None
+        presented = matched[1] if matched else "" if authorization else beside or ""
+        assert self._keys is not None
+        found = self._keys.find(presented.encode("latin-1", "replace"))
+        if found is None:
+            self.refused += 1
+            raise UnknownKeyError(bool(authorization or beside), beside is not None)
+        return found
+
+
+class UnknownKeyError(ServiceError):
+    """No key was presented, or (``given``) one that is not valid; ``in_form``: it may be in the body."""
+
+    def __init__(self, given: bool, in_form: bool = False) -> None:
+        wanted = "a key is wanted: Authorization: Bearer KEY"
+        also = ", or the field api_key of the form, before the image" if in_form else ""
+        super().__init__("this key is not valid" if given else wanted + also)
+        #: What a client is asked for, as WWW-Authenticate has it.
+        self.challenge = f'{_REALM}, error="invalid_token"' if given else _REALM

@@ -1,0 +1,132 @@
+"""Figures 12 to 15 of seed 003: memory against delay, the search for the ring, and both by resolution."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from server.plots.figures import MIB, STRONG, figure, log_scale, style
+from server.plots.labels import name_ends, name_points
+
+# Whose name is placed first, and so best.
+_FIRST = ("auto", "pre", "onnxruntime-resident", "openvino-resident")
+
+
+def plot_pipeline(result: Mapping[str, Any], folder: Path) -> list[Path]:
+    """Plot a document of ``bench pipeline``; return the files.
+
+    Raises:
+        PlotError: one cannot be written.
+    """
+    name = f"{result['model']}-{result['resolution'] or 0}"
+    files = [folder / f"{name}-memory-delay.svg"]
+    plot_memory_delay(result, files[0])
+    if result["searches"]:
+        files.append(folder / f"{name}-search.svg")
+        plot_search(result, files[1])
+    return files
+
+
+def plot_memory_delay(result: Mapping[str, Any], path: Path) -> None:
+    """Plot memory for weights against the median delay, with its 95th percentile (Fig. 12)."""
+    rows = sorted(result["rows"], key=_importance)
+    points = {row["architecture"]: _measured(row) for row in rows}
+    slow = {row["architecture"]: row["delay_ms"]["p95"] for row in rows}
+    with figure(path) as axes:
+        for label, (memory, delay) in points.items():
+            look = style(label)
+            axes.vlines(memory, delay, slow[label], color=look["color"], alpha=0.45, zorder=2)
+            axes.plot(memory, delay, linestyle="", **look)
+        limited = sorted(at for label, at in points.items() if label.startswith("auto"))
+        axes.plot(*zip(*limited, strict=True), color=STRONG, zorder=4) if limited else None
+        # What holds all weights stands at the end, and its names beside it.
+        log_scale(axes.xaxis, [memory for memory, _ in points.values()], room=0.32)
+        axes.set(
+            xlabel="memory for weights (MiB)",
+            ylabel="delay (ms), median to 95th percentile",
+            title=_title(result),
+        )
+        axes.grid()
+        bars = [(at, (at[0], slow[label])) for label, at in points.items()]
+        names = [(label, at, style(label)["color"]) for label, at in points.items()]
+        name_points(axes, names, [*bars, limited])
+
+
+def plot_search(result: Mapping[str, Any], path: Path) -> None:
+    """Plot delay by weight memory for growing rings, the chosen one, and what was measured (Fig. 13)."""
+    rows = {row["architecture"]: row for row in result["rows"]}
+    pre = rows["pre"]["delay_ms"]["median"]
+    names, lines, widths = [], [], []
+    with figure(path) as axes:
+        for label, found in result["searches"].items():
+            look = style(label)
+            curve = [_simulated(point) for point in found["curve"]]
+            chosen, measured = _simulated(found["chosen"]), _measured(rows[label])
+            axes.plot(*zip(*curve, strict=True), color=look["color"], linewidth=1.8)
+            axes.plot(*chosen, linestyle="", **{**look, "zorder": 4})
+            hollow = {"markerfacecolor": "white", "markeredgecolor": look["color"]}
+            axes.plot(*measured, linestyle="", **{**look, **hollow, "markeredgewidth": 1.6})
+            names += [
+                (f"{label}, simulated", curve[len(curve) // 8], look["color"]),
+                (f"chosen: {chosen[0]:.3g} MiB", chosen, look["color"]),
+                ("measured", measured, look["color"]),
+            ]
+            lines.append(curve)
+            widths += [memory for memory, _ in (*curve, measured)]
+        log_scale(axes.xaxis, widths)
+        axes.axhline(pre, color=style("pre")["color"], linestyle="--", linewidth=1)
+        names.append(("pre, measured", (min(widths), pre), style("pre")["color"]))
+        lines.append([(min(widths), pre), (max(widths), pre)])
+        axes.set(xlabel="memory for weights (MiB)", ylabel="delay (ms)", title=_title(result))
+        axes.grid()
+        name_points(axes, names, lines)
+
+
+def _importance(row: Mapping[str, Any]) -> int:
+    name = row["architecture"].partition("@")[0]
+    return _FIRST.index(name) if name in _FIRST else len(_FIRST)
+
+
+def _measured(row: Mapping[str, Any]) -> tuple[float, float]:
+    return row["weight_bytes"] / MIB, row["delay_ms"]["median"]
+
+
+def _simulated(point: Mapping[str, Any]) -> tuple[float, float]:
+    return point["weight_bytes"] / MIB, point["delay_seconds"] * 1e3
+
+
+def _title(result: Mapping[str, Any]) -> str:
+    pixels = f" at {result['resolution']} px" if result["resolution"] else ""
+    return f"{result['model']}{pixels}"
+
+
+# Figures 14 and 15 of seed 003: delay and memory by the resolution of the images.
+
+
+def plot_resolutions(result: Mapping[str, Any], folder: Path) -> Path:
+    """Plot a document of ``bench resolutions``; return the file.
+
+    Raises:
+        PlotError: one cannot be written.
+    """
+    path = folder / f"{result['model']}-resolutions.svg"
+    runs = sorted(result["runs"], key=lambda run: run["resolution"])
+    sides = [run["resolution"] for run in runs]
+    rows = [{row["architecture"]: row for row in run["rows"]} for run in runs]
+    delay = {name: [each[name]["delay_ms"]["median"] for each in rows] for name in rows[0]}
+    memory = {name: [each[name]["weight_bytes"] / MIB for each in rows] for name in rows[0]}
+    with figure(path, rows=2) as (upper, lower):
+        _lines(upper, sides, delay)
+        _lines(lower, sides, memory)
+        log_scale(lower.yaxis, [value for values in memory.values() for value in values])
+        upper.set(ylabel="delay (ms), median", title=f"{result['model']} by resolution")
+        lower.set(ylabel="memory for weights (MiB)", xlabel="side of the input (pixels)")
+        for axes, lines in ((upper, delay), (lower, memory)):
+            axes.set_xticks(sides)
+            axes.grid()
+            name_ends(axes, [(name, (sides[-1], line[-1])) for name, line in lines.items()])
+    return path
+
+
+def _lines(axes: Any, sides: Sequence[int], lines: Mapping[str, Sequence[float]]) -> None:
+    for name, line in lines.items():
+        axes.plot(sides, line, **style(name))

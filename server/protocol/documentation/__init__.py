@@ -1,1 +1,0 @@
-"""/docs and /openapi.json: what requests and answers look like."""

@@ -1,0 +1,292 @@
+"""Recognition on a photograph: photograph in, labels, boxes or a mask out."""
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, Field
+
+from models.classification import top_classes
+from models.detection.boxes import Box, Boxes, BoxLimits, boxes_among, boxes_bytes, seen
+from models.detection.candidates import Candidates
+from models.detection.recipe import Detection
+from models.images.placement import Size
+from models.images.preprocess import Preprocess
+from models.packs.manifest import Manifest
+from models.segmentation import Bytes, Counted, Mask, classes_of
+from pipeline.execution.given import Arrays
+from server.errors import NotFiniteError
+from server.memory.request_needs import boxes_room
+from server.protocol.answers import Pieces
+from server.protocol.pictures import Picture, SentPicture, read_picture
+from server.protocol.routing import Asked
+from server.protocol.serving import Inference, Kept
+from server.requests.masks import PACKER_BYTES, png, runs
+
+# Classification of an image: photograph in, labels out.
+
+
+class ClassifyQuery(BaseModel):
+    """``top_k``: classes, best first."""
+
+    top_k: Annotated[int, Field(ge=1)] = 5
+
+
+async def classify(
+    asked: Asked, name: str, query: ClassifyQuery, version: str | None = None
+) -> dict[str, Any]:
+    """Name what is in the image (raw body, or the file of a multipart form), best label first."""
+    async with Inference(asked.context, asked.exchange, name, version) as model:
+        async with model.reading():
+            picture = await read_picture(
+                asked, model, "classify", _classify_fault(name, model.manifest)
+            )
+        classification = model.manifest.classification
+        assert classification is not None
+        output = classification.output
+        scores = await model.compute(picture, lambda found: _kept_best(found[output]))
+        if not np.isfinite(scores).all():
+            raise NotFiniteError(
+                f"output {output!r} has NaN or infinite scores; infer gives them as binary data"
+            )
+        best = top_classes(classification, scores, query.top_k)
+        return {
+            "model_name": name,
+            "model_version": model.pack.version,
+            "predictions": [item.as_dict() for item in best],
+            "delay_ms": model.delay_ms,
+        }
+
+
+def _kept_best(scores: NDArray[Any]) -> Kept[NDArray[Any]]:
+    return Kept(scores.copy(), scores.nbytes)
+
+
+def _classify_fault(name: str, manifest: Manifest) -> str | None:
+    if manifest.detection is not None:
+        return f"model {name!r} does not classify images: it detects objects, use :detect"
+    if manifest.segmentation is not None:
+        return f"model {name!r} does not classify images: it segments them, use :segment"
+    if manifest.preprocess is None or manifest.classification is None:
+        return (
+            f"model {name!r} does not classify images: it was compiled without "
+            "--preprocess, or its output is not a vector of scores"
+        )
+    return None
+
+
+# Detection of objects: photograph in, labelled boxes out.
+
+# How many are written at once, within a millisecond or so.
+_BOXES_A_PIECE = 256
+
+Fraction = Annotated[float | None, Field(ge=0, le=1, allow_inf_nan=False)]
+
+
+class DetectQuery(BaseModel):
+    """Which boxes are told; None: as the model has it."""
+
+    score_threshold: Fraction = None
+    iou_threshold: Fraction = None
+    max_detections: Annotated[int | None, Field(ge=1)] = None
+    clip: bool = True
+
+    def limits(self) -> BoxLimits:
+        """Return them as they are looked for."""
+        return BoxLimits(self.score_threshold, self.iou_threshold, self.max_detections, self.clip)
+
+
+@dataclass(frozen=True)
+class FoundObjects:
+    """The objects in a picture of ``size``; ``delay_ms``: of the model alone."""
+
+    boxes: Boxes
+    size: Size
+    model_version: str
+    delay_ms: float
+
+
+async def detect(asked: Asked, name: str, query: DetectQuery, version: str | None = None) -> Pieces:
+    """Find the objects in the image (raw body, or the file of a multipart form), best score first.
+
+    Boxes are x_min, y_min, x_max, y_max in pixels of the upright image.
+    """
+
+    def written(found: FoundObjects) -> Iterator[bytes]:
+        head = {
+            "model_name": name,
+            "model_version": found.model_version,
+            "image": {"width": found.size[0], "height": found.size[1]},
+        }
+        tail = {"delay_ms": found.delay_ms}
+        return box_pieces(head, "detections", found.boxes, Box.as_dict, tail)
+
+    return await find_objects(asked, name, query.limits, written, version)
+
+
+async def find_objects(
+    asked: Asked,
+    name: str,
+    wanted: Callable[[], BoxLimits],
+    written: Callable[[FoundObjects], Iterator[bytes]],
+    version: str | None = None,
+    begun: SentPicture | None = None,
+) -> Pieces:
+    """Return the objects in the picture that is sent as they are ``written``.
+
+    ``wanted``: which, asked when the picture has come; ``begun``: what has come of it already.
+    """
+    exchange = asked.exchange
+    async with Inference(asked.context, exchange, name, version) as model:
+        async with model.reading():
+            fault = _detect_fault(name, model.manifest)
+            picture = await read_picture(asked, model, "detect", fault, begun)
+        limits, recipes = wanted(), _recipes(model.manifest)
+
+        def keep(outputs: Arrays) -> Kept[Candidates]:
+            found = seen(outputs, *recipes, limits, boxes_room(exchange.lease.memory.room_bytes))
+            return Kept(found, boxes_bytes(found))
+
+        candidates = await model.compute(picture, keep)
+        # Thousands of boxes, compared with each other, would hold up every other request of the event loop.
+        boxes = await asyncio.to_thread(boxes_among, candidates, *recipes, picture.size, limits)
+        found = FoundObjects(boxes, picture.size, model.pack.version, model.delay_ms)
+        return Pieces(lambda: written(found))
+
+
+def _detect_fault(name: str, manifest: Manifest) -> str | None:
+    if manifest.detection is None:
+        return f"model {name!r} does not detect objects: it was compiled without --detection"
+    return None
+
+
+def _recipes(manifest: Manifest) -> tuple[Detection, Preprocess]:
+    detection, preprocess = manifest.detection, manifest.preprocess
+    assert detection is not None
+    assert preprocess is not None
+    return detection, preprocess
+
+
+def box_pieces(
+    head: dict[str, Any],
+    field: str,
+    boxes: Boxes,
+    written: Callable[[Box], dict[str, Any]],
+    tail: dict[str, Any],
+) -> Iterator[bytes]:
+    """Yield one JSON object: the fields of ``head``, boxes as they are ``written``, those of ``tail``."""
+    text = _box_json(head)[:-1] + f',"{field}":['
+    for first in range(0, len(boxes), _BOXES_A_PIECE):
+        if first:
+            yield text.encode()
+            text = ","
+        some = boxes.part(first, first + _BOXES_A_PIECE)
+        text += ",".join(_box_json(written(box)) for box in some)
+    yield (text + "]," + _box_json(tail)[1:]).encode()
+
+
+def _box_json(fields: dict[str, Any]) -> str:
+    return json.dumps(fields, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+
+# Segmentation of an image: photograph in, a mask out, which class each of its pixels is.
+
+#: What a mask as a picture is.
+PNG = "image/png"
+_SMALL_PIXELS = 1 << 16
+
+
+class SegmentQuery(BaseModel):
+    """``format``: None: png where it is what is accepted. ``size``: of the photograph, or the network's."""
+
+    format: Literal["json", "png"] | None = None
+    size: Literal["photograph", "network"] = "photograph"
+
+
+async def segment(
+    asked: Asked, name: str, query: SegmentQuery, version: str | None = None
+) -> Pieces:
+    """Say which class each pixel of the image (raw body, or the file of a form) is: runs, or a PNG.
+
+    A PNG is sent where `format` or the header `Accept` says so; its pixels are classes, 255 for none.
+    """
+    async with Inference(asked.context, asked.exchange, name, version) as model:
+        async with model.reading():
+            picture = await read_picture(
+                asked, model, "segment", _segment_fault(name, model.manifest)
+            )
+        recipe = model.manifest.segmentation
+        assert recipe is not None
+
+        def keep(outputs: Arrays) -> Kept[Bytes]:
+            classes = classes_of(recipe, outputs[recipe.output])
+            if classes is None:
+                raise NotFiniteError(
+                    f"output {recipe.output!r} has NaN; infer gives it as binary data"
+                )
+            return Kept(classes, classes.nbytes + PACKER_BYTES)
+
+        mask = _mask(model.manifest, await model.compute(picture, keep), picture, query)
+        as_png = query.format == "png" or (
+            query.format is None and PNG in (asked.header("accept") or "")
+        )
+        if as_png:
+            return Pieces(lambda: _few(mask, png(mask)), media=PNG)
+        head = {
+            "model_name": name,
+            "model_version": model.pack.version,
+            "image": {"width": picture.size[0], "height": picture.size[1]},
+        }
+        tail = {"delay_ms": model.delay_ms}
+        return Pieces(lambda: _few(mask, _mask_pieces(head, mask, tail)))
+
+
+def _segment_fault(name: str, manifest: Manifest) -> str | None:
+    if manifest.segmentation is not None:
+        return None
+    uses = {"classify": "it classifies them", "detect": "it detects objects"}
+    verb = manifest.verb or ""
+    why = f"{uses[verb]}, use :{verb}" if verb in uses else "it was compiled without --segmentation"
+    return f"model {name!r} does not segment images: {why}"
+
+
+def _mask(manifest: Manifest, classes: Bytes, picture: Picture, query: SegmentQuery) -> Mask:
+    recipe, preprocess = manifest.segmentation, manifest.preprocess
+    assert recipe is not None
+    assert preprocess is not None
+    if query.size == "network":
+        return Mask.of_network(recipe, classes)
+    placement = preprocess.placement(picture.size, whole=True)
+    return Mask.of_photograph(recipe, classes, placement, picture.size)
+
+
+def _few(mask: Mask, pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """Yield ``pieces``, those of a small mask as one, which is made within a few milliseconds."""
+    if mask.size[0] * mask.size[1] > _SMALL_PIXELS:
+        yield from pieces
+    else:
+        yield b"".join(pieces)
+
+
+def _mask_pieces(head: dict[str, Any], mask: Mask, tail: dict[str, Any]) -> Iterator[bytes]:
+    """Yield one JSON object: the fields of ``head``, the mask, its classes, the fields of ``tail``."""
+    width, height = mask.size
+    counted = Counted(mask)
+    text = f'{_mask_json(head)[:-1]},"mask":{{"width":{width},"height":{height},"runs":['
+    comma = ""
+    for some in runs(mask, counted):
+        if not some:  # others have their turn all the same
+            yield b""
+            continue
+        yield (text + comma + ",".join(map(str, some))).encode()
+        text, comma = "", ","
+    areas = _mask_json([area.as_dict() for area in counted.areas()])
+    yield f'{text}]}},"classes":{areas},{_mask_json(tail)[1:]}'.encode()
+
+
+def _mask_json(fields: Any) -> str:
+    return json.dumps(fields, ensure_ascii=False, allow_nan=False, separators=(",", ":"))

@@ -1,0 +1,415 @@
+"""What requests and answers look like, for /openapi.json: the Open Inference Protocol, version 2, and ours.
+
+Nothing is parsed or checked by these: they say in one place what the handlers and ``errors`` take and give.
+A test holds answers of a running server against them. An infer request is described by what checks it.
+"""
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt
+
+from server.codec.messages import Datatype, Parameters
+
+REFERENCE = "#/components/schemas/{model}"
+
+
+def reference(schema: type[BaseModel]) -> dict[str, str]:
+    """Return what stands for ``schema`` where it is used."""
+    return {"$ref": REFERENCE.format(model=schema.__name__)}
+
+
+class Schema(BaseModel):
+    """Has the fields that it names and no other."""
+
+    model_config = ConfigDict(extra="forbid", protected_namespaces=())
+
+
+class OpenSchema(BaseModel):
+    """May have fields that are ignored."""
+
+
+class Error(Schema):
+    """Why there is no answer, in one line."""
+
+    error: str
+
+
+class ResponseOutput(Schema):
+    """One output of the model."""
+
+    name: str
+    shape: list[NonNegativeInt]
+    datatype: Datatype
+    data: list[bool | int | float | str] = Field(
+        [], description="flat, row-major; without it: binary data"
+    )
+    parameters: Parameters = Field({}, description="binary_data_size: bytes behind the JSON")
+
+
+class InferResponse(Schema):
+    """Outputs as they were asked for; ``id`` as it was sent."""
+
+    model_name: str
+    model_version: str
+    id: str | None = None
+    outputs: list[ResponseOutput]
+
+
+class ImageForm(OpenSchema):
+    """A form with one file, under any name."""
+
+    image: Annotated[bytes, Field(json_schema_extra={"format": "binary"})]
+
+
+class CameraForm(ImageForm):
+    """A form with one file; a key comes before it."""
+
+    min_confidence: float | None = Field(None, ge=0, le=1)
+    api_key: str | None = None
+
+
+class Prediction(Schema):
+    """A class and how probable it is."""
+
+    label: str
+    probability: float
+    index: NonNegativeInt
+
+
+class Classification(Schema):
+    """The most probable classes, best first; ``delay_ms`` of the model alone."""
+
+    model_name: str
+    model_version: str
+    predictions: list[Prediction]
+    delay_ms: float
+
+
+class ImageSize(Schema):
+    """Of the upright photograph, in pixels."""
+
+    width: int
+    height: int
+
+
+class Detection(Schema):
+    """What is in a box: x_min, y_min, x_max, y_max in pixels of the upright photograph."""
+
+    label: str
+    index: NonNegativeInt
+    score: float
+    box: list[float] = Field(min_length=4, max_length=4)
+
+
+class Detections(Schema):
+    """Objects, best score first; ``delay_ms`` of the model alone."""
+
+    model_name: str
+    model_version: str
+    image: ImageSize
+    detections: list[Detection]
+    delay_ms: float
+
+
+class CameraPrediction(Schema):
+    """What is in a box, in whole pixels of the upright photograph."""
+
+    label: str
+    confidence: float
+    x_min: int
+    y_min: int
+    x_max: int
+    y_max: int
+
+
+class CameraPredictions(Schema):
+    """Objects, best first, as DeepStack tells them; ``duration`` of the model alone, in seconds."""
+
+    success: Literal[True]
+    predictions: list[CameraPrediction]
+    duration: float
+
+
+class MaskRuns(Schema):
+    """Which class each pixel is, row after row: class, how many pixels, class, how many; 255: none."""
+
+    width: int
+    height: int
+    runs: list[NonNegativeInt]
+
+
+class ClassArea(Schema):
+    """Of how many pixels of the mask a class is, and in which colour it is drawn: #rrggbb."""
+
+    label: str
+    index: NonNegativeInt
+    color: str
+    pixels: NonNegativeInt
+
+
+class Segmented(Schema):
+    """The mask, and the classes in it, largest first; ``delay_ms`` of the model alone."""
+
+    model_name: str
+    model_version: str
+    image: ImageSize
+    mask: MaskRuns
+    classes: list[ClassArea]
+    delay_ms: float
+
+
+class ServerMetadata(Schema):
+    """Name, version and extensions."""
+
+    name: str
+    version: str
+    extensions: list[str]
+
+
+class ServerLive(Schema):
+    """The process answers."""
+
+    live: bool
+
+
+class ServerReady(Schema):
+    """Whether models serve; where none does, or they are still loaded, the reason."""
+
+    ready: bool
+    reason: str | None = None
+
+
+class Tensor(Schema):
+    """An input or output; a length of -1 is known only when it runs."""
+
+    name: str
+    datatype: str
+    shape: list[int]
+
+
+class ModelParameters(Schema):
+    """How the model is held in memory (None: it is not), and what its profile says of its delay."""
+
+    weight_bytes: NonNegativeInt
+    architecture: str | None
+    memory_bytes: dict[str, NonNegativeInt] | None
+    predicted_ms: float | None
+    bound_ms: float | None
+
+
+class ModelMetadata(Schema):
+    """Inputs and outputs of a model."""
+
+    name: str
+    versions: list[str]
+    platform: str
+    inputs: list[Tensor]
+    outputs: list[Tensor]
+    parameters: ModelParameters
+
+
+class ModelReady(Schema):
+    """The model serves."""
+
+    name: str
+    ready: bool
+
+
+State = Literal["READY", "LOADING", "UNAVAILABLE"]
+
+
+class IndexEntry(Schema):
+    """A model on disk or loaded; ``reason``: why it does not serve."""
+
+    name: str
+    version: str | None
+    state: State
+    reason: str
+
+
+class ModelState(Schema):
+    """What loading or unloading came to."""
+
+    name: str
+    state: State
+
+
+class Replanned(ModelState):
+    """What a model takes now, bytes by kind."""
+
+    memory_bytes: dict[str, NonNegativeInt] | None
+
+
+class Placed(Schema):
+    """A version is in the repository; ``reason``: why it does not serve, if it does not."""
+
+    name: str
+    version: str
+    state: State
+    reason: str
+    warnings: list[str]
+
+
+# What requests and answers of the protocol's extensions look like, for /openapi.json; Triton's fields.
+
+
+class ConfigTensor(Schema):
+    """An input or output; ``dims`` without the batch, where the model has one."""
+
+    name: str
+    data_type: str
+    dims: list[int]
+
+
+class ConfigInput(ConfigTensor):
+    """An input; ``optional``: the model has a default."""
+
+    format: Literal["FORMAT_NONE"]
+    optional: bool
+
+
+class ConfigOutput(ConfigTensor):
+    """An output."""
+
+    label_filename: str
+
+
+class InstanceGroup(Schema):
+    """How many requests compute at once, and where."""
+
+    name: str
+    kind: Literal["KIND_CPU", "KIND_GPU"]
+    count: NonNegativeInt
+    gpus: list[int]
+
+
+class LatestVersions(Schema):
+    """How many of the latest versions are served."""
+
+    num_versions: NonNegativeInt
+
+
+class VersionPolicy(Schema):
+    """Which versions are served."""
+
+    latest: LatestVersions
+
+
+class ModelConfig(Schema):
+    """The configuration of a model in Triton's fields."""
+
+    name: str
+    platform: str
+    backend: str
+    version_policy: VersionPolicy
+    default_model_filename: str
+    max_batch_size: NonNegativeInt = Field(description="0: shapes have no batch of their own")
+    input: list[ConfigInput]
+    output: list[ConfigOutput]
+    instance_group: list[InstanceGroup]
+    parameters: dict[str, str]
+
+
+class Duration(Schema):
+    """How often, and nanoseconds in all."""
+
+    count: NonNegativeInt
+    ns: NonNegativeInt
+
+
+class ComputeStatistics(Schema):
+    """Decoding what came, the model itself, encoding what goes."""
+
+    compute_input: Duration
+    compute_infer: Duration
+    compute_output: Duration
+
+
+class InferenceStatistics(ComputeStatistics):
+    """Requests that were answered or not; ``queue``: in line."""
+
+    success: Duration
+    fail: Duration
+    queue: Duration
+    cache_hit: Duration
+    cache_miss: Duration
+
+
+class BatchStatistics(ComputeStatistics):
+    """Of batches of one size."""
+
+    batch_size: NonNegativeInt
+
+
+class MemoryUsage(Schema):
+    """What a model holds of the budget."""
+
+    type: Literal["CPU"]
+    id: NonNegativeInt
+    byte_size: NonNegativeInt
+
+
+class ModelStatistics(Schema):
+    """Of a version of a model; ``last_inference``: milliseconds since 1970, 0 before the first."""
+
+    name: str
+    version: str
+    last_inference: NonNegativeInt
+    inference_count: NonNegativeInt
+    execution_count: NonNegativeInt
+    inference_stats: InferenceStatistics
+    batch_stats: list[BatchStatistics]
+    memory_usage: list[MemoryUsage]
+
+
+class Statistics(Schema):
+    """Statistics since the server started."""
+
+    model_stats: list[ModelStatistics]
+
+
+class IndexRequest(OpenSchema):
+    """``ready``: only models that serve."""
+
+    ready: bool = False
+
+
+class LoadParameters(OpenSchema):
+    """``config``: a configuration as JSON text, which may say what is so, and change nothing."""
+
+    config: str = "{}"
+
+
+class LoadRequest(OpenSchema):
+    """Parameters of a load."""
+
+    parameters: LoadParameters = LoadParameters()
+
+
+class UnloadParameters(OpenSchema):
+    """``unload_dependents``: there are none."""
+
+    unload_dependents: bool = False
+
+
+class UnloadRequest(OpenSchema):
+    """Parameters of an unload."""
+
+    parameters: UnloadParameters = UnloadParameters()
+
+
+class TraceSettings(Schema):
+    """Nothing is traced."""
+
+    trace_level: list[Literal["OFF"]]
+
+
+class LogSettings(Schema):
+    """What is logged."""
+
+    log_file: str
+    log_info: bool
+    log_warning: bool
+    log_error: bool
+    log_verbose_level: NonNegativeInt
+    log_format: str

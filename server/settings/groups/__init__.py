@@ -1,1 +1,0 @@
-"""The settings, a file for each group in which the table of settings shows them."""
