@@ -16,7 +16,7 @@ def printable(text: str) -> str:
 class ModelError(Exception):
     """A model, or a file that belongs to it, cannot be used; the base of all errors of models/.
 
-    Messages quote files that nobody vouches for: what is not printable in them is escaped.
+    Messages quote untrusted files: what is not printable in them is escaped.
     """
 
     def __init__(self, message: str) -> None:

@@ -63,8 +63,8 @@ from models.segmentation import Segmentation
 
 # What a user decides of a pack before it is compiled.
 
-#: Judges a finished pack before anyone can see it: its folder, and the source as it was read, as a file
-#: that ONNX Runtime opens with all weights mapped. Raises to refuse it.
+#: Judges a finished pack before it is visible in its place: its folder, and the source as it was read, as a
+#: file that ONNX Runtime opens with all weights mapped. Raises to refuse it.
 Accept = Callable[[Path, Path], None]
 
 
@@ -376,7 +376,7 @@ def _tell_kept(options: CompileOptions, storing: Storing) -> None:
 def _tell_unchanged(options: CompileOptions) -> None:
     """Tell that nothing is stored otherwise: a stage that copies what it could expand only costs time."""
     if options.store == "fp32":
-        return  # nobody asked for it
+        return  # the default needs no remark
     only = "" if options.store == "lossless" else ": it is for weights that are computed as float32"
     options.warn(
         f"--store {options.store} makes no weights shorter, so they stay as they are{only}"
@@ -384,7 +384,7 @@ def _tell_unchanged(options: CompileOptions) -> None:
 
 
 def _read_back(folder: Path, pack: Path) -> None:
-    """Open the pack in ``folder`` as everybody will, before it is called ``pack``.
+    """Open the pack in ``folder`` as every command will, before it is called ``pack``.
 
     Raises:
         CompileError: its reader refuses it.

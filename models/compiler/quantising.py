@@ -171,7 +171,7 @@ def _floats(file: Path) -> list[str]:
 
 
 def _check_floats(model: onnx.ModelProto, source: Path) -> None:
-    """Refuse what somebody has quantised."""
+    """Refuse a model that is quantised already."""
     for node in (node for graph in all_graphs(model.graph) for node in graph.node):
         if is_quantised(node) or node.op_type == "QuantizeLinear":
             raise CompileError(

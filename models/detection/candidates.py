@@ -126,7 +126,7 @@ def _spread_centres(head: DetectionHead, centres: NDArray[np.float64]) -> NDArra
 # From lists of boxes and scores to what a detector sees: SSD, RetinaNet, YOLOv5, DETR and their kin.
 
 _SIDES = 4
-# Of logits: what single precision may be wrong by. Who passes is looked at exactly.
+# The error of logits in single precision. Candidates that pass are compared exactly.
 _MARGIN = 0.01
 
 

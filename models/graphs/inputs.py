@@ -269,7 +269,7 @@ def _declare(path: Path, value: onnx.ValueInfoProto, shape: tuple[int, ...]) -> 
 def _forget_shapes(model: onnx.ModelProto) -> None:
     """Remove shapes that would contradict those of the inputs: they are inferred anew.
 
-    The results of loop bodies keep theirs, since no one can infer them.
+    The results of loop bodies keep theirs, since they cannot be inferred.
     """
     for graph in all_graphs(model.graph):
         del graph.value_info[:]

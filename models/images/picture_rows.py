@@ -1,4 +1,4 @@
-"""The tensor of a photograph, whose rows are made when somebody wants them.
+"""The tensor of a photograph, whose rows are made when they are read.
 
 A picture takes a byte where its tensor takes four, and a region of a network reads a few rows at a time.
 """

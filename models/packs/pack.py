@@ -167,7 +167,7 @@ def _damaged(path: Path, why: str) -> PackError:
 
 
 class _Origin(BaseModel):
-    """What says who wrote a manifest, whatever else is in it; nothing more is kept of it."""
+    """The fields that say which version wrote a manifest, whatever else is in it; no others are kept."""
 
     format_version: Any = 1  # the first version of the format did not say its number
     source: Any = None

@@ -57,8 +57,8 @@ class _ZooGraph:
     def constant(self, name: str, values: NDArray[Any] | float | Sequence[int]) -> ZooTensor:
         """Add numbers of a formula; real ones become float32. The name is taken once.
 
-        Arrays of real numbers count as trained (models/graphs/traits.py), unless nobody trains what
-        reads them: `Operators.whole_numbers` makes others.
+        Arrays of real numbers count as trained (models/graphs/traits.py), unless the operator that
+        reads them is not trained: `Operators.whole_numbers` makes such constants.
         """
         array = np.asarray(values)
         array = array.astype(np.float32 if array.dtype.kind == "f" else np.int64)
@@ -339,7 +339,7 @@ class SkeletonBuilder(_Operators):
         return self.skeleton({"logits": output}, self.recipe("crop"))
 
     def recipe(self, resize: Resize) -> dict[str, Any]:
-        """Return how an image becomes the input, as an entry of the metadata; none where nobody said."""
+        """Return how an image becomes the input, as an entry of the metadata; empty: not given."""
         if self._pixels is None:
             return {}
         size = (self.image.shape[3], self.image.shape[2])

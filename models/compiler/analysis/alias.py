@@ -1,7 +1,7 @@
 """Values that can live inside another value, so that no kernel has to copy them.
 
 Shapes agree (optimising/model_checks.py). Four cases: the inputs of a concatenation are written straight
-into its output; a reshaped tensor is the tensor; a convolution that adds a tensor no one reads afterwards
+into its output; a reshaped tensor is the tensor; a convolution that adds a tensor which no later node reads
 writes over it, and so does an operator on elements.
 """
 

@@ -75,7 +75,7 @@ def typed(name: str, type_name: str, shape: list[int | str | None]) -> Array | L
     element = _element(type_name)
     if element is None:
         return Loose(f"value {name!r} has type {type_name}", None)
-    # ONNX Runtime writes -1 for a dimension that no one has named.
+    # ONNX Runtime writes -1 for a dimension without a name.
     dims = tuple(dim if isinstance(dim, int) and dim >= 0 else UNKNOWN for dim in shape)
     array = Array(dtype=element, shape=dims)
     if element == STRINGS:

@@ -2,9 +2,9 @@
 
 A graph's own order is any that its maker wrote. A route that waits for the neck of a detector had better
 wait as the smaller tensor that the neck makes of it; a head, or the projection of a shortcut, which is
-larger than what it is made of, had better run when somebody wants it. So nodes move, each with some of what
-is made of it alone, up to where they can run first or down to where they must, while that helps. Results
-are the same: every node reads the same values.
+larger than what it is made of, had better run shortly before it is read. So nodes move, each with some of
+what is made of it alone, up to where they can run first or down to where they must, while that helps.
+Results are the same: every node reads the same values.
 
 What helps is less of the sum, over all nodes, of the fourth power of the bytes that live while each runs:
 the peak, mostly, and what waits beside everything else, since peaks of large maps become small on rows

@@ -1,4 +1,4 @@
-"""How values lie in memory, seen from who runs on rows: planes of channels, or of blocks of channels.
+"""How values lie in memory, as operators on rows see them: planes of channels, or of blocks of channels.
 
 Some operators compute nothing there: outside of the blocked layout each of their outputs is planes of what
 they read, which a region copies, or reads where they lie. One node, or the three of a channel shuffle.

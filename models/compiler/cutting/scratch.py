@@ -54,7 +54,7 @@ class Sizes:
     def scratch_bytes(self, piece: CutPiece, data: bytes) -> int:
         """Return a bound on what ``piece``, which is ``data``, allocates while it runs.
 
-        A resident piece also makes values whose size no one knows; they are not in it.
+        A resident piece also makes values whose size is unknown; they are not counted.
         """
         measured = self._measured(piece, data)
         if measured is not None:

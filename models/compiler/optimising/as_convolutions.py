@@ -5,8 +5,8 @@ them as Gemm, whose result does not lie together by output channel: such a layer
 chunks. On an image [1, channels, rows, columns] it is a convolution, which has a blocked kernel whose
 weights lie as it reads them, and operators on elements around it (GELU, a sum) stay in that layout.
 
-This is said to ONNX Runtime before it blocks the network: images are made beside the other forms, and what
-nobody reads is left out.
+Nodes are rewritten before ONNX Runtime blocks the network: images are made beside the other forms, and what
+no node reads is left out.
 """
 
 import math

@@ -136,7 +136,7 @@ class _Finder:
         }
 
     def regions(self) -> Iterator[ByteRegion]:
-        """Yield regions that nobody else reads into; no two share a node."""
+        """Yield regions that no other node reads from; no two share a node."""
         taken = set[str]()
         for node in reversed(self._graph.nodes):
             if taken.isdisjoint(made(node)):
@@ -174,7 +174,7 @@ class _Finder:
         return list(node.input if node.op_type == "Concat" else node.input[:1])
 
     def _is_closed(self, region: ByteRegion) -> bool:
-        """Return whether nobody else reads what it is made of, or what is inside."""
+        """Return whether no node outside reads what ``region`` is made of, or what is inside."""
         inside = {self._makers[node.output[0]][0] for node in region.nodes}
         names = {region.source, *(node.output[0] for node in region.nodes)} - {region.output}
         return not names.intersection(self._graph.outputs) and all(

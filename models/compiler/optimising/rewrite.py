@@ -116,7 +116,7 @@ def rewritable(graph: onnx.GraphProto) -> dict[int, tuple[Activation, list[onnx.
     plain = [node_of(node, {}) for node in nodes]
     found = {}
     for index, node in enumerate(plain):
-        # Where the operator set of the file is older than Mish, nobody has checked the node.
+        # Where the operator set of the file is older than Mish, the checker has not seen the node.
         alone = activation_of(node.operator, node.inputs, node.attributes, numbers.get)
         if alone is not None and _is_rewritten(alone) and len(node.outputs) == 1:
             found[index] = alone, [nodes[index]]

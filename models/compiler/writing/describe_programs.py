@@ -148,8 +148,8 @@ class ProgramDescriber:
     def _shares(self, step: _Found) -> dict[int, _Share] | None:
         """Return what the row operator of each node of ``step`` does of it.
 
-        It is done where its operands are read for the last time: later they may be gone. Who reads the
-        result then hands it on; the others do nothing. None: it does not come to the last one.
+        It is done where its operands are read for the last time: later they may be gone. The operator that
+        reads the result then hands it on; the others do nothing. None: it does not come to the last one.
         """
         rows = {node: self._rows[node] for node in step.nodes}
         reading = [node for node in rows if {*step.operands} <= {*_inputs(rows[node])}]

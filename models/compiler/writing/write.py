@@ -27,7 +27,7 @@ _HERE = -100
 
 @dataclass(frozen=True)
 class Unfinished:
-    """A pack that no one can see yet: ``pack``, named as it will be, and ``work`` for what is not in it."""
+    """A pack that is not visible yet: ``pack``, named as it will be, and ``work`` for what is not in it."""
 
     pack: Path
     work: Path
@@ -77,7 +77,7 @@ def _fsync(path: Path) -> None:
 
 
 def put_in_place(folder: Path, destination: Path) -> None:
-    """Put ``folder`` at ``destination``; what is there takes its place, in one step: nobody finds neither.
+    """Put ``folder`` at ``destination``; what is there is replaced in one step, and never missing.
 
     Raises:
         OSError: the disk refuses it.

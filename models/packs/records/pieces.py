@@ -39,7 +39,7 @@ class ElementStep(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ElementProgram(Record):
-    """``steps`` in order on ``n_inputs`` values; ``results``: those that somebody else reads.
+    """``steps`` in order on ``n_inputs`` values; ``results``: those that other pieces or the caller read.
 
     A result that is an input is a copy of it.
     """
