@@ -29,7 +29,7 @@ _QUEUE_LIMIT = 1024
 
 
 class Urgency(IntEnum):
-    """Who waits for a read; smaller is more urgent."""
+    """How soon a read is needed; smaller is more urgent."""
 
     WAITED_FOR = 0
     NEEDED_LATER = 1
