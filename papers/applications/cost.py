@@ -17,7 +17,7 @@ from papers.applications.schedule import ROWS, WHOLE, phases
 
 Chromosome = tuple[int, ...]
 
-# Of a core that nobody measured: only proportions count.
+# Of a core that was not measured: only proportions count.
 _SECONDS_AN_ELEMENT = 1e-9
 _SECONDS_A_PHASE = 5e-6
 

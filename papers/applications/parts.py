@@ -58,7 +58,7 @@ class PartitionParts:
     """One partition: ``order`` of its layers in ``cnn``. Genes are rows at a time, one a place.
 
     Raises:
-        ApplicationError: its layers make more rows than anybody can go through.
+        ApplicationError: its layers make more rows than can be gone through.
     """
 
     def __init__(self, cnn: Cnn, order: Sequence[int]) -> None:
@@ -158,7 +158,7 @@ class PartitionParts:
         ends: dict[int, tuple[int, ...]] = {}
         last = min(meeting + 1, end)
         for each in reversed(self._after(place, meeting, end)):
-            # What lies between a place and the meeting decides, whoever asks.
+            # What lies between a place and the meeting decides, whichever place it is counted for.
             key = (each, last, rounds if meeting == end else 0, bytes(genes[each:last]))
             known = self._ends_known.get(key)
             if known is None:

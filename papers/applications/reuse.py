@@ -119,7 +119,7 @@ def reuse(
     sizes = [application.elements(item) for item in held] if sizes is None else sizes
     lives = Lives(application).all() if lives is None else lives
     buffers: list[_Shared] = []
-    # Edges of one layer begin in the same step: who is in use then is not asked for each of them anew.
+    # Edges of one layer begin in the same step: which buffers are free then is found once for all of them.
     first, free = 0, list[_Shared]()
     for item, size, life in zip(held, sizes, lives, strict=True):
         used = life.used

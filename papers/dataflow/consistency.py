@@ -120,7 +120,7 @@ def firings(graph: DataflowGraph) -> tuple[int, ...]:
 
 
 def _waiting_cycle(state: FiringState, counts: Sequence[int]) -> list[int]:
-    """Return the actors of a cycle in which nobody can fire, the first again at the end; none: complete."""
+    """Return the actors of a cycle in which none can fire, the first again at the end; empty: complete."""
     waits_for = {
         stuck.actor: state.graph.channels[stuck.tokens[0]].source for stuck in state.stuck()
     }

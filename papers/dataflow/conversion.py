@@ -48,7 +48,7 @@ class _Rows:
 
     @property
     def freed(self) -> tuple[int, ...]:
-        """Rows that nobody needs after the phase."""
+        """Rows that are not needed after the phase."""
         before = (0, *self.kept[:-1])
         return tuple(
             had + new - left for had, new, left in zip(before, self.taken, self.kept, strict=True)

@@ -36,7 +36,7 @@ class Channel:
     """A queue from actor ``source`` to actor ``target``, numbers of a graph's actors.
 
     ``production[p]``: tokens that phase p of the source puts there; ``consumption`` likewise.
-    ``token_size``: memory of a token; 0: the channel says who comes first, and holds nothing.
+    ``token_size``: memory of a token; 0: the channel orders two actors, and holds nothing.
     """
 
     name: str

@@ -52,7 +52,7 @@ def planned(member: ApplicationMember, plan: Plan) -> PlannedMember:
 
 
 def _fitted(member: ApplicationMember, fitted: Fitted) -> PlannedMember:
-    """Return a plan of one partition with the delay of a request, as far as anybody knows."""
+    """Return a plan of one partition with the delay of a request, as far as it is known."""
     if fitted.prediction is not None:
         return PlannedMember(fitted.plan, fitted.prediction.delay_seconds)
     return PlannedMember(fitted.plan, estimated_seconds(member.program, fitted.plan))
