@@ -130,7 +130,7 @@ class Model(_Open):
             self._engine.wake()
             await to_its_end(asyncio.wait({answering}))
             if not answering.cancelled():
-                answering.exception()  # nobody waits for it
+                answering.exception()  # no caller waits for it
             raise
 
     def _answer(
