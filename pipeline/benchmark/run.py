@@ -1,4 +1,4 @@
-"""The benchmark itself: open everybody, take turns, make the document and its rows."""
+"""The benchmark itself: open all contenders, take turns, make the document and its rows."""
 
 import os
 import platform
@@ -165,7 +165,7 @@ class BenchOptions:
 
     ``ring_bytes``: of architectures that nothing tunes. ``profile``: tuned ones are planned on it.
     ``device``: what computes; None: the CPU, one thread a core. ``disk``: what weights are read from.
-    ``traced``: so many more sweeps of each, for who wants their traces.
+    ``traced``: so many more sweeps of each, for a caller that needs their traces.
     """
 
     iterations: int = 20

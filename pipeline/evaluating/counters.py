@@ -1,4 +1,4 @@
-"""Who counts the answers of which kind of model."""
+"""The counter of answers for each kind of model."""
 
 import collections
 import math

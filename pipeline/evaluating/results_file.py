@@ -12,7 +12,7 @@ from models.errors import first_fault
 from models.packs.pack import Pack
 from models.whole_files import check_writable, write_atomically
 
-# What a result of an evaluation holds, so that those who show it need not ask.
+# What a result of an evaluation holds, for commands and pages that show it.
 
 _Part = Annotated[float, Field(ge=0, le=1)]
 _Positive = Annotated[float, Field(ge=0, allow_inf_nan=False)]

@@ -259,7 +259,7 @@ class _Binder:
         return launches
 
     def _run(self, run: range) -> Launch:
-        """Return one launch for the steps of ``run``: nobody looks until the last one has ended."""
+        """Return one launch for the steps of ``run``: between them no deadline is looked at."""
         steps = self._plan.steps[run.start : run.stop]
         pieces = [step for step in steps if isinstance(step, Piece)]
         name = f"{self._name(pieces[0])} to {self._name(pieces[-1])}"

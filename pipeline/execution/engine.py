@@ -166,7 +166,7 @@ class Engine:
         self._is_open = False
         self._populating: threading.Thread | None = None
         self._memory = EngineMemory(program, plan, device, lease)
-        # Last: nobody takes a client back of an engine that could not be made.
+        # Last: a client of the pool is not given back where the engine could not be made.
         try:
             self._reads = WeightReads(program, plan, self._memory, device, pool, reader)
         except BaseException:

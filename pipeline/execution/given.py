@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class RowTensor(RowSource, Protocol):
-    """A tensor [1, planes, rows, columns] that nobody holds whole."""
+    """A tensor [1, planes, rows, columns] that is nowhere held whole."""
 
     @property
     def shape(self) -> tuple[int, ...]: ...

@@ -127,7 +127,7 @@ class _Lies:
             self._uses.setdefault(name, []).append(now)
 
     def overwrite(self, now: int, step: KernelStep) -> None:
-        """Let ``step`` write over one of the values that it may, where nobody reads that any more."""
+        """Let ``step`` write over one of the values that it may, where that is not read any more."""
         for name in step.in_place:
             made = step.output
             if self._range(name) == self._range(made):
@@ -146,7 +146,7 @@ class _Lies:
                 return
 
     def _is_last(self, now: int, name: str) -> bool:
-        """Return whether nobody reads the bytes of ``name`` after moment ``now``."""
+        """Return whether no step reads the bytes of ``name`` after moment ``now``."""
         readers = (other for other, last in self._last.items() if last > now)
         return not any(self._overlap(name, other) for other in readers)
 

@@ -1,7 +1,7 @@
 """The one decision of planning, which commands, benchmarks and the service share.
 
-Pure: what is found is kept in memory; who wants it on the disk saves it there. It may take seconds. What
-searches is imported when there is something to search.
+Pure: what is found is kept in memory; a caller that needs it on the disk saves it there. It may take
+seconds. What searches is imported when there is something to search.
 """
 
 from dataclasses import asdict, replace
@@ -176,8 +176,8 @@ def _searched_on(program: Program, wanted: Wanted, profile: Profile | None) -> s
 
 # Plans whose sweeps carry several requests: as many lanes as have room, then the best way to stream.
 #
-# Lanes come before resident weights: who asks for them has requests that wait, and weights that are read
-# once for all of these take less time than weights of which a part is not read.
+# Lanes come before resident weights: a caller that asks for them has requests that wait, and weights that
+# are read once for all of these take less time than weights of which a part is not read.
 
 # A plan that is too large with its lanes is made again for less memory so often.
 _MOST_TRIES = 3

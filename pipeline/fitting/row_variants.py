@@ -23,7 +23,7 @@ from pipeline.schedule.architectures import Architecture
 from pipeline.timing.durations import Durations
 from pipeline.timing.timeline import timeline
 
-# Rough times of a core that nobody measured: of kernels by what they multiply and touch, and of reads.
+# Rough times of a core that was not measured: of kernels by what they multiply and touch, and of reads.
 #
 # Only their proportions decide.
 
@@ -94,7 +94,7 @@ def row_variants(
 
     ``most_arena``: the fastest and smallest of those that need so many bytes of an arena at most.
     ``preloaded``: all weights are in memory anyway. The whole network is the only variant where the profile
-    does not know rows: nobody could say what they take. Kept with ``program``.
+    has no times of rows: what they take is unknown. Kept with ``program``.
 
     Raises:
         ProfileError: the profile lacks a kernel.
@@ -167,7 +167,7 @@ class _Estimated:
         return _LAUNCH_SECONDS + work / _MULTIPLICATIONS_A_SECOND
 
     def first(self, operator: int) -> float:
-        """Nothing: nobody knows what is in the caches."""
+        """Nothing: what is in the caches is unknown."""
         return 0.0
 
     def move(self, n_bytes: int) -> float:

@@ -29,7 +29,7 @@ _HALVINGS = 5
 
 @dataclass(frozen=True)
 class FrontierPoint:
-    """A plan and its delay; ``estimated``: nobody measured what its kernels take."""
+    """A plan and its delay; ``estimated``: what its kernels take was not measured."""
 
     fitted: Fitted
     seconds: float

@@ -69,7 +69,7 @@ class Tried:
         return program.made(_tried)(architecture, profile)
 
     def _drafts(self, regions: tuple[Region, ...], quantile: Quantile) -> Drafts:
-        assert self.profile is not None  # nobody drafts without times
+        assert self.profile is not None  # drafts need times
         times = partial(self.profile.durations, quantile=quantile)
         return Drafts(self.program, times, self.architecture, regions)
 
@@ -87,7 +87,7 @@ def plan_weights(
 ) -> Fitted:
     """Return the best plan with at most ``limit`` bytes for weights; None: with what helps.
 
-    Nobody has judged it yet. It may have more where there is none so small. ``regions`` run on rows. Of the
+    It is not judged yet. It may have more where there is none so small. ``regions`` run on rows. Of the
     time that is ``wanted`` only ``auto`` knows: about the least memory that reaches it; what is slower than
     ``enough`` it need not find.
 
@@ -179,8 +179,8 @@ class Within:
     def least(self) -> Fitted:
         """Return the plan of the least memory that is known.
 
-        Nobody's times decide on it, nor how long a search may take: budgets are named to users when nothing
-        is measured yet, and hold whatever is asked later.
+        No measured times decide on it, nor how long a search may take: budgets are named to users when
+        nothing is measured yet, and hold whatever is asked later.
         """
         untimed = self._found(QUICK, None).found if self._knows_rows else self._variants
         tried = sorted(untimed, key=self._promised)[:_TRIED]
@@ -197,7 +197,7 @@ class Within:
 
     @property
     def _knows_rows(self) -> bool:
-        """Whether anybody can say what plans on rows take: arithmetic, or a profile of them."""
+        """Whether it is known what plans on rows take: by arithmetic, or by a profile of them."""
         profile = self._profile
         return profile is None or profile.has_row_times(row_network(self._program))
 

@@ -143,7 +143,7 @@ def busy_seconds(stat: str, per_second: int) -> float:
 def others_share(
     before: ProcessorTimes | None, after: ProcessorTimes | None, processors: int
 ) -> float:
-    """Return the part of ``processors`` that others took in between; 0 where nobody knows."""
+    """Return the part of ``processors`` that others took in between; 0 where it is unknown."""
     if before is None or after is None or after.at <= before.at:
         return 0.0
     taken = (after.busy - before.busy) - (after.own - before.own)

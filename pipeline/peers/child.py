@@ -98,7 +98,7 @@ def serve(load: Callable[[], Answer], settle: Callable[[], None] = wait_until_qu
         answer = load()
         before = anonymous_bytes()
         outputs = answer()
-    except Exception as exc:  # noqa: BLE001  whatever a library raises goes to who started this
+    except Exception as exc:  # noqa: BLE001  whatever a library raises goes to the parent process
         _tell(failure=f"{type(exc).__name__}: {exc}")
         return
     settle()

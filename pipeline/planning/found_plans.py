@@ -84,7 +84,7 @@ class FoundPlans:
         self._store = store
 
     def get(self, question: str) -> FoundPlan | None:
-        """Return what was found; None: nobody asked."""
+        """Return what was found; None: it was not asked."""
         return self._plans.get(question)
 
     def add(self, question: str, known: FoundPlan) -> None:

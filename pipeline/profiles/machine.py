@@ -14,7 +14,7 @@ from models.packs.target import host_target
 
 _MOUNTS = Path("/proc/self/mountinfo")
 _PROC = Path("/proc")
-# Who made a core of Arm's architecture, and which one it is.
+# The maker of a core of Arm's architecture, and the name of the core.
 _CORE = ("CPU implementer", "CPU part")
 
 # With these a sweep takes some per cent more or less: a plan is as good, a bound is none. With any other

@@ -1,4 +1,4 @@
-"""The part of a model that can run on rows, with who makes and who reads what."""
+"""The part of a model that can run on rows, with the makers and readers of its values."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -256,7 +256,7 @@ class RowNetwork:
                 seen = (
                     piece for value in self.readers.seen[held] for piece in writers.get(value, ())
                 )
-                # What a reader, or a later piece, writes over it nobody sees in it.
+                # What a reader, or a later piece, writes over it does not count: it is not read.
                 found[number] = frozenset(piece for piece in seen if piece < first)
         return found
 
@@ -276,7 +276,7 @@ class RowNetwork:
 def readers_of(
     items: Sequence[RowOperator], parts: Mapping[int, Sequence[PlaneRange]], made: Iterable[int]
 ) -> dict[int, list[tuple[int, int]]]:
-    """Return for each of ``made`` who reads it: positions of ``items``, and which of their inputs it is in.
+    """Return the readers of each of ``made``: positions of ``items``, and which of their inputs it is in.
 
     ``parts``: of each row value that they take, as ``RowNetwork.parts_read`` says.
     """

@@ -1,4 +1,4 @@
-"""Which values lie in the memory of others, and who reads what is there.
+"""Which values lie in the memory of others, and the readers of what is there.
 
 A residual sum often lies over what it adds, which nothing needs any more when the pieces run one after
 the other. In a region they take turns: the sum's first rows are written while some of what it adds is yet
@@ -109,7 +109,7 @@ class SharedMemory:
         return root, offset, offset + held.n_bytes
 
 
-# Who reads what from memory: views, and values that others are joined of, have several names there.
+# The readers of what is in memory: views, and values that others are joined of, have several names there.
 
 
 class Readers:
@@ -120,7 +120,7 @@ class Readers:
         self._after: dict[int, frozenset[int]] = {}
 
     def after(self, piece: int) -> frozenset[int]:
-        """Return the program's values that pieces from ``piece`` on, or who asked, read from memory."""
+        """Return the program's values that pieces from ``piece`` on, or the caller, read from memory."""
         if piece not in self._after:
             last = self._last_reader.items()
             self._after[piece] = frozenset(value for value, reader in last if reader >= piece)
@@ -170,7 +170,7 @@ class Readers:
 
     @cached_property
     def seen(self) -> list[frozenset[int]]:
-        """For each value, the values that pieces wrote which someone who reads it sees."""
+        """For each value, the values written by pieces that a reader of it sees."""
         values = self._program.values
         written = {
             operand.index for piece in self._program.own_pieces for operand in piece.outputs
@@ -186,7 +186,7 @@ class Readers:
             if index in known:
                 continue
             # A value; else what it is joined of; else what it is a view of: all that is not written there
-            # hangs together, and is the same memory to whoever reads it.
+            # hangs together, and is the same memory to every reader.
             together, waiting = {index}, [index]
             while waiting:
                 nearest = waiting.pop()

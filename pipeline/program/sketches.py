@@ -151,7 +151,7 @@ class _Sums:
         loadings: Iterable[LoadedRows],
         readers: Mapping[int, Sequence[_SketchedInput]],
     ) -> Numbers:
-        """Add what is loaded, with who reads it; return the bytes of these values, for each region."""
+        """Add what is loaded, with its readers; return the bytes of these values, for each region."""
         n_bytes = np.zeros(len(self.kept), np.int64)
         for item in loadings:
             value = network.values[item.value]
@@ -173,7 +173,7 @@ class _Sums:
         direct: Sequence[Which],
         whole: bool,
     ) -> None:
-        """Add a strip until the last reader, who may write into it."""
+        """Add a strip until the last reader, which may write into it."""
         last = max((reader.operator for reader in readers), default=operator)
         self.live[operator - self._first : last + 1 - self._first] += strip
         for reader, just in zip(readers, direct, strict=True):
@@ -323,7 +323,7 @@ class _Backwards:
         )
 
     def _reads(self, pieces: range, first: int) -> dict[int, list[_SketchedInput]]:
-        """Return who reads each value that is made before operator ``first``."""
+        """Return the readers of each value that is made before operator ``first``."""
         found: dict[int, list[_SketchedInput]] = {}
         left = []
         for value, reader in self._outside:

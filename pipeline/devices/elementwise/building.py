@@ -77,7 +77,7 @@ def build(folder: Path = BUILT, compiler: str | None = None, machine: str | None
             _run(
                 [command, *_FLAGS, known, "-shared", "-pthread", "-s"], [*objects, *plain], library
             )
-            # Whoever has the old one open keeps it.
+            # Processes that have the old one open keep it.
             return library.replace(folder / file_name(machine))
     except OSError as exc:
         raise BuildError(f"{folder}: {exc.strerror or exc}") from exc

@@ -132,7 +132,7 @@ class Library:
             self._functions.elementwise_threads(max(self._users))
 
     def close_threads(self, threads: int) -> None:
-        """Take one ``open_threads`` back: threads that nobody asks for any more end."""
+        """Take one ``open_threads`` back: threads without an owner left end."""
         with self._lock:
             self._users[threads] -= 1
             if not self._users[threads]:

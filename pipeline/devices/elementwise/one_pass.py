@@ -116,7 +116,7 @@ class OnePass:
         return has_nodes and _placed(program, arrays) is not None
 
     def close(self) -> None:
-        """End the threads that nobody else asks for."""
+        """End the threads that no other owner asks for."""
         self._closed()
 
 

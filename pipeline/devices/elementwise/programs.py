@@ -110,7 +110,7 @@ def _placed(todo: Sequence[_Work], tensors: Mapping[int, int]) -> list[NativeSte
     """Return ``todo`` with the places of values; None: more blocks would be needed than there are.
 
     ``tensors``: the places of values in memory; what is not there gets a block, which others take when
-    nobody reads it any more.
+    it is not read any more.
     """
     last = {value: at for at, work in enumerate(todo) for value in work.reads}
     free = list(range(MOST_TENSORS + MOST_BLOCKS - 1, MOST_TENSORS - 1, -1))

@@ -166,7 +166,7 @@ class RowsOfRequest(RowSource, Protocol):
 
 
 class BoundTask:
-    """Runs a task; ``held``: constants that it points to, and that nobody else keeps."""
+    """Runs a task; ``held``: constants that it points to, and that nothing else keeps alive."""
 
     __slots__ = ("_held", "_run", "task")
 
@@ -314,7 +314,7 @@ class NativePieces:
         held, constants = constants_in(graph, found, len(inputs))
         given = (each.ctypes.data if isinstance(each, np.ndarray) else 0 for each in inputs)
         places, made = (*given, *constants), outputs[0].ctypes.data
-        # Who binds keeps the rest as long as what is returned.
+        # The caller keeps the rest as long as what is returned.
         if isinstance(found, QuantisedAverage):
             return bind_average(found, places, made, held, self._library)
         task = fitted(found, self._library, self._threads, native.workspace_bytes)

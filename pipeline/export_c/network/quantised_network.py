@@ -84,7 +84,7 @@ def _joined(network: Network) -> Network:
 
 
 def _product(node: Node, parts: list[Node], constants: dict[str, NDArray[Any]]) -> Node | None:
-    """Return the product that ``parts`` are, whose results ``node`` joins; None: they are of no one."""
+    """Return the product that ``parts`` are, whose results ``node`` joins; None: of no single product."""
     first = parts[0]
     same = all(_shared(part, constants) == _shared(first, constants) for part in parts)
     if first.operator != _PRODUCT or not same or node.attributes.get("axis") not in {1, -1}:
@@ -267,7 +267,8 @@ def _bytes_of(constants: Constants, source: str, nodes: Sequence[onnx.NodeProto]
 
 # Inputs and outputs as bytes: what a quantised network does first and last is left to the caller.
 #
-# Then an image takes a quarter of the memory, and whoever has bytes already need not make floats of them.
+# Then an image takes a quarter of the memory, and a caller that has bytes already need not make floats of
+# them.
 
 _QUANTIZE = ("QuantizeLinear", "com.microsoft.QuantizeLinear")
 _DEQUANTIZE = ("DequantizeLinear", "com.microsoft.DequantizeLinear")

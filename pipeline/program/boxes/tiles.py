@@ -199,7 +199,7 @@ def _kept(stretch: TileStretch) -> Iterator[KeptTile]:
 def kept_between(
     row_value: int, made: Sequence[Sequence[RowBox]], wanted: Sequence[Sequence[RowBox]]
 ) -> Iterator[KeptTile]:
-    """Yield what later tiles read of a value, by who ``made`` it: boxes of each tile, as ``wanted`` are."""
+    """Yield what later tiles read of a value. ``made``: its boxes by tile; ``wanted``: those read."""
     for reader, wants in enumerate(wanted):
         for tile, boxes in enumerate(made[:reader]) if wants else ():
             for box in boxes:
