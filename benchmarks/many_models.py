@@ -97,7 +97,7 @@ def measure(
         ended = sampler.now()
         try:
             told = _told(_accounts(served))
-        except OSError:  # killed: there is no one to ask
+        except OSError:  # killed: no answer can come
             told = base
         peaks = figures(group.peak_bytes, sampler.samples)
         kills = group.oom_kills

@@ -56,7 +56,7 @@ _NETWORKS = {
     "squeezenet1.0": ("6MiB", "squeezenet1.0", 1.0),
     "squeezenet1.1": ("5MiB", "squeezenet1.1", 1.0),
 }
-#: Who goes when depends on how requests meet: the worst run counts.
+#: Which model is evicted when depends on how requests meet: the worst run counts.
 _EVICT_RUNS = 3
 _EVICTS = ("--budget-policy", "evict-lru")
 _ROUND = 25

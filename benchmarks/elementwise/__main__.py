@@ -4,8 +4,8 @@
 Engines with all weights in memory take turns, in another order each round. Prints medians: milliseconds of
 a sweep and CPU milliseconds of the process, apart for the steps that have a native kernel (``chains``) and
 for all others; and by how much the outputs differ, relative to the largest value.
-``--sleeping``: ONNX Runtime's threads sleep between kernels, as in somebody else's process; the command
-line's spin for a while.
+``--sleeping``: ONNX Runtime's threads sleep between kernels, as in a process of another program; the
+command line's spin for a while.
 """
 
 import argparse

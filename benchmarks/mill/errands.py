@@ -22,7 +22,7 @@ from models.compiler import CompileOptions, compile_onnx
 from models.default import FOLDER as DEFAULT
 from models.images.preprocess import read_labels, read_preprocess
 
-_VARIANTS = 8  # so that an answer meant for somebody else is noticed
+_VARIANTS = 8  # so that an answer meant for another client is noticed
 _SIDE = 32
 
 # What is wrong with an answer of status 200, in words, or None.

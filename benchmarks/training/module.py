@@ -101,7 +101,7 @@ def _channels_last(value: Tensor) -> Tensor:
 
 
 class _Node:
-    """One node; raises NotImplementedError for an operator that nobody trains here."""
+    """One node; raises NotImplementedError for an operator that is not trained here."""
 
     def __init__(self, node: onnx.NodeProto) -> None:
         self.proto = node
