@@ -1,7 +1,8 @@
 """What the product uses of its dependencies that they do not promise to keep: a table, and nothing else.
 
-docs/architecture.md ("Dependencies") says why each is used, pyproject.toml has an upper bound for whoever
-owns it. A name that went fails here by its name, before anything that needs it fails somewhere else.
+docs/architecture.md ("Dependencies") says why each is used, pyproject.toml has an upper bound for the
+package that owns it. A name that went fails here by its name, before anything that needs it fails somewhere
+else.
 """
 
 import ast
@@ -189,7 +190,7 @@ def _defined(tree: ast.Module) -> Iterator[str]:
 
 
 def _dotted(node: ast.expr, foreign: dict[str, str]) -> str:
-    """Return what ``node`` is called from outside; empty where nobody imported it."""
+    """Return what ``node`` is called from outside; empty where it was not imported."""
     match node:
         case ast.Name(name):
             return foreign.get(name, "")

@@ -232,7 +232,7 @@ def picture(width: int = 40, height: int = 30, kind: str = "PNG", seed: int = 0)
 
 
 class Gate:
-    """Holds up whoever calls ``hold`` until ``open``."""
+    """Holds up callers of ``hold`` until ``open``."""
 
     def __init__(self) -> None:
         self._reached = threading.Event()

@@ -50,7 +50,7 @@ def _hears_advice() -> bool:
 
 @pytest.mark.skipif(not _hears_advice(), reason="no huge pages here")
 def test_only_what_may_be_touched_lies_on_huge_pages(space: Space) -> None:
-    """A huge page that reaches beyond the end would take memory that nobody has reserved."""
+    """A huge page that reaches beyond the end would take memory that is not reserved."""
     for n_bytes in (16 * MIB, 5 * MIB, 9 * MIB, 64 * MIB, 3 * MIB):
         space.resize(n_bytes)
         assert "hg" in flags(space, n_bytes - 1)

@@ -254,7 +254,7 @@ class SlowSpace(Space):
 
 
 def test_nobody_waits_for_pages_but_who_joins_or_leaves() -> None:
-    """The event loop wakes those who wait; another model runs meanwhile."""
+    """The event loop wakes waiting requests; another model runs meanwhile."""
     space = SlowSpace(MIB)
     arena = SharedArena(space)
     space.may_end.set()

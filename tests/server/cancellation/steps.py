@@ -46,7 +46,7 @@ class _Counted(Awaitable[Any]):
             error = None
             try:
                 yield waits
-            except BaseException as exc:  # noqa: BLE001  for those who are counted
+            except BaseException as exc:  # noqa: BLE001  it is raised in the counted step
                 error = exc
 
 

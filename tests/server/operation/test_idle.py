@@ -1,4 +1,4 @@
-"""Nothing polls: who has nothing to do is asleep."""
+"""Nothing polls: a thread that has nothing to do is asleep."""
 
 import contextlib
 import threading

@@ -341,7 +341,7 @@ class World:
 
     @property
     def late(self) -> Any:
-        """Done when those who wait for an answer wait no longer."""
+        """Done when callers that wait for an answer wait no longer."""
         if self._late is None or self._late.done():
             self._late = self.loop.create_future()
         return self._late

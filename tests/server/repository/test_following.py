@@ -1,4 +1,4 @@
-"""Models follow the disk when somebody asks for it."""
+"""Models follow the disk when an operator asks for it."""
 
 import shutil
 from collections.abc import AsyncIterator
@@ -43,7 +43,7 @@ async def test_models_follow_the_disk(lively: tuple[Service, Path], packs: Packs
     assert await statuses() == [200, 404]
     shutil.copytree(packs.repository / "pair", repository / "pair")
     await follow(service.context.repository)
-    assert await statuses() == [200, 200]  # that it was gone was nobody's wish
+    assert await statuses() == [200, 200]  # no operator wished that it was gone
     await service.client.post("/v2/repository/models/pair/unload")
     await follow(service.context.repository)
     assert await statuses() == [200, 404]  # that it was unloaded was

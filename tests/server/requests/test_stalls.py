@@ -176,7 +176,7 @@ async def test_bodies_that_stall_hold_what_the_pool_has_and_no_more(
 async def test_a_photograph_that_stalls_lets_the_next_one_in(
     settings: SettingsFactory,
 ) -> None:
-    """Nobody knows how long it is, so no other body has room beside it."""
+    """Its length is unknown, so no other body has room beside it."""
     async with serving(settings(request_memory=4 * MIB)) as service:
         image = picture(200, 150)
         first, second = (Client(service, "/v2/models/tiny:classify") for _ in range(2))
