@@ -76,8 +76,8 @@ class CompileOptions:
     inputs, though they look like weights. ``chunk_bytes``: None takes the default for
     the model's size. ``target``: None is this machine's CPU. ``calibrate``: makes pictures, with which the
     network becomes one of 8-bit integers; None: it stays as it is. ``measure``: what pieces allocate on the
-    target's device; None: all of them run on the CPU. ``accept``: None: without a check. ``warn`` is told
-    what a user should know. ``store``: how weights lie in the file.
+    target's device; None: all of them run on the CPU. ``accept``: None: without a check. ``warn`` is called
+    with what a user should know. ``store``: how weights lie in the file.
     """
 
     version: int = 1
@@ -141,7 +141,7 @@ def compile_onnx(
 ) -> Path:
     """Compile ``source`` into ``destination``/VERSION and return that folder.
 
-    ``destination`` is REPOSITORY/NAME. ``progress`` is told of each step.
+    ``destination`` is REPOSITORY/NAME. ``progress`` is called at each step.
 
     Raises:
         OnnxError: the source cannot be used.
@@ -318,7 +318,7 @@ def _storing(graph: Graph, target: Target, options: CompileOptions) -> Storing |
 
 
 def _tell_floats(options: CompileOptions, dequantised: Mapping[str, str]) -> None:
-    """Tell of integers of the source that take four bytes each."""
+    """Warn of integers of the source that take four bytes each."""
     names: dict[str, list[str]] = {}
     for name, reason in dequantised.items():
         names.setdefault(reason, []).append(name)
@@ -329,7 +329,7 @@ def _tell_floats(options: CompileOptions, dequantised: Mapping[str, str]) -> Non
 
 
 def _tell_inexact(options: CompileOptions, graph: Graph, pieces: Iterable[CutPiece]) -> None:
-    """Tell of weights in ``pieces``, which no native kernel computes, with which sums are wrong here."""
+    """Warn of weights in ``pieces`` without a native kernel, with which sums are wrong on this machine."""
     largest = largest_exact_weight()
     nodes = (node for piece in pieces for node in graph.nodes[piece.first_node : piece.end_node])
     names = {
@@ -354,7 +354,7 @@ def _tell_inexact(options: CompileOptions, graph: Graph, pieces: Iterable[CutPie
 
 
 def _tell_infinite(source: Path, model: onnx.ModelProto, options: CompileOptions) -> None:
-    """Tell of weights that are no numbers.
+    """Warn of weights that are no numbers.
 
     Raises:
         CompileError: they are to be stored as what holds none.
@@ -374,7 +374,7 @@ def _tell_kept(options: CompileOptions, storing: Storing) -> None:
 
 
 def _tell_unchanged(options: CompileOptions) -> None:
-    """Tell that nothing is stored otherwise: a stage that copies what it could expand only costs time."""
+    """Warn that nothing is stored otherwise: a stage that copies what it could expand only costs time."""
     if options.store == "fp32":
         return  # the default needs no remark
     only = "" if options.store == "lossless" else ": it is for weights that are computed as float32"

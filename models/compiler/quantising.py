@@ -75,7 +75,7 @@ def quantise(
         preprocess: makes the input of ``pictures``, which may have any size.
         pictures: about what the network will see.
         folder: keeps what the file refers to.
-        warn: is told where pictures are few.
+        warn: is called where pictures are few.
 
     Raises:
         CompileError: it is quantised already, a weight is not finite, it is not said how a picture becomes
@@ -198,7 +198,7 @@ def _input(model: onnx.ModelProto, source: Path, preprocess: Preprocess | None) 
 
 
 def _check_count(count: int, source: Path, warn: Warn) -> None:
-    """Refuse to calibrate with no picture; tell of few."""
+    """Refuse to calibrate with no picture; warn of few."""
     if count == 0:
         raise CompileError(f"{source}: no pictures to calibrate with")
     if count < _FEW:

@@ -74,7 +74,7 @@ def _blocks(head: DetectionHead, output: NDArray[Any], threshold: float) -> Iter
     step = max(1, _BLOCK_NUMBERS // (columns * head.planes))
     for start in range(0, rows, step):
         block = planes[:, :, start : start + step]
-        # Darknet, too, asks objectness first: a region layer without softmax may have larger classes.
+        # Darknet, too, looks at objectness first: a region layer without softmax may have larger classes.
         seen = _objectness(head, block[:, 4]) > np.float32(threshold)
         row, column, anchor = np.nonzero(seen.transpose(1, 2, 0))
         if not len(row):

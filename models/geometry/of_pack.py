@@ -30,7 +30,7 @@ class ValueBytes:
 
 
 class Writers:
-    """Remembers which layer wrote what, in the order in which they are told."""
+    """Remembers which layer wrote what, in the order in which they are given."""
 
     def __init__(self, manifest: Manifest) -> None:
         self._values = manifest.values

@@ -55,7 +55,7 @@ _TURNED = ("Cast", "Transpose", *RESHAPES)
 _FIRST_IR_WITH_DEFAULTS = 4
 _SHOWN_OPTIONS = 3
 
-#: Says what a user should know and need not act on.
+#: Called with what a user should know and need not act on.
 Warn = Callable[[str], None]
 
 
@@ -161,7 +161,7 @@ def fix_inputs(
         batch: what an unknown first dimension becomes; None: 1.
         shapes: whole shapes by input name.
         picture: the shape of pictures, which give the one input what it leaves open; empty: of none.
-        warn: is told of a shape that is not the one in the file.
+        warn: is called for a shape that is not the one in the file.
 
     Raises:
         OnnxError: a shape stays unknown or is impossible, or ``batch`` is given and changes nothing.
@@ -209,7 +209,7 @@ def _of_picture(
 
 
 def _say_other(path: Path, value: onnx.ValueInfoProto, shape: tuple[int, ...], warn: Warn) -> None:
-    """Tell ``warn`` where ``shape`` is not what ``path`` has fixed: its layers may not fit any more."""
+    """Warn where ``shape`` is not what ``path`` has fixed: its layers may not fit any more."""
     dims = [dim.dim_value for dim in value.type.tensor_type.shape.dim]
     same = len(dims) == len(shape) and all(
         n in (*_UNKNOWN, m) for n, m in zip(dims, shape, strict=True)

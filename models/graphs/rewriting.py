@@ -130,7 +130,7 @@ class Rewriter(ABC):
         return name in self.tensors and math.prod(self.tensors[name].dims) == 1
 
     def operator(self, node: onnx.NodeProto) -> Operator | None:
-        """Return what ``node`` computes; None: no family of operators knows it."""
+        """Return what ``node`` computes; None: no family of operators has it."""
         try:
             return read_operator(node_of(node, self.versions), self._known)
         except UnsuitedError:

@@ -1,8 +1,9 @@
 """Spellings that ONNX Runtime takes and the ONNX standard does not: made standard before they are checked.
 
 A model without them is left as it is. And two things that are spelled in one way from here on: Constant
-nodes are initializers, one form of weight to count, map and stream; versions newer than ONNX Runtime knows
-are lowered where nothing in the model is newer, since onnx marks what it writes with its newest versions.
+nodes are initializers, one form of weight to count, map and stream; versions newer than ONNX Runtime
+supports are lowered where nothing in the model is newer, since onnx marks what it writes with its newest
+versions.
 """
 
 import math

@@ -1,7 +1,7 @@
 """What part of an input a part of an output needs: windows along one axis, and along several.
 
 Everything that moves over an image is described so: convolutions, pools, resizing by whole factors. Rows,
-columns, tiles, phases of the papers and kernels all ask the same windows. ``windows_of`` says what a node's
+columns, tiles, phases of the papers and kernels all use the same windows. ``windows_of`` says what a node's
 ``pads`` and ``auto_pad`` are.
 """
 
@@ -46,7 +46,7 @@ class Window(Record):
 
     def begin(self, first: Places) -> Places:
         """Return where that begins which outputs from ``first`` on need."""
-        # Most windows do little: rows of whole networks are asked about, thousands of times.
+        # Most windows do little: rows of whole networks are computed, thousands of times.
         if self.factor > 1:
             first = first // self.factor
         if self.stride > 1:

@@ -15,7 +15,7 @@ _SIZE = re.compile(rb'<(?:total|system) type="(\w+)"[^>]* size="(\d+)"')
 
 
 def heap_bytes() -> int | None:
-    """Return bytes in use in malloc's arenas and mapped chunks (glibc 2.26 or later), told in 20 us.
+    """Return bytes in use in malloc's arenas and mapped chunks (glibc 2.26 or later), measured in 20 us.
 
     By ``malloc_info``: ``mallinfo`` has 32 bits, and glibc 2.31 has no other.
     """

@@ -90,9 +90,9 @@ def pool_is_shared() -> bool:
 
 
 def threads_of_device(threads: int | None) -> int:
-    """Start ONNX Runtime; return how many threads compute for a device that asks for ``threads``.
+    """Start ONNX Runtime; return how many threads compute for a device with ``threads``.
 
-    Those of the pool that all share, or where there is none as many as it asks for.
+    Those of the pool that all share, or where there is none as many as that.
     """
     shared = use_threads(threads)
     return shared if _Process.claimed or threads is None else threads
@@ -237,7 +237,7 @@ def open_resident(path: str) -> "ort.InferenceSession":
 
 
 def tasks() -> frozenset[int]:
-    """Return the threads of this process, as the kernel numbers them; none where it does not tell."""
+    """Return the threads of this process, as the kernel numbers them; none where that is unknown."""
     with contextlib.suppress(OSError):
         return frozenset(int(task.name) for task in _TASKS.iterdir())
     return frozenset()

@@ -233,9 +233,9 @@ class ColourScale:
     std: tuple[float, ...]
 
 
-#: Mean and deviation of ImageNet's colours, as torchvision's networks want them.
+#: Mean and deviation of ImageNet's colours, as torchvision's networks take them.
 IMAGENET = ColourScale((123.675, 116.28, 103.53), (58.395, 57.12, 57.375))
-#: From -1 to 1, as Keras' and TensorFlow's networks want them.
+#: From -1 to 1, as Keras' and TensorFlow's networks take them.
 SIGNED = ColourScale((127.5,), (127.5,))
 
 

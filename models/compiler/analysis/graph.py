@@ -47,7 +47,7 @@ def value_types(probe: onnx.ModelProto, open_model: OpenModel) -> ValueTypes:
     """Return the types of inputs and outputs of ``probe``, whose outputs are all its values.
 
     ``open_model`` may be called twice: ONNX Runtime gives an unknown rank and a scalar the same empty
-    shape, and only the shape of its shape tells one from the other.
+    shape, and only the shape of its shape distinguishes them.
     """
     session = open_model(probe)
     found = {
@@ -229,7 +229,7 @@ class Graph:
         return node_of(node, self.versions)
 
     def operator(self, node: onnx.NodeProto) -> Operator | None:
-        """Return what ``node`` computes; None: no family of operators knows it."""
+        """Return what ``node`` computes; None: no family of operators has it."""
         try:
             return read_operator(self.record(node), self.known)
         except UnsuitedError:

@@ -8,7 +8,7 @@ on all channels: groups run up to their means first, and again when the factors 
 
 
 Each operator has graphs of its own (``GroupOperator`` of models/packs), which take any number of rows and,
-but for depthwise convolutions, whose node says how many channels it has, any number of channels:
+but for depthwise convolutions, whose node gives its number of channels, any number of channels:
 bottlenecks that are alike share them.
 """
 

@@ -120,7 +120,7 @@ def partition(
 ) -> CutGraph:
     """Cut ``graph``; a node whose piece ``load`` refuses becomes part of a resident piece.
 
-    Nodes that ``measure`` does not know run on the CPU, and share no piece with others.
+    Nodes for which ``measure`` has no figure run on the CPU, and share no piece with others.
 
     An alternative with a piece that ``load`` refuses, or with other results, is left out.
 

@@ -297,11 +297,11 @@ def _is_image(of: OnBytes[Any]) -> bool:
 
 # Quantised layers that run as one piece: what is between them never lies in a plan.
 #
-# Which they are says models/compiler/cutting/quantised_tasks.py: every task of several nodes is a group.
+# models/compiler/cutting/quantised_tasks.py decides which: every task of several nodes is a group.
 # A device with kernels for these (pipeline/devices/integers) makes some channels of some rows at a time,
 # with the same bits; ONNX Runtime runs their nodes one after the other.
 
-#: Operators that had better be pieces of their own: kernels know each of them alone.
+#: Operators that had better be pieces of their own: kernels compute each of them alone.
 ALONE = frozenset(("QLinearConv", "QGemm", "QLinearGlobalAveragePool"))
 # What a task of several nodes begins with.
 _LAYERS = frozenset(("QLinearConv", "QGemm"))

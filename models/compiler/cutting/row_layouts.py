@@ -23,7 +23,7 @@ _RANK = 4
 
 
 class RowLayouts:
-    """Follows layouts through ``graph``, whose nodes it is told in their order.
+    """Follows layouts through ``graph``, whose nodes are given in their order.
 
     ``block``: channels in a block. What is not ``blocked`` lies as its shape says.
     """

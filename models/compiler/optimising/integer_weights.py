@@ -6,7 +6,7 @@ memory as large as the layer, and the operator behind it has no blocked kernel, 
 constants. Here these weights become floats before the network is optimised for its target; how they lie in
 the file is another question (models/compiler/writing/storing.py).
 
-Which these are says ONNX Runtime: those that are left when it has made integers of all that it can. Weights
+ONNX Runtime decides which: those that are left when it has made integers of all that it can. Weights
 of 4 bits become weights of 8 bits before that: for the same numbers it has more kernels.
 """
 

@@ -134,7 +134,7 @@ class TakeCropsApart(Rewriter):
 
 
 class ScaleResizes(Rewriter):
-    """Says resizes that repeat elements by these factors, in one way whatever sizes and modes said it.
+    """Rewrites resizes that repeat elements by these factors to one form, whatever sizes and modes say.
 
     So a node makes the same of some rows as of all (models/compiler/cutting/row_nodes.py).
     """

@@ -80,10 +80,10 @@ def optimise(
         path: the source, for messages.
         folder: an empty folder for intermediate files.
         target: what it is optimised for; None: this machine's CPU.
-        progress: is told what ONNX Runtime is doing.
+        progress: is called with what ONNX Runtime is doing.
 
     Raises:
-        OnnxError: the model is not valid, or has an operator that ONNX Runtime does not know.
+        OnnxError: the model is not valid, or has an operator that ONNX Runtime does not have.
         CompileError: an input or output has a type that no request can carry.
     """
     target = target or host_target()

@@ -77,7 +77,7 @@ def _fsync(path: Path) -> None:
 
 
 def put_in_place(folder: Path, destination: Path) -> None:
-    """Put ``folder`` at ``destination``; what is there is replaced in one step, and never missing.
+    """Put ``folder`` at ``destination``; what is there is replaced in one step, never missing.
 
     Raises:
         OSError: the disk refuses it.

@@ -236,7 +236,7 @@ class QuantisedTask(Record):
         return count
 
     def tensors(self) -> Iterator[TaskTensor]:
-        """Yield what it reads; planes of floats are not told of."""
+        """Yield what it reads; planes of floats are left out."""
         first = self.layers[0]
         pixels = math.prod(first.windows.size)
         if self.joined is not None:
