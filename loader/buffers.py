@@ -93,7 +93,7 @@ class Buffer:
 
     Memory is taken from the kernel page by page as it is touched. ``close`` gives it back; views
     that outlive the buffer keep it alive instead of dangling. ``huge_pages`` is what the kernel was
-    asked for; ``pages`` tells what it gave.
+    asked for; ``pages`` is what it gave.
 
     Raises:
         MemoryError: the system has not as much.

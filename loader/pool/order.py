@@ -37,7 +37,7 @@ class Urgency(IntEnum):
 
 
 class OrderedRead(Protocol):
-    """What the order knows of a read. ``deadline``: on time.monotonic's clock, or None."""
+    """What the order needs of a read. ``deadline``: on time.monotonic's clock, or None."""
 
     @property
     def n_bytes(self) -> int: ...

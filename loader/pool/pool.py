@@ -103,7 +103,7 @@ class _ReaderThreads:
 
 
 class _Own(threading.local):
-    """What a reader's thread has kept for itself: ``is_free`` while it tells of a read that has ended."""
+    """What a reader's thread has kept for itself: ``is_free`` while it calls back for an ended read."""
 
     is_free = False
     _kept: ReadFlight | None = None

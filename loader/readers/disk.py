@@ -39,7 +39,7 @@ class CorelessReader(Reader):
         self._reader.close()
 
 
-# A reader that is as fast as told: shipped, so that a pipeline can be measured beside any disk.
+# A reader of a given speed: shipped, so that a pipeline can be measured beside any disk.
 
 
 class Pace:

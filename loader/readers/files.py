@@ -71,7 +71,7 @@ class _FileReader(Reader):
 
 
 def _looks(found: os.stat_result) -> tuple[int, ...]:
-    """Return what tells whether a path still leads to the same file, with the same bytes."""
+    """Return what shows whether a path still leads to the same file, with the same bytes."""
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
