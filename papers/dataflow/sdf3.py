@@ -13,7 +13,7 @@ from xml.sax.saxutils import quoteattr
 
 from papers.dataflow.csdf import Actor, Channel, DataflowError, DataflowGraph, shortened
 
-# XML as elements that know their line, read without trust: no DOCTYPE, so no entities; bounded sizes.
+# XML as elements with their lines, read without trust: no DOCTYPE, so no entities; bounded sizes.
 
 MOST_BYTES = 64 << 20
 _MOST_ELEMENTS = 500_000

@@ -136,7 +136,7 @@ class _RowGraph:
         return bytes(model.SerializeToString(deterministic=True))
 
     def across(self) -> tuple[Window, ...] | None:
-        """Return what it needs of the columns of each input; None: its kernel wants whole rows."""
+        """Return what it needs of the columns of each input; None: its kernel needs whole rows."""
         as_rows = tuple(taken.window for taken in self.item.inputs)
         if self.is_windowed:
             window = self._window()
@@ -170,7 +170,7 @@ class _RowGraph:
         )
 
     def _operator(self, node: onnx.NodeProto) -> Operator | None:
-        """Return what ``node`` computes of whole values; None: no family of operators knows it."""
+        """Return what ``node`` computes of whole values; None: no family of operators has it."""
         held = {item.name: numpy_helper.to_array(item) for item in self.model.graph.initializer}
         names = [port.name for port in self.model.graph.input]
         arrays: dict[str, Array] = {
@@ -266,5 +266,5 @@ class FusedPack:
 
 
 def _checksums(outputs: Arrays) -> str:
-    """Return what tells answers apart: copies of them would be memory of the request."""
+    """Return what distinguishes answers: copies of them would be memory of the request."""
     return " ".join(checksum(np.ascontiguousarray(outputs[name]).data) for name in sorted(outputs))

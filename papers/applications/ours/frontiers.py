@@ -35,7 +35,7 @@ _PRE = ARCHITECTURES["pre"]
 # Variants have 1, 2, 4, 8, ... rows a phase; between two of them lie these.
 _BETWEEN = (1.5, 1.25, 1.75)
 _ROWS_BETWEEN = 4
-# Several budgets may have one plan: then twice as many are asked about, and once more.
+# Several budgets may have one plan: then twice as many are tried, and once more.
 _MOST_DOUBLED = 3
 
 
@@ -135,7 +135,7 @@ def streaming_frontier(
 ) -> list[Together]:
     """Return plans of an application that stream, from the least memory up to that of all weights.
 
-    ``points`` budgets are asked about, and more where they have fewer than POINTS plans.
+    ``points`` budgets are tried, and more where they have fewer than POINTS plans.
 
     Raises:
         PlanError, ProfileError: a model has none.
