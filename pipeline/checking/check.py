@@ -92,7 +92,7 @@ def check_pack(
         pack: as it was compiled.
         reference: its source.
         device: what it was compiled for; None: only the source is run.
-        progress: is told what runs.
+        progress: is called with what runs.
         pictures: on which is measured what storing weights with fewer bits costs; None: on what is drawn.
 
     Raises:
@@ -336,7 +336,7 @@ def checker(
     progress: Progress,
     pictures: Callable[[], Iterable[Image.Image]] | None = None,
 ) -> Callable[[Path, Path], None]:
-    """Return what compares a finished pack with ``source``; ``warn`` is told what cannot be compared.
+    """Return what compares a finished pack with ``source``; ``warn`` gets what cannot be compared.
 
     ``pictures``: as for ``check_pack``.
     """

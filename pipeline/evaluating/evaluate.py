@@ -58,7 +58,7 @@ def evaluate(
     """Answer each sample of ``dataset`` once, with all weights in memory: bits are the same in every plan.
 
     ``against``: another pack, whose answers are compared. ``skip_broken``: or the first one is an error.
-    ``step``: is told how many samples are behind us, of how many.
+    ``step``: is called with how many samples are done, of how many.
 
     Raises:
         DataError: the pack takes no pictures, nothing can be counted, classes do not fit, or a sample is

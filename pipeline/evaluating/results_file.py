@@ -19,7 +19,7 @@ _Positive = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class _Record(BaseModel):
-    """Other fields may be beside those it knows: a later version has more figures."""
+    """Other fields may be beside those read: a later version has more figures."""
 
     model_config = ConfigDict(strict=True, extra="ignore")
 

@@ -1,4 +1,4 @@
-"""What a request gives to an engine: arrays, or tensors whose rows are made when they are wanted."""
+"""What a request gives to an engine: arrays, or tensors whose rows are made when they are read."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, TypeVar

@@ -101,7 +101,7 @@ def _last(lanes: Sequence[Lane]) -> float | None:
     return last
 
 
-# The memory of one lane: its part of the arena, and cells for what no plan knows.
+# The memory of one lane: its part of the arena, and cells for what no plan counts.
 
 
 class LaneMemory:

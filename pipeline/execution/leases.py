@@ -54,9 +54,9 @@ class ArenaLease(ABC):
         """Have waiting requests look whether they are cancelled."""
 
     def abandon(self) -> None:  # noqa: B027
-        """Leave the arena to the others; one's own stays, since a broken device may still use it."""
+        """Leave the arena to the others; its own one stays, since a broken device may still use it."""
 
-    def lose(self) -> None:  # noqa: B027  one's own is never used again
+    def lose(self) -> None:  # noqa: B027  an arena of its own is never used again
         """The disk may write to it for ever: no engine gets it any more."""
 
     @abstractmethod

@@ -6,7 +6,7 @@ asks the schedule what may start then and starts it; the kernel stage does so on
 its kernels, since a small one takes no longer than to ask. Nothing polls.
 
 On an asynchronous device a launch only enqueues. Its end matters where something waits for it, a place in
-the ring or the end of the sweep: only there the device is asked to tell (one event per release).
+the ring or the end of the sweep: only there the device is asked to report it (one event per release).
 """
 
 import contextlib
@@ -250,14 +250,14 @@ class Sweeper:
     def _run_kernel(self, state: SweepState, end: int) -> None:
         """Run the next kernel, with those up to ``end`` that it has done the work of.
 
-        Its end is told with those of others, once something waits for it.
+        Its end is reported with those of others, once something waits for it.
         """
         index = state.launched
         self._kernels[index]()
         done = index + 1 if state.is_recorded else min(self._following[index], end)
         state.launched = state.ended = done
-        # Read without the lock: a thread that changes it meanwhile may have missed this kernel, and learns
-        # of it with the next one or before this thread waits.
+        # Read without the lock: a thread that changes it meanwhile may have missed this kernel, and sees it
+        # with the next one or before this thread waits.
         if state.ended >= state.schedule.turn or state.is_recorded:
             self._advance(state)
 
@@ -270,7 +270,7 @@ class Sweeper:
             self._finish_launched(state)
 
     def _finish_launched(self, state: SweepState) -> None:
-        """Have the device tell when the kernels launched so far have ended."""
+        """Have the device report when the kernels launched so far have ended."""
         if self._finish is None or state.asked == state.launched:
             return
         last = state.asked = state.launched

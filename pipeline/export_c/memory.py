@@ -1,7 +1,7 @@
 """Where values lie: in the arena, in what the caller gives, or inside each other.
 
 First copies that need not be: a value that is all of another one, or a part of it, is the same memory where
-nothing else wants to lie there. Then steps that may write over what they read. What is left has a life, and
+nothing else has to lie there. Then steps that may write over what they read. What is left has a life, and
 the planner of arenas gives it a place (pipeline/planning/arena.py), and so it does to the scratch of steps
 that compute some rows at a time: as many as there is memory for. The smallest arena is that of one row at a
 time. What other steps need at once is then free in most steps, so their bands are larger and overlap less:

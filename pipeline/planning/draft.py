@@ -164,7 +164,7 @@ class Draft:
         return replace(self, durations=replace(self.durations, stages=(slow, *others)))
 
 
-#: Tells how long a request takes in a draft.
+#: Returns how long a request takes in a draft.
 Judge = Callable[[Draft], float]
 
 

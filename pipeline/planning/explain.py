@@ -135,7 +135,7 @@ def _between(units: Sequence[Unit], names: dict[int, str], first: int, last: int
 
 
 def _ms(seconds: float) -> str:
-    """Return milliseconds; of a short delay as many decimals as tell it from what it is compared with."""
+    """Return milliseconds; of a short delay as many decimals as distinguish it from the other."""
     return f"{1e3 * seconds:.{1 if seconds >= _SHORT else 2}f} ms"
 
 
@@ -145,7 +145,7 @@ def _ms(seconds: float) -> str:
 def explain_regions(
     program: Program, plan: Plan, seconds: Sequence[float] | None = None
 ) -> Iterator[str]:
-    """Yield a line for each region; ``seconds``: of each step, where a profile knows them."""
+    """Yield a line for each region; ``seconds``: of each step, where a profile has them."""
     for region in regions_of(plan.steps):
         took = None if seconds is None else _sum(plan.steps, seconds, region)
         yield _line(program, region, took)

@@ -3,7 +3,7 @@
 A launch costs some 20 to 60 us beside what it computes: Python, ONNX Runtime's preparations, and a pool of
 threads to wake. Steps that follow each other are one launch where nothing comes between them: the later
 ones need no weights that the first did not need, and nothing waits for the end of the earlier ones. So the
-schedule is the same, and what it promises, too.
+schedule is the same, and so are its bounds.
 """
 
 from collections.abc import Iterator, Sequence

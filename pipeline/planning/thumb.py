@@ -74,7 +74,7 @@ def _ring_alone_takes(program: Program, best: Plan, chunk_bytes: int) -> bool:
 
 
 class SmallestPlans:
-    """The smallest plans of a model; the last ones are kept, as a search asks for them again and again."""
+    """The smallest plans of a model; the last ones are kept, as a search needs them again and again."""
 
     def __init__(self, program: Program, architecture: Architecture) -> None:
         self.program = program

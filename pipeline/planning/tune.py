@@ -105,7 +105,7 @@ def _take(units: list[Unit], n_bytes: int) -> list[Unit]:
 # The search among all choices.
 
 # The delay of a request right after another one, on a slower disk, counts a tenth: plans that are equal
-# otherwise are told apart by how they bear load and noise.
+# otherwise are compared by how they bear load and noise.
 _LOAD_WEIGHT = 0.1
 _SLOWER_READS = 1.25
 # Memory is given back while the score grows by less.
@@ -189,7 +189,7 @@ def part_starts(program: Program) -> list[int]:
 
 
 class Tuner:
-    """Searches the choices within ``limit`` bytes of weight memory for the least that ``judge`` tells.
+    """Searches the choices within ``limit`` bytes of weight memory for the least that ``judge`` returns.
 
     Where that is far from ``enough`` seconds there is no plan: one that is as fast is known. Deterministic.
     """

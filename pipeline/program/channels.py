@@ -179,7 +179,7 @@ def _alone(network: RowNetwork, item: Bottleneck, sources: frozenset[int]) -> fr
 
 
 class _Phases:
-    """Tells the actions of ``item``; its strips grow, meanwhile, to what they have to hold."""
+    """Lists the actions of ``item``; its strips grow, meanwhile, to what they have to hold."""
 
     def __init__(self, network: RowNetwork, item: Bottleneck, cut: ChannelCut) -> None:
         self._network = network

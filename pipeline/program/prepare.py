@@ -38,7 +38,7 @@ from pipeline.program.shared_memory import roots
 # Pieces and the row operators that make the same have it all, or none: the same bits whole and on rows.
 
 Shape = tuple[int, ...]
-#: Tells what a device decides of a program on arrays of these shapes: what it reads, then what it makes.
+#: Returns what a device decides of a program on arrays of these shapes: what it reads, then what it makes.
 #: None: it does not run it in one pass.
 ChainAbility = Callable[[ElementProgram, tuple[Shape, ...]], NativeChain | None]
 

@@ -199,7 +199,7 @@ class _Growing:
 
 
 class Strips:
-    """The strips of a region of so many ``moments`` while it is planned, told by their numbers."""
+    """The strips of a region of so many ``moments`` while it is planned, given by their numbers."""
 
     def __init__(self, moments: int) -> None:
         self.moments = moments

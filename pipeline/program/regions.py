@@ -41,7 +41,7 @@ from pipeline.program.row_network import PlaneRange, RowNetwork
 
 
 class _Phases:
-    """Tells the actions of a region. Strips grow, meanwhile, to what they have to hold."""
+    """Lists the actions of a region. Strips grow, meanwhile, to what they have to hold."""
 
     def __init__(self, stretch: Stretch, layout: StripLayout, keeping: Keeping) -> None:
         self._stretch = stretch

@@ -61,7 +61,7 @@ def _last(over: Mapping[int, int], root: int) -> int:
 
 
 class SharedMemory:
-    """Tells which row values of ``program`` lie in the same bytes."""
+    """Finds which row values of ``program`` lie in the same bytes."""
 
     def __init__(self, program: Program) -> None:
         self._program = program
@@ -133,7 +133,7 @@ class Readers:
         last: dict[int, int] = {}
         for seen in {self.seen[port.value] for port in self._program.outputs}:
             last.update(dict.fromkeys(self._named(seen), own.stop))
-        done: set[frozenset[int]] = set()  # what is seen: its names were all told
+        done: set[frozenset[int]] = set()  # what is seen: all its names are listed
         for number in reversed(own):
             for operand in self._program.pieces[number].inputs:
                 if operand.kind != "value" or (seen := self.seen[operand.index]) in done:

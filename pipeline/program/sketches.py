@@ -1,6 +1,6 @@
 """What regions need that end at one place, for all places where they may begin and several numbers of rows.
 
-A planner asks for thousands of regions and takes a few. So this walks the operators backwards once: which
+A planner needs thousands of regions and takes a few. So this walks the operators backwards once: which
 rows an operator makes depends on what follows it alone, and so does the memory of its strips. Whatever is
 proposed here ``plan_region`` makes, in just this memory; times and bindings are close to it.
 """

@@ -1,7 +1,7 @@
 """How planning ends early, and reports how far it is: its caller may have gone before a plan is found.
 
-A search takes seconds of a core, and a thread cannot be stopped from outside. So it asks now and then. What
-it finds does not depend on that: it is found, or the search ends with an error.
+A search takes seconds of a core, and a thread cannot be stopped from outside. So it looks now and then
+whether to stop. What it finds does not depend on that: it is found, or the search ends with an error.
 """
 
 from collections.abc import Callable, Iterator
@@ -43,7 +43,7 @@ def go_on() -> None:
 
 @contextmanager
 def telling(heard: Tell) -> Iterator[None]:
-    """Have whatever is planned inside, on this thread, tell ``heard`` how far it is."""
+    """Have planning inside the block, on this thread, call ``heard`` with how far it is."""
     before = _tell.set(heard)
     try:
         yield

@@ -25,7 +25,7 @@ from pipeline.devices.cuda.driver import (
 
 T = TypeVar("T")
 
-# cudaHostRegisterPortable | cudaHostRegisterMapped; cudaMemcpyDefault: the addresses tell the direction.
+# cudaHostRegisterPortable | cudaHostRegisterMapped; cudaMemcpyDefault: the addresses give the direction.
 _REGISTER = 1 | 2
 _DEFAULT = 4
 # CUmemAttach_flags: to the CPU, to one stream (cuda.h; CuPy has no call that attaches).

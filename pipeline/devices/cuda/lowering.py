@@ -218,7 +218,7 @@ def _renamed(it: Reshape, homes: Mapping[str, DevicePointer], scope: Scope) -> l
 
 
 def _port(port: onnx.ValueInfoProto) -> NamedTensor | None:
-    """Return what a port says; None: not all of it is known, or no kernel knows such elements."""
+    """Return what a port says; None: not all of it is known, or no kernel takes such elements."""
     tensor, shape = port.type.tensor_type, _shape(port)
     if shape is None or not tensor.elem_type:
         return None

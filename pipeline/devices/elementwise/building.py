@@ -43,7 +43,7 @@ def file_name(machine: str | None = None) -> str:
 
 
 def sources_digest() -> str:
-    """Return what tells the sources of the kernels from others, 16 characters."""
+    """Return a digest of the kernels' sources, 16 characters."""
     digest = hashlib.sha256(Path(__file__).read_bytes())
     for file in sorted(file for file in SOURCES.rglob("*") if file.is_file()):
         digest.update(file.name.encode() + b"\0" + file.read_bytes())

@@ -11,7 +11,7 @@ from models.packs.records.pieces import ElementProgram, ElementStep, JoinedPiece
 from models.packs.records.row_parts import RowOperator
 from pipeline.devices.elementwise.building import SOURCES
 
-#: The steps that the library knows, in its order.
+#: The steps that the library computes, in its order.
 OPERATORS = tuple(re.findall(r"EACH\((\w+)\)", (SOURCES / "chain.h").read_text("ascii")))
 _COPY, _CLIP = map(OPERATORS.index, ("copy", "clip"))
 

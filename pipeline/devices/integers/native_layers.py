@@ -277,7 +277,7 @@ class QuantisedLayers:
 
     @property
     def kernels(self) -> str:
-        """What tells these kernels from others that take another time."""
+        """What distinguishes these kernels from others that take another time."""
         return f"{self._library.processor} {KERNELS_VERSION}"
 
     def natives(self, found: Sequence[Quantised]) -> Decision:

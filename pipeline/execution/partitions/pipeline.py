@@ -227,7 +227,7 @@ class Pipeline:
     def _abandon(self, number: int, frame: Frame) -> None:
         """Let go of ``frame``, whose caller was interrupted wherever it is; the lock is held.
 
-        A partition that runs it still needs its tensors and buffers: it is told to stop, and waited for.
+        A partition that runs it still needs its tensors and buffers: it is stopped, and waited for.
         """
         frame.abandoned = True
         while frame.runs:

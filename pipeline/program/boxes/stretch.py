@@ -1,6 +1,6 @@
 """The operators of a region that makes boxes, with makers and readers of its values, however it is cut.
 
-A value is told by its number among the row values; *whole*: read outside of the region, so it lies in one
+A value is given by its number among the row values; *whole*: read outside of the region, so it lies in one
 piece there.
 """
 
@@ -147,7 +147,7 @@ class Stretch(ABC):
 
 # What lies where in a region: the strips of what is made, and of inputs that are put together.
 #
-# Only how long each is in use is decided here; how large it is, what happens there tells (regions.py).
+# Only how long each is in use is decided here; its size follows from what happens there (regions.py).
 
 
 class Lying(NamedTuple):
