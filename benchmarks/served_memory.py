@@ -160,7 +160,7 @@ class MemoryClient:
             self.call("infer", f"/v2/models/{model}/infer", self._bodies[model])
 
     def _drawn(self, model: str) -> bytes:
-        """Return a request to ``model``; empty where the service does not tell its inputs now."""
+        """Return a request to ``model``; empty where the service does not describe its inputs now."""
         told = json.loads(self.call("metadata", f"/v2/models/{model}", None))
         if "inputs" not in told:
             return b""

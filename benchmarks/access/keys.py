@@ -1,7 +1,7 @@
 """Times of requests with right, wrong and no keys: ``python -m benchmarks.access.keys [--rounds 400]``.
 
 Requests of each kind take turns on one kept connection of ``layerstream serve``; prints JSON. Some keys
-differ from a valid one in their first, middle or last character: their times should not tell which. Exit
+differ from a valid one in their first, middle or last character: their times should not show which. Exit
 status 1 where medians of wrong keys are further apart than ``--noise`` of the distance between quartiles.
 """
 

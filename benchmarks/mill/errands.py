@@ -31,7 +31,7 @@ Fault = Callable[[Response], str | None]
 
 @dataclass(frozen=True)
 class Errand:
-    """What a good client asks again and again: a request and how to tell that the answer is right."""
+    """What a good client asks again and again: a request and how to check that the answer is right."""
 
     name: str
     requests: tuple[tuple[bytes, Fault], ...]

@@ -119,7 +119,7 @@ def _reduced(opened: OpenedApplication, members: Sequence[ApplicationMember]) ->
 def job(
     opened: OpenedApplication, way: PlannedWay, inputs: Sequence[Path], sweeps: int
 ) -> dict[str, Any]:
-    """Return what the child is told."""
+    """Return the arguments of the child."""
     found = zip(opened.packs, way.members, way.plans.plans, inputs, strict=True)
     return {
         "sweeps": sweeps,

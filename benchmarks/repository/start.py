@@ -32,7 +32,7 @@ _IDLE_SECONDS = 10.0
 
 @dataclass
 class Probes:
-    """Asks again and again whether the server lives, until it is told to stop; ``lags`` in seconds."""
+    """Asks again and again whether the server lives, until it is stopped; ``lags`` in seconds."""
 
     port: int
     lags: list[float] = field(default_factory=list)

@@ -10,7 +10,7 @@ Runtime), which refuses nothing. In turns each server gets: 8 clients that send 
 over at most so many connections; and, where the model is tiny, 120 connections kept busy with a timeout of
 5 ms.
 
-The client knows the servers by what they send alone. ``late``: of the accepted (all but 503), the part that
+The client sees of the servers only what they send. ``late``: of the accepted (all but 503), the part that
 the client had read after the timeout; ``late_if_read_at_once``: that had come to its machine after it.
 ``client_late_p99_ms``: how late the client itself sent, ``unread_p99_ms``: how long answers waited for it.
 ``goodput``: answers in time a second, as a part of the capacity. Exit 1 where ours are late in over 1 %,
