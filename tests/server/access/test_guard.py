@@ -39,7 +39,7 @@ CLOSED = (
 
 @dataclass(frozen=True)
 class Keyed:
-    """A service that wants keys, one of each role, and their file."""
+    """A service that requires keys, one of each role, and their file."""
 
     service: Service
     file: Path

@@ -65,7 +65,7 @@ async def test_every_metric_is_there_after_one_request(service: Service) -> None
 async def test_why_a_model_does_not_serve_is_one_word(
     settings: SettingsFactory, packs: Packs
 ) -> None:
-    """An operator's wish, the budget and a fault are told apart: each has another remedy, or none."""
+    """An operator's wish, the budget and a fault are distinguished: each has another remedy, or none."""
     budget = packs.smallest("pair") + (1 << 12)
     async with serving(settings(models_budget=budget, models=("tiny", "pair"))) as service:
 

@@ -11,7 +11,7 @@ from tests.server.support import LIMIT_SECONDS
 
 
 class Said(Notifier):
-    """Keeps what the service manager would be told."""
+    """Keeps the messages to the service manager."""
 
     def __init__(self) -> None:
         super().__init__("@nobody", None)

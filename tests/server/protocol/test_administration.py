@@ -1,4 +1,4 @@
-"""The right to load and unload: this machine, unless told otherwise, and never a page of another site."""
+"""The right to load and unload: this machine, by default, and never a page of another site."""
 
 import logging
 

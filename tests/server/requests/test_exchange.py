@@ -246,7 +246,7 @@ async def test_waiting_for_others_is_not_the_fault_of_a_client(service: Service)
 async def growing(
     service: Service, *sizes: tuple[int, int]
 ) -> tuple[list[Client], list[asyncio.Task[Any]]]:
-    """Clients and their requests, which hold the first of two sizes each and now want the second."""
+    """Clients and their requests, which hold the first of two sizes each and now need the second."""
     clients, tasks = [Client() for _ in sizes], []
     for client, both in zip(clients, sizes, strict=True):
         tasks.append(await service.begin(client, holding(*both)))

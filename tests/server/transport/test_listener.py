@@ -207,7 +207,7 @@ def test_with_no_place_left_a_newcomer_waits_and_gets_the_place_of_an_answer(
             gate.set()
             answers = [await reader.readuntil(b"ok") for reader, _ in ends]
             assert all(answer.startswith(b"HTTP/1.1 200 ") for answer in answers)
-            # Each that was waited for was told that its answer is the last.
+            # Three connections are needed for others: their answers say that they are the last.
             assert sum(b"connection: close" in answer for answer in answers) == 3
             assert len(here.registry) == limits.total
 

@@ -95,7 +95,7 @@ def test_a_socket_that_the_manager_listens_on(number: int) -> None:
     environ = told(PATH="/bin")
     found = inherited(environ, number)
     assert found is not None
-    assert environ == {"PATH": "/bin"}  # children are told nothing
+    assert environ == {"PATH": "/bin"}  # children get nothing of it
     assert not os.get_inheritable(number)
     with found, socket.create_connection(found.getsockname()):
         found.setblocking(True)
