@@ -267,7 +267,9 @@ def _write_pack(
     describer = PieceDescriber(parts, layout, index, sizes, programs, quantised)
     rows = RowDescriber(parts, layout, index, programs)
     records = describer.pieces()
-    others = (piece for piece, made in zip(pieces, records, strict=True) if made.quantised is None)
+    others = (
+        piece for piece, record in zip(pieces, records, strict=True) if record.quantised is None
+    )
     if target.capability is None:
         _tell_inexact(options, graph, others)
     manifest = Manifest(

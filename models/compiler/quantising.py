@@ -161,13 +161,13 @@ def _floats(file: Path) -> list[str]:
         if node.op_type in LAYERS or (node.op_type in _OF_THE_LAST and node.input[0] in answers):
             answers.update(node.output)
     before = set[str]()  # what layers are made of
-    found = []
+    labels = []
     for node in reversed(nodes):
         if node.op_type in LAYERS or not before.isdisjoint(node.output):
             before.update(node.input)
         elif answers.isdisjoint(node.output):
-            found.append(label(node))
-    return [*found, *activations]
+            labels.append(label(node))
+    return [*labels, *activations]
 
 
 def _check_floats(model: onnx.ModelProto, source: Path) -> None:

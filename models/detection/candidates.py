@@ -350,17 +350,17 @@ def candidates(
     of the network's input. Boxes and scores that are not finite are left out. Equal scores come in
     Darknet's order: by head, cell, anchor.
     """
-    found: list[Candidates] = []
+    likely: list[Candidates] = []
     count = 0
-    held = most + most // 4  # before those that are not among the best are let go
+    most_kept = most + most // 4  # before those that are not among the best are let go
     for head in heads:
         for sight in _sights(head, outputs, size, threshold):
-            found.append(_likely(sight, threshold, most))
-            count += len(found[-1].scores)
-            if count > held:
-                found = [Candidates.best(found, most)]
-                count = len(found[0].scores)
-    return Candidates.best(found, most)
+            likely.append(_likely(sight, threshold, most))
+            count += len(likely[-1].scores)
+            if count > most_kept:
+                likely = [Candidates.best(likely, most)]
+                count = len(likely[0].scores)
+    return Candidates.best(likely, most)
 
 
 def _sights(

@@ -242,9 +242,9 @@ def _take(path: Path, tensor: TensorProto, raw: FileRange | None, inside: bool =
         else:
             refer(tensor, data)
     elif raw is not None or tensor.HasField("raw_data"):
-        held = raw.length if raw is not None else len(tensor.raw_data)
-        if _packed_bytes(tensor, n_bytes) != held:
-            raise OnnxError(f"{where}: holds {held} bytes, its dimensions say {n_bytes}")
+        stored_bytes = raw.length if raw is not None else len(tensor.raw_data)
+        if _packed_bytes(tensor, n_bytes) != stored_bytes:
+            raise OnnxError(f"{where}: holds {stored_bytes} bytes, its dimensions say {n_bytes}")
         if raw is not None:
             refer(tensor, raw)
     else:

@@ -69,13 +69,15 @@ def keep_defaults(
     Raises:
         OnnxError: one of ``asked`` has no value, or cannot be a default.
     """
-    held = {tensor.name: tensor for tensor in model.graph.initializer}
-    listed = [value.name for value in model.graph.input if value.name in held]
-    _check_asked(path, [name for name in listed if _can_be_default(held[name])], listed, asked)
+    initializers = {tensor.name: tensor for tensor in model.graph.initializer}
+    listed = [value.name for value in model.graph.input if value.name in initializers]
+    _check_asked(
+        path, [name for name in listed if _can_be_default(initializers[name])], listed, asked
+    )
     if model.ir_version < _FIRST_IR_WITH_DEFAULTS or not _weights(model).isdisjoint(listed):
         constants = set(listed)
     else:
-        constants = {name for name in listed if not _can_be_default(held[name])}
+        constants = {name for name in listed if not _can_be_default(initializers[name])}
     constants.difference_update(asked)
     if constants and model.ir_version >= _FIRST_IR_WITH_DEFAULTS:
         warn(_announcement(path, [name for name in listed if name in constants]))

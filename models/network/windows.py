@@ -168,8 +168,8 @@ def windows_of(
     if min(result, default=1) < 1:
         raise WindowError(f"a kernel of {list(kernel)} does not fit an input of {list(size)}")
     beyond = [
-        max(axis.needed(0, made)[1] - length - axis.behind, 0)
-        for axis, made, length in zip(axes, result, size, strict=True)
+        max(axis.needed(0, n_outputs)[1] - length - axis.behind, 0)
+        for axis, n_outputs, length in zip(axes, result, size, strict=True)
     ]
     if not rounds_up:
         # One window that is larger than all it has: ONNX Runtime takes the rest for padding.

@@ -41,7 +41,7 @@ def check_rows(path: Path, manifest: Manifest) -> None:
         _check_value(f"{path}: row_values.{number}", manifest, value)
         _check_parts(f"{path}: row_values.{number}", manifest, number, value, writers)
     _check_counts(path, manifest)
-    made: set[int] = set()
+    outputs: set[int] = set()
     end = 0
     for number, operator in enumerate(manifest.row_operators):
         where = f"{path}: row_operators.{number}"
@@ -51,10 +51,10 @@ def check_rows(path: Path, manifest: Manifest) -> None:
             raise PackError(f"{where}.first_piece: {operator.first_piece}: before {end}")
         end = operator.end_piece
         _check_operator(where, manifest, operator)
-        if operator.output in made:
+        if operator.output in outputs:
             raise PackError(f"{where}.output: {operator.output} is made twice")
         _check_output(where, manifest, operator, writers)
-        made.add(operator.output)
+        outputs.add(operator.output)
     _check_order(path, manifest)
 
 

@@ -223,12 +223,12 @@ def _add_alternatives(parts: CutGraph, target: Target, fault: Fault) -> None:
 def _add_rows(parts: CutGraph, target: Target, fault: Fault, measure: Measure) -> None:
     """Add the operators on rows without a ``fault``; on a GPU those that take no scratch there."""
     shapes, on_cpu = parts.rows.shapes, target.capability is None
-    made = [
+    described = [
         (row, serialise_rows(parts.graph, row) if row.nodes else None) for row in parts.rows.nodes
     ]
     able = {
         index
-        for row, data in made
+        for row, data in described
         if data is None
         or (
             fault(data) is None
@@ -243,9 +243,9 @@ def _add_rows(parts: CutGraph, target: Target, fault: Fault, measure: Measure) -
         if not able.issuperset(nodes := _computed(parts, piece))
         for index in nodes
     }
-    made = [item for item in made if item[0].index in able - apart]
-    parts.rows.nodes[:] = [row for row, _ in made]
-    for row, data in made:
+    described = [item for item in described if item[0].index in able - apart]
+    parts.rows.nodes[:] = [row for row, _ in described]
+    for row, data in described:
         piece = parts.whole(row.index, row.index + max(len(row.nodes), 1) - 1)
         parts.row_graphs.append(None if data is None else parts.numbers([data], [piece])[0])
 

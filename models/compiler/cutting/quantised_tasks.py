@@ -203,13 +203,13 @@ class _Reader:
             raise UnsuitedError("biases are broadcast")
         if _is_image(of) and operator.weight.n_bytes > self._most_weights:
             raise UnsuitedError("large weights")
-        given, weight, made = of.scales
+        given, weight, result = of.scales
         return QuantisedLayer(
             weights=self._number(operator.weight.name),
             bias=None if operator.bias is None else self._number(operator.bias.name),
             given=self._scaling(given),
             weight=self._scaling(weight),
-            made=self._scaling(made),
+            made=self._scaling(result),
             channels=operator.x.shape[1],
             filters=filters,
             windows=operator.windows,

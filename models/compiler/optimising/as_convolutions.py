@@ -255,9 +255,9 @@ class TransposedAsConvolutions(Rewriter):
         nodes: list[onnx.NodeProto] = []
 
         def new(kind: str, read: Sequence[str], **given: Any) -> str:
-            made = self.fresh(f"{title}/{kind.lower()}")
-            nodes.append(helper.make_node(kind, read, [made], **given))
-            return made
+            output = self.fresh(f"{title}/{kind.lower()}")
+            nodes.append(helper.make_node(kind, read, [output], **given))
+            return output
 
         def taken(name: str, axis: int, of: _Axis) -> str:
             shape = [inputs, features, *(len(rows.taps), size)[: 2 * (axis > 2)]]
@@ -277,15 +277,15 @@ class TransposedAsConvolutions(Rewriter):
             every = self.constant(f"{title}/features", np.tile(np.arange(features), size * size))
             bias = [new("Gather", [bias[0], every], axis=0)]
         pads = [rows.before, columns.before, rows.after, columns.after]
-        found = new("Conv", [x, kernel, *filter(None, bias)], kernel_shape=sides, pads=pads)
+        image = new("Conv", [x, kernel, *filter(None, bias)], kernel_shape=sides, pads=pads)
         nodes[-1].name = node.name
         if size > 1:
-            found = new("DepthToSpace", [found], blocksize=size)
+            image = new("DepthToSpace", [image], blocksize=size)
         for axis, of in ((2, rows), (3, columns)):
             if of.crops:
                 ends = ([0], [of.made], [axis])
                 given = [self.constant(f"{title}/crop", np.array(end, np.int64)) for end in ends]
-                found = new("Slice", [found, *given])
+                image = new("Slice", [image, *given])
         nodes[-1].output[0] = title
         return nodes
 

@@ -199,19 +199,19 @@ class _Rewriter:
         table = table_of(region, self._graph.constants, self._graph.versions)
         self._gone.update(name for node in region.nodes for name in made(node))
         for name in sources:
-            held = self.edits.array(name)
+            value = self.edits.array(name)
             if name not in self._layers:
-                self.edits.values[name] = replace(held, dtype=table.dtype.name)
+                self.edits.values[name] = replace(value, dtype=table.dtype.name)
                 if name == region.source:
                     self._made_as[name] = region.output
                 continue
             result, called = region.output, label(region.nodes[-1])
             if name != region.source:
                 result = self._read_as[name] = self.edits.value(
-                    f"{name}/found", table.dtype.name, held.shape
+                    f"{name}/found", table.dtype.name, value.shape
                 )
                 called = result
-            numbers = self.edits.value(f"{name}/numbers", "int32", held.shape)
+            numbers = self.edits.value(f"{name}/numbers", "int32", value.shape)
             # Each has its own, which is streamed with the weights of its layer.
             own = self.edits.constant(f"{name}/table", table, streamed=True)
             self._behind[name] = [

@@ -259,8 +259,8 @@ def settle_pool(model: onnx.ModelProto, values: Mapping[str, Array]) -> bool:
         if values[node.output[0]].shape[2:] != windows.result:
             # What the last windows need behind the input, and what they are given.
             needed = [
-                axis.fitted(length, made).behind
-                for axis, length, made in zip(
+                axis.fitted(length, n_outputs).behind
+                for axis, length, n_outputs in zip(
                     windows.axes, windows.size, windows.result, strict=True
                 )
             ]

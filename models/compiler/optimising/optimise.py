@@ -160,13 +160,13 @@ def _without_integers(folded: Path, path: Path, target: Target) -> tuple[Path, d
         folded = optimised_file(folded, folder / "fused.onnx", _Level.ORT_ENABLE_EXTENDED, path)
         model = onnx.load(folded, load_external_data=False)
     try:
-        found = make_floats(model, folder)
+        reasons = make_floats(model, folder)
     except SessionError as exc:
         raise OnnxError(f"{path}: ONNX Runtime refuses it: {reason(exc)}") from exc
-    if found:
+    if reasons:
         folded.write_bytes(model.SerializeToString())
         _check_folded(folded, path, target.block if for_cpu else 1)
-    return folded, found
+    return folded, reasons
 
 
 def _check_folded(result: Path, path: Path, block: int) -> dict[str, Array]:

@@ -216,8 +216,8 @@ class _Rewriter:
         name, features = node.output[0], kernel.shape[0]
         result = self._graph.values[name]
         n_rows, n_weights = math.prod(result.shape[:-1]), kernel.size // features
-        found = self._gathered(node, windows)
-        rows = self._reshaped(found, f"{name}/windows", (n_rows, n_weights))
+        gathered = self._gathered(node, windows)
+        rows = self._reshaped(gathered, f"{name}/windows", (n_rows, n_weights))
         product = self.edits.value(f"{name}/rows", result.dtype, (n_rows, features))
         _, *quantised, scale, zero_point = node.input[:8]
         bias = node.input[8] if len(node.input) > 8 else ""
@@ -264,7 +264,7 @@ class _Rewriter:
         result = self.edits.array(name)
         axis = form.result % len(result.shape)
         bounds = [*range(0, total, self._channels(weight.nbytes, total)), total]
-        made = []
+        part_nodes = []
         for number, (first, end) in enumerate(itertools.pairwise(bounds)):
             part = copied(node)
             if len(bounds) > _WHOLE:
@@ -283,10 +283,10 @@ class _Rewriter:
             for place, item in enumerate(node.input):
                 if part.input[place] == item and item in self._graph.constants:
                     part.input[place] = self._own(part, place, self._graph.constants[item])
-            made.append(part)
-        self._nodes.extend(made)
-        if len(made) > 1:
-            names = [part.output[0] for part in made]
+            part_nodes.append(part)
+        self._nodes.extend(part_nodes)
+        if len(part_nodes) > 1:
+            names = [part.output[0] for part in part_nodes]
             title = f"{label(node)}/joined"
             self._nodes.append(helper.make_node("Concat", names, [name], name=title, axis=axis))
 

@@ -224,22 +224,22 @@ class _Reader:
             node.operator in READERS for node in self._nodes
         ):
             return None
-        found = [
+        described = [
             _Found(item.activation, (item.x,), self._nodes[item.nodes[-1]].output, item.nodes)
             for item in activations_in(self._nodes, kept, self._known.number)
         ]
-        covered = {at for step in found for at in step.nodes}
+        covered = {at for step in described for at in step.nodes}
         for at, node in enumerate(self._nodes):
             if at not in covered:
                 step = self._single(node, at)
                 if step is None:
                     return None
-                found.append(step)
-        if not all(step.is_of_a_file for step in found) or not self._fits(found, kept):
+                described.append(step)
+        if not all(step.is_of_a_file for step in described) or not self._fits(described, kept):
             return None
-        found.sort(key=lambda step: step.nodes[-1])
+        described.sort(key=lambda step: step.nodes[-1])
         return [
-            replace(step, nodes=tuple(self._indices[at] for at in step.nodes)) for step in found
+            replace(step, nodes=tuple(self._indices[at] for at in step.nodes)) for step in described
         ]
 
     def _fits(self, steps: Sequence[_Found], kept: set[str]) -> bool:

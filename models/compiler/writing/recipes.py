@@ -171,8 +171,8 @@ def _classification(
     if not is_vector or array.dtype != "float32":
         return None
     is_softmax = _maker(graph, output) == "Softmax"
-    held: Scores = scores or ("probabilities" if is_softmax else "logits")
-    return Classification(output=output, scores=held, labels=labels)
+    meaning: Scores = scores or ("probabilities" if is_softmax else "logits")
+    return Classification(output=output, scores=meaning, labels=labels)
 
 
 def _maker(graph: Graph, value: str) -> str | None:
