@@ -24,10 +24,10 @@ def repetitions(graph: DataflowGraph) -> tuple[int, ...]:
     for start in range(len(graph.actors)):
         if start in rates:
             continue
-        found = _connected(graph, start)
-        rates |= found
-        unit = math.lcm(*(rate.denominator for rate in found.values()))
-        counts = {actor: int(rate * unit) for actor, rate in found.items()}
+        connected = _connected(graph, start)
+        rates |= connected
+        unit = math.lcm(*(rate.denominator for rate in connected.values()))
+        counts = {actor: int(rate * unit) for actor, rate in connected.items()}
         common = math.gcd(*counts.values())
         for actor, count in counts.items():
             cycles[actor] = count // common

@@ -95,10 +95,10 @@ def region_schedule(program: Program, pack_cnn: PackCnn, region: Region) -> Regi
         phases[layer].append((first, first + call.output.rows))
         order.append(layer)
     graph = graph_of(cnn, phases, WindowOverlap.CHANNEL, cropped=True)
-    held = _held_rows(program, plan)
+    held_rows = _held_rows(program, plan)
     rows = [cnn.layers[number].output.height for number in range(len(cnn.layers))]
     for operator, layer in layer_of.items():
-        rows[layer] = held[program.row_operators[operator].output]
+        rows[layer] = held_rows[program.row_operators[operator].output]
     edge_of = {(edge.source, edge.target): edge for edge in cnn.edges}
     capacities = tuple(
         _room(cnn, edge_of[channel.source, channel.target], rows[channel.source])

@@ -42,12 +42,12 @@ def moments(
         fired = state.fired[actor]
         if not state.may_fire(actor):
             raise DataflowError(f"{graph.name}: {_refusal(state, actor, counts)}")
-        held = [*state.tokens]
+        tokens = [*state.tokens]
         for number in graph.outgoing[actor]:
             rates = graph.channels[number].production
-            held[number] += rates[fired % len(rates)]
+            tokens[number] += rates[fired % len(rates)]
         state.fire(actor)
-        yield Moment(actor, tuple(held))
+        yield Moment(actor, tuple(tokens))
     for actor, count in enumerate(counts):
         if state.fired[actor] != count:
             name = shortened(graph.actors[actor].name)

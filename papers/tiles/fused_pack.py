@@ -50,18 +50,18 @@ def regions_of(
         raise TileError(f"{configuration} has {configuration.end} layers, the pack {len(layers)}")
     after = program.row_operators[len(layers) - 1].end_piece
     starts = [*(layer.piece for layer in layers), after]
-    found = []
+    regions = []
     for group in configuration.groups:
         if not group.tiling.is_whole:
             _, height, width = layers[group.end - 1].output
-            found.append(
+            regions.append(
                 Region(
                     starts[group.first],
                     starts[group.end],
                     group.tiling.boxes_of(height, width),
                 )
             )
-    return tuple(found)
+    return tuple(regions)
 
 
 # A pack whose operators make tiles, too: by graphs that pad neither side, made of those that rows run.
