@@ -46,9 +46,9 @@ def fit(
     question = _question(program, architecture, wanted, profile)
     before = known.get(question)
     if before is not None and before.thorough >= (wanted.thorough and not wanted.least):
-        found = _again(program, architecture, wanted, profile, before)
-        if found is not None:
-            return found
+        earlier = _again(program, architecture, wanted, profile, before)
+        if earlier is not None:
+            return earlier
     fitted = _searched(program, architecture, wanted, profile)
     kept = FoundPlan(
         fitted.plan.choice, fitted.reasons, fitted.curve, fitted.thorough, fitted.plan.total_bytes

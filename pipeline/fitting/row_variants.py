@@ -139,7 +139,7 @@ def _search(
     if profile is None:
         estimated = _Estimated(network)
         slow = dict.fromkeys(regions, inf)
-        found = search(estimated, estimated.pieces(), in_groups=slow, slower=True)
+        variants = search(estimated, estimated.pieces(), in_groups=slow, slower=True)
     else:
         times, seconds = profile.row_times(network), profile.piece_seconds(program)
         known = {
@@ -147,9 +147,9 @@ def _search(
             for region in regions
             if profile.knows_groups(region)
         }
-        found = search(times, seconds, in_groups=known)
+        variants = search(times, seconds, in_groups=known)
     # A network without activations of known size has no ways, and nothing to put on rows.
-    return found if found.found else _WHOLE
+    return variants if variants.found else _WHOLE
 
 
 @dataclass(frozen=True)

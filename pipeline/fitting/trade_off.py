@@ -58,15 +58,15 @@ def frontier(
     smallest = fit(program, architecture, LEAST, profile, known)
     largest = fit(program, resident, NOTHING, profile, known)
     low, high = smallest.plan.total_bytes, max(largest.plan.total_bytes, 1)
-    found = [smallest, largest]
+    fitted = [smallest, largest]
     count = _LIMITS
     while True:
         for step in range(1, count):
             tell("plans", step, count)
             limit = max(round(low * (high / low) ** (step / count)), low)
             wanted = Wanted(total_bytes=limit, thorough=thorough)
-            found.append(fit(program, architecture, wanted, profile, known))
-        points = _unbeaten([_point(program, item) for item in found])
+            fitted.append(fit(program, architecture, wanted, profile, known))
+        points = _unbeaten([_point(program, item) for item in fitted])
         if len(points) >= POINTS or count >= _MOST_LIMITS:
             return points
         count = _MOST_LIMITS
@@ -138,8 +138,8 @@ def costs_of_least(
         low, high = least.total_bytes, all_memory.plan.total_bytes
         for _ in range(_HALVINGS):
             middle = round((low * high) ** 0.5)
-            found = within.streaming(choice, middle)
-            tried = None if found is None else cost(judged(found.plan, profile), middle)
+            candidate = within.streaming(choice, middle)
+            tried = None if candidate is None else cost(judged(candidate.plan, profile), middle)
             if tried is not None and tried.times <= _HARDLY_LONGER:
                 high, enough = middle, [tried]
             else:

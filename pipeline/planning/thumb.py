@@ -107,12 +107,15 @@ def smaller_plans(program: Program, plan: Plan) -> Iterator[Plan]:
                 read_bytes=ring or plan.ring_bytes,
             )
             try:
-                made = make_plan(program, plan.architecture, choice=choice)
+                candidate = make_plan(program, plan.architecture, choice=choice)
             except PlanError:  # the largest chunk needs a larger ring
                 continue
-            if made.total_bytes - joinable_bytes(program, made.steps) < smallest.total_bytes:
+            if (
+                candidate.total_bytes - joinable_bytes(program, candidate.steps)
+                < smallest.total_bytes
+            ):
                 smallest = min(
-                    smallest, joined(program, made, 0), key=lambda item: item.total_bytes
+                    smallest, joined(program, candidate, 0), key=lambda item: item.total_bytes
                 )
                 yield smallest
 

@@ -186,9 +186,9 @@ class RowsProgress:
             if needed is not ends or most < height:
                 needed = np.minimum(needed, most)
             for part in self._network.parts(taken.row_value, self._pieces):
-                held = self._needed.get(part.row_value, needed)
+                earlier = self._needed.get(part.row_value, needed)
                 self._needed[part.row_value] = (
-                    needed if held is needed else np.maximum(held, needed)
+                    needed if earlier is needed else np.maximum(earlier, needed)
                 )
         return ends
 

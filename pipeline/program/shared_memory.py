@@ -180,7 +180,7 @@ class Readers:
             if value.parent is not None:
                 children.setdefault(value.parent, []).append(index)
 
-        found = [frozenset((index,)) for index in range(len(values))]
+        values_seen = [frozenset((index,)) for index in range(len(values))]
         known = set(written)
         for index in range(len(values)):
             if index in known:
@@ -198,6 +198,6 @@ class Readers:
                 together.update(beside)
             seen = frozenset(together)
             for each in together - written:
-                found[each] = seen
+                values_seen[each] = seen
             known |= together
-        return found
+        return values_seen

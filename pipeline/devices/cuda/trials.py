@@ -75,7 +75,7 @@ def probe_kinds(device: TrialDevice, file: Path) -> dict[Kind, str]:
         "mapped": lambda: device.shared("mapped", n_bytes),
         "managed": lambda: device.shared("managed", n_bytes),
     }
-    found: dict[Kind, str] = {}
+    faults: dict[Kind, str] = {}
     with closing(open_reader(file)) as reader:
         expected = np.empty(n_bytes + _PAGE_BYTES, np.uint8)
         aligned = expected[-expected.ctypes.data % _PAGE_BYTES :][:n_bytes]
@@ -83,12 +83,12 @@ def probe_kinds(device: TrialDevice, file: Path) -> dict[Kind, str]:
         for kind, allocate in tries.items():
             try:
                 same = np.array_equal(_through(device, kind, allocate, reader), aligned)
-                found[kind] = "" if same else "kernels see other bytes than the disk wrote"
+                faults[kind] = "" if same else "kernels see other bytes than the disk wrote"
             except DeviceLostError:
                 raise
             except (DeviceError, LoaderError, OSError) as exc:
-                found[kind] = str(exc)
-    return found
+                faults[kind] = str(exc)
+    return faults
 
 
 def probe_file_mapping(device: TrialDevice, file: Path) -> str:

@@ -62,16 +62,16 @@ def build(folder: Path = BUILT, compiler: str | None = None, machine: str | None
     command = _compiler(compiler)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder) as made:
+        with tempfile.TemporaryDirectory(dir=folder) as temporary:
             objects = [
-                _compiled(command, Path(made), source, processor, flags)
+                _compiled(command, Path(temporary), source, processor, flags)
                 for source, processors in (
                     ("target.c", PROCESSORS[machine]),
                     ("integers/target.c", PROCESSORS[machine] | _MORE_INTEGERS[machine]),
                 )
                 for processor, flags in processors.items()
             ]
-            library = Path(made, "library.so")
+            library = Path(temporary, "library.so")
             plain = [str(SOURCES / name) for name in _FOR_ALL]
             known = f'-DELEMENTWISE_SOURCES="{sources_digest()}"'
             _run(

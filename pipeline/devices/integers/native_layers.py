@@ -311,18 +311,18 @@ class NativePieces:
 
         An input that a request holds has ``put_rows`` instead of being an array.
         """
-        held, constants = constants_in(graph, found, len(inputs))
+        kept_alive, constants = constants_in(graph, found, len(inputs))
         given = (each.ctypes.data if isinstance(each, np.ndarray) else 0 for each in inputs)
-        places, made = (*given, *constants), outputs[0].ctypes.data
+        places, output = (*given, *constants), outputs[0].ctypes.data
         # The caller keeps the rest as long as what is returned.
         if isinstance(found, QuantisedAverage):
-            return bind_average(found, places, made, held, self._library)
+            return bind_average(found, places, output, kept_alive, self._library)
         task = fitted(found, self._library, self._threads, native.workspace_bytes)
         if task.n_parts > 1 and self._jobs is not None:
             self._jobs.prepare()
-        bound = BoundTask(task, self._run_task, held)
+        bound = BoundTask(task, self._run_task, kept_alive)
         source = inputs[found.source]
-        return bind_task(found, source, places, made, bound, native.workspace_bytes)
+        return bind_task(found, source, places, output, bound, native.workspace_bytes)
 
     def _run(self, task: TaskStruct) -> None:
         """Run ``task``, which is bound.

@@ -94,11 +94,11 @@ def lower(network: Network) -> StepProgram:
     for port in network.inputs:
         to.values[port.name] = Array(dtype=port.dtype, shape=port.shape)
     _check_operators(network)
-    found = _activations(network)
-    inside = {at for each in found.values() for at in each.nodes[:-1]}
+    activations = _activations(network)
+    inside = {at for each in activations.values() for at in each.nodes[:-1]}
     for at, node in enumerate(network.nodes):
         if at not in inside:
-            _add(to, network, node, found.get(at))
+            _add(to, network, node, activations.get(at))
     _check_outputs(network, to)
     return _fused(StepProgram(tuple(to.steps), to.values), outputs)
 

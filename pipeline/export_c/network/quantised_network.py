@@ -202,17 +202,17 @@ def with_tables(network: Network) -> Network:
     nodes: list[Node] = []
     tables: dict[str, tuple[str, NDArray[Any]]] = {}
     for node in network.nodes:
-        found = _written(node, numbers, constants)
-        if found is None and node.output in operators:
+        lookup = _written(node, numbers, constants)
+        if lookup is None and node.output in operators:
             region = region_of(
                 operators[node.output][1], operators, constants, partial(_bytes_of, constants)
             )
             if region is not None:
-                found = region.source, table_of(region, constants, versions)
-        if found is None:
+                lookup = region.source, table_of(region, constants, versions)
+        if lookup is None:
             nodes.append(node)
             continue
-        source, table = found
+        source, table = lookup
         if source in tables:
             source, first = tables[source]
             table = table[first.view(np.uint8)]
@@ -282,19 +282,19 @@ def with_byte_ports(network: Network) -> Network:
     Raises:
         ExportError: it does so with none.
     """
-    found = dict(_inputs(network)) | dict(_outputs(network))
-    if not found:
+    converted = dict(_inputs(network)) | dict(_outputs(network))
+    if not converted:
         raise ExportError(
             f"{network.name}: no input is quantised first and no output back last, so none can be bytes"
         )
-    gone = {name for names, _ in found.values() for name in names}
+    gone = {name for names, _ in converted.values() for name in names}
     nodes = tuple(
         replace(node, operator="Identity", inputs=node.inputs[:1], attributes={})
         if node.output in gone
         else node
         for node in network.nodes
     )
-    quantised = {port: how for port, (_, how) in found.items()}
+    quantised = {port: how for port, (_, how) in converted.items()}
     ports = [
         tuple(_as_bytes(port, quantised) for port in side)
         for side in (network.inputs, network.outputs)

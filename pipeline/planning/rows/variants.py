@@ -183,8 +183,8 @@ def find_variants(
         for search in searches:
             search.take_in_groups(groups)
     small = most_arena is not None
-    found = _unbeaten((found for search in searches for found in search.variants()), small)
-    return Variants(tuple(found), walk.effort, walk.complete)
+    variants = _unbeaten((each for search in searches for each in search.variants()), small)
+    return Variants(tuple(variants), walk.effort, walk.complete)
 
 
 def _in_groups(

@@ -245,10 +245,10 @@ class Ways:
             needed = self._arena_within(edges, distinct)[which.reshape(-1)]
             np.copyto(each, np.inf, where=needed > arenas[:, None])
             choice = each.argmin(axis=1)
-            found = each[np.arange(count), choice]
-            better = found < cost[:, place]
+            least_costs = each[np.arange(count), choice]
+            better = least_costs < cost[:, place]
             taken[better, place] = choice[better]
-            cost[better, place] = found[better]
+            cost[better, place] = least_costs[better]
         possible = np.flatnonzero(np.isfinite(cost[:, -1]))
         return self._taken(taken[possible], limits.those(possible))
 
