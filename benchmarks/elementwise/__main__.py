@@ -80,8 +80,8 @@ def _measured(pack: Pack, rounds: int) -> dict[str, Any]:
         "steps": len(chains),
         "difference": _difference(answers["native"], answers["onnxruntime"]),
         "players": {
-            name: {key: round(median(each[key] for each in found), 2) for key in found[0]}
-            for name, found in times.items()
+            name: {key: round(median(each[key] for each in runs), 2) for key in runs[0]}
+            for name, runs in times.items()
         },
     }
 
