@@ -35,7 +35,7 @@ class PackError(ModelError):
     """A pack on disk is not what its manifest or the format says."""
 
 
-# What pydantic says of records that are dataclasses, as it says it of others.
+# Pydantic's messages for dataclasses, by the type of error, in the words that it has for models.
 _REASONS = {
     "unexpected_keyword_argument": "Extra inputs are not permitted",
     "dataclass_type": "Input should be an object",

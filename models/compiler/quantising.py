@@ -145,10 +145,10 @@ def _make_norms_layers(file: Path) -> None:
 
 
 def _floats(file: Path) -> list[str]:
-    """Return the nodes that stay floats: those of some activations, and what is made of the last answers.
+    """Return the nodes that stay floats: those of some activations, and those after the last layers.
 
-    Those are Mish and what else is rewritten. One of several nodes has one scale before it and one behind
-    it, none between them.
+    The activations are Mish and others that are rewritten. One of several nodes has one scale before it and
+    one behind it, none between them.
 
     In answers numbers of unlike kinds lie in one tensor (places in pixels, sizes, probabilities), which one
     scale cannot hold, and little is computed.

@@ -208,7 +208,7 @@ def _check_output(where: str, manifest: Manifest, operator: RowOperator, writers
 
 
 def _check_order(path: Path, manifest: Manifest) -> None:
-    """Check that no operator reads, itself or as a part, what one makes that is not before it."""
+    """Check that each operator reads, directly or as parts, only results of operators before it."""
     latest = [-1] * len(manifest.row_values)
     for number, operator in enumerate(manifest.row_operators):
         latest[operator.output] = number

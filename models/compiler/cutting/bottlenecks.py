@@ -1,6 +1,6 @@
 """Bottlenecks: parts of a network that can run some of their inner channels at a time (seed 004, Fig. 5).
 
-A point-wise convolution adds up what it reads, channel by channel. So where no other node reads these
+A point-wise convolution is a sum over the channels that it reads. So where no other node reads these
 channels, and each was made for itself, by a depthwise convolution, an activation, or one output of the
 convolution before, a group of them can be made, added to the result, and forgotten. An inverted
 bottleneck's expansion, its largest tensor, then never exists. The factors of a squeeze-excite gate depend

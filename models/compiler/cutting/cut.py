@@ -112,7 +112,7 @@ class Cutter:
         return merged
 
     def _shrinks(self, piece: CutPiece) -> bool:
-        """Return whether ``piece`` ends with less than it read: regions had better end there.
+        """Return whether ``piece`` ends with less than it read: a region best ends there.
 
         Their end lies whole (docs/rows.md): fewer rows, or the few channels of a bottleneck.
         """
@@ -123,7 +123,7 @@ class Cutter:
         return shapes[1][2] < shapes[0][2] or math.prod(shapes[1]) < math.prod(shapes[0])
 
     def _takes_image(self, layer: range) -> bool:
-        """Return whether ``layer`` reads an image of the request: regions had better begin there."""
+        """Return whether ``layer`` reads an image of the request: a region best begins there."""
         names = {name for index in layer for name in self._graph.nodes[index].input}
         shapes = (self._graph.array(name).shape for name in names.intersection(self._graph.inputs))
         return any(len(shape) == _MAP_DIMENSIONS and shape[2] > 1 for shape in shapes)

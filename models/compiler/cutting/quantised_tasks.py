@@ -1,4 +1,4 @@
-"""Quantised layers as tasks of operators one behind the other, and those that run as one piece.
+"""Quantised layers as tasks, sequences of operators, and the tasks that run as one piece.
 
 One convolution or product with channels last, the maxima of its windows, a table in which bytes are looked
 up, a sum; layers around a depthwise one, with the sum behind them (seed 004, Fig. 5); in front of layers

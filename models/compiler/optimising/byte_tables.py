@@ -1,4 +1,4 @@
-"""Operators that make each byte of one byte are a table of 256, which ONNX Runtime fills: the same bits.
+"""Operators that map a byte to a byte become a table of 256 bytes, which ONNX Runtime fills: the same bits.
 
 An activation of a quantised network is several of them: a byte as a float, HardSigmoid, a byte again, and
 its product with the byte that was there first. Where layers make the bytes, what they become is looked up

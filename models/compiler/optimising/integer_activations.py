@@ -27,7 +27,7 @@ from models.network.operators.on_bytes import SCALES
 # Rounding to steps keeps an order, so a number that is limited and then rounded is its rounded self
 # between the rounded limits. ONNX Runtime leaves Relu and Clip out where the integers have no others;
 # elsewhere, as with symmetric scales, they keep the operator before them from becoming one of integers.
-# What was rounded before they limit it is no float at all: rounded in the same way it stays as it is,
+# An integer that was rounded before the limits needs no float: rounded in the same way it stays as it is,
 # else each integer becomes another one.
 
 _COMPUTING = frozenset(("Add", "Conv", "Gemm", "MatMul"))

@@ -188,9 +188,9 @@ def _is_row_product(node: onnx.NodeProto, values: Mapping[str, Array]) -> bool:
     return row is not None and len(row.shape) == 2 and row.shape[0] == 1 and row.dtype in _PRODUCTS
 
 
-# Maxima of bytes before what keeps their order; and pools with another output than is foreseen.
+# Maxima of bytes before operators that keep the order of numbers; and pools with an unforeseen output.
 #
-# What keeps the order of numbers makes of the largest one what is the largest behind it. So an activation
+# An operator that keeps the order of numbers maps the largest to the largest. So an activation
 # by a table, or a concatenation that rounds again, may come behind the maxima, and has a fourth to do.
 # What layers make is then read by maxima at once, and never lies in a plan (cutting/quantised_tasks.py).
 #
