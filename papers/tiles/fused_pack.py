@@ -1,4 +1,4 @@
-"""A pack's layers as seed 002 fuses them: what configurations take, which one to take, one of them run."""
+"""A pack's layers as seed 002 fuses them: the memory of configurations, the choice of one, and its run."""
 
 from dataclasses import dataclass, fields, replace
 from statistics import median
