@@ -1,4 +1,4 @@
-"""Sweeps in which nothing is read or copied: kernels one after the other, as any schedule comes to then."""
+"""Sweeps in which nothing is read or copied: kernels one after the other, as in any schedule then."""
 
 import queue
 import time

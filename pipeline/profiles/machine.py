@@ -51,7 +51,7 @@ class Machine(BaseModel):
     pace: PositiveFloat | None = None
 
     def decisive_differences(self, other: "Machine", quantised: bool) -> list[str]:
-        """Return in words what ``other`` has where this one has something else that times depend on.
+        """Return in words the properties of ``other`` that differ from this one's and that times depend on.
 
         ``quantised``: those of a pack with quantised layers.
         """

@@ -185,8 +185,8 @@ class Readers:
         for index in range(len(values)):
             if index in known:
                 continue
-            # A value; else what it is joined of; else what it is a view of: all that is not written there
-            # hangs together, and is the same memory to every reader.
+            # A value that no piece writes is joined of others or a view of one. All such values that
+            # are connected are the same memory to every reader.
             together, waiting = {index}, [index]
             while waiting:
                 nearest = waiting.pop()

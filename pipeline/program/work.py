@@ -1,4 +1,4 @@
-"""What regions cost beside whole pieces: how long their phases take, and what they compute again."""
+"""What regions cost beside whole pieces: how long their phases take, and how much they compute twice."""
 
 import math
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What happened in a sweep and when, and an independent judge of it (seed 003, Eq. 3)."""
+"""A trace of the operations of a sweep, and an independent check of it (seed 003, Eq. 3)."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field

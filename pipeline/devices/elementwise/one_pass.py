@@ -33,7 +33,7 @@ _SESSION_BYTES = 34 << 10
 def decided(
     program: ElementProgram, shapes: tuple[Shape, ...], are_sessions: bool
 ) -> NativeChain | None:
-    """Return what is decided of ``program`` on arrays of ``shapes``: what it reads, then what it makes.
+    """Return how ``program`` runs on arrays of ``shapes``: those read, then those made.
 
     ``are_sessions``: ONNX Runtime's threads compute long chains, and those in one launch with others. None:
     the library does not run it.
@@ -100,7 +100,7 @@ class OnePass:
         return self._library.bind(program, placed, size, 1, run)
 
     def chain(self, program: ElementProgram, shapes: tuple[Shape, ...]) -> NativeChain | None:
-        """Return what ``program`` takes on arrays of ``shapes``: what it reads, then what it makes.
+        """Return how ``program`` runs on arrays of ``shapes``: those read, then those made.
 
         None: it is not run here.
         """

@@ -24,7 +24,7 @@ from pipeline.devices.integers.tasks import (
 )
 from pipeline.program.program import Native
 
-# The memory that a quantised task takes while it runs, and what it makes of it: parts, groups and rows.
+# The memory that a quantised task takes while it runs, and the parts, groups and rows that fit into it.
 
 _FLOAT_BYTES = 4
 # Nanoseconds to hand parts to other threads and wait for them.
@@ -131,7 +131,7 @@ class Decision:
         self._library = library
         self._threads = threads
         self._are_jobs = are_jobs
-        # Scratch is what any of them takes: all may have what one had better have.
+        # All tasks share the scratch: its size is the largest that one of them uses.
         tasks = (each for each in found if isinstance(each, QuantisedTask))
         self._workspace = max(map(_workspace_bytes, tasks), default=0)
 

@@ -163,7 +163,7 @@ def _check_outputs(network: Network, to: StepBuilder) -> None:
 
 
 def _fused(program: StepProgram, outputs: frozenset[str]) -> StepProgram:
-    """Return ``program`` with sums and functions in the step that made what they read, if no other does.
+    """Return ``program`` with sums and functions in the step before, where its result is read there alone.
 
     So nothing between them is kept, and a sum may lie where what it adds lay. ``outputs``: what the caller
     reads.

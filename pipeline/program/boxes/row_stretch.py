@@ -55,7 +55,7 @@ class RowStretch(Stretch):
         return {item.output: made_of(ends[item.output][:, begun:]) for item in self.items}
 
     def _load(self, saving: bool) -> Iterator[tuple[int, int]]:
-        """Find what is loaded; yield what is written over what, to save memory."""
+        """Find the values that are loaded; yield pairs, one value written over the other to save memory."""
         reads: dict[int, list[WantedRows]] = {
             value: [self._wanted[reader] for reader in readers]
             for value, readers in readers_of(self.items, self.parts, self.outside).items()
@@ -105,9 +105,10 @@ class RowStretch(Stretch):
 
 
 def kept_between_phases(stretch: RowStretch, layout: StripLayout) -> Keeping:
-    """Return what phases keep for later ones: of each value in strips of its own.
+    """Return the rows that phases keep for later ones: of each value in strips of its own.
 
-    These are two where rows move from one to the other, one where they are kept for one phase at most.
+    These strips are two where rows move from one to the other, one where they are kept for one phase at
+    most.
     """
     keeping = Keeping()
     for value, inside in stretch.inside.items():
