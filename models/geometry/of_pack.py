@@ -228,7 +228,7 @@ class _Reading:
     def _read_operator(self, number: int) -> None:
         item = self._manifest.row_operators[number]
         value = self._manifest.row_values[item.output]
-        made = shape_of(value)
+        shape = shape_of(value)
         taken: dict[int, _Taken] = {}
         for row_input in item.inputs:
             read = self._manifest.row_values[row_input.row_value]
@@ -238,7 +238,7 @@ class _Reading:
                 part = _Taken(row_input.window, channels if in_rows else output.channels)
                 taken[source] = _joined(taken.get(source), part)
         name, kind = self._called(number)
-        layer = self.add(CnnLayer(name, kind, made, item.inputs[0].window), taken, number)
+        layer = self.add(CnnLayer(name, kind, shape, item.inputs[0].window), taken, number)
         self._makers[item.output] = layer
         if self._manifest.values[value.value].n_bytes == value.n_bytes:
             self.writers.write(self.writers.place(value.value), layer)

@@ -66,11 +66,11 @@ def _spell_domains(model: onnx.ModelProto) -> None:
             node.domain = ""
     owners: list[onnx.ModelProto | onnx.FunctionProto] = [model, *model.functions]
     for owner in owners:
-        found: dict[str, onnx.OperatorSetIdProto] = {}
+        by_domain: dict[str, onnx.OperatorSetIdProto] = {}
         for item in owner.opset_import:
             item.domain = "" if item.domain == "ai.onnx" else item.domain
-            found.setdefault(item.domain, item)
-        kept = list(found.values())
+            by_domain.setdefault(item.domain, item)
+        kept = list(by_domain.values())
         if len(kept) < len(owner.opset_import):
             del owner.opset_import[:]
             owner.opset_import.extend(kept)

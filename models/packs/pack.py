@@ -73,10 +73,10 @@ def find_pack(path: Path) -> Path:
         raise PackError(f"{path}: not a pack: its name starts with a dot")
     if (path / "manifest.json").exists():
         return path
-    found = versions(path)
-    if not found:
+    folders = versions(path)
+    if not folders:
         raise PackError(f"{path}: no pack in it (a pack is NAME/VERSION with a manifest.json)")
-    return found[-1]
+    return folders[-1]
 
 
 @no_collections()

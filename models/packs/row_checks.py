@@ -356,9 +356,11 @@ class _Input:
         if number >= len(self._manifest.row_values):
             raise PackError(f"{self._where}.row_value: {number} is out of range")
         value = self._manifest.row_values[number]
-        held = self._manifest.values[value.value]
+        whole_value = self._manifest.values[value.value]
         pieces = range(self._item.first_piece, self._item.end_piece)
-        if held.n_bytes != value.n_bytes or not writers.get(value.value, set()).isdisjoint(pieces):
+        if whole_value.n_bytes != value.n_bytes or not writers.get(value.value, set()).isdisjoint(
+            pieces
+        ):
             raise PackError(f"{self._where}.row_value: {number} is not there before")
         if self._operator.kind == "sum":
             if value.shape != self._operator.shape:

@@ -50,19 +50,23 @@ def value_types(probe: onnx.ModelProto, open_model: OpenModel) -> ValueTypes:
     shape, and only the shape of its shape distinguishes them.
     """
     session = open_model(probe)
-    found = {
+    types = {
         port.name: typed(port.name, port.type, port.shape)
         for port in (*session.get_inputs(), *session.get_outputs())
     }
     # The inputs' ranks are declared; those of the others are ONNX Runtime's.
-    made = {port.name for port in session.get_outputs()} - {p.name for p in session.get_inputs()}
+    computed = {port.name for port in session.get_outputs()} - {
+        p.name for p in session.get_inputs()
+    }
     del session
-    scalars = [name for name in made if isinstance(found[name], Array) and not _shape(found[name])]
+    scalars = [
+        name for name in computed if isinstance(types[name], Array) and not _shape(types[name])
+    ]
     for name in _unknown_ranks(probe, sorted(scalars), open_model):
-        found[name] = Loose(f"value {name!r} has a rank that is known only at run time", None)
+        types[name] = Loose(f"value {name!r} has a rank that is known only at run time", None)
     return ValueTypes(
-        {name: item for name, item in found.items() if isinstance(item, Array)},
-        {name: item for name, item in found.items() if isinstance(item, Loose)},
+        {name: item for name, item in types.items() if isinstance(item, Array)},
+        {name: item for name, item in types.items() if isinstance(item, Loose)},
     )
 
 

@@ -86,9 +86,9 @@ def find_bottlenecks(
         last = _convolution(graph, index) if index in on_rows else None
         if last is not None and last.is_pointwise and last.groups == 1:
             walk = _Walk(graph, on_rows, sources, readers, elided, index)
-            found = walk.found(_sizes(graph.array(node.input[0]).shape[1], block))
-            if found is not None and _is_worth_it(graph, found, least):
-                yield found
+            bottleneck = walk.found(_sizes(graph.array(node.input[0]).shape[1], block))
+            if bottleneck is not None and _is_worth_it(graph, bottleneck, least):
+                yield bottleneck
 
 
 def _sizes(channels: int, block: int) -> tuple[int, ...]:

@@ -85,16 +85,16 @@ class Cutter:
         graph = self._graph
         nodes = [i for i in range(first, end) if i not in self._elided]
         read = dict.fromkeys(name for i in nodes for name in graph.nodes[i].input if name)
-        made = dict.fromkeys(name for i in nodes for name in graph.nodes[i].output if name)
-        inner = {name for name in made if self._is_inner(name, set(nodes))}
+        outputs = dict.fromkeys(name for i in nodes for name in graph.nodes[i].output if name)
+        inner = {name for name in outputs if self._is_inner(name, set(nodes))}
         weights = [name for name in read if graph.is_weight(name)]
-        inputs = [name for name in read if name in graph.values and name not in made]
+        inputs = [name for name in read if name in graph.values and name not in outputs]
         parts = {name: Slice(name, graph.array(name).shape) for name in [*inputs, *weights]}
         return CutPiece(
             first,
             end,
             parts,
-            {name: Slice(name, graph.values[name].shape) for name in made if name not in inner},
+            {name: Slice(name, graph.values[name].shape) for name in outputs if name not in inner},
             tuple(parts[name] for name in weights if name not in graph.resident),
             tuple(parts[name] for name in weights if name in graph.resident),
         )

@@ -282,15 +282,15 @@ def _refused(
         return []
     if piece.region is not None:
         raise CompileError(f"{source}: {name(nodes[0])}: {error}")
-    found = []
+    faults = []
     for index in range(piece.first_node, piece.end_node):
         if index not in parts.aliases.elided:
             alone = serialise(parts.graph, parts.whole(index, index), parts.aliases.elided)
-            found.append((made(parts.graph.nodes[index])[0], fault(alone)))
-    guilty = [(key, reason) for key, reason in found if reason is not None]
+            faults.append((made(parts.graph.nodes[index])[0], fault(alone)))
+    guilty = [(key, reason) for key, reason in faults if reason is not None]
     reason = "ONNX Runtime takes its weights only as constants"
     return [
-        (key, f"{reason}: {detail or error}"[:_REASON_LENGTH]) for key, detail in guilty or found
+        (key, f"{reason}: {detail or error}"[:_REASON_LENGTH]) for key, detail in guilty or faults
     ]
 
 

@@ -162,7 +162,7 @@ class _Reader:
         """Take what cuts a rectangle out of quantised planes of the request and puts channels last."""
         if first.x.name not in self._graph.inputs or len(first.x.shape) != _IMAGE:
             raise UnsuitedError("no image of the request")
-        made, row, column = self._scaling(first.scaling), 0, 0
+        scaling, row, column = self._scaling(first.scaling), 0, 0
         while True:
             move = self._graph.operator(self._follow())
             if not isinstance(move, Movement) or len(move.copies) != 1:
@@ -170,7 +170,7 @@ class _Reader:
             (copy,) = move.copies
             shape, strides = copy.x.shape, strides_of(copy.x.shape)
             if copy.read == tuple(strides[axis] for axis in _CHANNELS_LAST):
-                return Rectangle(first_row=row, first_column=column, made=made)
+                return Rectangle(first_row=row, first_column=column, made=scaling)
             _, channel, *begin = map(int, np.unravel_index(copy.start, shape))
             if copy.read != strides or channel or copy.sizes[1] != shape[1]:
                 raise UnsuitedError("no rectangle of it")
@@ -355,15 +355,15 @@ def before_tables(graph: Graph) -> frozenset[str]:
         if isinstance(group.task, QuantisedTask) and group.task.depthwise >= 0
         for index in range(first, group.end)
     }
-    found = set()
+    names = set()
     for index, node in enumerate(graph.nodes):
         is_layer = node.op_type in _LAYERS and index not in bottlenecks
         read = _longest_task(graph, index) if is_layer else None
         if read is None or not isinstance(read.task, QuantisedTask):
             continue
         if read.task.addition is None and read.task.depthwise < 0:
-            found.add(graph.nodes[read.end - 1].output[0])
-    return frozenset(found)
+            names.add(graph.nodes[read.end - 1].output[0])
+    return frozenset(names)
 
 
 def grouped(graph: Graph, groups: Fused) -> frozenset[str]:

@@ -231,14 +231,14 @@ class TransposedAsConvolutions(Rewriter):
 
     def _axes(self, node: onnx.NodeProto) -> tuple[_Axis, _Axis] | None:
         """Return how a convolution does what ``node`` does; None: it is no transposed one, or none does."""
-        found = self.operator(node) if node.op_type == "ConvTranspose" else None
+        transposed = self.operator(node) if node.op_type == "ConvTranspose" else None
         inferred = self.shape(node.output[0])
-        if not isinstance(found, TransposedConvolution) or inferred != found.y.shape:
+        if not isinstance(transposed, TransposedConvolution) or inferred != transposed.y.shape:
             return None
         if not all(name in self.tensors for name in node.input[1:] if name):
             return None
-        windows, channels = found.windows, found.x.shape[1]
-        plain = found.groups == 1 and set(windows.dilations) == {1} and len(windows.axes) == 2
+        windows, channels = transposed.windows, transposed.x.shape[1]
+        plain = transposed.groups == 1 and set(windows.dilations) == {1} and len(windows.axes) == 2
         computed = self._block == 1 or channels < self._block or channels % _CHANNELS == 0
         if not plain or not computed or len(set(windows.strides)) != 1:
             return None

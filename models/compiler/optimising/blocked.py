@@ -156,8 +156,8 @@ class _StayBlocked(Rewriter):
         apart, result, blocked = (
             self._fresh(f"{node.output[0]}{role}") for role in ("/rows", "/sums", "")
         )
-        found = TurnedSoftmax(source=source, output=blocked, axis=_CHANNEL_AXIS)
-        self.softmaxes.append(found)
+        turned = TurnedSoftmax(source=source, output=blocked, axis=_CHANNEL_AXIS)
+        self.softmaxes.append(turned)
         return [
             *before,
             self.reshape(source, apart, pixels),

@@ -242,21 +242,23 @@ class _Rewriter:
         array, title = self._graph.array(source), node.output[0]
         channels = array.shape[-1]
         count = math.prod(array.shape[:-1])
-        found = self._reshaped(source, f"{title}/pixels", (count, channels))
+        pixels = self._reshaped(source, f"{title}/pixels", (count, channels))
         if windows.outside:
-            before = found
-            found = self.edits.value(f"{title}/padded", array.dtype, (count + 1, channels))
+            before = pixels
+            pixels = self.edits.value(f"{title}/padded", array.dtype, (count + 1, channels))
             widths = self.edits.constant(f"{title}/widths", np.array([0, 0, 1, 0], np.int64))
-            pad = helper.make_node("Pad", [before, widths, zero_point], [found])
+            pad = helper.make_node("Pad", [before, widths, zero_point], [pixels])
             self._nodes.append(self._with_scales(pad, 2))
         if not windows.plain:
-            before = found
-            found = self.edits.value(f"{title}/found", array.dtype, (len(windows.pixels), channels))
+            before = pixels
+            pixels = self.edits.value(
+                f"{title}/found", array.dtype, (len(windows.pixels), channels)
+            )
             index = self.edits.constant(f"{title}/index", windows.pixels, streamed=True)
             self._nodes.append(
-                helper.make_node("Gather", [before, index], [found], name=f"{label(node)}/windows")
+                helper.make_node("Gather", [before, index], [pixels], name=f"{label(node)}/windows")
             )
-        return found
+        return pixels
 
     def _parts(self, node: onnx.NodeProto, form: _Form, weight: Weight) -> None:
         """Compute ``node``, whose weights are ``weight`` now, in parts of its output channels."""

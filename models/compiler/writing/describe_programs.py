@@ -156,22 +156,22 @@ class ProgramDescriber:
         shares = dict.fromkeys(rows, _Share())
         holding = ""  # the result
         for node, row in rows.items():
-            (made,) = row.outputs
+            (result,) = row.outputs
             if node == max(reading, default=None):
-                shares[node] = _Share([replace(step, result=made)], {made: made})
-                holding = made
+                shares[node] = _Share([replace(step, result=result)], {result: result})
+                holding = result
             elif holding in _inputs(row):
-                shares[node] = _Share([], {made: holding})
-                holding = made
+                shares[node] = _Share([], {result: holding})
+                holding = result
         return shares if holding == step.result else None
 
     def _described(
         self, share: _Share, inputs: Sequence[str], outputs: Sequence[str]
     ) -> Elementwise:
         """Return ``share`` where ports have these names."""
-        made = {step.result for step in share.steps}
+        results = {step.result for step in share.steps}
         used = (*(name for step in share.steps for name in step.operands), *share.results.values())
-        read = dict.fromkeys(name for name in used if name not in made)
+        read = dict.fromkeys(name for name in used if name not in results)
         values = (*read, *(step.result for step in share.steps))
         places = {name: place for place, name in enumerate(values)}
         program = ElementProgram(
