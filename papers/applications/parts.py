@@ -113,7 +113,7 @@ class PartitionParts:
 
     def held_rows(self, run: LayerRun, genes: tuple[int, ...]) -> dict[tuple[int, int], int]:
         """Return the most rows on each edge inside ``run``, by the places of its ends."""
-        found: dict[tuple[int, int], int] = {}
+        most_rows: dict[tuple[int, int], int] = {}
         rounds = -1
         for place in range(run.start, run.end):
             readers = [reader for reader in self.readers[place] if reader < run.end]
@@ -131,8 +131,8 @@ class PartitionParts:
                 rows = self._count(place, min(meeting, run.end), run.end, rounds, genes, readers)
                 self._known.keep(key, rows)
             for reader, most in zip(readers, rows, strict=True):
-                found[place, reader] = most
-        return found
+                most_rows[place, reader] = most
+        return most_rows
 
     def _rounds(self, run: LayerRun, genes: Sequence[int]) -> int:
         """Return how often the schedule goes round: as often as its last layers with most phases fire."""

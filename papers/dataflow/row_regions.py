@@ -151,10 +151,10 @@ def _held_rows(program: Program, plan: RegionPlan) -> dict[int, int]:
         for area in areas:
             if area.strip is not None:
                 strips.setdefault(area.row_value, set()).add(area.strip)
-    held = {}
+    most_rows = {}
     for value, of_value in strips.items():
         row = program.row_values[value]
         n_bytes = sum(plan.strips[strip].n_bytes for strip in of_value)
         rows = n_bytes // (row.planes * row.row_bytes)
-        held[value] = max(rows, row.height) if value in plan.written else rows
-    return held
+        most_rows[value] = max(rows, row.height) if value in plan.written else rows
+    return most_rows

@@ -140,17 +140,17 @@ def streaming_frontier(
     Raises:
         PlanError, ProfileError: a model has none.
     """
-    found: list[Together] = []
+    plans: list[Together] = []
     for more in range(_MOST_DOUBLED):
         count = points << more
         curves = [_curve(member, partial(streamed, points=count)) for member in members]
-        found = unbeaten(
+        plans = unbeaten(
             together(application, [_at(curve, step / (count - 1)) for curve in curves])
             for step in range(count)
         )
-        if len(found) >= min(points, POINTS):
+        if len(plans) >= min(points, POINTS):
             break
-    return found
+    return plans
 
 
 def _curve(
