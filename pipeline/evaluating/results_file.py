@@ -90,8 +90,8 @@ def read_results(folder: Path) -> list[dict[str, Any]]:
         _RESULTS.validate_python(results)
     except ValidationError as exc:
         raise DataError(f"{path}: {first_fault(exc)}; remove it and evaluate again") from exc
-    held: list[dict[str, Any]] = results
-    return held
+    entries: list[dict[str, Any]] = results
+    return entries
 
 
 def check_results(pack: Pack) -> None:

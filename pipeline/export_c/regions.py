@@ -207,10 +207,10 @@ class _Images:
 
     def view(self, step: KernelStep, layer: LoweredLayer, asked: bool) -> View | None:
         """Return what ``step`` reads, which is ``layer``, as a view of an input; None: it is none."""
-        found = self._traced(step.arguments[0]) if layer.operator.x.shape[0] == 1 else None
-        if found is None:
+        traced = self._traced(step.arguments[0]) if layer.operator.x.shape[0] == 1 else None
+        if traced is None:
             return None
-        image, numbers, quantised = found
+        image, numbers, quantised = traced
         (rows, columns), channels = layer.plane.size, layer.channels
         if layer.x.channel == 1:
             places = numbers.reshape(rows, columns, channels)

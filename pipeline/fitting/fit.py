@@ -106,18 +106,18 @@ def _searched(
     if wanted.ring_bytes is not None:
         choice = Choice(wanted.ring_bytes, ahead=architecture.ahead)
         plan = make_plan(program, architecture, choice=choice)
-        found = with_joined(program, Fitted(plan), profile)
+        fitted = with_joined(program, Fitted(plan), profile)
     elif wanted.least:
-        found = within.least()
+        fitted = within.least()
     elif wanted.delay_seconds is not None:
-        found = within.in_time()
+        fitted = within.in_time()
     elif wanted.total_bytes is not None or wanted.arena_bytes is not None:
-        found = within.fastest()
+        fitted = within.fastest()
     else:
-        found = with_joined(program, plan_weights(tried, wanted.weight_bytes), profile)
-    check(program, found, wanted)
-    complete = found.complete and within.complete
-    return replace(found, thorough=wanted.thorough and complete, complete=complete)
+        fitted = with_joined(program, plan_weights(tried, wanted.weight_bytes), profile)
+    check(program, fitted, wanted)
+    complete = fitted.complete and within.complete
+    return replace(fitted, thorough=wanted.thorough and complete, complete=complete)
 
 
 def _again(

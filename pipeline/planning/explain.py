@@ -152,7 +152,7 @@ def explain_regions(
 
 
 def _line(program: Program, region: RegionSteps, seconds: float | None) -> str:
-    held = region.plan.region
+    planned_region = region.plan.region
     phases = len(region.plan.phases)
     weights = sum(
         program.spans[span].length
@@ -160,11 +160,11 @@ def _line(program: Program, region: RegionSteps, seconds: float | None) -> str:
         if region.span is not None
     )
     whole = _inner_bytes(program, region)
-    where = "in the arena" if held.in_arena else "at once"
+    where = "in the arena" if planned_region.in_arena else "at once"
     instead = f" instead of {brief(whole)} of whole values" if whole else ""
     cost = "" if seconds is None else f", {1e3 * seconds:.1f} ms"
     return (
-        f"on {region_words(program, held)} at a time in "
+        f"on {region_words(program, planned_region)} at a time in "
         f"{phases} {_plural('phase', phases)}; strips of {brief(region.plan.live_bytes())}{instead}, "
         f"{brief(weights)} of weights {where}{cost}"
     )

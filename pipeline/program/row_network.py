@@ -161,12 +161,12 @@ class RowNetwork:
         return found
 
     def _made_within(self, row_value: int, pieces: range) -> Iterator[PlaneRange]:
-        held = self.values[row_value]
-        if not held.parts or (held.end_piece and held.first_piece not in pieces):
-            yield PlaneRange(row_value, 0, 0, held.planes)
+        row = self.values[row_value]
+        if not row.parts or (row.end_piece and row.first_piece not in pieces):
+            yield PlaneRange(row_value, 0, 0, row.planes)
             return
         plane = 0
-        for part in held.parts:
+        for part in row.parts:
             end = part.first_plane + part.planes
             inner = self.parts(part.row_value, pieces)
             number = bisect_right(inner, part.first_plane, key=_first_plane) - 1

@@ -150,7 +150,7 @@ class Readers:
     @cached_property
     def _views(self) -> dict[int, frozenset[int]]:
         """For each value that pieces write, its other names: values that no piece writes, all of it."""
-        values, found = self._program.values, dict[int, set[int]]()
+        values, names_of = self._program.values, dict[int, set[int]]()
         same: dict[int, int] = {}  # what each is another name of
         for index in range(len(values)):
             path, root = [], index
@@ -165,8 +165,8 @@ class Readers:
             root = same.setdefault(root, root)
             same.update(dict.fromkeys(path, root))
             if root != index:
-                found.setdefault(root, set()).add(index)
-        return {root: frozenset(names) for root, names in found.items()}
+                names_of.setdefault(root, set()).add(index)
+        return {root: frozenset(names) for root, names in names_of.items()}
 
     @cached_property
     def seen(self) -> list[frozenset[int]]:

@@ -382,23 +382,23 @@ class _Backwards:
         unit = self._network.row_bytes[item.output]
         copies = self._copies.get(item.output, ())
         whole = value.value in self._after
-        made = self._progress.made(number, whole or bool(copies))
-        self._sums.add_kernels(number, made, value.height)
+        rows = self._progress.made(number, whole or bool(copies))
+        self._sums.add_kernels(number, rows, value.height)
         if item.unrolled is not None:
-            allocated = unrolled_by_rows(item.unrolled, made.count * value.shape[3])
-            self._scratch = np.maximum(self._scratch, most(np.where(made.runs, allocated, 0)))
+            allocated = unrolled_by_rows(item.unrolled, rows.count * value.shape[3])
+            self._scratch = np.maximum(self._scratch, most(np.where(rows.runs, allocated, 0)))
         for _ in range(whole + len(copies)):
-            self._sums.add_copies(made, unit)
+            self._sums.add_copies(rows, unit)
         if whole:
-            self._written[item.output] = Written(item.output, number, made.ends)
+            self._written[item.output] = Written(item.output, number, rows.ends)
         if copies:
             self._copied[item.output] = {
-                value: Written(value, number, made.ends) for value in copies
+                value: Written(value, number, rows.ends) for value in copies
             }
         readers = self._readers.pop(item.output, [])
-        self._sums.add_value(number, made, unit, readers, whole or bool(copies), not whole)
+        self._sums.add_value(number, rows, unit, readers, whole or bool(copies), not whole)
         for position in range(len(item.inputs)):
-            self._read(number, position, made)
+            self._read(number, position, rows)
 
     def _read(self, number: int, position: int, made: MadeRows) -> None:
         """Add an input of operator ``number``, which makes ``made``."""

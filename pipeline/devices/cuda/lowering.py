@@ -144,13 +144,13 @@ class _Lowering:
             # What is added lies there before.
             lambda index, name: makers.get(name, -1) < index,
         )
-        found = dict(alone)
+        operators = dict(alone)
         for index, fusion in fusions(around, range(len(self._nodes))).items():
             if alone.keys() >= set(fusion.nodes):
-                found[index] = fusion.operator(alone[index], self._values.__getitem__)
+                operators[index] = fusion.operator(alone[index], self._values.__getitem__)
                 for other in fusion.nodes[1:]:
-                    del found[other]
-        return found
+                    del operators[other]
+        return operators
 
     def program(self, settings: ConvolutionSettings) -> LaunchProgram:
         """Return the launches.

@@ -41,10 +41,10 @@ def decided(
     native = native_program(program)
     if native is None:
         return None
-    made = shapes[native.n_inputs :]
-    if made and any(strides_of(shape, made[0]) is None for shape in shapes):
+    result_shapes = shapes[native.n_inputs :]
+    if result_shapes and any(strides_of(shape, result_shapes[0]) is None for shape in shapes):
         return None
-    model = chain_model(native, shapes) if made and are_sessions else None
+    model = chain_model(native, shapes) if result_shapes and are_sessions else None
     return NativeChain(
         bound_bytes=_BOUND_BYTES,
         shared_elements=WORTH_SHARING if are_sessions else None,

@@ -88,7 +88,7 @@ def struct_of(layer: LoweredLayer) -> StructConstant:
     part = int(layer.in_part)
     if layer.scales is None:
         return _window(fields, x, part)
-    given, weight, made = layer.scales
+    given, weight, result = layer.scales
     places = {
         "x_pixel": x.pixel,
         "x_channel": x.channel,
@@ -99,8 +99,8 @@ def struct_of(layer: LoweredLayer) -> StructConstant:
         "x_zero": given.zero,
         "x_flip": given.flip,
         "w_zero": weight.zero - 128,
-        "y_zero": made.zero,
-        "y_flip": made.flip,
+        "y_zero": result.zero,
+        "y_flip": result.flip,
     }
     return StructConstant("bytes", {**fields, "part": part, **places, **zeros})
 
@@ -155,12 +155,12 @@ def pool(to: StepBuilder, operator: Pooling) -> None:
         ends = [n + end * counts for n, end in zip(plane.size, plane.behind, strict=True)]
         fields |= {"end_y": ends[0], "end_x": ends[1], "counts_padding": int(counts)}
         record = "averaging"
-    made = to.make(y)
+    output = to.make(y)
     to.step(
         y,
         _POOLS[operator.kind],
         ValuePointer(x.name),
-        made,
+        output,
         StructConstant(record, fields),
         after=After(),
     )
@@ -265,5 +265,5 @@ def average_of_bytes(to: StepBuilder, of: OnBytes[Reduction]) -> None:
         "y_zero": result.zero,
         "y_flip": result.flip,
     }
-    made, record = to.make(of.y), StructConstant("averages", fields)
-    to.step(of.y, "average_bytes", ValuePointer(of.operator.x.name), made, record)
+    output, record = to.make(of.y), StructConstant("averages", fields)
+    to.step(of.y, "average_bytes", ValuePointer(of.operator.x.name), output, record)

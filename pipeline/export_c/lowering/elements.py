@@ -266,8 +266,8 @@ def _repeats_the_first(shape: Shape, operands: tuple[NamedTensor, ...]) -> bool:
 def softmax_of_bytes(to: StepBuilder, of: OnBytes[Softmax]) -> None:
     """Add a softmax of unsigned bytes: quotients of powers of e, which are looked up."""
     x, y, length, inner = of.operator.x, of.y, of.operator.length, of.operator.inner
-    given, made = map(to.scaled, of.scales)
-    if given.flip or made.flip:
+    given, result = map(to.scaled, of.scales)
+    if given.flip or result.flip:
         raise UnsuitedError("int8; uint8 can be exported")
     # As large as their sum can be in a float: the largest byte of a row is looked up as 255.
     free = max(0.0, float(np.log(np.finfo(np.float32).max / np.float32(length))) - _RESERVE)
@@ -277,7 +277,7 @@ def softmax_of_bytes(to: StepBuilder, of: OnBytes[Softmax]) -> None:
         "softmax_of_bytes",
         *(ValuePointer(x.name), to.make(y)),
         *(math.prod(x.shape) // (length * inner), length, inner),
-        *(float(np.floor(np.float32(1) / np.float32(made.one))), made.zero),
+        *(float(np.floor(np.float32(1) / np.float32(result.one))), result.zero),
         Weight(np.exp(powers).astype(np.float32)),
         in_place=(x.name,),
         pointwise=True,

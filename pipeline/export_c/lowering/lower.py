@@ -169,7 +169,7 @@ def _fused(program: StepProgram, outputs: frozenset[str]) -> StepProgram:
     reads.
     """
     readers = Counter(name for step in program.steps for name in step.reads)
-    made = Counter(step.output for step in program.steps)
+    makers = Counter(step.output for step in program.steps)
     steps: dict[int, KernelStep] = {}
     open_at: dict[str, int] = {}  # where the step is whose result only one other reads
     for index, step in enumerate(program.steps):
@@ -182,7 +182,7 @@ def _fused(program: StepProgram, outputs: frozenset[str]) -> StepProgram:
                 steps[index] = whole
                 break
         last = steps[index].output
-        if readers[last] == 1 and made[last] == 1 and last not in outputs:
+        if readers[last] == 1 and makers[last] == 1 and last not in outputs:
             open_at[last] = index
     return replace(program, steps=tuple(steps[index] for index in sorted(steps)))
 

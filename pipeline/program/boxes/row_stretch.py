@@ -36,9 +36,9 @@ class RowStretch(Stretch):
             for number, taken in enumerate(item.inputs)
         }
         self.over = tuple(self._load(saving))
-        for value, made in self._rows.items():
+        for value, new_rows in self._rows.items():
             columns = self.all_of(value).columns
-            firsts, ends = made.first[0].tolist(), made.ends[0].tolist()
+            firsts, ends = new_rows.first[0].tolist(), new_rows.ends[0].tolist()
             self.inside[value].boxes = [
                 [RowBox(Interval(first, end), columns)] if first < end else []
                 for first, end in zip(firsts, ends, strict=True)

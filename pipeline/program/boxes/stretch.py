@@ -69,9 +69,11 @@ class Stretch(ABC):
         self.parts = network.parts_read(self.items, region.pieces)
         read = {part.row_value for parts in self.parts.values() for part in parts}
         self.outside = frozenset(read - self.inside.keys())
-        copied = {copy.row_value for held in self.inside.values() for copy in held.copies}
+        copied = {
+            copy.row_value for value_inside in self.inside.values() for copy in value_inside.copies
+        }
         self.written = frozenset(
-            copied | {value for value, held in self.inside.items() if held.whole}
+            copied | {value for value, value_inside in self.inside.items() if value_inside.whole}
         )
         self._check()
 

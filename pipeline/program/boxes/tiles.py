@@ -87,13 +87,13 @@ class TileStretch(Stretch):
             if inside.lies_whole or not self.readers[item.output]:
                 boxes = [*boxes, self._share(item.output, tile, height, width)]
             needed = hull(boxes)
-            made = [] if needed is None else [_aligned(needed, item)]
+            new_boxes = [] if needed is None else [_aligned(needed, item)]
             if self.cut.reuse != "none":
                 there = [box for before in inside.boxes for box in before]
-                made = [left for box in made for left in without(box, there)]
-            inside.boxes.append(made)
+                new_boxes = [left for box in new_boxes for left in without(box, there)]
+            inside.boxes.append(new_boxes)
             for number, taken in enumerate(item.inputs):
-                for box in made:
+                for box in new_boxes:
                     needs = self.read(position, number, box)
                     if needs is not None:
                         for part in self.parts[taken.row_value]:
