@@ -1,7 +1,7 @@
 """What a manifest says of row operators and bottlenecks must be possible (docs/reference/pack-records.md).
 
 After these checks a region reads and writes no byte outside of its strips, values and weights, and is
-planned in the order of its operators. Whether a value can be whole where it is read decides the planner:
+planned in the order of its operators. The planner decides whether a value can be whole where it is read:
 inside a piece values are as small as a slice.
 """
 

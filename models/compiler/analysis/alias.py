@@ -20,7 +20,7 @@ from models.network.operators.convolution import ADDEND, CONVOLUTIONS
 from models.network.operators.elements import IN_PLACE
 from models.network.operators.movement import RESHAPES
 
-# A smaller value had better be inside a piece, with nodes around it.
+# A smaller value is better inside a piece, with nodes around it.
 _LEAST_BYTES = 256 << 10
 
 

@@ -301,7 +301,7 @@ def _is_image(of: OnBytes[Any]) -> bool:
 # A device with kernels for these (pipeline/devices/integers) makes some channels of some rows at a time,
 # with the same bits; ONNX Runtime runs their nodes one after the other.
 
-#: Operators that had better be pieces of their own: kernels compute each of them alone.
+#: Operators that are better as pieces of their own: kernels compute each of them alone.
 ALONE = frozenset(("QLinearConv", "QGemm", "QLinearGlobalAveragePool"))
 # What a task of several nodes begins with.
 _LAYERS = frozenset(("QLinearConv", "QGemm"))

@@ -40,7 +40,7 @@ class FillChannels(Rewriter):
     """Fills up channels that convolutions make and read; ``block``: channels in a block.
 
     ``_first``: of values with the same channels one that stands for all. ``_units``: of some values, by
-    how much the number of their channels had better divide.
+    the number that should divide the number of their channels.
     """
 
     def __init__(self, model: onnx.ModelProto, values: Mapping[str, Array], block: int) -> None:

@@ -29,14 +29,14 @@ from models.network.operators.elements import OF_BYTES
 from models.network.windows import Windows, windows_of
 from models.packs.records.pieces import WindowProduct
 
-#: Parts cannot be joined to larger kernels, as chunks can: they had better not be small.
+#: Parts cannot be joined to larger kernels, as chunks can: they should not be small.
 LEAST_PART_BYTES = 256 << 10
 # To turn weights round takes 1.4 ns a byte; a product takes some 0.5 ns longer than QLinearConv for each
 # result. Measured with AVX-512 and two threads.
 _PIXELS_A_WEIGHT = 2
 # All windows of an input lie there at once, nine times as large as it: more would be most of a network.
 _MOST_WINDOWS_BYTES = 2 << 20
-# Which pixels windows have is streamed with the weights, and had better be little beside these.
+# Which pixels windows have is streamed with the weights, and should be little beside these.
 _INDEX_PART = 4
 # MLAS multiplies with so many columns at once.
 _COLUMNS_AT_ONCE = 16
@@ -199,7 +199,7 @@ class _Rewriter:
         return own
 
     def _windows(self, node: onnx.NodeProto, kernel: Shape) -> WindowPixels | None:
-        """Return the windows of a convolution that had better be a product, else None."""
+        """Return the windows of a convolution that is faster as a product, else None."""
         given = attributes(node)
         if node.op_type != "QLinearConv" or not given.get("channels_last", 0):
             return None

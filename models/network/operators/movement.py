@@ -24,7 +24,7 @@ class Reshape:
 class Copy:
     """Elements of ``x`` that become elements of ``y``: along axes of ``sizes``, in equal steps in both.
 
-    ``start``: the first one that is read; ``place``: where it comes to lie. All count elements; what is
+    ``start``: the first one that is read; ``place``: where it is put. All count elements; what is
     read may go backwards, or stay where it is.
     """
 
