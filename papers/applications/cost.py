@@ -43,7 +43,7 @@ class Estimated:
 
 @dataclass(frozen=True)
 class Evaluated:
-    """What a chromosome comes to: bytes (Eq. 1), and frames a second of each CNN."""
+    """The costs of a chromosome: bytes (Eq. 1), and frames a second of each CNN."""
 
     memory_bytes: int
     throughputs: tuple[float, ...]

@@ -20,7 +20,7 @@ _PARAMETER_BYTES = 4
 
 
 def cnn_with_parameters(pack: Pack, name: str) -> PackCnn:
-    """Return the CNN of ``pack``, called ``name``; what no layer of it accounts for is its first one's."""
+    """Return the CNN of ``pack``, called ``name``; parameters of no layer count for its first one."""
     found = cnn_of_pack(pack.manifest)
     weights = {layer.name: layer.weight_bytes // _PARAMETER_BYTES for layer in pack.manifest.layers}
     layers = [replace(layer, parameters=weights.get(layer.name, 0)) for layer in found.cnn.layers]

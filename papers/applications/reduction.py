@@ -121,7 +121,7 @@ class Constraints:
 
 @dataclass(frozen=True, slots=True)
 class Solution:
-    """A chromosome and what it comes to."""
+    """A chromosome and its costs."""
 
     genes: Chromosome
     point: Evaluated

@@ -55,7 +55,7 @@ class _Cores:
         return self.fired[actor] % self.graph.actors[actor].phases
 
     def state(self) -> tuple[object, ...]:
-        """Return all that decides what comes, but the time."""
+        """Return the state that the rest of the execution depends on, without the time."""
         phases = tuple(map(self.phase, range(len(self.fired))))
         left = tuple(None if end is None else end - self.now for end in self.ends)
         return phases, left, tuple(self.tokens), tuple(self.room)
