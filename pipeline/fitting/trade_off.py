@@ -15,13 +15,13 @@ from pipeline.program.program import Program
 from pipeline.program.stopping import tell
 from pipeline.schedule.architectures import ARCHITECTURES, Architecture
 
-#: At least so many limits are asked about; plans that are the same are points once.
+#: At least so many limits are tried; plans that are the same are points once.
 _LIMITS = 18
 _MOST_LIMITS = 40
 _SAME = 1.01
 #: At least so many points, where a network has as many plans.
 POINTS = 12
-# What takes so many times as long as with all memory takes hardly longer.
+# Delays up to this factor of that with all memory are hardly longer.
 _HARDLY_LONGER = 1.3
 # How closely the memory for that is looked for, between the least and all of it.
 _HALVINGS = 5

@@ -26,7 +26,7 @@ from pipeline.program.steps import Phase
 def interpolated(table: Mapping[int, float], at: int) -> float:
     """Return the value at ``at``: linear between entries, in proportion above the last one.
 
-    Below the first one it is the first one's: what every operation costs, however small.
+    Below the first size the time is that of the first: the cost of every operation, however small.
     """
     known = sorted(table)
     position = bisect_left(known, at)

@@ -1,6 +1,6 @@
 """The schedule of one sweep, without IO and without a clock.
 
-Everything that decides what may happen when lives here. Events come in (``completed``), actions go out
+All decisions of what may happen when are made here. Events come in (``completed``), actions go out
 (``release``); the engine, the simulator and the tests drive the same object.
 
 A sweep is a row of stages (read, copy, kernel), each with its operations in order. Every constraint of

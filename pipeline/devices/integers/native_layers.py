@@ -281,7 +281,7 @@ class QuantisedLayers:
         return f"{self._library.processor} {KERNELS_VERSION}"
 
     def natives(self, found: Sequence[Quantised]) -> Decision:
-        """Return what decides what the layers ``found`` of a network take here."""
+        """Return the decision how each of the layers ``found`` of a network runs here."""
         return Decision(found, self._library, self._threads, self._bind is not None)
 
     def of_model(self) -> "NativePieces":

@@ -25,7 +25,7 @@ from pipeline.program.row_network import RowNetwork
 from pipeline.program.shared_memory import roots
 from pipeline.program.work import KnownTimes, RowTimes
 
-# Which joined values had better lie in parts, and which inputs with the request.
+# Which joined values are better left in parts, and which inputs with the request.
 #
 # A value that is joined of others (a concatenation) has its memory from its first part on, though the
 # others may come much later. Where all its readers are in regions, which take rows of the parts, its
@@ -37,7 +37,7 @@ _WORTH = (0.02, 0.0)
 
 
 def worth_apart(program: Program, network: RowNetwork) -> list[frozenset[int]]:
-    """Return sets of joined values to try apart: first those that keep most for nothing, last all."""
+    """Return sets of joined values to try apart: first those that waste most bytes, last all."""
     possible = _read_in_parts(program, network)
     places = roots(program)
     together = list(map(_byte_moments, lifetimes(program)))

@@ -78,7 +78,7 @@ class TileStretch(Stretch):
         return item
 
     def _make(self, tile: RowBox, height: int, width: int) -> None:
-        """Find what each operator makes for ``tile`` of the last one's output."""
+        """Find the boxes that each operator makes for ``tile`` of the output of the last operator."""
         wanted: dict[int, list[RowBox]] = {}
         for position in reversed(range(len(self.items))):
             item = self._tiled[position]
