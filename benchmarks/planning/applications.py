@@ -155,7 +155,7 @@ def run(task: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def summary(way: PlannedWay, runs: Sequence[dict[str, Any]], expected: list[str]) -> dict[str, Any]:
-    """Return what several runs of one plan come to."""
+    """Return the figures of several runs of one plan."""
     plans = way.plans
     peak = min(item["anonymous_peak_bytes"] for item in runs)
     first = runs[0]

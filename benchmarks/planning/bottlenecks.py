@@ -135,7 +135,7 @@ def _region(program: Program, item: Bottleneck, channels: int, count: int) -> Re
 
 
 def _error(answer: Arrays, whole: Arrays) -> float:
-    """Return how far an answer is from the whole's, over that one's largest value."""
+    """Return how far an answer is from that of the whole network, over the largest value of the latter."""
     return max(
         float(np.abs(answer[name] - whole[name]).max() / np.abs(whole[name]).max())
         for name in whole

@@ -40,7 +40,7 @@ _STAT = Path("/proc/stat")
 
 
 def stolen() -> tuple[int, int]:
-    """Return ticks that other machines took from this one's processors, and all ticks."""
+    """Return the ticks that other machines took from this machine's processors, and all ticks."""
     ticks = [int(part) for part in _STAT.read_text().split(maxsplit=9)[1:9]]
     return ticks[7], sum(ticks)
 

@@ -40,7 +40,7 @@ class Probes:
     stop: threading.Event = field(default_factory=threading.Event)
 
     def run(self) -> None:
-        """Probe; what is late does not put off the next one's clock."""
+        """Probe; a late probe does not delay the next."""
         due = time.monotonic()
         while not self.stop.is_set():
             due += _EVERY_SECONDS
