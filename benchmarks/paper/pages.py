@@ -44,7 +44,9 @@ class Pages:
         """
         for network in self.networks:
             if network.name in self.documents:
-                plot_pipeline(self.documents[network.name], self.folder)
+                document = self.documents[network.name]
+                # Of other sizes than the paper's no page shows the search.
+                plot_pipeline({**document, "searches": {}} if self.mark else document, self.folder)
         if not self.mark:  # the paper's tables; of other sizes there are plots, and figures as JSON
             self._insert(FULL, tables(self.networks, self.documents, FOLDER), self.mark)
         self._insert(SHORT, summary(self.networks, self.documents), f"-summary{self.mark}")
