@@ -103,7 +103,7 @@ def main() -> None:
             for name in order:
                 figures = measure(answering[name], environment, models[name], options.warm)
                 runs[name].append(figures)
-    rows = {name: summary(found) for name, found in runs.items()}
+    rows = {name: summary(starts) for name, starts in runs.items()}
     seconds = rows[OURS]["seconds"] / min(rows[name]["seconds"] for name in PEERS)
     memory = rows[OURS]["anonymous_peak_bytes"] / min(
         rows[name]["anonymous_peak_bytes"] for name in PEERS

@@ -83,7 +83,9 @@ def main() -> None:
                     delays[name].append(answer["delay_ms"])
                 boxes += len(answers["2s"]["detections"])
                 different += answers["2s"]["detections"] != answers["pre"]["detections"]
-            held = {name: weight_bytes(base, options.network) for name, base in servers.items()}
+            weights_of = {
+                name: weight_bytes(base, options.network) for name, base in servers.items()
+            }
     medians = {name: statistics.median(delays[name]) for name in delays}
     result = {
         "network": options.network,
@@ -92,12 +94,14 @@ def main() -> None:
         "requests": options.requests,
         "delay_ms": medians,
         "ratio_to_pre": medians["2s"] / medians["pre"],
-        "weight_bytes": held,
+        "weight_bytes": weights_of,
         "detections": boxes,
         "different_answers": different,
     }
     print(json.dumps(result, indent=2))
-    kept = held["2s"] <= parse_size("16MiB") and result["ratio_to_pre"] <= 1.15 and not different
+    kept = (
+        weights_of["2s"] <= parse_size("16MiB") and result["ratio_to_pre"] <= 1.15 and not different
+    )
     sys.exit(0 if kept else 1)
 
 

@@ -54,7 +54,7 @@ class Player:
 
 
 def take_turns(peers: list[PeerProcess], runs: int) -> dict[str, list[float]]:
-    """Return the delays of each in seconds; nobody's threads run in another one's turn."""
+    """Return the delays of each in seconds; in its turn no threads of the others run."""
     delays: dict[str, list[float]] = {peer.name: [] for peer in peers}
     for turn in range(-_WARM_UP, runs):
         for peer in peers if turn % 2 else reversed(peers):

@@ -95,7 +95,7 @@ class _ReadsOnly(CpuDevice):
 def _players(
     stack: ExitStack, pack: Pack, lanes: int, ring_bytes: int
 ) -> tuple[dict[str, Player], dict[str, dict[str, int]]]:
-    """Return who plays, each returning its answers, and the planned memory of each."""
+    """Return the players, each of which returns its answers, and the planned memory of each."""
     program = Program.as_compiled(pack)
     device, pool = CpuDevice(), ReadPool()
     stack.callback(pool.close)

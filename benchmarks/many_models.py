@@ -97,7 +97,7 @@ def measure(
         ended = sampler.now()
         try:
             told = _told(_accounts(served))
-        except OSError:  # killed: there is no one to ask
+        except OSError:  # killed: no answer can come
             told = base
         peaks = figures(group.peak_bytes, sampler.samples)
         kills = group.oom_kills
@@ -219,13 +219,13 @@ def main() -> None:
             for question in questions(pack, sources / f"{pack.name}.onnx", options.inputs)
         ]
         environment = copy_environment(folder / "environment")
-        found = measure(environment, repository.resolve(), asked, budget, options)
-    found |= {"models": names, "weight_bytes": weights}
-    holds = verdict(found, names)
+        result = measure(environment, repository.resolve(), asked, budget, options)
+    result |= {"models": names, "weight_bytes": weights}
+    holds = verdict(result, names)
     if options.json:
-        print(json.dumps({**found, "holds": holds}, indent=2))
+        print(json.dumps({**result, "holds": holds}, indent=2))
     else:
-        print(*_lines(found, holds), sep="\n")
+        print(*_lines(result, holds), sep="\n")
     sys.exit(0 if all(holds.values()) else 1)
 
 

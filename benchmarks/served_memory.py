@@ -56,7 +56,7 @@ _NETWORKS = {
     "squeezenet1.0": ("6MiB", "squeezenet1.0", 1.0),
     "squeezenet1.1": ("5MiB", "squeezenet1.1", 1.0),
 }
-#: Who goes when depends on how requests meet: the worst run counts.
+#: Which model is evicted when depends on how requests meet: the worst run counts.
 _EVICT_RUNS = 3
 _EVICTS = ("--budget-policy", "evict-lru")
 _ROUND = 25
@@ -160,7 +160,7 @@ class MemoryClient:
             self.call("infer", f"/v2/models/{model}/infer", self._bodies[model])
 
     def _drawn(self, model: str) -> bytes:
-        """Return a request to ``model``; empty where the service does not tell its inputs now."""
+        """Return a request to ``model``; empty where the service does not describe its inputs now."""
         told = json.loads(self.call("metadata", f"/v2/models/{model}", None))
         if "inputs" not in told:
             return b""

@@ -1,4 +1,4 @@
-"""A network whose weights do not fit answers inside a memory cgroup, all told; who else does, and how fast.
+"""A network whose weights do not fit answers inside a memory cgroup, all told; other servers beside it.
 
 The same requests go to Layerstream, to FastAPI with ONNX Runtime holding the weights, to the same with ONNX
 Runtime mapping them from the pack's file, and where it is installed to OpenVINO: each a fresh process in
@@ -79,7 +79,7 @@ def summary(tried: Sequence[Attempt]) -> dict[str, Any]:
 
 
 def largest_difference(attempts: Attempts) -> float:
-    """Return the largest difference of two answers to the same request, of all who answered it."""
+    """Return the largest difference of two answers to the same request, of all that answered it."""
     answers = [each.answers for tried in attempts.values() for each in tried]
     most = max(answers, key=len)
     pairs = (pair for each in answers for pair in zip(each, most, strict=False))

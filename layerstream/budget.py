@@ -129,7 +129,7 @@ class Model(_Open):
             self._engine.wake()
             await to_its_end(asyncio.wait({answering}))
             if not answering.cancelled():
-                answering.exception()  # nobody waits for it
+                answering.exception()  # no caller waits for it
             raise
 
     def _answer(
@@ -206,8 +206,8 @@ class Budget(_Open):
         try:
             shares = share_budget(candidates, self._ledger.without(()), self._activations)
         except RefusedError as exc:
-            held = self._ledger.used_bytes
-            beside = f"; open models hold {format_size(held)} of it beside that" if held else ""
+            used = self._ledger.used_bytes
+            beside = f"; open models hold {format_size(used)} of it beside that" if used else ""
             raise RefusedError(f"{exc}{beside}") from exc
         with ExitStack() as failed:
             models = []

@@ -1,1 +1,1 @@
-"""Moving bytes: readers, buffers, the ring. Knows files and ranges of bytes, nothing of networks."""
+"""Moving bytes: readers, buffers, the ring. It handles files and ranges of bytes; networks are above it."""

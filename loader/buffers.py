@@ -93,7 +93,7 @@ class Buffer:
 
     Memory is taken from the kernel page by page as it is touched. ``close`` gives it back; views
     that outlive the buffer keep it alive instead of dangling. ``huge_pages`` is what the kernel was
-    asked for; ``pages`` tells what it gave.
+    asked for; ``pages`` is what it gave.
 
     Raises:
         MemoryError: the system has not as much.
@@ -126,7 +126,7 @@ class Buffer:
     def populate(self, offset: int, length: int) -> None:
         """Take the pages of [offset, offset + length) from the kernel now, as far as it can.
 
-        Python's lock is not held; what the pages hold stays, whoever writes meanwhile.
+        Python's lock is not held; what the pages hold stays, also where other threads write meanwhile.
         """
         start = (self.address + offset) // PAGE_BYTES * PAGE_BYTES
         end = self.address + min(offset + length, self.n_bytes)

@@ -1,4 +1,4 @@
-"""Who gets a core: threads that read, copy or answer at once, others for themselves."""
+"""Cores of threads: at once for those that read, copy or answer; one each for threads that compute."""
 
 import contextlib
 import ctypes
@@ -10,10 +10,10 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Literal
 
-# Moving before computing: who reads, copies or answers needs a core for little time, but at once.
+# Moving before computing: threads that read, copy or answer need a core for little time, but at once.
 #
 # Compute threads fill all cores, and Linux lets a thread that wakes wait for up to a time slice (3
-# ms); a read of 2 MiB takes less than that. What helps is a short slice (Linux 6.12, anybody may)
+# ms); a read of 2 MiB takes less than that. What helps is a short slice (Linux 6.12, without privileges)
 # and a lower nice level (CAP_SYS_NICE or RLIMIT_NICE). An event loop takes the slice alone: with a
 # lower nice level a flood of requests would keep kernels from every core. docs/research/streaming-cost.md
 # has the figures.
@@ -60,8 +60,8 @@ def hasten() -> Priority:
 def wake_soon() -> bool:
     """Let the calling thread, and none that it starts, run soon after it wakes; return whether it may.
 
-    It gets no more of a core than others: only a short slice is asked for, which anybody may. A nice level
-    below 0 is left as it is: threads that are started would lose it.
+    It gets no more of a core than others: only a short slice is asked for, which needs no privilege. A nice
+    level below 0 is left as it is: threads that are started would lose it.
     """
     now = os.getpriority(os.PRIO_PROCESS, 0)
     return now >= 0 and _schedule(now, _RESET_ON_FORK)

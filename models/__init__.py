@@ -2,5 +2,5 @@
 
 import os
 
-# ONNX Runtime 1.29 and later reports usage to its makers unless told otherwise before it is loaded.
+# ONNX Runtime 1.29 and later reports usage to its makers unless that is turned off before it is loaded.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")

@@ -16,7 +16,7 @@ def printable(text: str) -> str:
 class ModelError(Exception):
     """A model, or a file that belongs to it, cannot be used; the base of all errors of models/.
 
-    Messages quote files that nobody vouches for: what is not printable in them is escaped.
+    Messages quote untrusted files: what is not printable in them is escaped.
     """
 
     def __init__(self, message: str) -> None:
@@ -35,7 +35,7 @@ class PackError(ModelError):
     """A pack on disk is not what its manifest or the format says."""
 
 
-# What pydantic says of records that are dataclasses, as it says it of others.
+# Pydantic's messages for dataclasses, by the type of error, in the words that it has for models.
 _REASONS = {
     "unexpected_keyword_argument": "Extra inputs are not permitted",
     "dataclass_type": "Input should be an object",

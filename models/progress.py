@@ -1,4 +1,4 @@
-"""What takes long says what it is doing; who shows that, and whether, is the caller's to decide."""
+"""Long operations report what they are doing; the caller decides whether it is shown, and where."""
 
 from typing import Protocol
 

@@ -52,8 +52,8 @@ def read_toml(path: Path) -> TomlFile:
         return TomlFile(path, text, tomllib.loads(text))
     except tomllib.TOMLDecodeError as exc:
         message = str(exc)
-        found = _PLACE.search(message)
-        line, column = found.groups() if found else (str(text.count("\n") + 1), "")
+        place = _PLACE.search(message)
+        line, column = place.groups() if place else (str(text.count("\n") + 1), "")
         said = _PLACE.sub(f" in column {column}", message)
         raise ValueError(f"{path}:{line}: not TOML: {said}") from exc
     except RecursionError as exc:

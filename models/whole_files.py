@@ -17,7 +17,7 @@ _KEEPS_ITS_PLACE = frozenset((errno.EBUSY, errno.EACCES, errno.EPERM))
 
 @contextlib.contextmanager
 def whole_file(path: Path) -> Iterator[BinaryIO]:
-    """Open what becomes ``path`` when the block ends: whoever reads it meanwhile has the old one.
+    """Open what becomes ``path`` when the block ends: readers have the old file until then.
 
     A link at ``path`` is replaced, whatever it leads to. Of an old file the permissions stay.
 
@@ -108,7 +108,7 @@ def _is_replaceable(path: Path) -> bool:
 
 
 def check_users_file(path: Path) -> None:
-    """Do what `users_file` does first, for those who write only after a long while.
+    """Do what `users_file` does first, for callers that write only after a long while.
 
     Raises:
         OSError: it cannot be written.
@@ -122,7 +122,7 @@ def check_users_file(path: Path) -> None:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Write ``path`` all at once, for everybody to read.
+    """Write ``path`` all at once, readable for all users.
 
     Raises:
         OSError: as `whole_file`.
@@ -133,7 +133,7 @@ def write_atomically(path: Path, text: str) -> None:
 
 
 def check_writable(folder: Path) -> None:
-    """Do what ``write_atomically`` does first, for those who write only after a long while.
+    """Do what ``write_atomically`` does first, for callers that write only after a long while.
 
     Raises:
         OSError: no file can be made in ``folder``.

@@ -1,4 +1,4 @@
-"""What the papers say as they say it, beside what plans are made of: nothing that is served uses it.
+"""The papers' algorithms as the papers define them: no served plan uses them.
 
 Buffers and parts of several CNNs (seed 000), cyclo-static dataflow (seed 001), fused tiles (seed 002).
 """

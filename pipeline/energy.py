@@ -15,7 +15,7 @@ from typing import Protocol
 
 from models.errors import ModelError
 
-# What the kernel knows of power: INA3221 rails and RAPL package counters, as files of sysfs.
+# What the kernel measures of power: INA3221 rails and RAPL package counters, as files of sysfs.
 #
 # Sources: Linux Documentation/hwmon/ina3221.rst, hwmon/sysfs-interface.rst, power/powercap/powercap.rst.
 

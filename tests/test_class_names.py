@@ -1,4 +1,4 @@
-"""One name, one class: who reads it need not ask from where it was imported."""
+"""One name, one class: a reader need not look up from where it was imported."""
 
 import ast
 from collections import defaultdict

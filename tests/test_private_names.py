@@ -1,7 +1,7 @@
 """What the product uses of its dependencies that they do not promise to keep: a table, and nothing else.
 
 docs/explanation/architecture/dependencies.md says why each is used, pyproject.toml has an upper bound for
-whoever owns it. A name that went fails here by its name, before what needs it fails somewhere else.
+the package that owns it. A name that went fails here by its name, before what needs it fails elsewhere.
 """
 
 import ast
@@ -189,7 +189,7 @@ def _defined(tree: ast.Module) -> Iterator[str]:
 
 
 def _dotted(node: ast.expr, foreign: dict[str, str]) -> str:
-    """Return what ``node`` is called from outside; empty where nobody imported it."""
+    """Return what ``node`` is called from outside; empty where it was not imported."""
     match node:
         case ast.Name(name):
             return foreign.get(name, "")

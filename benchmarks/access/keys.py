@@ -1,7 +1,7 @@
 """Times of requests with right, wrong and no keys: ``python -m benchmarks.access.keys [--rounds 400]``.
 
 Requests of each kind take turns on one kept connection of ``layerstream serve``; prints JSON. Some keys
-differ from a valid one in their first, middle or last character: their times should not tell which. Exit
+differ from a valid one in their first, middle or last character: their times should not show which. Exit
 status 1 where medians of wrong keys are further apart than ``--noise`` of the distance between quartiles.
 """
 
@@ -90,15 +90,15 @@ def main() -> None:
                 seconds = asyncio.run(_measure(port, _kinds(key), options.rounds))
             finally:
                 server.terminate()
-    found = {kind: _figures(each) for kind, each in seconds.items()}
-    wrong = [figures for kind, figures in found.items() if kind not in {"right", "none"}]
+    by_kind = {kind: _figures(each) for kind, each in seconds.items()}
+    wrong = [figures for kind, figures in by_kind.items() if kind not in {"right", "none"}]
     medians = [each["median_us"] for each in wrong]
     apart = max(medians) - min(medians)
     noise = options.noise * max(each["quartiles_us"] for each in wrong)
     equal = apart <= noise
     print(
         json.dumps(
-            {"kinds": found, "apart_us": round(apart, 1), "noise_us": noise, "equal": equal},
+            {"kinds": by_kind, "apart_us": round(apart, 1), "noise_us": noise, "equal": equal},
             indent=2,
         )
     )

@@ -35,7 +35,7 @@ def anonymous_bytes() -> int:
 
 
 def checksums(outputs: Arrays) -> str:
-    """Return what tells answers apart; copies of them would be memory of the request, not of the plan."""
+    """Return what distinguishes answers; copies of them would be memory of the request, not of the plan."""
     return " ".join(checksum(np.ascontiguousarray(outputs[name]).data) for name in sorted(outputs))
 
 

@@ -32,7 +32,7 @@ class Shown:
 
     @property
     def title(self) -> str:
-        """Return who it is."""
+        """Return the title of the run, as the picture shows it."""
         return TITLES[self.name] if self.attempt.limit_bytes else "the same, no limit"
 
     @property

@@ -4,8 +4,8 @@
 Engines with all weights in memory take turns, in another order each round. Prints medians: milliseconds of
 a sweep and CPU milliseconds of the process, apart for the steps that have a native kernel (``chains``) and
 for all others; and by how much the outputs differ, relative to the largest value.
-``--sleeping``: ONNX Runtime's threads sleep between kernels, as in somebody else's process; the command
-line's spin for a while.
+``--sleeping``: ONNX Runtime's threads sleep between kernels, as in a process of another program; the
+command line's spin for a while.
 """
 
 import argparse
@@ -80,8 +80,8 @@ def _measured(pack: Pack, rounds: int) -> dict[str, Any]:
         "steps": len(chains),
         "difference": _difference(answers["native"], answers["onnxruntime"]),
         "players": {
-            name: {key: round(median(each[key] for each in found), 2) for key in found[0]}
-            for name, found in times.items()
+            name: {key: round(median(each[key] for each in runs), 2) for key in runs[0]}
+            for name, runs in times.items()
         },
     }
 

@@ -80,7 +80,7 @@ def preloaded(source: Path, pack: Pack, device: CudaDevice, runs: int) -> dict[s
     inputs = random_inputs(program)
     image = torch.from_numpy(next(iter(inputs.values())))
     sides = {"torch_nchw": TorchModel(source, False), "torch_nhwc": TorchModel(source, True)}
-    held = image.cuda()
+    on_gpu = image.cuda()
     samples: dict[str, list[float]] = {name: [] for name in ("ours", *sides)}
     outputs: dict[str, list[np.ndarray[Any, Any]]] = {}
     plan = make_plan(program, ARCHITECTURES["pre"])
@@ -93,7 +93,7 @@ def preloaded(source: Path, pack: Pack, device: CudaDevice, runs: int) -> dict[s
                 start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
                 torch.cuda.synchronize()
                 start.record()
-                results = model(held)
+                results = model(on_gpu)
                 end.record()
                 end.synchronize()
                 spent[name] = float(start.elapsed_time(end)) / 1e3
@@ -186,15 +186,15 @@ def on_rows(
     """
     program = prepare(pack, device)
     auto = device.adapt(ARCHITECTURES["auto"])
-    found = {
+    plans = {
         "pre": _fit(program, device, "pre", profile),
         "least": fit(program, auto, LEAST, profile),
     }
-    whole, least = (found[name].plan.total_bytes for name in ("pre", "least"))
+    whole, least = (plans[name].plan.total_bytes for name in ("pre", "least"))
     for part in range(1, _BUDGETS):
         budget = int(least * (whole / least) ** (part / _BUDGETS))
-        found[f"{budget / 2**20:.1f} MiB"] = fit(program, auto, Wanted(total_bytes=budget), profile)
-    measured = _taking_turns(program, device, found, disk, runs)
+        plans[f"{budget / 2**20:.1f} MiB"] = fit(program, auto, Wanted(total_bytes=budget), profile)
+    measured = _taking_turns(program, device, plans, disk, runs)
     expected = measured["pre"].answer
     return [
         {
@@ -209,7 +209,7 @@ def on_rows(
                 for key, array in measured[name].answer.items()
             ),
         }
-        for name, fitted in found.items()
+        for name, fitted in plans.items()
     ]
 
 

@@ -1,4 +1,4 @@
-"""Load from a process of its own, so that making it takes no time from who starts servers and compares.
+"""Load from a process of its own, so that making it takes no time from the process that compares servers.
 
 The child reads one job a line on its standard input and answers each with one line of JSON.
 """

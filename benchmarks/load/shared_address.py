@@ -8,7 +8,7 @@ garbage, 50 connections of each at a time; ``stream``: so that they all reach th
 refused, do not go, and come again.
 
 Run as ``python -m benchmarks.load.shared_address [--ways direct,nginx,hostile] [--clients 64,256,1000]``.
-``--program FILE`` measures another installation; the clients know of a service only what HTTP says.
+``--program FILE`` measures another installation; the clients use nothing of a service but HTTP.
 """
 
 import argparse

@@ -1,8 +1,8 @@
 """A private copy of the running environment: interpreter, standard library, packages, our own code.
 
-The kernel charges a page of a file to whoever touches it first. A server that is measured while pip, an
-editor or an earlier run has its libraries in the page cache gets them free, which no fresh machine does.
-Nothing else uses the copy, and before each measurement its files leave the page cache.
+The kernel charges a page of a file to the process that touches it first. A server that is measured while
+pip, an editor or an earlier run has its libraries in the page cache gets them free, which no fresh machine
+does. Nothing else uses the copy, and before each measurement its files leave the page cache.
 
 What is not private: the C library, which every process of any machine has mapped, so that it cannot leave
 memory, and a few small tables (locales), 2.6 MB in all. ``shared_files`` names them for a running process.
@@ -108,7 +108,7 @@ def copy_environment(folder: Path, *distributions: str) -> Environment:
     for name in _OURS:
         shutil.copytree(_PROJECT / name, folder / "project" / name)
     (packages / "project.pth").write_text(f"{folder / 'project'}\n")
-    # Modules that nobody has compiled yet would be compiled, and written, while we measure.
+    # Modules without bytecode yet would be compiled, and written, while we measure.
     environment.run("-m", "compileall", "-q", str(folder / "project"), str(packages))
     _copy_libraries(environment)
     return environment

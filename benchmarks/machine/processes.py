@@ -1,4 +1,4 @@
-"""What the kernel tells of a running process: CPU time, libraries, files, threads, connections."""
+"""What the kernel shows of a running process: CPU time, libraries, files, threads, connections."""
 
 import os
 from pathlib import Path

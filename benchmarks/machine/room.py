@@ -44,11 +44,11 @@ class OpenRoom:
         self._entered = folder / "pid"
 
     def inside(self, command: Sequence[str]) -> list[str]:
-        """Return the command that tells who it is and then becomes ``command``."""
+        """Return the command that writes its process number and then becomes ``command``."""
         return enter(self._entered, command)
 
     def usage(self) -> Usage:
-        """Return the resident set of who entered.
+        """Return the resident set of the process that entered.
 
         Raises:
             OSError: it has ended.

@@ -127,7 +127,7 @@ class Siege:
         if data.startswith(b"HTTP/1."):
             self.seen[data[9:12].decode("ascii", "replace")] += 1
         if not data and self._crowd.stays and not is_cut_off:
-            self._epoll.modify(descriptor, 0)  # only of being cut off it is told
+            self._epoll.modify(descriptor, 0)  # only an end by the server is reported to it
         elif not data:
             self.seen["ended"] += 1
             self._epoll.unregister(descriptor)

@@ -22,7 +22,7 @@ from models.compiler import CompileOptions, compile_onnx
 from models.default import FOLDER as DEFAULT
 from models.images.preprocess import read_labels, read_preprocess
 
-_VARIANTS = 8  # so that an answer meant for somebody else is noticed
+_VARIANTS = 8  # so that an answer meant for another client is noticed
 _SIDE = 32
 
 # What is wrong with an answer of status 200, in words, or None.
@@ -31,7 +31,7 @@ Fault = Callable[[Response], str | None]
 
 @dataclass(frozen=True)
 class Errand:
-    """What a good client asks again and again: a request and how to tell that the answer is right."""
+    """What a good client asks again and again: a request and how to check that the answer is right."""
 
     name: str
     requests: tuple[tuple[bytes, Fault], ...]

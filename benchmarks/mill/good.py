@@ -67,7 +67,7 @@ class _NotRightError(Exception):
 
 
 class GoodClient:
-    """Runs one errand until told to stop."""
+    """Runs one errand until stopped."""
 
     def __init__(self, errand: Errand, port: int, book: Book) -> None:
         self._errand, self._port, self._book = errand, port, book

@@ -46,7 +46,7 @@ class PeakSampler:
         self.peaks: dict[str, int] = {}
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Look twenty times a second until told to stop or the server is gone."""
+        """Look twenty times a second until stopped or the server is gone."""
         samples = 0
         while not stop.is_set():
             seen = asdict(self._group.usage())

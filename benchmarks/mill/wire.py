@@ -11,7 +11,7 @@ _READ_BYTES = 1 << 16
 
 
 class Wire:
-    """A TCP connection to 127.0.0.1; sends what it is told, legal or not.
+    """A TCP connection to 127.0.0.1; sends any bytes, legal or not.
 
     Methods raise OSError when the connection breaks, ConnectionError when the server ended it.
     """

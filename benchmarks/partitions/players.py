@@ -1,4 +1,4 @@
-"""Who plays frames: partitions, and the whole network; in processes of their own."""
+"""Players of frames: partitions, and the whole network; in processes of their own."""
 
 import threading
 import time
@@ -94,7 +94,7 @@ def _workers(
 
 
 def _player(engine: Answering, program: Program, cores: tuple[int, ...]) -> Player:
-    """Return who plays a stream of frames, as many at once as ``engine`` takes."""
+    """Return a player of a stream of frames, as many at once as ``engine`` takes."""
     inputs = [_inputs(program, seed) for seed in range(4)]
 
     def play(frames: int) -> str:

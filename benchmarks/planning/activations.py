@@ -79,13 +79,13 @@ def measure(path: Path, share: float, blocks: int) -> dict[str, Any]:
             stack.enter_context(opened(program, plan, device, pool)) for plan in (whole, halved)
         ]
         for _ in range(blocks):
-            for engine, found in zip(engines, seconds, strict=True):
+            for engine, delays in zip(engines, seconds, strict=True):
                 answers.append(
                     engine.answer(inputs, checksums)[0]
                 )  # brings its memory to the caches
                 runs = (engine.answer(inputs, checksums)[1] for _ in range(_SWEEPS))
-                found.extend(run.delay_seconds for run in runs)
-    medians = [statistics.median(found) for found in seconds]
+                delays.extend(run.delay_seconds for run in runs)
+    medians = [statistics.median(delays) for delays in seconds]
     regions = [(each.first_piece, each.end_piece, each.cut.rows) for each in halved.choice.regions]
     return figures | {
         "rows_bytes": _activations(halved),

@@ -3,8 +3,8 @@
 Sweeps take turns, each round in another order: ``pre``; ``chunks``, all weights in memory but computed in
 the chunks of the plan; ``no disk``, the plan with a reader that reads nothing, so that all threads, locks
 and callbacks of reading are there and no byte is moved; ``streamed``, the plan. What each adds to the one
-before is the median over the rounds. ``no disk`` computes with weights of other layers, and nobody looks at
-its answers.
+before is the median over the rounds. ``no disk`` computes with weights of other layers, and
+its answers are not compared.
 
 Run as ``python -m benchmarks.planning.apart PACK... [--weights 2] [--rounds 20]``: percent of the weights;
 packs need a profile.

@@ -119,7 +119,7 @@ def _reduced(opened: OpenedApplication, members: Sequence[ApplicationMember]) ->
 def job(
     opened: OpenedApplication, way: PlannedWay, inputs: Sequence[Path], sweeps: int
 ) -> dict[str, Any]:
-    """Return what the child is told."""
+    """Return the arguments of the child."""
     found = zip(opened.packs, way.members, way.plans.plans, inputs, strict=True)
     return {
         "sweeps": sweeps,
@@ -155,7 +155,7 @@ def run(task: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def summary(way: PlannedWay, runs: Sequence[dict[str, Any]], expected: list[str]) -> dict[str, Any]:
-    """Return what several runs of one plan come to."""
+    """Return the figures of several runs of one plan."""
     plans = way.plans
     peak = min(item["anonymous_peak_bytes"] for item in runs)
     first = runs[0]
@@ -212,18 +212,18 @@ def main() -> None:
         members = opened.members(device)
         if members is None:
             raise SystemExit(f"{options.file}: only packs can be run")
-        found = list(ways(opened, members, options.points))
+        tried_ways = list(ways(opened, members, options.points))
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         inputs = []
         for number, member in enumerate(members):
             inputs.append(folder / f"{number}.npz")
             np.savez(inputs[-1], **random_inputs(member.program))  # type: ignore[arg-type]
-        runs: list[list[dict[str, Any]]] = [[] for _ in found]
+        runs: list[list[dict[str, Any]]] = [[] for _ in tried_ways]
         for _ in range(options.turns):
-            for way, own in zip(found, runs, strict=True):
+            for way, own in zip(tried_ways, runs, strict=True):
                 own.append(run(job(opened, way, inputs, options.sweeps), folder))
     expected = runs[0][0]["outputs"]
-    rows = [summary(way, own, expected) for way, own in zip(found, runs, strict=True)]
+    rows = [summary(way, own, expected) for way, own in zip(tried_ways, runs, strict=True)]
     if options.json:
         print(json.dumps(rows, indent=2))
     else:

@@ -82,7 +82,7 @@ def measure(path: Path, channels: list[int], bands: list[int], rounds: int) -> l
     program = prepare(open_pack(path), device)
     inputs = random_inputs(program)
     kinds = [(0, 0), *((each, count) for each in channels for count in bands)]
-    found = []
+    rows = []
     with ExitStack() as stack:
         pool = stack.enter_context(closing(ReadPool()))
         engines: list[Engine] = []
@@ -96,7 +96,7 @@ def measure(path: Path, channels: list[int], bands: list[int], rounds: int) -> l
             for engine, taken in zip(engines, seconds, strict=True):
                 taken.append(engine.answer(inputs, copies)[1].delay_seconds)
         for kind, engine, answer, taken in zip(kinds, engines, answers, seconds, strict=True):
-            found.append(
+            rows.append(
                 {
                     "pack": program.name,
                     "channels": kind[0],
@@ -109,7 +109,7 @@ def measure(path: Path, channels: list[int], bands: list[int], rounds: int) -> l
                     "error": _error(answer, answers[0]),
                 }
             )
-    return found
+    return rows
 
 
 def in_groups(program: Program, channels: int, count: int) -> Iterator[Region]:
@@ -135,7 +135,7 @@ def _region(program: Program, item: Bottleneck, channels: int, count: int) -> Re
 
 
 def _error(answer: Arrays, whole: Arrays) -> float:
-    """Return how far an answer is from the whole's, over that one's largest value."""
+    """Return how far an answer is from that of the whole network, over the largest value of the latter."""
     return max(
         float(np.abs(answer[name] - whole[name]).max() / np.abs(whole[name]).max())
         for name in whole

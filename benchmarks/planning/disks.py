@@ -40,7 +40,7 @@ _STAT = Path("/proc/stat")
 
 
 def stolen() -> tuple[int, int]:
-    """Return ticks that other machines took from this one's processors, and all ticks."""
+    """Return the ticks that other machines took from this machine's processors, and all ticks."""
     ticks = [int(part) for part in _STAT.read_text().split(maxsplit=9)[1:9]]
     return ticks[7], sum(ticks)
 
@@ -88,23 +88,25 @@ def measure(path: Path, profile: Profile, part: float, speeds: list[float], coun
             reader = disk.open(program.pack.weights_path)
             engine = opened(program, plans[number].plan, device, pool, reader)
             contenders[name] = Streamed(plans[number], stack.enter_context(engine), inputs)
-        found = rounds(contenders, count)
-    found = sorted(found, key=lambda row: row["stolen"])[: max(int(_KEPT * count), 1)]
-    took = {name: 1e3 * median(row[name] for row in found) for name in disks}
+        quiet_rounds = rounds(contenders, count)
+    quiet_rounds = sorted(quiet_rounds, key=lambda row: row["stolen"])[: max(int(_KEPT * count), 1)]
+    took = {name: 1e3 * median(row[name] for row in quiet_rounds) for name in disks}
     streamed, pre = (configured.plan for configured in plans)
     unread = program.weight_bytes - streamed.weight_bytes
     reach = {f"{speed:g}": max(took["pre"], unread / speed / 1e6) for speed in speeds}
     kernels, weights = in_order(program, pre, profile)
     share = took["pre"] / sum(kernels)
     kernels = [seconds * share for seconds in kernels]
-    held = streamed.weight_bytes
-    least = {f"{speed:g}": least_seconds(kernels, weights, held, speed * 1e6) for speed in speeds}
+    weight_bytes = streamed.weight_bytes
+    least = {
+        f"{speed:g}": least_seconds(kernels, weights, weight_bytes, speed * 1e6) for speed in speeds
+    }
     return {
         "model": program.name,
-        "weight_bytes": held,
+        "weight_bytes": weight_bytes,
         "unread_bytes": unread,
-        "rounds": len(found),
-        "stolen": median(row["stolen"] for row in found),
+        "rounds": len(quiet_rounds),
+        "stolen": median(row["stolen"] for row in quiet_rounds),
         "ms": took,
         "reach_ms": reach,
         "least_ms": least,

@@ -61,7 +61,7 @@ def run(path: Path, limit: str, inputs: Path, sweeps: int, result: Path) -> dict
 
 
 def summary(limit: str, runs: Sequence[dict[str, Any]], expected: str) -> dict[str, Any]:
-    """Return what several runs of one plan come to."""
+    """Return the figures of several runs of one plan."""
     first = runs[0]
     planned = sum(first["planned"].values())
     peak = min(run["anonymous_peak_bytes"] for run in runs)

@@ -8,7 +8,7 @@ as fp16 (``compile --store fp16``), "mixed" as int8 (``--store int8``), "int" co
 weights is that of what they are expanded to. The pipelined application has two partitions at once, on a
 core each: its fps are those of a stream of frames. Networks of one application answer one after the other.
 
-Columns: the paper's megabytes (of Table 13 its limits, and the frames a second that it wants), ours as
+Columns: the paper's megabytes (of Table 13 its limits, and the frames a second that it requires), ours as
 planned, the least that any plan takes, what the engine has allocated, by how much the process grew
 (sessions, bindings and copies of answers, too), delay, frames a second, and the error.
 
@@ -36,7 +36,7 @@ _MOST_ERROR = 1e-5
 class PaperTable:
     """A table of the paper, or an application: its networks, and megabytes by scheme that they take.
 
-    ``fps``: frames a second that the paper wants of it. ``partitions``: of each network, at once.
+    ``fps``: frames a second that the paper requires of it. ``partitions``: of each network, at once.
     """
 
     name: str

@@ -135,11 +135,11 @@ def main() -> None:
     device.tune(profile.tuning)
     program = prepare(pack, device)
     member = ApplicationMember(program, profile, device.adapt(ARCHITECTURES["auto"]))
-    found = plans(member, options.points, streaming=not options.cpu)
-    rows = measured(program, device, found, options.sweeps)
+    named_plans = plans(member, options.points, streaming=not options.cpu)
+    rows = measured(program, device, named_plans, options.sweeps)
     figures = [
         summary(name, plan, row, said(plan, profile))
-        for (name, plan), row in zip(found, rows, strict=True)
+        for (name, plan), row in zip(named_plans, rows, strict=True)
     ]
     if options.json:
         print(json.dumps(figures, indent=2))

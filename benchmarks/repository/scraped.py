@@ -29,7 +29,7 @@ _SECONDS = 60.0
 
 
 class Scraper:
-    """Asks for metrics every ``every`` seconds on one connection, in a thread, until told to stop."""
+    """Asks for metrics every ``every`` seconds on one connection, in a thread, until stopped."""
 
     def __init__(self, port: int, every: float) -> None:
         self.seen: Counter[str] = Counter()

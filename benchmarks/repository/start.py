@@ -32,7 +32,7 @@ _IDLE_SECONDS = 10.0
 
 @dataclass
 class Probes:
-    """Asks again and again whether the server lives, until it is told to stop; ``lags`` in seconds."""
+    """Asks again and again whether the server lives, until it is stopped; ``lags`` in seconds."""
 
     port: int
     lags: list[float] = field(default_factory=list)
@@ -40,7 +40,7 @@ class Probes:
     stop: threading.Event = field(default_factory=threading.Event)
 
     def run(self) -> None:
-        """Probe; what is late does not put off the next one's clock."""
+        """Probe; a late probe does not delay the next."""
         due = time.monotonic()
         while not self.stop.is_set():
             due += _EVERY_SECONDS
@@ -174,29 +174,31 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     try:
         began = time.monotonic()
         _until_open(port, server)
-        found: dict[str, Any] = {"port_open_seconds": round(time.monotonic() - began, 2)}
-        found["start"] = during(port, server.pid, lambda: _until_ready(port))
-        found["cpu_until_ready"] = round(cpu_seconds(server.pid), 2)
-        found["background"] = during(port, server.pid, lambda: _settled(server.pid))
-        found["cpu_until_settled"] = round(cpu_seconds(server.pid), 2)
-        found["idle"] = during(port, server.pid, lambda: time.sleep(_IDLE_SECONDS))
-        found["anonymous_bytes"] = anonymous_bytes(server.pid)
+        figures: dict[str, Any] = {"port_open_seconds": round(time.monotonic() - began, 2)}
+        figures["start"] = during(port, server.pid, lambda: _until_ready(port))
+        figures["cpu_until_ready"] = round(cpu_seconds(server.pid), 2)
+        figures["background"] = during(port, server.pid, lambda: _settled(server.pid))
+        figures["cpu_until_settled"] = round(cpu_seconds(server.pid), 2)
+        figures["idle"] = during(port, server.pid, lambda: time.sleep(_IDLE_SECONDS))
+        figures["anonymous_bytes"] = anonymous_bytes(server.pid)
         model = options.model
         limit = json.dumps({"memory_bytes": options.replan_bytes}).encode()
         replan = f"/v2/repository/models/{model}/replan"
-        found["replan"] = during(port, server.pid, lambda: _short(ask(port, "POST", replan, limit)))
+        figures["replan"] = during(
+            port, server.pid, lambda: _short(ask(port, "POST", replan, limit))
+        )
         frontier = f"/page/models/{model}/frontier"
-        found["frontier"] = during(port, server.pid, lambda: _short(get(port, frontier)))
+        figures["frontier"] = during(port, server.pid, lambda: _short(get(port, frontier)))
         if options.upload:
             content = Path(options.upload).read_bytes()
             path = "/v2/repository/models/uploaded/upload"
-            found["upload"] = during(
+            figures["upload"] = during(
                 port, server.pid, lambda: _short(ask(port, "POST", path, content))
             )
     finally:
         server.terminate()
-        found["stderr"] = server.communicate(timeout=60)[1][-1500:].decode().splitlines()[-6:]
-    return found
+        figures["stderr"] = server.communicate(timeout=60)[1][-1500:].decode().splitlines()[-6:]
+    return figures
 
 
 def _short(answer: tuple[int, bytes]) -> str:

@@ -10,7 +10,7 @@ Runtime), which refuses nothing. In turns each server gets: 8 clients that send 
 over at most so many connections; and, where the model is tiny, 120 connections kept busy with a timeout of
 5 ms.
 
-The client knows the servers by what they send alone. ``late``: of the accepted (all but 503), the part that
+The client sees of the servers only what they send. ``late``: of the accepted (all but 503), the part that
 the client had read after the timeout; ``late_if_read_at_once``: that had come to its machine after it.
 ``client_late_p99_ms``: how late the client itself sent, ``unread_p99_ms``: how long answers waited for it.
 ``goodput``: answers in time a second, as a part of the capacity. Exit 1 where ours are late in over 1 %,
@@ -73,11 +73,11 @@ def main() -> None:
             }
             for number in range(given.rounds)
         ]
-    found = {name: _medians([each[name] for each in rounds]) for name in servers}
+    medians = {name: _medians([each[name] for each in rounds]) for name in servers}
     faults = [
-        f"{way}: {fault}" for way, run in found["ours"].items() for fault in _faults(way, run)
+        f"{way}: {fault}" for way, run in medians["ours"].items() for fault in _faults(way, run)
     ]
-    document = {"model": given.model, "faults": faults, "median": found, "rounds": rounds}
+    document = {"model": given.model, "faults": faults, "median": medians, "rounds": rounds}
     print(json.dumps(document, indent=2))
     sys.exit(1 if faults else 0)
 
@@ -120,16 +120,16 @@ class _Bench:
             deadline=given.timeout / 1e6,
             seed=number,
         )
-        found = {"open": run}
+        runs = {"open": run}
         if given.model == "tiny":
-            found["kept"] = self._load.closed(
+            runs["kept"] = self._load.closed(
                 served.port, self._asked[_SHORT], _KEPT, given.seconds, _SHORT / 1e6
             )
         after = self._capacity(served)
         capacity = (before + after) / 2
         return {
             "capacity": {"before": before, "after": after},
-            **{way: _figures(each, capacity, given.seconds) for way, each in found.items()},
+            **{way: _figures(each, capacity, given.seconds) for way, each in runs.items()},
         }
 
     def _capacity(self, served: Served) -> float:

@@ -9,7 +9,7 @@ all reads, which is less than can be: 1.10 is asked for. ``at_once``: each model
 own, so that both compute whenever they can, as before there was one. ``alone``: one after the other.
 Players take turns.
 
-Reads of a virtual disk take cores that kernels want. ``--threads 1`` leaves one to them: kernels, and what
+Reads of a virtual disk take cores that kernels need. ``--threads 1`` leaves one to them: kernels, and what
 they are compared with, have one thread. ``--free-reads``: a read takes its time and no core.
 
 On a machine that others use, ``at_once`` gets more of it, since it has more threads. With ``--sleep-ms``

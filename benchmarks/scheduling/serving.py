@@ -43,7 +43,7 @@ class SimulatedMachine:
     reads_take_no_core: bool = False
 
     def engine(self, pack: Pack, plan: Plan, device: CpuDevice | None = None) -> Engine:
-        """Return an open engine; whoever asks closes it."""
+        """Return an open engine; the caller closes it."""
         reader = open_reader(pack.weights_path)
         if self.reads_take_no_core:
             reader = CorelessReader(reader)
@@ -53,7 +53,7 @@ class SimulatedMachine:
     def worker(
         self, pack: Pack, plan: Plan, dispatcher: Dispatcher, batching: Batching | None = None
     ) -> Worker:
-        """Return what serves ``pack``; whoever asks closes it."""
+        """Return what serves ``pack``; the caller closes it."""
         engine = self.engine(pack, plan)
         running = Running(engine, open_reader(pack.weights_path))
         return Worker(running, 64, dispatcher, batching or Batching())

@@ -1,6 +1,6 @@
 """One contender's attempt: a fresh process, nothing of it in the page cache, so much memory and no more.
 
-All who measure memory of servers do it by ``attempt``: files dropped from the page cache, a cgroup with
+All measurements of servers' memory use ``attempt``: files dropped from the page cache, a cgroup with
 the limit (or none), memory sampled from the start of the process to the last answer.
 """
 

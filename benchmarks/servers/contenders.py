@@ -1,4 +1,4 @@
-"""Who serves a network beside us, and with which files."""
+"""The servers that are compared with ours, and the files that each serves."""
 
 import importlib.util
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ class ServerContender:
 
 
 def contenders(source: Path, repository: Path, budget: str) -> dict[str, ServerContender]:
-    """Return all who can serve ``source``, which was compiled into ``repository``, by name.
+    """Return all servers that can serve ``source``, which was compiled into ``repository``, by name.
 
     OpenVINO is left out where it is not installed.
     """

@@ -133,7 +133,7 @@ class ClassifierTrainer(Resumable):
         ]
 
     def _sized(self, images: torch.Tensor) -> torch.Tensor:
-        """Return ``images`` as large as the network wants them."""
+        """Return ``images`` as large as the network takes them."""
         size = self._run.options.image[:2]
         if images.shape[2:] == size:
             return images

@@ -1,4 +1,4 @@
-"""One read that somebody asked for, what became of it, and the figures of all of them."""
+"""One read that a client asked for, what became of it, and the figures of all of them."""
 
 import time
 from collections.abc import Callable
@@ -18,11 +18,11 @@ class ReadJob:
 
     Those that follow each other in the file come as one.
 
-    Nobody changes one that was made.
+    A job is not changed after it was made.
 
     ``done(error, seconds)`` is called on a pool thread: error None when the bytes are there.
-    ``client``: whose line of reads it joins (``ReadPool.client``); None: the line that all share who have
-    none of their own. ``deadline``: on time.monotonic's clock.
+    ``client``: the client whose line of reads it joins (``ReadPool.client``); None: the line of all that
+    have none of their own. ``deadline``: on time.monotonic's clock.
     """
 
     reader: Reader
@@ -80,7 +80,7 @@ class Outcome(NamedTuple):
 
 
 def perform(job: ReadJob) -> Outcome:
-    """Read and verify ``job`` on the calling thread; a fault of ours must not strand who waits."""
+    """Read and verify ``job`` on the calling thread; a fault of ours must not leave callers waiting."""
     started, cpu, cpu_seconds = time.perf_counter(), time.thread_time(), 0.0
     error: LoaderError | None = None
     try:

@@ -29,7 +29,7 @@ _QUEUE_LIMIT = 1024
 
 
 class Urgency(IntEnum):
-    """Who waits for a read; smaller is more urgent."""
+    """How soon a read is needed; smaller is more urgent."""
 
     WAITED_FOR = 0
     NEEDED_LATER = 1
@@ -37,7 +37,7 @@ class Urgency(IntEnum):
 
 
 class OrderedRead(Protocol):
-    """What the order knows of a read. ``deadline``: on time.monotonic's clock, or None."""
+    """What the order needs of a read. ``deadline``: on time.monotonic's clock, or None."""
 
     @property
     def n_bytes(self) -> int: ...

@@ -1,4 +1,4 @@
-"""Reading for all models: the lock, the lines of clients, and who is told when a read has ended.
+"""Reading for all models: the lock, the lines of clients, and the calls when a read has ended.
 
 Invariant: every job accepted is called back exactly once, also while the pool closes; of a read that hangs,
 once it ends. What comes next is decided by loader/pool/order.py, reading is done by ``_ReaderThreads``. All
@@ -19,8 +19,8 @@ from loader.pool.order import DEFAULT_DEPTH, Flight, Flights, Order, ReadClient
 
 # Reads by preadv on a few threads, which sleep until there is something to read.
 #
-# Who ends a read goes on with the next one that this lets start: to wake another thread, which
-# wants the interpreter's lock while this one has it, takes as long as a small read.
+# The thread that ends a read goes on with the next one that this lets start: to wake another thread, which
+# needs the interpreter's lock while this one has it, takes as long as a small read.
 
 _log = logging.getLogger(__name__)
 
@@ -103,7 +103,7 @@ class _ReaderThreads:
 
 
 class _Own(threading.local):
-    """What a reader's thread has kept for itself: ``is_free`` while it tells of a read that has ended."""
+    """What a reader's thread has kept for itself: ``is_free`` while it calls back for an ended read."""
 
     is_free = False
     _kept: ReadFlight | None = None

@@ -1,1 +1,1 @@
-"""Who reads a range of a file: real files, and the shipped fakes, behind one interface."""
+"""Readers of ranges of a file: of real files, and the shipped fakes, behind one interface."""

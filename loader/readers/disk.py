@@ -39,7 +39,7 @@ class CorelessReader(Reader):
         self._reader.close()
 
 
-# A reader that is as fast as told: shipped, so that a pipeline can be measured beside any disk.
+# A reader of a given speed: shipped, so that a pipeline can be measured beside any disk.
 
 
 class Pace:
@@ -105,7 +105,7 @@ class PacedReader(Reader):
 
 @dataclass(frozen=True)
 class Disk:
-    """Opens files: for sweeps, and for timing reads of which nobody uses what they bring.
+    """Opens files: for sweeps, and for reads that are timed and whose bytes are not used.
 
     ``bytes_per_second``: of all its files together; None: what the disk gives that they lie on.
     """

@@ -1,4 +1,4 @@
-"""The shipped fakes: bytes in memory, and a disk that fails as told.
+"""The shipped fakes: bytes in memory, and a disk that fails as set up.
 
 Errors are those that the readers of real files give for the same trouble.
 """

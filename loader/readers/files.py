@@ -71,7 +71,7 @@ class _FileReader(Reader):
 
 
 def _looks(found: os.stat_result) -> tuple[int, ...]:
-    """Return what tells whether a path still leads to the same file, with the same bytes."""
+    """Return what shows whether a path still leads to the same file, with the same bytes."""
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
@@ -141,7 +141,7 @@ def open_reader(path: Path, direct: Callable[[Path], Reader] = DirectReader) -> 
 class ReplaceableReader(Reader):
     """Reads as ``reader`` does, and takes it for sound while the file that it has open is.
 
-    Whoever replaced the file means it to be opened anew: until then what was loaded of it stays whole.
+    A file that was replaced is to be opened anew: until then what was loaded of the old one stays whole.
     """
 
     def __init__(self, reader: Reader) -> None:

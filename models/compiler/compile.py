@@ -63,8 +63,8 @@ from models.segmentation import Segmentation
 
 # What a user decides of a pack before it is compiled.
 
-#: Judges a finished pack before anyone can see it: its folder, and the source as it was read, as a file
-#: that ONNX Runtime opens with all weights mapped. Raises to refuse it.
+#: Judges a finished pack before it is visible in its place: its folder, and the source as it was read, as a
+#: file that ONNX Runtime opens with all weights mapped. Raises to refuse it.
 Accept = Callable[[Path, Path], None]
 
 
@@ -76,8 +76,8 @@ class CompileOptions:
     inputs, though they look like weights. ``chunk_bytes``: None takes the default for
     the model's size. ``target``: None is this machine's CPU. ``calibrate``: makes pictures, with which the
     network becomes one of 8-bit integers; None: it stays as it is. ``measure``: what pieces allocate on the
-    target's device; None: all of them run on the CPU. ``accept``: None: without a check. ``warn`` is told
-    what a user should know. ``store``: how weights lie in the file.
+    target's device; None: all of them run on the CPU. ``accept``: None: without a check. ``warn`` is called
+    with what a user should know. ``store``: how weights lie in the file.
     """
 
     version: int = 1
@@ -141,7 +141,7 @@ def compile_onnx(
 ) -> Path:
     """Compile ``source`` into ``destination``/VERSION and return that folder.
 
-    ``destination`` is REPOSITORY/NAME. ``progress`` is told of each step.
+    ``destination`` is REPOSITORY/NAME. ``progress`` is called at each step.
 
     Raises:
         OnnxError: the source cannot be used.
@@ -267,7 +267,9 @@ def _write_pack(
     describer = PieceDescriber(parts, layout, index, sizes, programs, quantised)
     rows = RowDescriber(parts, layout, index, programs)
     records = describer.pieces()
-    others = (piece for piece, made in zip(pieces, records, strict=True) if made.quantised is None)
+    others = (
+        piece for piece, record in zip(pieces, records, strict=True) if record.quantised is None
+    )
     if target.capability is None:
         _tell_inexact(options, graph, others)
     manifest = Manifest(
@@ -318,7 +320,7 @@ def _storing(graph: Graph, target: Target, options: CompileOptions) -> Storing |
 
 
 def _tell_floats(options: CompileOptions, dequantised: Mapping[str, str]) -> None:
-    """Tell of integers of the source that take four bytes each."""
+    """Warn of integers of the source that take four bytes each."""
     names: dict[str, list[str]] = {}
     for name, reason in dequantised.items():
         names.setdefault(reason, []).append(name)
@@ -329,7 +331,7 @@ def _tell_floats(options: CompileOptions, dequantised: Mapping[str, str]) -> Non
 
 
 def _tell_inexact(options: CompileOptions, graph: Graph, pieces: Iterable[CutPiece]) -> None:
-    """Tell of weights in ``pieces``, which no native kernel computes, with which sums are wrong here."""
+    """Warn of weights in ``pieces`` without a native kernel, with which sums are wrong on this machine."""
     largest = largest_exact_weight()
     nodes = (node for piece in pieces for node in graph.nodes[piece.first_node : piece.end_node])
     names = {
@@ -354,7 +356,7 @@ def _tell_inexact(options: CompileOptions, graph: Graph, pieces: Iterable[CutPie
 
 
 def _tell_infinite(source: Path, model: onnx.ModelProto, options: CompileOptions) -> None:
-    """Tell of weights that are no numbers.
+    """Warn of weights that are no numbers.
 
     Raises:
         CompileError: they are to be stored as what holds none.
@@ -374,9 +376,9 @@ def _tell_kept(options: CompileOptions, storing: Storing) -> None:
 
 
 def _tell_unchanged(options: CompileOptions) -> None:
-    """Tell that nothing is stored otherwise: a stage that copies what it could expand only costs time."""
+    """Warn that nothing is stored otherwise: a stage that copies what it could expand only costs time."""
     if options.store == "fp32":
-        return  # nobody asked for it
+        return  # the default needs no remark
     only = "" if options.store == "lossless" else ": it is for weights that are computed as float32"
     options.warn(
         f"--store {options.store} makes no weights shorter, so they stay as they are{only}"
@@ -384,7 +386,7 @@ def _tell_unchanged(options: CompileOptions) -> None:
 
 
 def _read_back(folder: Path, pack: Path) -> None:
-    """Open the pack in ``folder`` as everybody will, before it is called ``pack``.
+    """Open the pack in ``folder`` as every command will, before it is called ``pack``.
 
     Raises:
         CompileError: its reader refuses it.

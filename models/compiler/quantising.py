@@ -75,7 +75,7 @@ def quantise(
         preprocess: makes the input of ``pictures``, which may have any size.
         pictures: about what the network will see.
         folder: keeps what the file refers to.
-        warn: is told where pictures are few.
+        warn: is called where pictures are few.
 
     Raises:
         CompileError: it is quantised already, a weight is not finite, it is not said how a picture becomes
@@ -145,10 +145,10 @@ def _make_norms_layers(file: Path) -> None:
 
 
 def _floats(file: Path) -> list[str]:
-    """Return the nodes that stay floats: those of some activations, and what is made of the last answers.
+    """Return the nodes that stay floats: those of some activations, and those after the last layers.
 
-    Those are Mish and what else is rewritten. One of several nodes has one scale before it and one behind
-    it, none between them.
+    The activations are Mish and others that are rewritten. One of several nodes has one scale before it and
+    one behind it, none between them.
 
     In answers numbers of unlike kinds lie in one tensor (places in pixels, sizes, probabilities), which one
     scale cannot hold, and little is computed.
@@ -161,17 +161,17 @@ def _floats(file: Path) -> list[str]:
         if node.op_type in LAYERS or (node.op_type in _OF_THE_LAST and node.input[0] in answers):
             answers.update(node.output)
     before = set[str]()  # what layers are made of
-    found = []
+    labels = []
     for node in reversed(nodes):
         if node.op_type in LAYERS or not before.isdisjoint(node.output):
             before.update(node.input)
         elif answers.isdisjoint(node.output):
-            found.append(label(node))
-    return [*found, *activations]
+            labels.append(label(node))
+    return [*labels, *activations]
 
 
 def _check_floats(model: onnx.ModelProto, source: Path) -> None:
-    """Refuse what somebody has quantised."""
+    """Refuse a model that is quantised already."""
     for node in (node for graph in all_graphs(model.graph) for node in graph.node):
         if is_quantised(node) or node.op_type == "QuantizeLinear":
             raise CompileError(
@@ -198,7 +198,7 @@ def _input(model: onnx.ModelProto, source: Path, preprocess: Preprocess | None) 
 
 
 def _check_count(count: int, source: Path, warn: Warn) -> None:
-    """Refuse to calibrate with no picture; tell of few."""
+    """Refuse to calibrate with no picture; warn of few."""
     if count == 0:
         raise CompileError(f"{source}: no pictures to calibrate with")
     if count < _FEW:

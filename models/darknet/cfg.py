@@ -138,7 +138,7 @@ def _canonical(kind: str) -> str:
 
 
 def _is_ignored(kind: str, option: str) -> bool:
-    """Tell whether ``option`` has no part in inference."""
+    """Return whether ``option`` has no part in inference."""
     kind = _canonical(kind)
     anywhere = kind != "net" and option in _IGNORED_ANYWHERE
     return anywhere or option in _IGNORED.get(kind, ())

@@ -96,7 +96,7 @@ def import_network(
         resolution: width and height of the input in pixels; those of the cfg if None.
         labels: one for each class, or none.
         seed: of the random weights.
-        progress: is told of each step.
+        progress: is called at each step.
 
     Raises:
         DarknetError: what is wrong with the cfg, the resolution, the weights or the number of labels.
@@ -129,7 +129,7 @@ def import_network(
 
 
 def class_count(network: DarknetNetwork) -> int:
-    """Return how many classes the outputs tell apart."""
+    """Return how many classes the outputs distinguish."""
     last = network.layers[network.outputs[-1]]
     match last.parameters:
         case YoloParameters(classes=classes) | RegionParameters(classes=classes):

@@ -119,7 +119,7 @@ class SoftmaxParameters:
 
 @dataclass(frozen=True)
 class IdentityParameters:
-    """Dropout and cost, which only training knows."""
+    """Dropout and cost, which only training has."""
 
 
 @dataclass(frozen=True)

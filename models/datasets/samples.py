@@ -141,7 +141,7 @@ def read_folder(folder: Path) -> Dataset:
         raise DataError(f"{folder}: {'not a folder' if folder.exists() else 'no such folder'}")
     own = _pictures(folder)
     classes = {path.name: _pictures(path) for path in sorted(folder.iterdir()) if path.is_dir()}
-    classes = {name: found for name, found in classes.items() if found}
+    classes = {name: paths for name, paths in classes.items() if paths}
     if own and classes:
         raise DataError(
             f"{folder}: pictures beside folders of pictures ({own[0].name}, {next(iter(classes))}/): "
@@ -150,7 +150,7 @@ def read_folder(folder: Path) -> Dataset:
     if not own and not classes:
         raise DataError(f"{folder}: no pictures in it ({', '.join(sorted(SUFFIXES))})")
     labelled: list[tuple[Path, str | None]] = [(path, None) for path in own]
-    labelled += [(path, name) for name, found in classes.items() for path in found]
+    labelled += [(path, name) for name, paths in classes.items() for path in paths]
 
     def samples() -> Iterator[Sample]:
         for path, label in labelled:

@@ -74,7 +74,7 @@ def _blocks(head: DetectionHead, output: NDArray[Any], threshold: float) -> Iter
     step = max(1, _BLOCK_NUMBERS // (columns * head.planes))
     for start in range(0, rows, step):
         block = planes[:, :, start : start + step]
-        # Darknet, too, asks objectness first: a region layer without softmax may have larger classes.
+        # Darknet, too, looks at objectness first: a region layer without softmax may have larger classes.
         seen = _objectness(head, block[:, 4]) > np.float32(threshold)
         row, column, anchor = np.nonzero(seen.transpose(1, 2, 0))
         if not len(row):
@@ -126,7 +126,7 @@ def _spread_centres(head: DetectionHead, centres: NDArray[np.float64]) -> NDArra
 # From lists of boxes and scores to what a detector sees: SSD, RetinaNet, YOLOv5, DETR and their kin.
 
 _SIDES = 4
-# Of logits: what single precision may be wrong by. Who passes is looked at exactly.
+# The error of logits in single precision. Candidates that pass are compared exactly.
 _MARGIN = 0.01
 
 
@@ -350,17 +350,17 @@ def candidates(
     of the network's input. Boxes and scores that are not finite are left out. Equal scores come in
     Darknet's order: by head, cell, anchor.
     """
-    found: list[Candidates] = []
+    likely: list[Candidates] = []
     count = 0
-    held = most + most // 4  # before those that are not among the best are let go
+    most_kept = most + most // 4  # before those that are not among the best are let go
     for head in heads:
         for sight in _sights(head, outputs, size, threshold):
-            found.append(_likely(sight, threshold, most))
-            count += len(found[-1].scores)
-            if count > held:
-                found = [Candidates.best(found, most)]
-                count = len(found[0].scores)
-    return Candidates.best(found, most)
+            likely.append(_likely(sight, threshold, most))
+            count += len(likely[-1].scores)
+            if count > most_kept:
+                likely = [Candidates.best(likely, most)]
+                count = len(likely[0].scores)
+    return Candidates.best(likely, most)
 
 
 def _sights(

@@ -1,9 +1,9 @@
 """Average precision of boxes: how well a detector finds what is marked (as PASCAL VOC from 2010 on).
 
-Boxes of a class are taken from the best score down. Each asks the object of its class in its picture that
-it overlaps most; it hits if that is by the threshold or more and no better box has hit it. Difficult
-objects count neither as found nor as missed. The average precision of a class is the area below precision
-over recall, where precision is the best at that recall or a higher one.
+Boxes of a class are taken from the best score down. Each is compared with the object of its class in its
+picture that it overlaps most; it hits if that is by the threshold or more and no better box has hit it.
+Difficult objects count neither as found nor as missed. The average precision of a class is the area below
+precision over recall, where precision is the best at that recall or a higher one.
 """
 
 from collections.abc import Sequence

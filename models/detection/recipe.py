@@ -224,22 +224,22 @@ class BoxesHead(_Record):
         counts = {sum(level.count for level in self.anchors)} if self.anchors else set()
         for output, (numbers, what, is_exact) in wanted.items():
             dtype, shape = forms[output]
-            found = self.rows(shape, numbers == 1)
-            is_listed = found is not None and (
-                found.numbers == numbers or (found.numbers > numbers and not is_exact)
+            rows = self.rows(shape, numbers == 1)
+            is_listed = rows is not None and (
+                rows.numbers == numbers or (rows.numbers > numbers and not is_exact)
             )
             types = _WHOLE if what == "indices" else ("float32",)
             said = f"output {output!r} is {dtype}{list(shape)}"
-            if dtype not in types or found is None or not is_listed or found.boxes == 0:
+            if dtype not in types or rows is None or not is_listed or rows.boxes == 0:
                 least = "" if is_exact else " or more"
                 return (
                     f"{said}; {what} of {self.classes} classes in {self.layout} need "
                     f"{types[0]}, {numbers}{least} numbers a box"
                 )
-            counts |= {found.boxes} - {UNKNOWN}
+            counts |= {rows.boxes} - {UNKNOWN}
             if len(counts) > 1:
                 of = "anchors make" if self.anchors else "the others have"
-                return f"{said}: {found.boxes} boxes, and {of} {min(counts - {found.boxes})}"
+                return f"{said}: {rows.boxes} boxes, and {of} {min(counts - {rows.boxes})}"
         return None
 
 

@@ -1,7 +1,7 @@
 """The CNN that a pack computes: row operators as layers with windows, what runs whole as layers without.
 
 Batch normalisation and activations are parts of the convolutions there, and chunks of a layer are one.
-Who reads whom is found in memory: a reader depends on whoever last wrote the bytes that it reads.
+Dependencies are found in memory: a layer depends on the layers that last wrote the bytes that it reads.
 """
 
 import math
@@ -30,7 +30,7 @@ class ValueBytes:
 
 
 class Writers:
-    """Remembers which layer wrote what, in the order in which they are told."""
+    """Remembers which layer wrote what, in the order in which they are given."""
 
     def __init__(self, manifest: Manifest) -> None:
         self._values = manifest.values
@@ -228,7 +228,7 @@ class _Reading:
     def _read_operator(self, number: int) -> None:
         item = self._manifest.row_operators[number]
         value = self._manifest.row_values[item.output]
-        made = shape_of(value)
+        shape = shape_of(value)
         taken: dict[int, _Taken] = {}
         for row_input in item.inputs:
             read = self._manifest.row_values[row_input.row_value]
@@ -238,13 +238,13 @@ class _Reading:
                 part = _Taken(row_input.window, channels if in_rows else output.channels)
                 taken[source] = _joined(taken.get(source), part)
         name, kind = self._called(number)
-        layer = self.add(CnnLayer(name, kind, made, item.inputs[0].window), taken, number)
+        layer = self.add(CnnLayer(name, kind, shape, item.inputs[0].window), taken, number)
         self._makers[item.output] = layer
         if self._manifest.values[value.value].n_bytes == value.n_bytes:
             self.writers.write(self.writers.place(value.value), layer)
 
     def _read_copy(self, number: int) -> None:
-        """Remember who made what is copied now: later it may be written over."""
+        """Remember the layers that made what is copied now: later it may be written over."""
         value = self._manifest.row_values[number]
         plane_bytes = value.row_bytes * value.height
         copied: list[tuple[int, int, int]] = []
@@ -259,13 +259,13 @@ class _Reading:
         self._copied[number] = copied
 
     def _sources(self, row_value: int) -> Iterator[tuple[int, int]]:
-        """Yield who made the planes of a row value, and how many channels of it they are."""
+        """Yield the layers that made the planes of a row value, and how many channels each made."""
         value = self._manifest.row_values[row_value]
         for source, planes in self._planes(row_value, 0, value.planes):
             yield source, planes * (value.shape[1] // value.planes)
 
     def _planes(self, row_value: int, first: int, planes: int) -> Iterator[tuple[int, int]]:
-        """Yield who made planes from ``first`` on of a row value, and how many of them."""
+        """Yield the layers that made planes from ``first`` on of a row value, and how many each made."""
         value = self._manifest.row_values[row_value]
         if row_value in self._makers:
             yield self._makers[row_value], planes

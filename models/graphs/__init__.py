@@ -1,1 +1,1 @@
-"""ONNX files and their graphs: read and trusted in nothing, understood, written."""
+"""ONNX files and their graphs: read as untrusted data, understood, written."""

@@ -1,4 +1,4 @@
-"""ONNX files whose large weights stay where they are, and the data of tensors nobody vouches for.
+"""ONNX files whose large weights stay where they are, and checks of the data of untrusted tensors.
 
 A message parsed whole costs its size twice (the bytes, the message); here a weight larger than
 ``INSIDE_BYTES`` becomes a *reference*: external data whose location is an absolute path.
@@ -191,7 +191,7 @@ def bring_inside(tensor: TensorProto, folder: Path) -> None:
         del tensor.external_data[:]
 
 
-# The data of the tensors in an ONNX model that nobody vouches for: checked before any is read.
+# The data of the tensors in an untrusted ONNX model: checked before any is read.
 #
 # Large weights become references to ranges of files (models/graphs/file.py); whatever else lies outside
 # the message comes into it.
@@ -242,9 +242,9 @@ def _take(path: Path, tensor: TensorProto, raw: FileRange | None, inside: bool =
         else:
             refer(tensor, data)
     elif raw is not None or tensor.HasField("raw_data"):
-        held = raw.length if raw is not None else len(tensor.raw_data)
-        if _packed_bytes(tensor, n_bytes) != held:
-            raise OnnxError(f"{where}: holds {held} bytes, its dimensions say {n_bytes}")
+        stored_bytes = raw.length if raw is not None else len(tensor.raw_data)
+        if _packed_bytes(tensor, n_bytes) != stored_bytes:
+            raise OnnxError(f"{where}: holds {stored_bytes} bytes, its dimensions say {n_bytes}")
         if raw is not None:
             refer(tensor, raw)
     else:

@@ -122,27 +122,29 @@ class _Search:
             return None
         if not isinstance(first, _WithActivation):
             return None
-        found = Fusion((index,), first.y.name)
+        fusion = Fusion((index,), first.y.name)
         may_sum = isinstance(first, Convolution) and first.addend is None
         may_activate = first.activation is None
         while may_sum or may_activate:
-            then = self._next_activation(found.output) if may_activate else None
+            then = self._next_activation(fusion.output) if may_activate else None
             if then is not None:
-                nodes, may_activate = (*found.nodes, *then.nodes), False
-                found = replace(found, nodes=nodes, output=then.output, activation=then.activation)
+                nodes, may_activate = (*fusion.nodes, *then.nodes), False
+                fusion = replace(
+                    fusion, nodes=nodes, output=then.output, activation=then.activation
+                )
                 continue
-            added = self._shortcut(found.output, index) if may_sum else None
+            added = self._shortcut(fusion.output, index) if may_sum else None
             if added is None:
                 break
             (where, addend), may_sum = added, False
-            found = replace(
-                found,
-                nodes=(*found.nodes, where),
+            fusion = replace(
+                fusion,
+                nodes=(*fusion.nodes, where),
                 output=self._nodes[where].output,
                 addend=addend,
                 adds_last=not may_activate,
             )
-        return found if len(found.nodes) > 1 else None
+        return fusion if len(fusion.nodes) > 1 else None
 
     def _shortcut(self, value: str, index: int) -> tuple[int, str] | None:
         """Return the node that adds something of the same shape to ``value``, and what it adds."""

@@ -55,7 +55,7 @@ _TURNED = ("Cast", "Transpose", *RESHAPES)
 _FIRST_IR_WITH_DEFAULTS = 4
 _SHOWN_OPTIONS = 3
 
-#: Says what a user should know and need not act on.
+#: Called with what a user should know and need not act on.
 Warn = Callable[[str], None]
 
 
@@ -69,13 +69,15 @@ def keep_defaults(
     Raises:
         OnnxError: one of ``asked`` has no value, or cannot be a default.
     """
-    held = {tensor.name: tensor for tensor in model.graph.initializer}
-    listed = [value.name for value in model.graph.input if value.name in held]
-    _check_asked(path, [name for name in listed if _can_be_default(held[name])], listed, asked)
+    initializers = {tensor.name: tensor for tensor in model.graph.initializer}
+    listed = [value.name for value in model.graph.input if value.name in initializers]
+    _check_asked(
+        path, [name for name in listed if _can_be_default(initializers[name])], listed, asked
+    )
     if model.ir_version < _FIRST_IR_WITH_DEFAULTS or not _weights(model).isdisjoint(listed):
         constants = set(listed)
     else:
-        constants = {name for name in listed if not _can_be_default(held[name])}
+        constants = {name for name in listed if not _can_be_default(initializers[name])}
     constants.difference_update(asked)
     if constants and model.ir_version >= _FIRST_IR_WITH_DEFAULTS:
         warn(_announcement(path, [name for name in listed if name in constants]))
@@ -161,7 +163,7 @@ def fix_inputs(
         batch: what an unknown first dimension becomes; None: 1.
         shapes: whole shapes by input name.
         picture: the shape of pictures, which give the one input what it leaves open; empty: of none.
-        warn: is told of a shape that is not the one in the file.
+        warn: is called for a shape that is not the one in the file.
 
     Raises:
         OnnxError: a shape stays unknown or is impossible, or ``batch`` is given and changes nothing.
@@ -209,7 +211,7 @@ def _of_picture(
 
 
 def _say_other(path: Path, value: onnx.ValueInfoProto, shape: tuple[int, ...], warn: Warn) -> None:
-    """Tell ``warn`` where ``shape`` is not what ``path`` has fixed: its layers may not fit any more."""
+    """Warn where ``shape`` is not what ``path`` has fixed: its layers may not fit any more."""
     dims = [dim.dim_value for dim in value.type.tensor_type.shape.dim]
     same = len(dims) == len(shape) and all(
         n in (*_UNKNOWN, m) for n, m in zip(dims, shape, strict=True)
@@ -269,7 +271,7 @@ def _declare(path: Path, value: onnx.ValueInfoProto, shape: tuple[int, ...]) -> 
 def _forget_shapes(model: onnx.ModelProto) -> None:
     """Remove shapes that would contradict those of the inputs: they are inferred anew.
 
-    The results of loop bodies keep theirs, since no one can infer them.
+    The results of loop bodies keep theirs, since they cannot be inferred.
     """
     for graph in all_graphs(model.graph):
         del graph.value_info[:]

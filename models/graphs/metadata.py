@@ -1,7 +1,7 @@
 """What an ONNX file says about itself beyond ONNX: entries of ``metadata_props``, each a JSON text.
 
 Importers and the zoo write them; ``compile`` reads them, so that such a file needs no further flags.
-Other tools ignore entries they do not know.
+Other tools ignore unknown entries.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Read an ONNX file that nobody vouches for: parse, validate, load external data, fix shapes.
+"""Read an untrusted ONNX file: parse, validate, load external data, fix shapes.
 
 Invariant: the model returned has static shapes on every graph input, no initializer among its inputs but
 small defaults (models/graphs/inputs.py), and weights that were checked: inside the message, or, large ones,

@@ -1,7 +1,7 @@
 """Passes over a model: for each node what stands there instead, with all that is known around it.
 
-A pass is a ``Rewriter`` whose ``replaced`` recognises a node and returns others; names, constants and who
-makes and reads a value are asked for here.
+A pass is a ``Rewriter`` whose ``replaced`` recognises a node and returns others; it is asked here for
+names, constants, and the nodes that make and read a value.
 """
 
 import math
@@ -130,7 +130,7 @@ class Rewriter(ABC):
         return name in self.tensors and math.prod(self.tensors[name].dims) == 1
 
     def operator(self, node: onnx.NodeProto) -> Operator | None:
-        """Return what ``node`` computes; None: no family of operators knows it."""
+        """Return what ``node`` computes; None: no family of operators has it."""
         try:
             return read_operator(node_of(node, self.versions), self._known)
         except UnsuitedError:

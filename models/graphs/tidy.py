@@ -1,8 +1,9 @@
 """Spellings that ONNX Runtime takes and the ONNX standard does not: made standard before they are checked.
 
 A model without them is left as it is. And two things that are spelled in one way from here on: Constant
-nodes are initializers, one form of weight to count, map and stream; versions newer than ONNX Runtime knows
-are lowered where nothing in the model is newer, since onnx marks what it writes with its newest versions.
+nodes are initializers, one form of weight to count, map and stream; versions newer than ONNX Runtime
+supports are lowered where nothing in the model is newer, since onnx marks what it writes with its newest
+versions.
 """
 
 import math
@@ -65,11 +66,11 @@ def _spell_domains(model: onnx.ModelProto) -> None:
             node.domain = ""
     owners: list[onnx.ModelProto | onnx.FunctionProto] = [model, *model.functions]
     for owner in owners:
-        found: dict[str, onnx.OperatorSetIdProto] = {}
+        by_domain: dict[str, onnx.OperatorSetIdProto] = {}
         for item in owner.opset_import:
             item.domain = "" if item.domain == "ai.onnx" else item.domain
-            found.setdefault(item.domain, item)
-        kept = list(found.values())
+            by_domain.setdefault(item.domain, item)
+        kept = list(by_domain.values())
         if len(kept) < len(owner.opset_import):
             del owner.opset_import[:]
             owner.opset_import.extend(kept)

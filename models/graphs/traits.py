@@ -16,7 +16,7 @@ from models.network.operators.reading import LAYERS
 
 # The weights of a network: how many numbers are trained, and which are no numbers.
 
-# Inputs with floating-point constants that nobody trains: statistics, regions and scales.
+# Inputs with floating-point constants that are not trained: statistics, regions and scales.
 _UNTRAINED = {
     "BatchNormalization": (3, 4),
     "Resize": (1, 2),
@@ -103,7 +103,7 @@ def infinite_weights(model: onnx.ModelProto) -> list[str]:
 
     Whatever is computed from them is no number either.
     """
-    # Elsewhere infinities have a meaning, as in masks. Nobody has checked yet that a layer has weights.
+    # Elsewhere infinities have a meaning, as in masks. It is not checked yet that a layer has weights.
     layers = (node for node in model.graph.node if node.op_type in LAYERS)
     weights = {name for node in layers for name in node.input[1:2]}
     held = (tensor for tensor in model.graph.initializer if tensor.name in weights)

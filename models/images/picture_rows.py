@@ -1,4 +1,4 @@
-"""The tensor of a photograph, whose rows are made when somebody wants them.
+"""The tensor of a photograph, whose rows are made when they are read.
 
 A picture takes a byte where its tensor takes four, and a region of a network reads a few rows at a time.
 """
@@ -151,8 +151,8 @@ class PictureTensor:
             if not held_first <= row < held_end:
                 held_first, held_end = self._hold(row)
             stop = min(held_end, end)
-            held = self._held[planes, row - held_first : stop - held_first, columns]
-            target[:, row - first_row : stop - first_row] = held
+            part = self._held[planes, row - held_first : stop - held_first, columns]
+            target[:, row - first_row : stop - first_row] = part
             row = stop
 
     def _hold(self, row: int) -> tuple[int, int]:

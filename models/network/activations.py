@@ -92,7 +92,7 @@ class Spelling:
         """Return the activation with the attributes ``given``; None: one is no number."""
         numbers = [given.get(name, default) for name, default in self.parameters]
         if not all(isinstance(number, float | int) for number in numbers):
-            return None  # in an operator set that does not have the operator, nobody has checked
+            return None  # in an operator set that does not have the operator, it is unchecked
         return Activation(self.kind, *map(float, numbers))
 
 

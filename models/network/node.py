@@ -1,4 +1,4 @@
-"""A node of an ONNX graph as everybody takes it who asks what it computes, and what is known around it."""
+"""A node of an ONNX graph with what it computes and what is known around it, as all passes read it."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,7 @@
 """What part of an input a part of an output needs: windows along one axis, and along several.
 
 Everything that moves over an image is described so: convolutions, pools, resizing by whole factors. Rows,
-columns, tiles, phases of the papers and kernels all ask the same windows. ``windows_of`` says what a node's
+columns, tiles, phases of the papers and kernels all use the same windows. ``windows_of`` says what a node's
 ``pads`` and ``auto_pad`` are.
 """
 
@@ -46,7 +46,7 @@ class Window(Record):
 
     def begin(self, first: Places) -> Places:
         """Return where that begins which outputs from ``first`` on need."""
-        # Most windows do little: rows of whole networks are asked about, thousands of times.
+        # Most windows do little: rows of whole networks are computed, thousands of times.
         if self.factor > 1:
             first = first // self.factor
         if self.stride > 1:
@@ -168,8 +168,8 @@ def windows_of(
     if min(result, default=1) < 1:
         raise WindowError(f"a kernel of {list(kernel)} does not fit an input of {list(size)}")
     beyond = [
-        max(axis.needed(0, made)[1] - length - axis.behind, 0)
-        for axis, made, length in zip(axes, result, size, strict=True)
+        max(axis.needed(0, n_outputs)[1] - length - axis.behind, 0)
+        for axis, n_outputs, length in zip(axes, result, size, strict=True)
     ]
     if not rounds_up:
         # One window that is larger than all it has: ONNX Runtime takes the rest for padding.

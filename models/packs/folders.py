@@ -27,7 +27,7 @@ PREFIX = ".compiling-"
 
 @contextlib.contextmanager
 def locked_folder(parent: Path, name: str) -> Iterator[Path]:
-    """Yield a new hidden folder in ``parent`` to build ``name`` in, kept by nobody else for left over.
+    """Yield a new hidden folder in ``parent`` to build ``name`` in; no process removes it as a leftover.
 
     It is removed at the end, unless it was renamed.
 
@@ -38,7 +38,7 @@ def locked_folder(parent: Path, name: str) -> Iterator[Path]:
         folder = parent / f"{PREFIX}{name}-{os.getpid()}-{os.urandom(4).hex()}"
         folder.mkdir()
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        with contextlib.suppress(OSError):  # without locks nobody can take it for left over either
+        with contextlib.suppress(OSError):  # without locks none is removed as a leftover
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         if folder.exists():
             break
@@ -76,7 +76,7 @@ def _removed(folder: Path) -> bool:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         shutil.rmtree(folder, ignore_errors=True)
         return not folder.exists()
-    except OSError:  # locked, or nobody can know
+    except OSError:  # locked, or locks do not work
         return False
     finally:
         os.close(descriptor)

@@ -1,4 +1,4 @@
-"""Open a pack and trust nothing in it (docs/reference/pack-format.md, "Reading")."""
+"""Open a pack and check all that is in it (docs/reference/pack-format.md, "Reading")."""
 
 import re
 from dataclasses import dataclass
@@ -73,10 +73,10 @@ def find_pack(path: Path) -> Path:
         raise PackError(f"{path}: not a pack: its name starts with a dot")
     if (path / "manifest.json").exists():
         return path
-    found = versions(path)
-    if not found:
+    folders = versions(path)
+    if not folders:
         raise PackError(f"{path}: no pack in it (a pack is NAME/VERSION with a manifest.json)")
-    return found[-1]
+    return folders[-1]
 
 
 @no_collections()
@@ -167,7 +167,7 @@ def _damaged(path: Path, why: str) -> PackError:
 
 
 class _Origin(BaseModel):
-    """What says who wrote a manifest, whatever else is in it; nothing more is kept of it."""
+    """The fields that say which version wrote a manifest, whatever else is in it; no others are kept."""
 
     format_version: Any = 1  # the first version of the format did not say its number
     source: Any = None

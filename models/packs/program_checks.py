@@ -171,7 +171,7 @@ def check_quantised(path: Path, manifest: Manifest) -> None:
 
 
 def _check_kinds(where: str, task: Quantised) -> None:
-    """Check that each tensor is read as one thing: it has one place and one size."""
+    """Check that each tensor is read with one meaning: it has one place and one size."""
     kinds: dict[int, tuple[str, int]] = {}
     if isinstance(task, QuantisedTask) and task.rectangle is not None:
         kinds[task.source] = ("planes of a request", 0)

@@ -1,7 +1,7 @@
 """What a manifest says of row operators and bottlenecks must be possible (docs/reference/pack-records.md).
 
 After these checks a region reads and writes no byte outside of its strips, values and weights, and is
-planned in the order of its operators. Whether a value can be whole where it is read decides the planner:
+planned in the order of its operators. The planner decides whether a value can be whole where it is read:
 inside a piece values are as small as a slice.
 """
 
@@ -41,7 +41,7 @@ def check_rows(path: Path, manifest: Manifest) -> None:
         _check_value(f"{path}: row_values.{number}", manifest, value)
         _check_parts(f"{path}: row_values.{number}", manifest, number, value, writers)
     _check_counts(path, manifest)
-    made: set[int] = set()
+    outputs: set[int] = set()
     end = 0
     for number, operator in enumerate(manifest.row_operators):
         where = f"{path}: row_operators.{number}"
@@ -51,10 +51,10 @@ def check_rows(path: Path, manifest: Manifest) -> None:
             raise PackError(f"{where}.first_piece: {operator.first_piece}: before {end}")
         end = operator.end_piece
         _check_operator(where, manifest, operator)
-        if operator.output in made:
+        if operator.output in outputs:
             raise PackError(f"{where}.output: {operator.output} is made twice")
         _check_output(where, manifest, operator, writers)
-        made.add(operator.output)
+        outputs.add(operator.output)
     _check_order(path, manifest)
 
 
@@ -208,7 +208,7 @@ def _check_output(where: str, manifest: Manifest, operator: RowOperator, writers
 
 
 def _check_order(path: Path, manifest: Manifest) -> None:
-    """Check that no operator reads, itself or as a part, what one makes that is not before it."""
+    """Check that each operator reads, directly or as parts, only results of operators before it."""
     latest = [-1] * len(manifest.row_values)
     for number, operator in enumerate(manifest.row_operators):
         latest[operator.output] = number
@@ -356,9 +356,11 @@ class _Input:
         if number >= len(self._manifest.row_values):
             raise PackError(f"{self._where}.row_value: {number} is out of range")
         value = self._manifest.row_values[number]
-        held = self._manifest.values[value.value]
+        whole_value = self._manifest.values[value.value]
         pieces = range(self._item.first_piece, self._item.end_piece)
-        if held.n_bytes != value.n_bytes or not writers.get(value.value, set()).isdisjoint(pieces):
+        if whole_value.n_bytes != value.n_bytes or not writers.get(value.value, set()).isdisjoint(
+            pieces
+        ):
             raise PackError(f"{self._where}.row_value: {number} is not there before")
         if self._operator.kind == "sum":
             if value.shape != self._operator.shape:

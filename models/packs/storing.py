@@ -114,15 +114,15 @@ def open_planes(source: Bytes, planes: Sequence[Plane], kept: int, target: Bytes
         end = place + _plane_bytes(len(turned), plane)
         turned[:, number] = _opened(source[place:end], plane, dictionary, len(turned))
         place = end
-    found = turned.view(np.uint32).reshape(-1)
-    found = (found >> np.uint32(1)) | (found << np.uint32(31))
+    numbers = turned.view(np.uint32).reshape(-1)
+    numbers = (numbers >> np.uint32(1)) | (numbers << np.uint32(31))
     if not kept:
-        words[:] = found
+        words[:] = numbers
         return
     mask = np.unpackbits(source[_HEADER_BYTES:][: words.size // 8], bitorder="little").view(bool)
     places = np.flatnonzero(mask)[:kept]
     words[:] = 0
-    words[places] = found[: places.size]
+    words[places] = numbers[: places.size]
 
 
 def _closed(words: _Words) -> Closed:

@@ -68,14 +68,14 @@ def named_target(name: str) -> Target:
         return host
     if name in _PLAIN:
         return Target(isa=name, block=1, onnxruntime=host.onnxruntime)
-    found = _CUDA.fullmatch(name)
-    if found is None or not _LEAST_CAPABILITY <= int(found[1]) <= _MOST_CAPABILITY:
+    capability = _CUDA.fullmatch(name)
+    if capability is None or not _LEAST_CAPABILITY <= int(capability[1]) <= _MOST_CAPABILITY:
         raise ModelError(
             f"cannot compile for {name!r}; there are {CPU} ({host.isa}, this machine), "
             f"{' and '.join(_PLAIN)} (any CPU, in plain layouts), and cuda-sm{_LEAST_CAPABILITY} to "
             f"cuda-sm{_MOST_CAPABILITY} (compute capability, e.g. cuda-sm72)"
         )
-    return cuda_target(int(found[1]))
+    return cuda_target(int(capability[1]))
 
 
 def cuda_target(capability: int) -> Target:

@@ -15,7 +15,7 @@ _SIZE = re.compile(rb'<(?:total|system) type="(\w+)"[^>]* size="(\d+)"')
 
 
 def heap_bytes() -> int | None:
-    """Return bytes in use in malloc's arenas and mapped chunks (glibc 2.26 or later), told in 20 us.
+    """Return bytes in use in malloc's arenas and mapped chunks (glibc 2.26 or later), measured in 20 us.
 
     By ``malloc_info``: ``mallinfo`` has 32 bits, and glibc 2.31 has no other.
     """
@@ -64,14 +64,15 @@ def give_back() -> None:
 def no_collections() -> Iterator[None]:
     """Look for no garbage meanwhile: where much is made that stays, Python looks at it again and again.
 
-    Opening a pack of 1,100 pieces spent half of its time so. What is freed meanwhile nobody refers to.
+    Opening a pack of 1,100 pieces spent half of its time so. What is freed meanwhile has no references
+    left.
     """
     collected = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        if collected:  # or somebody else has said so, and does when that ends
+        if collected:  # otherwise an outer block turned it off, and turns it on at its end
             gc.enable()
 
 

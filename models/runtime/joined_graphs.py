@@ -3,9 +3,9 @@
 Invariant: the graph has the pieces' nodes in their order, and nothing connects those of different pieces:
 all inputs and outputs of all pieces are its own. What one piece hands to the next lies where the caller
 binds both, so ONNX Runtime allocates no more than for the pieces one by one, and whatever lies at the same
-place is right as long as nodes run in the order of the graph. For that ``models/runtime/sessions.py`` asks
+place is right as long as nodes run in the order of the graph. ``models/runtime/sessions.py`` sees to that
 (``open_joined``): of the nodes that could run, ONNX Runtime then takes the first one, unless it was added
-when the graph was loaded (a conversion, the body of a function) or tells sizes. So a piece may be joined
+when the graph was loaded (a conversion, the body of a function) or computes sizes. So a piece may be joined
 only if all of its operators are kernels of ONNX Runtime as they stand.
 """
 

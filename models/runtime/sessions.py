@@ -2,7 +2,7 @@
 
 A pool a session means many pools that spin against each other; ONNX Runtime can have one for the whole
 process instead, but then refuses every session that does not use it. So only a process that calls
-``claim_process`` (the command line does) gets the shared pool; in a process of someone else each session
+``claim_process`` (the command line does) gets the shared pool; in a process of another program each session
 has threads of its own, which sleep between runs. Plans do not count these: each takes 51 KB and a stack,
 one less than there are threads in each session.
 """
@@ -52,7 +52,7 @@ def claim_process() -> None:
     Call it before anything else here.
     """
     _Process.claimed = True
-    # What libraries do as they are imported, and nobody needs: look for plugins through all that is
+    # What libraries do as they are imported and no command needs: look for plugins through all that is
     # installed, start threads for products of NumPy's.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -90,9 +90,9 @@ def pool_is_shared() -> bool:
 
 
 def threads_of_device(threads: int | None) -> int:
-    """Start ONNX Runtime; return how many threads compute for a device that asks for ``threads``.
+    """Start ONNX Runtime; return how many threads compute for a device with ``threads``.
 
-    Those of the pool that all share, or where there is none as many as it asks for.
+    Those of the pool that all share, or where there is none as many as that.
     """
     shared = use_threads(threads)
     return shared if _Process.claimed or threads is None else threads
@@ -237,7 +237,7 @@ def open_resident(path: str) -> "ort.InferenceSession":
 
 
 def tasks() -> frozenset[int]:
-    """Return the threads of this process, as the kernel numbers them; none where it does not tell."""
+    """Return the threads of this process, as the kernel numbers them; none where that is unknown."""
     with contextlib.suppress(OSError):
         return frozenset(int(task.name) for task in _TASKS.iterdir())
     return frozenset()
@@ -249,7 +249,7 @@ def keep_apart(
     cores: Collection[int],
     keep: Callable[[int, tuple[int, ...]], None] = os.sched_setaffinity,
 ) -> tuple[int, ...]:
-    """Keep each of ``pool`` on one of ``cores``; return the core that is left for who launches.
+    """Keep each of ``pool`` on one of ``cores``; return the core that is left for the thread that launches.
 
     Threads of the pool spin between kernels. Beside another process Linux keeps the one that launches and
     one that spins on the same core, since that is fair to all three, and both wait for each other: kernels

@@ -148,7 +148,7 @@ def build(
         width: factor for all channels, for networks that have one.
         seed: of the weights.
         options: what else the network takes (`ZooEntry.options`), by name.
-        progress: is told of each step.
+        progress: is called at each step.
 
     Raises:
         ModelError: no such network, resolution, width or option, or ``path`` cannot be written.

@@ -57,8 +57,8 @@ class _ZooGraph:
     def constant(self, name: str, values: NDArray[Any] | float | Sequence[int]) -> ZooTensor:
         """Add numbers of a formula; real ones become float32. The name is taken once.
 
-        Arrays of real numbers count as trained (models/graphs/traits.py), unless nobody trains what
-        reads them: `Operators.whole_numbers` makes others.
+        Arrays of real numbers count as trained (models/graphs/traits.py), unless the operator that
+        reads them is not trained: `Operators.whole_numbers` makes such constants.
         """
         array = np.asarray(values)
         array = array.astype(np.float32 if array.dtype.kind == "f" else np.int64)
@@ -233,9 +233,9 @@ class ColourScale:
     std: tuple[float, ...]
 
 
-#: Mean and deviation of ImageNet's colours, as torchvision's networks want them.
+#: Mean and deviation of ImageNet's colours, as torchvision's networks take them.
 IMAGENET = ColourScale((123.675, 116.28, 103.53), (58.395, 57.12, 57.375))
-#: From -1 to 1, as Keras' and TensorFlow's networks want them.
+#: From -1 to 1, as Keras' and TensorFlow's networks take them.
 SIGNED = ColourScale((127.5,), (127.5,))
 
 
@@ -339,7 +339,7 @@ class SkeletonBuilder(_Operators):
         return self.skeleton({"logits": output}, self.recipe("crop"))
 
     def recipe(self, resize: Resize) -> dict[str, Any]:
-        """Return how an image becomes the input, as an entry of the metadata; none where nobody said."""
+        """Return how an image becomes the input, as an entry of the metadata; empty: not given."""
         if self._pixels is None:
             return {}
         size = (self.image.shape[3], self.image.shape[2])

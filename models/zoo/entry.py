@@ -1,4 +1,4 @@
-"""What the zoo knows of a network: before it is built, and how large it is then."""
+"""A network's entry in the zoo: what it is before it is built, and how large it is then."""
 
 import math
 import re
@@ -119,7 +119,7 @@ class ZooEntry:
     options: frozenset[str] = frozenset()
 
     def is_called(self, name: str) -> bool:
-        """Tell whether people mean this network by ``name``.
+        """Return whether people mean this network by ``name``.
 
         Case, blanks and ``-_.`` do not matter, nor does the order of words: "Tiny YOLOv3" is yolov3-tiny.
         """

@@ -178,7 +178,7 @@ class Application:
         An edge from one pipelined partition to the next holds two frames, one that is written and one that
         is read; past d partitions it holds d + 1. Copy c stands with partition c - 1 after the source's.
         """
-        found: list[tuple[int, int, int, Held]] = []
+        buffers: list[tuple[int, int, int, Held]] = []
         for number, cnn in enumerate(self.cnns):
             pipelined = self.is_pipelined(number)
             order = {partition: place for place, partition in enumerate(self.of_cnn(number))}
@@ -187,13 +187,13 @@ class Application:
                 start = order[self.first_step(number, edge.source)[0]]
                 end = order[self.first_step(number, edge.target)[0]]
                 copies = end - start + 1 if pipelined and end > start else 0
-                found += [
+                buffers += [
                     (own[start + copy - 1], *_key(edge), Held(number, index, copy))
                     for copy in range(1, copies + 1)
                 ]
                 if not copies:
-                    found.append((own[start], *_key(edge), Held(number, index)))
-        return tuple(item[-1] for item in sorted(found, key=lambda item: item[:-1]))
+                    buffers.append((own[start], *_key(edge), Held(number, index)))
+        return tuple(item[-1] for item in sorted(buffers, key=lambda item: item[:-1]))
 
     @property
     def parameter_memory(self) -> int:

@@ -130,7 +130,7 @@ class ApplicationFile:
 
 
 class Packs(Protocol):
-    """What packs of applications are, to who reads a file."""
+    """The packs of an application, as the reader of its file needs them."""
 
     def cnn(self, pack: Path, name: str) -> Cnn:
         """Return the CNN of ``pack``, of the model ``name``."""

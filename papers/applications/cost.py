@@ -17,7 +17,7 @@ from papers.applications.schedule import ROWS, WHOLE, phases
 
 Chromosome = tuple[int, ...]
 
-# Of a core that nobody measured: only proportions count.
+# Of a core that was not measured: only proportions count.
 _SECONDS_AN_ELEMENT = 1e-9
 _SECONDS_A_PHASE = 5e-6
 
@@ -43,7 +43,7 @@ class Estimated:
 
 @dataclass(frozen=True)
 class Evaluated:
-    """What a chromosome comes to: bytes (Eq. 1), and frames a second of each CNN."""
+    """The costs of a chromosome: bytes (Eq. 1), and frames a second of each CNN."""
 
     memory_bytes: int
     throughputs: tuple[float, ...]

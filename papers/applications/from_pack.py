@@ -20,7 +20,7 @@ _PARAMETER_BYTES = 4
 
 
 def cnn_with_parameters(pack: Pack, name: str) -> PackCnn:
-    """Return the CNN of ``pack``, called ``name``; what no layer of it accounts for is its first one's."""
+    """Return the CNN of ``pack``, called ``name``; parameters of no layer count for its first one."""
     found = cnn_of_pack(pack.manifest)
     weights = {layer.name: layer.weight_bytes // _PARAMETER_BYTES for layer in pack.manifest.layers}
     layers = [replace(layer, parameters=weights.get(layer.name, 0)) for layer in found.cnn.layers]
@@ -109,11 +109,11 @@ def cuts_of(
     if not application.is_pipelined(number):
         return ()
     places = Cuts(program).places
-    found: list[Cut] = []
+    cuts: list[Cut] = []
     for partition in application.of_cnn(number)[1:]:
         first = min(application.partitions[partition].layers)
         wanted = model.first_pieces[first]
-        last = found[-1].piece if found else 0
+        last = cuts[-1].piece if cuts else 0
         free = [place for place in places if place > last]
         if not free:
             raise ApplicationError(
@@ -122,8 +122,8 @@ def cuts_of(
             )
         piece = min(free, key=lambda place: abs(place - wanted))
         asked, layer = model.cnn.layers[first].name, first_layer(model, piece)
-        found.append(Cut(piece, model.cnn.layers[layer].name, asked))
-    return tuple(found)
+        cuts.append(Cut(piece, model.cnn.layers[layer].name, asked))
+    return tuple(cuts)
 
 
 def first_layer(model: PackCnn, piece: int) -> int:

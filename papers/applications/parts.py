@@ -58,7 +58,7 @@ class PartitionParts:
     """One partition: ``order`` of its layers in ``cnn``. Genes are rows at a time, one a place.
 
     Raises:
-        ApplicationError: its layers make more rows than anybody can go through.
+        ApplicationError: its layers make more rows than can be gone through.
     """
 
     def __init__(self, cnn: Cnn, order: Sequence[int]) -> None:
@@ -113,7 +113,7 @@ class PartitionParts:
 
     def held_rows(self, run: LayerRun, genes: tuple[int, ...]) -> dict[tuple[int, int], int]:
         """Return the most rows on each edge inside ``run``, by the places of its ends."""
-        found: dict[tuple[int, int], int] = {}
+        most_rows: dict[tuple[int, int], int] = {}
         rounds = -1
         for place in range(run.start, run.end):
             readers = [reader for reader in self.readers[place] if reader < run.end]
@@ -131,8 +131,8 @@ class PartitionParts:
                 rows = self._count(place, min(meeting, run.end), run.end, rounds, genes, readers)
                 self._known.keep(key, rows)
             for reader, most in zip(readers, rows, strict=True):
-                found[place, reader] = most
-        return found
+                most_rows[place, reader] = most
+        return most_rows
 
     def _rounds(self, run: LayerRun, genes: Sequence[int]) -> int:
         """Return how often the schedule goes round: as often as its last layers with most phases fire."""
@@ -158,7 +158,7 @@ class PartitionParts:
         ends: dict[int, tuple[int, ...]] = {}
         last = min(meeting + 1, end)
         for each in reversed(self._after(place, meeting, end)):
-            # What lies between a place and the meeting decides, whoever asks.
+            # What lies between a place and the meeting decides, whichever place it is counted for.
             key = (each, last, rounds if meeting == end else 0, bytes(genes[each:last]))
             known = self._ends_known.get(key)
             if known is None:

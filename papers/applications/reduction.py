@@ -121,7 +121,7 @@ class Constraints:
 
 @dataclass(frozen=True, slots=True)
 class Solution:
-    """A chromosome and what it comes to."""
+    """A chromosome and its costs."""
 
     genes: Chromosome
     point: Evaluated
@@ -141,11 +141,11 @@ def reduce_buffers(
     whole = Solution(evaluator.all_whole(), evaluator.evaluated(evaluator.all_whole()))
     if constraints.memory_bytes is not None and constraints.met(whole.point):
         return whole, [whole]
-    found = front(evaluator, settings or GeneticSettings())
-    meeting = [item for item in found if constraints.met(item.point)]
+    solutions = front(evaluator, settings or GeneticSettings())
+    meeting = [item for item in solutions if constraints.met(item.point)]
     if not meeting:
-        raise ApplicationError(_nearest(evaluator, constraints, found))
-    return min(meeting, key=lambda item: item.point.memory_bytes), found
+        raise ApplicationError(_nearest(evaluator, constraints, solutions))
+    return min(meeting, key=lambda item: item.point.memory_bytes), solutions
 
 
 def _nearest(evaluator: Evaluator, constraints: Constraints, found: Sequence[Solution]) -> str:

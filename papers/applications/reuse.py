@@ -50,20 +50,20 @@ class Lives:
         starts = [sum(counts[:number]) for number in range(len(counts))]
         masks = [_bits(start, count) for start, count in zip(starts, counts, strict=True)]
         beside = [_union(masks[x] for x in others) for others in self._beside]
-        found = []
+        lives = []
         for start, source, end, target, copy in self._ends:
             first, last = steps[start][source], steps[end][target]
             if start == end:
                 used = ((2 << (last - first)) - 1) << (starts[start] + first)
-                found.append(EdgeLife(used, used | beside[start]))
+                lives.append(EdgeLife(used, used | beside[start]))
                 continue
             passed = [p for p in range(start, end + 1) if self._cnns[p] == self._cnns[start]]
             used = _union(masks[p] for p in passed)
             if not copy:
                 used &= ~_bits(starts[start], first)
                 used &= ~_bits(starts[end] + last + 1, counts[end] - last - 1)
-            found.append(EdgeLife(used, used | _union(beside[p] for p in passed)))
-        return found
+            lives.append(EdgeLife(used, used | _union(beside[p] for p in passed)))
+        return lives
 
 
 def _ends(application: Application, held: Held) -> tuple[int, int, int, int, int]:
@@ -115,13 +115,13 @@ def reuse(
     ``sizes``: elements of each of ``application.held``; None: of whole tensors. ``lives``: of each, where
     they are known.
     """
-    held = application.held
-    sizes = [application.elements(item) for item in held] if sizes is None else sizes
+    items = application.held
+    sizes = [application.elements(item) for item in items] if sizes is None else sizes
     lives = Lives(application).all() if lives is None else lives
     buffers: list[_Shared] = []
-    # Edges of one layer begin in the same step: who is in use then is not asked for each of them anew.
+    # Edges of one layer begin in the same step: which buffers are free then is found once for all of them.
     first, free = 0, list[_Shared]()
-    for item, size, life in zip(held, sizes, lives, strict=True):
+    for item, size, life in zip(items, sizes, lives, strict=True):
         used = life.used
         if first != used & -used:
             first = used & -used
@@ -157,11 +157,11 @@ def check(
     Raises:
         ApplicationError: they are not that.
     """
-    held = application.held
-    sizes = [application.elements(item) for item in held] if sizes is None else sizes
-    size_of = dict(zip(held, sizes, strict=True))
-    lives = dict(zip(held, Lives(application).all(), strict=True))
-    if sorted(map(application.label, held)) != sorted(
+    items = application.held
+    sizes = [application.elements(item) for item in items] if sizes is None else sizes
+    size_of = dict(zip(items, sizes, strict=True))
+    lives = dict(zip(items, Lives(application).all(), strict=True))
+    if sorted(map(application.label, items)) != sorted(
         application.label(item) for buffer in buffers for item in buffer.edges
     ):
         raise ApplicationError(f"{application.name}: not every edge has one buffer")

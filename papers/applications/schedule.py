@@ -1,7 +1,7 @@
 """Rows that phases need, and the order in which layers fire (seed 000, Table 2, Fig. 3).
 
-The last layer is fired phase by phase, and whoever lacks rows fires what makes them first. So a layer runs
-ahead by no more than its readers need.
+The last layer is fired phase by phase, and a layer that lacks rows has their makers fired first. So a layer
+runs ahead by no more than its readers need.
 """
 
 from collections.abc import Iterator, Sequence
@@ -39,7 +39,7 @@ def needed(cnn: Cnn, edge: Edge, rows: int) -> int:
 
 
 def done(cnn: Cnn, edge: Edge, rows: int) -> int:
-    """Return how many rows of an edge's source nobody needs when its target has made ``rows`` rows."""
+    """Return how many rows of an edge's source are done with when its target has made ``rows`` rows."""
     height = cnn.layers[edge.source].output.height
     if rows >= cnn.layers[edge.target].output.height:
         return height
@@ -110,7 +110,7 @@ class Firing:
 
 
 def sink_targets(cnn: Cnn, run: Sequence[int], rows: Sequence[int]) -> Iterator[dict[int, int]]:
-    """Yield how many rows the layers that nobody in the run reads have after each round, in proportion."""
+    """Yield how many rows the layers without readers in the run have after each round, in proportion."""
     inside = set(run)
     sinks = [layer for layer in run if not inside.intersection(cnn.readers[layer])]
     counts = {layer: phases(cnn.layers[layer], rows[layer]) for layer in sinks}

@@ -24,10 +24,10 @@ def repetitions(graph: DataflowGraph) -> tuple[int, ...]:
     for start in range(len(graph.actors)):
         if start in rates:
             continue
-        found = _connected(graph, start)
-        rates |= found
-        unit = math.lcm(*(rate.denominator for rate in found.values()))
-        counts = {actor: int(rate * unit) for actor, rate in found.items()}
+        connected = _connected(graph, start)
+        rates |= connected
+        unit = math.lcm(*(rate.denominator for rate in connected.values()))
+        counts = {actor: int(rate * unit) for actor, rate in connected.items()}
         common = math.gcd(*counts.values())
         for actor, count in counts.items():
             cycles[actor] = count // common
@@ -120,7 +120,7 @@ def firings(graph: DataflowGraph) -> tuple[int, ...]:
 
 
 def _waiting_cycle(state: FiringState, counts: Sequence[int]) -> list[int]:
-    """Return the actors of a cycle in which nobody can fire, the first again at the end; none: complete."""
+    """Return the actors of a cycle in which none can fire, the first again at the end; empty: complete."""
     waits_for = {
         stuck.actor: state.graph.channels[stuck.tokens[0]].source for stuck in state.stuck()
     }

@@ -48,7 +48,7 @@ class _Rows:
 
     @property
     def freed(self) -> tuple[int, ...]:
-        """Rows that nobody needs after the phase."""
+        """Rows that are not needed after the phase."""
         before = (0, *self.kept[:-1])
         return tuple(
             had + new - left for had, new, left in zip(before, self.taken, self.kept, strict=True)
@@ -136,7 +136,7 @@ def _channels(
     most = sum(rows.taken)
     if not most:
         return
-    made = tuple(
+    produced = tuple(
         (min(end, most) - min(first, most)) * elements for first, end in phases[edge.source]
     )
     taken = tuple(count * elements for count in rows.taken)
@@ -144,10 +144,10 @@ def _channels(
     kept = tuple(count * elements for count in rows.kept)
     name = f"{source.name} -> {target.name}"
     if overlap is WindowOverlap.CHANNEL and taken != freed:
-        yield Channel(name, edge.source, edge.target, made, freed)
-        yield Channel(f"{name}, ready", edge.source, edge.target, made, taken, token_size=0)
+        yield Channel(name, edge.source, edge.target, produced, freed)
+        yield Channel(f"{name}, ready", edge.source, edge.target, produced, taken, token_size=0)
         return
-    yield Channel(name, edge.source, edge.target, made, taken)
+    yield Channel(name, edge.source, edge.target, produced, taken)
     if overlap is WindowOverlap.LOOP and any(kept):
         loop = name if len(_inputs(cnn, edge.target)) > 1 else target.name
         yield Channel(f"{loop} -> {target.name}", edge.target, edge.target, kept, (0, *kept[:-1]))

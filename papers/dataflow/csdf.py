@@ -1,8 +1,8 @@
 """Cyclo-static dataflow graphs (seed 001, Section III-B): actors with phases, channels with rates.
 
-An actor fires its phases in turn, one at a time. A firing takes what its phase consumes when it starts and
-puts down what it produces when it ends; room for that is claimed when it starts, and room of what it took
-is free when it ends (as SDF3 counts).
+An actor fires its phases in turn, one at a time. A firing takes the tokens that its phase consumes when it
+starts and puts down the tokens that it produces when it ends; room for these is claimed at its start, and
+room of those that it took is free at its end (as SDF3 counts).
 """
 
 from collections.abc import Sequence
@@ -36,7 +36,7 @@ class Channel:
     """A queue from actor ``source`` to actor ``target``, numbers of a graph's actors.
 
     ``production[p]``: tokens that phase p of the source puts there; ``consumption`` likewise.
-    ``token_size``: memory of a token; 0: the channel says who comes first, and holds nothing.
+    ``token_size``: memory of a token; 0: the channel orders two actors, and holds nothing.
     """
 
     name: str

@@ -1,7 +1,7 @@
 """Firings one after the other: what may fire, and how an iteration ends: complete, or stuck.
 
 Whatever may fire may fire later as well, so the order does not matter: with given capacities either every
-order completes an iteration, or none does. Here who is furthest down fires first: that holds least.
+order completes an iteration, or none does. Here the actor furthest down fires first: that holds least.
 """
 
 from collections.abc import Iterator, Sequence
@@ -47,7 +47,7 @@ class FiringState:
         self._neighbours = [self._around(actor) for actor in range(len(graph.actors))]
 
     def _around(self, actor: int) -> list[int]:
-        """Return who may be able to fire when ``actor`` has."""
+        """Return the actors that may be able to fire when ``actor`` has."""
         channels = self.graph.channels
         beside = {channels[number].target for number in self.graph.outgoing[actor]}
         beside |= {channels[number].source for number in self.graph.incoming[actor]}
@@ -83,7 +83,7 @@ class FiringState:
         self.fired[actor] = fired + 1
 
     def run(self, order: Sequence[int]) -> Iterator[int]:
-        """Fire until nobody may, those first that come last in ``order``; yield who fires."""
+        """Fire until no actor may, those first that come last in ``order``; yield each actor that fires."""
         rank = {actor: -place for place, actor in enumerate(order)}
         waiting = [(rank[actor], actor) for actor in order]
         waiting.sort()
@@ -125,7 +125,7 @@ class FiringState:
 
 
 def downstream_last(graph: DataflowGraph) -> list[int]:
-    """Return the actors so that who is further down comes later; cycles are cut somewhere."""
+    """Return the actors in topological order, sources first; each cycle is cut somewhere."""
     order: list[int] = []
     state = [0] * len(graph.actors)  # 1: its targets are being ordered, 2: done
     for start in range(len(graph.actors)):

@@ -95,10 +95,10 @@ def region_schedule(program: Program, pack_cnn: PackCnn, region: Region) -> Regi
         phases[layer].append((first, first + call.output.rows))
         order.append(layer)
     graph = graph_of(cnn, phases, WindowOverlap.CHANNEL, cropped=True)
-    held = _held_rows(program, plan)
+    held_rows = _held_rows(program, plan)
     rows = [cnn.layers[number].output.height for number in range(len(cnn.layers))]
     for operator, layer in layer_of.items():
-        rows[layer] = held[program.row_operators[operator].output]
+        rows[layer] = held_rows[program.row_operators[operator].output]
     edge_of = {(edge.source, edge.target): edge for edge in cnn.edges}
     capacities = tuple(
         _room(cnn, edge_of[channel.source, channel.target], rows[channel.source])
@@ -151,10 +151,10 @@ def _held_rows(program: Program, plan: RegionPlan) -> dict[int, int]:
         for area in areas:
             if area.strip is not None:
                 strips.setdefault(area.row_value, set()).add(area.strip)
-    held = {}
+    most_rows = {}
     for value, of_value in strips.items():
         row = program.row_values[value]
         n_bytes = sum(plan.strips[strip].n_bytes for strip in of_value)
         rows = n_bytes // (row.planes * row.row_bytes)
-        held[value] = max(rows, row.height) if value in plan.written else rows
-    return held
+        most_rows[value] = max(rows, row.height) if value in plan.written else rows
+    return most_rows

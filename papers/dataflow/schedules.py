@@ -13,16 +13,16 @@ from pipeline.planning.offsets.solve import place
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """A firing: who fires, and the tokens that each channel holds or has claimed while it does."""
+    """A firing: the actor, and the tokens that each channel holds or has claimed while it does."""
 
     actor: int
     held: tuple[int, ...]
 
 
 def schedule(graph: DataflowGraph, counts: Sequence[int], capacities: Capacities) -> list[int]:
-    """Return who fires in an iteration within ``capacities``, which let it complete.
+    """Return the actors that fire in an iteration within ``capacities``, which let it complete.
 
-    Who is furthest down comes first.
+    The actor furthest down comes first.
     """
     order = list(FiringState(graph, capacities, counts).run(downstream_last(graph)))
     assert len(order) == sum(counts)
@@ -35,19 +35,19 @@ def moments(
     """Fire in ``order`` and yield each moment.
 
     Raises:
-        DataflowError: someone has not the tokens or the room to fire, or fires too often or too rarely.
+        DataflowError: an actor has not the tokens or the room to fire, or fires too often or too rarely.
     """
     state = FiringState(graph, capacities, counts)
     for actor in order:
         fired = state.fired[actor]
         if not state.may_fire(actor):
             raise DataflowError(f"{graph.name}: {_refusal(state, actor, counts)}")
-        held = [*state.tokens]
+        tokens = [*state.tokens]
         for number in graph.outgoing[actor]:
             rates = graph.channels[number].production
-            held[number] += rates[fired % len(rates)]
+            tokens[number] += rates[fired % len(rates)]
         state.fire(actor)
-        yield Moment(actor, tuple(held))
+        yield Moment(actor, tuple(tokens))
     for actor, count in enumerate(counts):
         if state.fired[actor] != count:
             name = shortened(graph.actors[actor].name)

@@ -13,7 +13,7 @@ from xml.sax.saxutils import quoteattr
 
 from papers.dataflow.csdf import Actor, Channel, DataflowError, DataflowGraph, shortened
 
-# XML as elements that know their line, read without trust: no DOCTYPE, so no entities; bounded sizes.
+# XML as elements with their lines, read without trust: no DOCTYPE, so no entities; bounded sizes.
 
 MOST_BYTES = 64 << 20
 _MOST_ELEMENTS = 500_000
@@ -246,10 +246,10 @@ class _Reading:
             if len(given) > 1 and self._phases[number] == 1:
                 self._phases[number] = len(given)
             actors.append(Actor(name, self._spread(element, given, number)))
-        found = list(self._csdf.all("channel"))
-        if max(len(elements), len(found)) > MOST_CHANNELS:
+        channel_elements = list(self._csdf.all("channel"))
+        if max(len(elements), len(channel_elements)) > MOST_CHANNELS:
             raise self._csdf.error(f"expected at most {MOST_CHANNELS:,} actors and channels")
-        channels = tuple(self._channel(element, sizes) for element in found)
+        channels = tuple(self._channel(element, sizes) for element in channel_elements)
         for port in self._ports.values():
             if not port.used:
                 raise port.element.error("no channel begins or ends here, expected one")

@@ -1,7 +1,7 @@
 """The smallest buffers at full throughput: with them an iteration takes as long as without limits.
 
 Each actor has a core of its own (``self_timed``), so without limits the busiest actor decides, or a cycle.
-A larger buffer makes nothing slower, and only one that held somebody up can make anything faster: those
+A larger buffer makes nothing slower, and only one that held an actor up can make anything faster: those
 are raised, by the least step that can matter, the smallest sum first.
 """
 
@@ -20,7 +20,7 @@ from papers.dataflow.smallest_buffers import Buffers, alone
 # A graph whose buffers have limits comes back to a state that it was in; what happens in between repeats.
 
 _ENDLESS = 1 << 62
-#: Moments at which somebody starts or ends before an execution counts as too long.
+#: Moments at which an actor starts or ends before an execution counts as too long.
 _MOST_MOMENTS = 200_000
 
 
@@ -37,7 +37,7 @@ class Steady:
 
 
 class _Cores:
-    """Who is firing, until when, and the tokens and free room of channels."""
+    """The actors that fire, until when, and the tokens and free room of channels."""
 
     def __init__(self, graph: DataflowGraph, capacities: Capacities) -> None:
         self.graph = graph
@@ -55,13 +55,13 @@ class _Cores:
         return self.fired[actor] % self.graph.actors[actor].phases
 
     def state(self) -> tuple[object, ...]:
-        """Return all that decides what comes, but the time."""
+        """Return the state that the rest of the execution depends on, without the time."""
         phases = tuple(map(self.phase, range(len(self.fired))))
         left = tuple(None if end is None else end - self.now for end in self.ends)
         return phases, left, tuple(self.tokens), tuple(self.room)
 
     def start(self, room_before: Sequence[int]) -> bool:
-        """Start whoever can; return whether anyone did. ``room_before``: when nobody had ended yet."""
+        """Start all actors that can; return whether one did. ``room_before``: when none had ended yet."""
         started = False
         for actor, end in enumerate(self.ends):
             if end is None and self._can_start(actor):
@@ -84,7 +84,7 @@ class _Cores:
         ) and all(self.room[n] >= channels[n].production[phase] for n in self.graph.outgoing[actor])
 
     def end(self) -> bool:
-        """Go on to when somebody ends, and let all end who do; return whether there was anyone."""
+        """Go on to the next end, and end all actors that end then; return whether there was one."""
         running = [end for end in self.ends if end is not None]
         if not running:
             return False
@@ -101,7 +101,7 @@ class _Cores:
         return True
 
     def waiting_for_room(self) -> set[int]:
-        """Return the channels without room for the next firing of somebody."""
+        """Return the channels without room for the next firing of an actor."""
         return {
             number
             for actor in range(len(self.ends))

@@ -57,7 +57,7 @@ def darknet_layers(network: DarknetNetwork, count: int) -> tuple[FusedLayer, ...
     Raises:
         TileError: one is neither a convolution nor a maximum, or reads something else than the one before.
     """
-    found: list[FusedLayer] = []
+    fused_layers: list[FusedLayer] = []
     shape = (network.channels, network.height, network.width)
     for layer in network.layers[:count]:
         name = f"layer {layer.index} ({layer.kind})"
@@ -72,9 +72,9 @@ def darknet_layers(network: DarknetNetwork, count: int) -> tuple[FusedLayer, ...
                 down, across = _windows(size, stride, (left, top))
             case _:
                 raise TileError(f"{name} is neither a convolution nor a maximum")
-        found.append(FusedLayer(name, shape, layer.shape, down, across, weights))
+        fused_layers.append(FusedLayer(name, shape, layer.shape, down, across, weights))
         shape = layer.shape
-    return tuple(found)
+    return tuple(fused_layers)
 
 
 def pack_layers(program: Program) -> tuple[FusedLayer, ...]:
@@ -83,7 +83,7 @@ def pack_layers(program: Program) -> tuple[FusedLayer, ...]:
     Raises:
         TileError: it reads what is not the layer before it, as a residual sum does, or has no such layers.
     """
-    found: list[FusedLayer] = []
+    fused_layers: list[FusedLayer] = []
     last: int | None = None
     for operator in program.row_operators:
         output = program.row_values[operator.output]
@@ -96,11 +96,11 @@ def pack_layers(program: Program) -> tuple[FusedLayer, ...]:
                 f"{program.name}: {output.name} does not read the layer before it, and that alone: "
                 "only a chain of layers can be fused"
             )
-        found.append(_of_pack(program, operator))
+        fused_layers.append(_of_pack(program, operator))
         last = operator.output
-    if not found:
+    if not fused_layers:
         raise TileError(f"{program.name}: no layer of it runs on tiles")
-    return tuple(found)
+    return tuple(fused_layers)
 
 
 def _of_pack(program: Program, operator: TiledOperator) -> FusedLayer:

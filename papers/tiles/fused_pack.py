@@ -1,4 +1,4 @@
-"""A pack's layers as seed 002 fuses them: what configurations take, which one to take, one of them run."""
+"""A pack's layers as seed 002 fuses them: the memory of configurations, the choice of one, and its run."""
 
 from dataclasses import dataclass, fields, replace
 from statistics import median
@@ -50,18 +50,18 @@ def regions_of(
         raise TileError(f"{configuration} has {configuration.end} layers, the pack {len(layers)}")
     after = program.row_operators[len(layers) - 1].end_piece
     starts = [*(layer.piece for layer in layers), after]
-    found = []
+    regions = []
     for group in configuration.groups:
         if not group.tiling.is_whole:
             _, height, width = layers[group.end - 1].output
-            found.append(
+            regions.append(
                 Region(
                     starts[group.first],
                     starts[group.end],
                     group.tiling.boxes_of(height, width),
                 )
             )
-    return tuple(found)
+    return tuple(regions)
 
 
 # A pack whose operators make tiles, too: by graphs that pad neither side, made of those that rows run.
@@ -136,7 +136,7 @@ class _RowGraph:
         return bytes(model.SerializeToString(deterministic=True))
 
     def across(self) -> tuple[Window, ...] | None:
-        """Return what it needs of the columns of each input; None: its kernel wants whole rows."""
+        """Return what it needs of the columns of each input; None: its kernel needs whole rows."""
         as_rows = tuple(taken.window for taken in self.item.inputs)
         if self.is_windowed:
             window = self._window()
@@ -170,7 +170,7 @@ class _RowGraph:
         )
 
     def _operator(self, node: onnx.NodeProto) -> Operator | None:
-        """Return what ``node`` computes of whole values; None: no family of operators knows it."""
+        """Return what ``node`` computes of whole values; None: no family of operators has it."""
         held = {item.name: numpy_helper.to_array(item) for item in self.model.graph.initializer}
         names = [port.name for port in self.model.graph.input]
         arrays: dict[str, Array] = {
@@ -266,5 +266,5 @@ class FusedPack:
 
 
 def _checksums(outputs: Arrays) -> str:
-    """Return what tells answers apart: copies of them would be memory of the request."""
+    """Return what distinguishes answers: copies of them would be memory of the request."""
     return " ".join(checksum(np.ascontiguousarray(outputs[name]).data) for name in sorted(outputs))

@@ -153,7 +153,7 @@ def whole_macs(layers: tuple[FusedLayer, ...]) -> int:
 #: What the paper found for Darknet on a Raspberry Pi 3.
 PAPER_BIAS_BYTES = 31 << 20
 
-#: Tells the bytes of a group without the bias.
+#: Returns the bytes of a group without the bias.
 GroupBytes = Callable[[tuple[FusedLayer, ...], FusedGroup], int]
 
 

@@ -1,7 +1,7 @@
 """Which configuration to take: seed 002's Algorithm 3, and a search of all cuts and many tilings.
 
 Algorithm 3 tries one or two groups of square tilings, those with the fewest tiles first, and takes the
-first that fits. The wider search knows any number of groups: memory is the most that one of them needs,
+first that fits. The wider search has any number of groups: memory is the most that one of them needs,
 time the sum of all, so for each limit the best way through the layers is found by dynamic programming.
 """
 

@@ -110,21 +110,21 @@ def _times(
 ) -> dict[range, _Times]:
     """Return what each of ``parts`` took in the sweep of ``plan`` that ``events`` tell of."""
     of_piece = {piece: pieces for pieces in parts for piece in pieces}
-    found: defaultdict[range, _Times] = defaultdict(_Times)
+    times: defaultdict[range, _Times] = defaultdict(_Times)
     first = list(first_pieces(program, plan.steps))
     served = services(plan.stages, events, plan.choice.depth)[-1]
     end = 0.0
     for run, service in launched(served, plan.runs):
         if service is None:
             continue
-        part = found[of_piece[first[run.start]]]
+        part = times[of_piece[first[run.start]]]
         part.launches += 1
         waited = service.start - end
         part.waited += waited if waited > STALL_SECONDS else 0.0
         for step, seconds in _divided(plan, run, service.seconds, profile):
-            found[of_piece[first[step]]].kernel += seconds
+            times[of_piece[first[step]]].kernel += seconds
         end = service.end
-    return found
+    return times
 
 
 def _divided(

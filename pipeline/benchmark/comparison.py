@@ -82,7 +82,7 @@ def compare(
 ) -> dict[str, Any]:
     """Measure ``wanted``; return an entry of ``networks`` of ``bench peers --json``.
 
-    Who cannot be measured is left out, and a line of ``notes`` says why.
+    A contender that cannot be measured is left out, and a line of ``notes`` says why.
     """
     notes: list[str] = []
     manifest = wanted.pack.manifest
@@ -129,7 +129,7 @@ def _players(
 def _commands(
     wanted: Comparison, inputs: Arrays, folder: Path, notes: list[str]
 ) -> Iterator[tuple[str, list[str]]]:
-    """Yield who is to be measured, and the command of its process."""
+    """Yield each contender that is to be measured, and the command of its process."""
     for name in wanted.peers:
         model, note = model_of(wanted.pack, wanted.source, name)
         notes.extend([note] if note else [])

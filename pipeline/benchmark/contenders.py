@@ -1,4 +1,4 @@
-"""Who takes turns in a benchmark: an engine of ours, or a peer's process with the file users would have."""
+"""The contenders of a benchmark: an engine of ours, or a peer's process with the file users would have."""
 
 import hashlib
 import time

@@ -1,4 +1,4 @@
-"""The benchmark itself: open everybody, take turns, make the document and its rows."""
+"""The benchmark itself: open all contenders, take turns, make the document and its rows."""
 
 import os
 import platform
@@ -165,7 +165,7 @@ class BenchOptions:
 
     ``ring_bytes``: of architectures that nothing tunes. ``profile``: tuned ones are planned on it.
     ``device``: what computes; None: the CPU, one thread a core. ``disk``: what weights are read from.
-    ``traced``: so many more sweeps of each, for who wants their traces.
+    ``traced``: so many more sweeps of each, for a caller that needs their traces.
     """
 
     iterations: int = 20
@@ -285,7 +285,7 @@ def _peers(
     source = find_source(pack, options.source) if options.peers else None
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="layerstream-")))
-        found = []
+        resident_peers = []
         for name in options.peers:
             model, note = model_of(pack, source, name)
             if note:
@@ -298,8 +298,8 @@ def _peers(
                 notes.append(f"{name} is left out: {exc}")
                 continue
             stack.callback(peer.close)
-            found.append(ResidentPeer(peer, pack.manifest))
-        yield found
+            resident_peers.append(ResidentPeer(peer, pack.manifest))
+        yield resident_peers
 
 
 def _trace(contenders: Sequence[Streamed], inputs: Arrays, trace: TraceSink, count: int) -> None:

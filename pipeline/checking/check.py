@@ -1,4 +1,4 @@
-"""Run a pack once beside the model that it was compiled from, before anyone relies on it.
+"""Run a pack once beside the model that it was compiled from, before it is served.
 
 One after the other, never both at once: the source without optimisations, its weights mapped; then the
 pack through the smallest ring. So this takes no more memory than compiling did.
@@ -92,7 +92,7 @@ def check_pack(
         pack: as it was compiled.
         reference: its source.
         device: what it was compiled for; None: only the source is run.
-        progress: is told what runs.
+        progress: is called with what runs.
         pictures: on which is measured what storing weights with fewer bits costs; None: on what is drawn.
 
     Raises:
@@ -310,7 +310,7 @@ def _nudged(inputs: Arrays) -> Arrays:
 
 
 def _remark(answer: Arrays) -> str:
-    """Return what is odd about an answer that both give; NaN equals NaN, and serves nobody."""
+    """Return what is odd about an answer that both give; NaN equals NaN, and is of no use."""
     for name, array in answer.items():
         if array.dtype.kind == "f" and np.isnan(array).any():
             return f"output {name!r} has NaN on drawn inputs, in ONNX Runtime too: are its weights right?"
@@ -326,7 +326,7 @@ def _streamed(pack: Pack, inputs: Arrays, device: Device) -> Arrays:
         return engine.run(inputs)[0]
 
 
-# What a finished pack must stand before anyone sees it: a run beside its source, on its device.
+# What a finished pack must stand before it is visible: a run beside its source, on its device.
 
 
 def checker(
@@ -336,7 +336,7 @@ def checker(
     progress: Progress,
     pictures: Callable[[], Iterable[Image.Image]] | None = None,
 ) -> Callable[[Path, Path], None]:
-    """Return what compares a finished pack with ``source``; ``warn`` is told what cannot be compared.
+    """Return what compares a finished pack with ``source``; ``warn`` gets what cannot be compared.
 
     ``pictures``: as for ``check_pack``.
     """

@@ -1,4 +1,4 @@
-"""What the engine asks of a device: load a piece once, bind it to memory, launch it."""
+"""What the engine needs of a device: load a piece once, bind it to memory, launch it."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -31,7 +31,7 @@ class Tuning(BaseModel):
     algorithms: dict[str, str] = {}
 
 
-# Tensors whose size no plan knows: strings, and shapes that only a run gives.
+# Tensors of unknown size: strings, and shapes that only a run gives.
 
 
 class Cell:
@@ -207,7 +207,7 @@ class Device(ABC):
     """Loads pieces; the same bytes give the same kernel. May have a copy stage, may be asynchronous."""
 
     name: str
-    #: Whether launches return before kernels have run; then ``finish`` tells when they have.
+    #: Whether launches return before kernels have run; then ``finish`` calls back when they have.
     asynchronous = False
     #: Threads of the CPU that compute.
     threads = 1

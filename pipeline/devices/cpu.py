@@ -89,7 +89,7 @@ class HostDevice(CachingDevice):
         with self._lock:
             if self._copier is None:  # a device that copies nothing needs none
                 self._copier = _Copier(self._cores)
-                # Of a device that nobody closed: its thread ends with it.
+                # Of a device that was not closed: its thread ends with it.
                 weakref.finalize(self, self._copier.copies.put, None)
             self._copier.copies.put(job)
 
@@ -129,7 +129,7 @@ def _work(copies: queue.SimpleQueue[_Job | None], cores: Collection[int]) -> Non
             else:
                 # NumPy lets other threads run meanwhile; a memoryview does not.
                 np.copyto(np.frombuffer(target, np.uint8), np.frombuffer(source, np.uint8))
-        except Exception as exc:  # noqa: BLE001  the thread is everyone's; MemoryError has no text
+        except Exception as exc:  # noqa: BLE001  the thread serves others, too; MemoryError has no text
             error = LoaderError(f"copy failed: {str(exc) or type(exc).__name__}")
         _tell(done, error, time.perf_counter() - started)
         # Kept while waiting, they would keep a model's buffers.
@@ -192,8 +192,8 @@ class _CpuKernel(Kernel):
 
         def launch() -> None:
             feeds = {
-                name: held.array if isinstance(held, Cell) else held
-                for name, held in zip(self._inputs, inputs, strict=True)
+                name: given.array if isinstance(given, Cell) else given
+                for name, given in zip(self._inputs, inputs, strict=True)
             }
             try:
                 results = self.session.run(self._outputs, feeds)

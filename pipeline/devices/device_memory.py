@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from loader.buffers import HUGE_PAGE_BYTES, PAGE_BYTES, Buffer
 
-#: Who touches it. staging: the disk and the copy stage; shared: the disk and kernels; own: kernels and
+#: What touches it. staging: the disk and the copy stage; shared: the disk and kernels; own: kernels and
 #: the copy stage; scratch: kernels while they run.
 Use = Literal["staging", "shared", "own", "scratch"]
 
@@ -50,7 +50,7 @@ class Memory(ABC):
         length = math.prod(shape) * np.dtype(dtype).itemsize
         return np.ndarray(shape, dtype, self.host(offset, length))
 
-    def lend(self, offset: int, length: int) -> None:  # noqa: B027  most memory is always everyone's
+    def lend(self, offset: int, length: int) -> None:  # noqa: B027  most memory needs no lending
         """Let the disk write to [offset, offset + length); no kernel that uses it is in flight."""
 
     def reclaim(self, offset: int, length: int) -> None:  # noqa: B027

@@ -24,9 +24,9 @@ _NUMBERS: dict[Encoding, int] = {name: n for n, name in enumerate(get_args(Encod
 
 
 class Expansion:
-    """What a copy makes of spans that the disk has brought, one behind the other. One run at a time.
+    """Expands the spans that were read, one behind the other, as they are copied. One run at a time.
 
-    ``source_bytes`` become ``target_bytes``. ``library``: what does it; None: NumPy.
+    ``source_bytes`` become ``target_bytes``. ``library``: the native one; None: NumPy.
     """
 
     def __init__(

@@ -66,9 +66,9 @@ class Kernels:
 
 
 def device_measure(target: Target) -> Callable[[bytes, bool], int | None] | None:
-    """Return what tells the scratch of a serialised piece on ``target``, bytes; None of a CPU.
+    """Return what measures the scratch of a serialised piece on ``target``, bytes; None of a CPU.
 
-    It tells None of a piece that no kernel of the device covers, and which runs on the CPU there, too.
+    It returns None for a piece that no kernel of the device covers, and which runs on the CPU there, too.
     """
     return None if target.capability is None else cuda_scratch
 

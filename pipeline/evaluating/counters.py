@@ -1,4 +1,4 @@
-"""Who counts the answers of which kind of model."""
+"""The counter of answers for each kind of model."""
 
 import collections
 import math
@@ -179,7 +179,7 @@ def _targets_seen(boxes: Sequence[Box]) -> list[TrueObject]:
 
 # A counter for each kind of model.
 
-# Boxes below count for nothing: VOC's way asks for all, and weak ones change little but the time.
+# Boxes below count for nothing: VOC's way counts all, and weak ones change little but the time.
 _LEAST_SCORE = 0.01
 _MOST_BOXES = 300
 

@@ -58,14 +58,14 @@ def evaluate(
     """Answer each sample of ``dataset`` once, with all weights in memory: bits are the same in every plan.
 
     ``against``: another pack, whose answers are compared. ``skip_broken``: or the first one is an error.
-    ``step``: is told how many samples are behind us, of how many.
+    ``step``: is called with how many samples are done, of how many.
 
     Raises:
         DataError: the pack takes no pictures, nothing can be counted, classes do not fit, or a sample is
             broken that may not be skipped.
     """
     counter = counter_of(pack, dataset, against)
-    found = Evaluation(dataset.name)
+    evaluation = Evaluation(dataset.name)
     with ExitStack() as stack:
         asked = [
             stack.enter_context(_asked(each, device))
@@ -80,21 +80,21 @@ def evaluate(
             except SampleError as exc:
                 if not skip_broken:
                     raise
-                found.broken.append(str(exc))
+                evaluation.broken.append(str(exc))
             else:
-                found.samples += 1
-                found.seconds.append(answers[0].seconds)
+                evaluation.samples += 1
+                evaluation.seconds.append(answers[0].seconds)
                 if _has_nan(answers[0]):
-                    found.not_numbers.append(sample.name)
+                    evaluation.not_numbers.append(sample.name)
                 if against is not None:
                     counter.compare(*answers)
             step(done, dataset.count)
-    found.figures = counter.figures()
-    if not found.samples:
-        raise DataError(f"{dataset.name}: not one sample can be read: {found.broken[0]}")
-    if not found.figures:
+    evaluation.figures = counter.figures()
+    if not evaluation.samples:
+        raise DataError(f"{dataset.name}: not one sample can be read: {evaluation.broken[0]}")
+    if not evaluation.figures:
         raise DataError(f"{dataset.name}: there is nothing in its pictures to find")
-    return found
+    return evaluation
 
 
 def _has_nan(answer: PictureOutputs) -> bool:

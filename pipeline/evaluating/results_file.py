@@ -12,14 +12,14 @@ from models.errors import first_fault
 from models.packs.pack import Pack
 from models.whole_files import check_writable, write_atomically
 
-# What a result of an evaluation holds, so that those who show it need not ask.
+# What a result of an evaluation holds, for commands and pages that show it.
 
 _Part = Annotated[float, Field(ge=0, le=1)]
 _Positive = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class _Record(BaseModel):
-    """Other fields may be beside those it knows: a later version has more figures."""
+    """Other fields may be beside those read: a later version has more figures."""
 
     model_config = ConfigDict(strict=True, extra="ignore")
 
@@ -90,8 +90,8 @@ def read_results(folder: Path) -> list[dict[str, Any]]:
         _RESULTS.validate_python(results)
     except ValidationError as exc:
         raise DataError(f"{path}: {first_fault(exc)}; remove it and evaluate again") from exc
-    held: list[dict[str, Any]] = results
-    return held
+    entries: list[dict[str, Any]] = results
+    return entries
 
 
 def check_results(pack: Pack) -> None:

@@ -1,11 +1,12 @@
-"""Who computes, of the sweeps that run at once: the foremost one that has weights.
+"""Which of the sweeps that run at once computes: the foremost one that has weights.
 
 Kernels use all cores, so two at once each take twice as long. Here the foremost sweep computes, and another
-one does while that waits for weights; its reads go on all the time. Foremost is who waits for weights most:
-while it computes, its ring empties and the disk works; the others have weights all the time. Of equals it
-is who began first. Who has the baton may launch kernels, and hands it on between two of them.
+one does while that waits for weights; its reads go on all the time. Foremost is the sweep that waits for
+weights most: while it computes, its ring empties and the disk works; the others have weights all the time.
+Of equals it is the one that began first. The sweep that has the baton may launch kernels, and hands it on
+between two.
 
-Invariant: at most ``places`` sweeps hold the baton; nobody waits for one that reads.
+Invariant: at most ``places`` sweeps hold the baton; none waits for a sweep that reads.
 """
 
 import math
@@ -29,7 +30,7 @@ class Baton:
         self._began = 0
         self._held: set[ComputeClaim] = set()
         self._waiting: list[ComputeClaim] = []
-        #: The rank of the foremost that waits, for those who hold it: read without the lock.
+        #: The rank of the foremost that waits, for sweeps that hold it: read without the lock.
         self.foremost = _NOBODY
 
     def claim(self, stalls: float = 0.0) -> "ComputeClaim":
@@ -42,7 +43,7 @@ class Baton:
             return ComputeClaim(self, (-round(stalls, 1), self._began))
 
     def wake(self) -> None:
-        """Have those who wait look whether they are cancelled."""
+        """Have the waiting sweeps look whether they are cancelled."""
         with self._changed:
             self._changed.notify_all()
 
@@ -94,7 +95,7 @@ class ComputeClaim:
         self._baton = baton
         self.rank = rank
         self.waited_seconds = 0.0
-        #: Nobody may compute in it any more.
+        #: No sweep may compute with it any more.
         self.over = False
 
     def hold(self, deadline: float | None, cancelled: Callable[[], bool]) -> None:
@@ -114,12 +115,12 @@ class ComputeClaim:
             self._baton.give(self)
 
     def end(self) -> None:
-        """Give it back for ever: whoever computes in it does not come back."""
+        """Give it back for ever: the sweep that computes does not come back."""
         self.over = True
         self.give()
 
 
-#: For who has the machine to itself.
+#: For a sweep that has the machine to itself.
 FREE = ComputeClaim(None, (0.0, 0))
 
 

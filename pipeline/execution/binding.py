@@ -186,7 +186,7 @@ def bind_steps(
     memory: EngineMemory,
     running: Callable[[], LaneRun],
 ) -> list[Launch]:
-    """Return the steps of ``plan``; ``running`` tells the lanes of the sweep where there may be several.
+    """Return the steps of ``plan``; ``running`` returns the lanes of the sweep where there may be several.
 
     Lanes share sessions, which the device keeps, and have bindings of their own.
 
@@ -259,7 +259,7 @@ class _Binder:
         return launches
 
     def _run(self, run: range) -> Launch:
-        """Return one launch for the steps of ``run``: nobody looks until the last one has ended."""
+        """Return one launch for the steps of ``run``: between them no deadline is looked at."""
         steps = self._plan.steps[run.start : run.stop]
         pieces = [step for step in steps if isinstance(step, Piece)]
         name = f"{self._name(pieces[0])} to {self._name(pieces[-1])}"
@@ -300,7 +300,7 @@ class _Binder:
 
 
 def _layer_names(program: Program) -> dict[tuple[int, int], str]:
-    """Return, for what each piece makes, the first layer in it: what users know it by."""
+    """Return, for what each piece makes, the first layer in it: its name for users."""
     names: dict[tuple[int, int], str] = {}
     for layer in program.layers:
         for piece in program.pieces[layer.first_piece : layer.end_piece]:
@@ -309,7 +309,7 @@ def _layer_names(program: Program) -> dict[tuple[int, int], str]:
 
 
 def _made(piece: Piece) -> tuple[int, int]:
-    """Return what tells pieces apart whatever their size: where their output begins."""
+    """Return what distinguishes pieces whatever their size: where their output begins."""
     first = piece.outputs[0]
     return first.index, first.offset
 

@@ -1,4 +1,4 @@
-"""Sweeps in which nothing is read or copied: kernels one after the other, as any schedule comes to then."""
+"""Sweeps in which nothing is read or copied: kernels one after the other, as in any schedule then."""
 
 import queue
 import time
@@ -12,11 +12,11 @@ from pipeline.execution.statistics import SweepStatistics
 from pipeline.schedule.schedule import Action, Schedule, Stage
 from pipeline.schedule.trace import Recorder, TraceEvent
 
-# What one sweep knows while it runs: its schedule, what waits, and when its kernels were busy.
+# The state of one sweep while it runs: its schedule, what waits, and when its kernels were busy.
 
 
 class SweepState:
-    """What one sweep knows. Changed under the sweeper's lock, but for the kernel thread's figures."""
+    """The state of one sweep. Changed under the sweeper's lock, but for the kernel thread's figures."""
 
     def __init__(self, schedule: Schedule, record: Recorder | None) -> None:
         self.schedule = schedule
@@ -29,7 +29,7 @@ class SweepState:
         self.service_seconds = [0.0] * len(schedule.stages)
         self.stall_seconds = 0.0
         self.launched = 0  # kernels
-        self.asked = 0  # of those, until which the device was asked to tell their end
+        self.asked = 0  # of those, until which the device was asked to report their end
         #: Kernels that have ended. Of a synchronous device the kernel thread counts, without the lock.
         self.ended = 0
         self._told = 0  # of those, the schedule
@@ -56,7 +56,7 @@ class SweepState:
             self._since = now
 
     def tell(self) -> None:
-        """Tell the schedule of the kernels that have ended."""
+        """Report to the schedule the kernels that have ended."""
         stage, first, ended = len(self.schedule.stages) - 1, self._told, self.ended
         if ended > first:
             self._told = ended
@@ -113,7 +113,7 @@ class ComputingSweeper:
     ) -> SweepStatistics:
         """Run one sweep; arguments and what is raised are those of ``Sweeper.run``.
 
-        ``record`` is told afterwards: to tell takes as long as a small kernel.
+        ``record`` is called afterwards: a call takes as long as a small kernel.
         """
         if record is None:
             return self._run(self._launched, deadline, cancelled, claim)

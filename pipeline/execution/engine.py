@@ -42,7 +42,7 @@ class Carrier:
     """Carries as many requests at once as there are ``memories``, one thread at a time.
 
     ``read_bytes``: of each sweep. ``verify``: check every span on every sweep; without it the first whole
-    sweep checks, later ones trust the disk.
+    sweep checks, later ones do not.
     """
 
     def __init__(
@@ -140,7 +140,7 @@ class Engine:
     """Runs ``program`` as ``plan`` says. Reading goes through ``pool``, computing through ``device``.
 
     ``verify``: check every span on every sweep; without it the first whole sweep (and the reading of
-    resident spans) checks, later ones trust the disk. ``lease``: of an arena that engines use in turns,
+    resident spans) checks, later ones do not. ``lease``: of an arena that engines use in turns,
     this engine's to close from now on; None: it has its own.
     """
 
@@ -166,7 +166,7 @@ class Engine:
         self._is_open = False
         self._populating: threading.Thread | None = None
         self._memory = EngineMemory(program, plan, device, lease)
-        # Last: nobody takes a client back of an engine that could not be made.
+        # Last: a client of the pool is not given back where the engine could not be made.
         try:
             self._reads = WeightReads(program, plan, self._memory, device, pool, reader)
         except BaseException:
@@ -298,7 +298,7 @@ class Engine:
                         turns = waited + statistics.turn_seconds
                         statistics = statistics._replace(turn_seconds=turns)
                     carried = outputs, statistics
-        except Exception as exc:  # noqa: BLE001  it is raised, or told, to each that waits for it
+        except Exception as exc:  # noqa: BLE001  it is raised in each call that waits for it
             for lane in run.running:
                 run.stop(lane, exc)
         return [

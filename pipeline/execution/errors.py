@@ -6,7 +6,7 @@ class EngineError(Exception):
 
 
 class CancelledError(EngineError):
-    """The caller no longer wants the answer."""
+    """The caller no longer needs the answer."""
 
 
 class DeadlineError(EngineError):

@@ -1,4 +1,4 @@
-"""What a request gives to an engine: arrays, or tensors whose rows are made when they are wanted."""
+"""What a request gives to an engine: arrays, or tensors whose rows are made when they are read."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, TypeVar
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class RowTensor(RowSource, Protocol):
-    """A tensor [1, planes, rows, columns] that nobody holds whole."""
+    """A tensor [1, planes, rows, columns] that is nowhere held whole."""
 
     @property
     def shape(self) -> tuple[int, ...]: ...

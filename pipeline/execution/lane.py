@@ -45,11 +45,11 @@ class LaneRun:
         #: Lanes that have not stopped, by position.
         self.running: tuple[int, ...] = tuple(range(len(lanes)))
         self.errors: dict[int, Exception] = {}
-        #: When the sweep is of use to nobody any more; None: it always is to one.
+        #: When the sweep is of no use to any lane any more; None: it always is to one.
         self.deadline = _last(lanes)
 
     def all_stopped(self) -> bool:
-        """Return whether nobody waits for the sweep; looks at each lane's cancellation."""
+        """Return whether no lane waits for the sweep; looks at each lane's cancellation."""
         for lane in self.running:
             if self._lanes[lane].cancelled():
                 self.stop(lane, CancelledError("cancelled"))
@@ -101,7 +101,7 @@ def _last(lanes: Sequence[Lane]) -> float | None:
     return last
 
 
-# The memory of one lane: its part of the arena, and cells for what no plan knows.
+# The memory of one lane: its part of the arena, and cells for what no plan counts.
 
 
 class LaneMemory:

@@ -1,8 +1,8 @@
-"""Who may use an arena of activations, and when: one engine for ever, or several in turns.
+"""Which engine may use an arena of activations, and when: one for ever, or several in turns.
 
-Invariant: a shared arena is held by at most one engine at a time, and who asked first gets it first.
+Invariant: a shared arena is held by at most one engine at a time, and the first to ask gets it first.
 Models that may run at once never share one. A shared arena is as large as the largest of its members needs;
-it grows and shrinks at its end (pipeline/devices/device_memory.py), so nobody's pointers change.
+it grows and shrinks at its end (pipeline/devices/device_memory.py), so no pointers change.
 """
 
 import threading
@@ -24,7 +24,7 @@ from pipeline.execution.errors import (
 #: What engines that run in turns have once, of the kinds of ``Plan.memory``: only the request that runs
 #: uses it. What others hold meanwhile, inputs in line and answers on their way, is the memory of requests.
 SHARED_KINDS = frozenset({"arena", "scratch", "io"})
-#: The turn of who need not wait: entered by many at a time.
+#: The turn of engines that need not wait: entered by many at a time.
 _AT_ONCE = nullcontext(0.0)
 
 
@@ -50,14 +50,14 @@ class ArenaLease(ABC):
         """
         return _AT_ONCE
 
-    def wake(self) -> None:  # noqa: B027  nobody waits for what is one's own
-        """Have those who wait look whether they are cancelled."""
+    def wake(self) -> None:  # noqa: B027  an engine does not wait for its own
+        """Have waiting requests look whether they are cancelled."""
 
     def abandon(self) -> None:  # noqa: B027
-        """Leave the arena to the others; one's own stays, since a broken device may still use it."""
+        """Leave the arena to the others; its own one stays, since a broken device may still use it."""
 
-    def lose(self) -> None:  # noqa: B027  one's own is never used again
-        """The disk may write to it for ever: nobody gets it any more."""
+    def lose(self) -> None:  # noqa: B027  an arena of its own is never used again
+        """The disk may write to it for ever: no engine gets it any more."""
 
     @abstractmethod
     def close(self) -> None:
@@ -85,9 +85,9 @@ class SharedArena:
         self._space = space
         #: Of the space and its members: giving pages back takes as long as the system takes.
         self._resizing = threading.Lock()
-        #: Of the line. The event loop takes it, in ``wake``, so nobody holds it for long.
+        #: Of the line. The event loop takes it, in ``wake``, so no thread holds it for long.
         self._changed = threading.Condition()
-        #: Who asked, in order. The first one holds the arena.
+        #: The requests for a turn, in order. The first one holds the arena.
         self._line: deque[object] = deque()
         self._members: dict[ArenaLease, int] = {}
         self._closed = False
@@ -154,18 +154,18 @@ class SharedArena:
             self._changed.notify_all()
 
     def wake(self) -> None:
-        """Have those who wait look whether they are cancelled."""
+        """Have waiting requests look whether they are cancelled."""
         with self._changed:
             self._changed.notify_all()
 
     def lose(self, lease: ArenaLease) -> None:
-        """Give nobody a turn any more, and what ``lease`` has never back: a read into it has not ended."""
+        """Give no more turns, and never give back what ``lease`` has: a read into it has not ended."""
         with self._changed:
             self._lost_bytes = self._members[lease]
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Refuse new turns, turn away those who wait, wait for the turn that runs, give the memory back."""
+        """Refuse new turns, turn waiting ones away, wait for the turn that runs, give the memory back."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()

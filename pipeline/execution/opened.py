@@ -50,7 +50,7 @@ def open_pipeline(
     verify: bool = False,
     cores: Sequence[int] = (),
 ) -> Pipeline:
-    """Return an open pipeline of ``program``; whoever asks closes it.
+    """Return an open pipeline of ``program``; the caller closes it.
 
     ``devices``: of each partition. ``open_weights``: opens the weights, once for each; None: their file.
     ``cores``: as Pipeline. On an error nothing stays open.
@@ -82,7 +82,7 @@ def open_engine(
     lease: Callable[[], ArenaLease] | None = None,
     at_once: bool = False,
 ) -> Engine:
-    """Return an open engine of ``program``, prepared for ``device``; whoever asks closes it.
+    """Return an open engine of ``program``, prepared for ``device``; the caller closes it.
 
     ``reader``: of the weights, the engine's to close from now on; None: of their file. ``verify``: as
     ``Engine``. ``lease``: makes that of an arena that engines share. ``at_once``: a request is there

@@ -120,7 +120,7 @@ def _step_name(step: Step, index: int, layers: Mapping[tuple[int, int] | None, s
 
 
 def _made(piece: Piece) -> tuple[int, int] | None:
-    """Return what tells pieces apart whatever their size: where their output begins."""
+    """Return what distinguishes pieces whatever their size: where their output begins."""
     return (piece.outputs[0].index, piece.outputs[0].offset) if piece.outputs else None
 
 

@@ -1,12 +1,12 @@
 """Sweeps for real: drives the schedule with reads, copies and bound kernels.
 
 The thread that calls ``run`` is the kernel stage: it launches kernels in order, and sleeps when the next
-one has no weights yet. Whoever completes an operation, a reader's thread or the copier's or this one,
+one has no weights yet. The thread that completes an operation, a reader's or the copier's or this one,
 asks the schedule what may start then and starts it; the kernel stage does so only where something waits for
 its kernels, since a small one takes no longer than to ask. Nothing polls.
 
 On an asynchronous device a launch only enqueues. Its end matters where something waits for it, a place in
-the ring or the end of the sweep: only there the device is asked to tell (one event per release).
+the ring or the end of the sweep: only there the device is asked to report it (one event per release).
 """
 
 import contextlib
@@ -137,7 +137,7 @@ class Sweeper:
             return state
 
     def _advance(self, state: SweepState) -> None:
-        """Start what may start. Operations start in the order of their release, whoever asks."""
+        """Start what may start. Operations start in the order of their release, whichever thread calls."""
         with self._lock:
             state.tell()
             kernels: int | None = None
@@ -185,7 +185,7 @@ class Sweeper:
                     self._head[self._of_next(action)] = True
             else:
                 self._complete(state, Action(0, self._of_next(action)), error, seconds)
-            # Last: whoever waits for this may use the memory and see the state.
+            # Last: a thread that waits for this may use the memory and see the state.
             self._flying -= 1
             if not self._flying:
                 self._landed.notify_all()
@@ -250,14 +250,14 @@ class Sweeper:
     def _run_kernel(self, state: SweepState, end: int) -> None:
         """Run the next kernel, with those up to ``end`` that it has done the work of.
 
-        Its end is told with those of others, once something waits for it.
+        Its end is reported with those of others, once something waits for it.
         """
         index = state.launched
         self._kernels[index]()
         done = index + 1 if state.is_recorded else min(self._following[index], end)
         state.launched = state.ended = done
-        # Read without the lock: who changes it meanwhile may have missed this kernel, and hears
-        # of it with the next one or before this thread waits.
+        # Read without the lock: a thread that changes it meanwhile may have missed this kernel, and sees it
+        # with the next one or before this thread waits.
         if state.ended >= state.schedule.turn or state.is_recorded:
             self._advance(state)
 
@@ -270,7 +270,7 @@ class Sweeper:
             self._finish_launched(state)
 
     def _finish_launched(self, state: SweepState) -> None:
-        """Have the device tell when the kernels launched so far have ended."""
+        """Have the device report when the kernels launched so far have ended."""
         if self._finish is None or state.asked == state.launched:
             return
         last = state.asked = state.launched

@@ -80,7 +80,7 @@ class WeightReads:
         def arrived(error: Exception | None, seconds: float) -> None:
             try:
                 read.memory.reclaim(read.offset, read.length)
-            except Exception as exc:  # noqa: BLE001  the sweep that waits must hear of it
+            except Exception as exc:  # noqa: BLE001  the sweep that waits must get it
                 error = error or exc
             self._into_arena.discard(index)
             done(error, seconds)

@@ -1,7 +1,7 @@
 """Where values lie: in the arena, in what the caller gives, or inside each other.
 
 First copies that need not be: a value that is all of another one, or a part of it, is the same memory where
-nothing else wants to lie there. Then steps that may write over what they read. What is left has a life, and
+nothing else has to lie there. Then steps that may write over what they read. What is left has a life, and
 the planner of arenas gives it a place (pipeline/planning/arena.py), and so it does to the scratch of steps
 that compute some rows at a time: as many as there is memory for. The smallest arena is that of one row at a
 time. What other steps need at once is then free in most steps, so their bands are larger and overlap less:
@@ -127,26 +127,26 @@ class _Lies:
             self._uses.setdefault(name, []).append(now)
 
     def overwrite(self, now: int, step: KernelStep) -> None:
-        """Let ``step`` write over one of the values that it may, where nobody reads that any more."""
+        """Let ``step`` write over one of the values that it may, where that is not read any more."""
         for name in step.in_place:
-            made = step.output
-            if self._range(name) == self._range(made):
+            output = step.output
+            if self._range(name) == self._range(output):
                 return
-            if self._values[name].n_bytes != self._values[made].n_bytes:
+            if self._values[name].n_bytes != self._values[output].n_bytes:
                 continue
-            if self._root(name)[0] in self._outside & self._inputs or self._parts[made] > 1:
+            if self._root(name)[0] in self._outside & self._inputs or self._parts[output] > 1:
                 continue
             if not self._is_last(now, name) or self._disturbs(step, name):
                 continue
-            if self._may_move(made):
-                self._parent[made] = (name, 0)
+            if self._may_move(output):
+                self._parent[output] = (name, 0)
                 return
-            if self._may_move(name) and self._root(made)[0] != name:
-                self._parent[name] = (made, 0)
+            if self._may_move(name) and self._root(output)[0] != name:
+                self._parent[name] = (output, 0)
                 return
 
     def _is_last(self, now: int, name: str) -> bool:
-        """Return whether nobody reads the bytes of ``name`` after moment ``now``."""
+        """Return whether no step reads the bytes of ``name`` after moment ``now``."""
         readers = (other for other, last in self._last.items() if last > now)
         return not any(self._overlap(name, other) for other in readers)
 
@@ -174,11 +174,11 @@ class _Lies:
             root, offset = self._root(name)
             if root != name:
                 places[name] = replace(places[root], offset=places[root].offset + offset)
-        held = [
+        static = [
             sum(lives[name].n_bytes for name in names if lives[name].start <= now < lives[name].end)
             for now in range(1, len(steps) + 1)
         ]
-        return PlacedMemory(steps, places, plan.n_bytes, plan.lower_bound_bytes, held)
+        return PlacedMemory(steps, places, plan.n_bytes, plan.lower_bound_bytes, static)
 
     def _lives(self) -> dict[str, Lifetime]:
         """Return the life of each root: from when any part of it is written until all were read."""

@@ -4,7 +4,7 @@ What lies between an input and a convolution may be parts of it, other orders of
 quantisation. Then each element that the convolution reads is one of the input, in steps that are the same
 everywhere: a view. So neither the parts nor the quantised image need memory: a convolution of floats reads
 the caller's memory as it lies there, one of bytes has the rows of a band quantised first, and where the
-caller brings rows himself, he is asked for those of a band.
+caller brings the rows, it is asked for those of a band.
 """
 
 import math
@@ -136,7 +136,7 @@ class View:
 def with_views(
     program: StepProgram, inputs: Sequence[str], outputs: frozenset[str], asks: bool
 ) -> tuple[StepProgram, dict[str, View]]:
-    """Return ``program`` with convolutions that read ``inputs`` by rows, without what nobody reads then.
+    """Return ``program`` with convolutions that read ``inputs`` by rows, without what is unread then.
 
     Beside it, by what they make, the views of those whose rows are brought. ``asks``: by the caller.
 
@@ -207,10 +207,10 @@ class _Images:
 
     def view(self, step: KernelStep, layer: LoweredLayer, asked: bool) -> View | None:
         """Return what ``step`` reads, which is ``layer``, as a view of an input; None: it is none."""
-        found = self._traced(step.arguments[0]) if layer.operator.x.shape[0] == 1 else None
-        if found is None:
+        traced = self._traced(step.arguments[0]) if layer.operator.x.shape[0] == 1 else None
+        if traced is None:
             return None
-        image, numbers, quantised = found
+        image, numbers, quantised = traced
         (rows, columns), channels = layer.plane.size, layer.channels
         if layer.x.channel == 1:
             places = numbers.reshape(rows, columns, channels)
@@ -289,7 +289,8 @@ def with_bottlenecks(
 ) -> StepProgram:
     """Return ``program`` with each bottleneck as one step, where that takes less memory.
 
-    ``outputs``: values that the caller reads. ``views``: of his images that convolutions read by rows.
+    ``outputs``: values that the caller reads. ``views``: of the caller's images that convolutions read by
+    rows.
     """
     readers = Counter(name for step in program.steps for name in step.reads)
     makers = {step.output: step for step in program.steps}

@@ -1,7 +1,7 @@
 """The one decision of planning, which commands, benchmarks and the service share.
 
-Pure: what is found is kept in memory; who wants it on the disk saves it there. It may take seconds. What
-searches is imported when there is something to search.
+Pure: what is found is kept in memory; a caller that needs it on the disk saves it there. It may take
+seconds. What searches is imported when there is something to search.
 """
 
 from dataclasses import asdict, replace
@@ -46,9 +46,9 @@ def fit(
     question = _question(program, architecture, wanted, profile)
     before = known.get(question)
     if before is not None and before.thorough >= (wanted.thorough and not wanted.least):
-        found = _again(program, architecture, wanted, profile, before)
-        if found is not None:
-            return found
+        earlier = _again(program, architecture, wanted, profile, before)
+        if earlier is not None:
+            return earlier
     fitted = _searched(program, architecture, wanted, profile)
     kept = FoundPlan(
         fitted.plan.choice, fitted.reasons, fitted.curve, fitted.thorough, fitted.plan.total_bytes
@@ -106,18 +106,18 @@ def _searched(
     if wanted.ring_bytes is not None:
         choice = Choice(wanted.ring_bytes, ahead=architecture.ahead)
         plan = make_plan(program, architecture, choice=choice)
-        found = with_joined(program, Fitted(plan), profile)
+        fitted = with_joined(program, Fitted(plan), profile)
     elif wanted.least:
-        found = within.least()
+        fitted = within.least()
     elif wanted.delay_seconds is not None:
-        found = within.in_time()
+        fitted = within.in_time()
     elif wanted.total_bytes is not None or wanted.arena_bytes is not None:
-        found = within.fastest()
+        fitted = within.fastest()
     else:
-        found = with_joined(program, plan_weights(tried, wanted.weight_bytes), profile)
-    check(program, found, wanted)
-    complete = found.complete and within.complete
-    return replace(found, thorough=wanted.thorough and complete, complete=complete)
+        fitted = with_joined(program, plan_weights(tried, wanted.weight_bytes), profile)
+    check(program, fitted, wanted)
+    complete = fitted.complete and within.complete
+    return replace(fitted, thorough=wanted.thorough and complete, complete=complete)
 
 
 def _again(
@@ -176,8 +176,8 @@ def _searched_on(program: Program, wanted: Wanted, profile: Profile | None) -> s
 
 # Plans whose sweeps carry several requests: as many lanes as have room, then the best way to stream.
 #
-# Lanes come before resident weights: who asks for them has requests that wait, and weights that are read
-# once for all of these take less time than weights of which a part is not read.
+# Lanes come before resident weights: a caller that asks for them has requests that wait, and weights that
+# are read once for all of these take less time than weights of which a part is not read.
 
 # A plan that is too large with its lanes is made again for less memory so often.
 _MOST_TRIES = 3

@@ -1,4 +1,4 @@
-"""What a profile says of plans, and whether they are what was wanted."""
+"""The times of plans by a profile, and whether they are within the limits that were asked for."""
 
 from dataclasses import replace
 

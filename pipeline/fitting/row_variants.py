@@ -23,7 +23,7 @@ from pipeline.schedule.architectures import Architecture
 from pipeline.timing.durations import Durations
 from pipeline.timing.timeline import timeline
 
-# Rough times of a core that nobody measured: of kernels by what they multiply and touch, and of reads.
+# Rough times of a core that was not measured: of kernels by what they multiply and touch, and of reads.
 #
 # Only their proportions decide.
 
@@ -94,7 +94,7 @@ def row_variants(
 
     ``most_arena``: the fastest and smallest of those that need so many bytes of an arena at most.
     ``preloaded``: all weights are in memory anyway. The whole network is the only variant where the profile
-    does not know rows: nobody could say what they take. Kept with ``program``.
+    has no times of rows: what they take is unknown. Kept with ``program``.
 
     Raises:
         ProfileError: the profile lacks a kernel.
@@ -139,7 +139,7 @@ def _search(
     if profile is None:
         estimated = _Estimated(network)
         slow = dict.fromkeys(regions, inf)
-        found = search(estimated, estimated.pieces(), in_groups=slow, slower=True)
+        variants = search(estimated, estimated.pieces(), in_groups=slow, slower=True)
     else:
         times, seconds = profile.row_times(network), profile.piece_seconds(program)
         known = {
@@ -147,9 +147,9 @@ def _search(
             for region in regions
             if profile.knows_groups(region)
         }
-        found = search(times, seconds, in_groups=known)
+        variants = search(times, seconds, in_groups=known)
     # A network without activations of known size has no ways, and nothing to put on rows.
-    return found if found.found else _WHOLE
+    return variants if variants.found else _WHOLE
 
 
 @dataclass(frozen=True)
@@ -167,7 +167,7 @@ class _Estimated:
         return _LAUNCH_SECONDS + work / _MULTIPLICATIONS_A_SECOND
 
     def first(self, operator: int) -> float:
-        """Nothing: nobody knows what is in the caches."""
+        """Nothing: what is in the caches is unknown."""
         return 0.0
 
     def move(self, n_bytes: int) -> float:

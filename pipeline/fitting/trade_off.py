@@ -15,13 +15,13 @@ from pipeline.program.program import Program
 from pipeline.program.stopping import tell
 from pipeline.schedule.architectures import ARCHITECTURES, Architecture
 
-#: At least so many limits are asked about; plans that are the same are points once.
+#: At least so many limits are tried; plans that are the same are points once.
 _LIMITS = 18
 _MOST_LIMITS = 40
 _SAME = 1.01
 #: At least so many points, where a network has as many plans.
 POINTS = 12
-# What takes so many times as long as with all memory takes hardly longer.
+# Delays up to this factor of that with all memory are hardly longer.
 _HARDLY_LONGER = 1.3
 # How closely the memory for that is looked for, between the least and all of it.
 _HALVINGS = 5
@@ -29,7 +29,7 @@ _HALVINGS = 5
 
 @dataclass(frozen=True)
 class FrontierPoint:
-    """A plan and its delay; ``estimated``: nobody measured what its kernels take."""
+    """A plan and its delay; ``estimated``: what its kernels take was not measured."""
 
     fitted: Fitted
     seconds: float
@@ -58,15 +58,15 @@ def frontier(
     smallest = fit(program, architecture, LEAST, profile, known)
     largest = fit(program, resident, NOTHING, profile, known)
     low, high = smallest.plan.total_bytes, max(largest.plan.total_bytes, 1)
-    found = [smallest, largest]
+    fitted = [smallest, largest]
     count = _LIMITS
     while True:
         for step in range(1, count):
             tell("plans", step, count)
             limit = max(round(low * (high / low) ** (step / count)), low)
             wanted = Wanted(total_bytes=limit, thorough=thorough)
-            found.append(fit(program, architecture, wanted, profile, known))
-        points = _unbeaten([_point(program, item) for item in found])
+            fitted.append(fit(program, architecture, wanted, profile, known))
+        points = _unbeaten([_point(program, item) for item in fitted])
         if len(points) >= POINTS or count >= _MOST_LIMITS:
             return points
         count = _MOST_LIMITS
@@ -138,8 +138,8 @@ def costs_of_least(
         low, high = least.total_bytes, all_memory.plan.total_bytes
         for _ in range(_HALVINGS):
             middle = round((low * high) ** 0.5)
-            found = within.streaming(choice, middle)
-            tried = None if found is None else cost(judged(found.plan, profile), middle)
+            candidate = within.streaming(choice, middle)
+            tried = None if candidate is None else cost(judged(candidate.plan, profile), middle)
             if tried is not None and tried.times <= _HARDLY_LONGER:
                 high, enough = middle, [tried]
             else:

@@ -1,4 +1,4 @@
-"""The one question of planning, what is wanted, and its one answer: a plan and what is known of it.
+"""The question of planning, limits on memory and time, and its answer: a plan with its expected times.
 
 Bytes and seconds; None: not asked, or not known.
 """

@@ -69,7 +69,7 @@ class Tried:
         return program.made(_tried)(architecture, profile)
 
     def _drafts(self, regions: tuple[Region, ...], quantile: Quantile) -> Drafts:
-        assert self.profile is not None  # nobody drafts without times
+        assert self.profile is not None  # drafts need times
         times = partial(self.profile.durations, quantile=quantile)
         return Drafts(self.program, times, self.architecture, regions)
 
@@ -87,9 +87,9 @@ def plan_weights(
 ) -> Fitted:
     """Return the best plan with at most ``limit`` bytes for weights; None: with what helps.
 
-    Nobody has judged it yet. It may have more where there is none so small. ``regions`` run on rows. Of the
-    time that is ``wanted`` only ``auto`` knows: about the least memory that reaches it; what is slower than
-    ``enough`` it need not find.
+    It is not judged yet. It may have more where there is none so small. ``regions`` run on rows. Of the
+    time that is ``wanted`` only ``auto`` makes use: it finds about the least memory that reaches it; what
+    is slower than ``enough`` it need not find.
 
     Raises:
         PlanError: ``auto`` has no such plan. ProfileError: the profile lacks a kernel.
@@ -134,11 +134,11 @@ def _searched(
 
 # Variants and weights together, within a budget.
 
-# Of the variants that promise the least memory so many are planned to see which has it.
+# Of the variants with the least estimated memory so many are planned to see which has it.
 _TRIED = 4
 # Of those that fit in a budget so many are planned in full.
 _PLANNED = 4
-# The promise leaves out what an arena takes beside what lives in it, and may count a binding too much.
+# The estimate leaves out what an arena takes beside what lives in it, and may count a binding too much.
 _PROMISE = 0.97
 # A plan that is too large by what its chunks take beside weights is made again with less of them.
 _MOST_TRIES = 8
@@ -179,8 +179,8 @@ class Within:
     def least(self) -> Fitted:
         """Return the plan of the least memory that is known.
 
-        Nobody's times decide on it, nor how long a search may take: budgets are named to users when nothing
-        is measured yet, and hold whatever is asked later.
+        No measured times decide on it, nor how long a search may take: budgets are named to users when
+        nothing is measured yet, and hold whatever is asked later.
         """
         untimed = self._found(QUICK, None).found if self._knows_rows else self._variants
         tried = sorted(untimed, key=self._promised)[:_TRIED]
@@ -197,7 +197,7 @@ class Within:
 
     @property
     def _knows_rows(self) -> bool:
-        """Whether anybody can say what plans on rows take: arithmetic, or a profile of them."""
+        """Whether it is known what plans on rows take: by arithmetic, or by a profile of them."""
         profile = self._profile
         return profile is None or profile.has_row_times(row_network(self._program))
 
@@ -225,7 +225,7 @@ class Within:
         return variant.seconds >= self._seconds(best)
 
     def _is_faster(self, one: Fitted, other: Fitted) -> bool:
-        """Return whether ``one`` is faster; without a profile, so much that rough times tell."""
+        """Return whether ``one`` is faster; without a profile, by so much that rough times show it."""
         certainly = 1.0 if self._profile else _ROUGHLY
         return self._seconds(one) < certainly * self._seconds(other)
 
@@ -326,7 +326,7 @@ class Within:
             yield self._least.of()
 
     def _may_fit(self, variant: Variant) -> bool:
-        """Return whether ``variant`` promises to take what is allowed, or hardly more."""
+        """Return whether the estimate of ``variant`` is what is allowed, or hardly more."""
         limit = self._wanted.arena_bytes
         small = limit is None or _PROMISE * variant.activation_bytes <= limit
         return small and _PROMISE * variant.n_bytes <= self._room

@@ -1,6 +1,6 @@
 """What surrounds kernels, measured: the loop of a sweep, launches and requests, transfers beside them.
 
-Times of reads on a quiet machine, of copies, of kernels with all weights in memory: none of them knows
+Times of reads on a quiet machine, of copies, of kernels with all weights in memory: none of them includes
 what happens when all three run at once and wait for each other's threads. A few sweeps of each order do,
 each beside one of the same kernels alone: a machine's speed changes from minute to minute.
 """
@@ -37,7 +37,7 @@ from pipeline.schedule.architectures import ARCHITECTURES
 from pipeline.schedule.trace import TraceEvent
 from pipeline.timing.durations import Service, Services, services
 
-# What the loop around kernels costs: the schedule of a sweep that reads, asked and told at every step.
+# What the loop around kernels costs: the schedule of a sweep that reads, called at every step.
 #
 # Sweeps in which nothing else takes time: reads and copies have ended when they are started, kernels do
 # nothing. Sweeps without reads have no such loop, and kernels are measured in those.

@@ -119,7 +119,7 @@ class ProcessorTimes:
 
     @classmethod
     def now(cls) -> Self | None:
-        """Return the times until now; None where the system does not tell."""
+        """Return the times until now; None where the system does not count them."""
         own = os.times()
         try:
             busy = busy_seconds(_STAT.read_text("ascii"), os.sysconf("SC_CLK_TCK"))
@@ -143,7 +143,7 @@ def busy_seconds(stat: str, per_second: int) -> float:
 def others_share(
     before: ProcessorTimes | None, after: ProcessorTimes | None, processors: int
 ) -> float:
-    """Return the part of ``processors`` that others took in between; 0 where nobody knows."""
+    """Return the part of ``processors`` that others took in between; 0 where it is unknown."""
     if before is None or after is None or after.at <= before.at:
         return 0.0
     taken = (after.busy - before.busy) - (after.own - before.own)
@@ -185,7 +185,7 @@ def profile_pack(
 ) -> Profile:
     """Measure ``pack`` on ``device``: ``iterations`` sweeps of each size of chunks, in up to three rounds.
 
-    ``doing`` is told what comes next. ``disk``: what weights are read from.
+    ``doing`` is called with what comes next. ``disk``: what weights are read from.
 
     Raises:
         LoaderError: weights.bin cannot be read. DeviceError: a kernel cannot be loaded or fails.

@@ -87,7 +87,7 @@ class RowKernels:
         """Yield by key what the first call of each in a sweep takes beside its time, on few rows.
 
         All that it uses is far away then; from the second phase of a region on it is not. Between two calls
-        other memory is written, as other kernels do in a sweep. On a GPU it is taken for nothing.
+        other memory is written, as other kernels do in a sweep. On a GPU it counts as zero.
         """
         others = np.zeros(min(cache_bytes(), _MOST_BYTES), np.uint8)
         alike: dict[tuple[object, ...], float] = {}

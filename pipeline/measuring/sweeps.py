@@ -72,7 +72,7 @@ def _drawn(port: Port, kind: Kind, generator: np.random.Generator) -> NDArray[An
 # Of the processor's last cache where the system does not say, and the most that is written for it.
 _USUAL_CACHE_BYTES = 8 << 20
 _MOST_CACHE_BYTES = 64 << 20
-# Threads spin for a shorter time; who reads beside the sweeps never sleeps.
+# Threads spin for a shorter time; a thread that reads beside the sweeps never sleeps.
 _MOST_QUIET_SECONDS = 0.1
 
 
@@ -101,7 +101,7 @@ def measured_sweeps(engine: Engine, inputs: Arrays) -> Iterator[Measured]:
 
 
 def answered_sweeps(engine: Engine, inputs: Arrays) -> Iterator[Answered]:
-    """Run sweeps as ``measured_sweeps`` does, which nobody records: that may take as long as all else."""
+    """Run sweeps as ``measured_sweeps`` does, without records: to record may take as long as all else."""
     for _ in _idle_moments():
         began = time.perf_counter()
         delay = engine.run(inputs)[1].delay_seconds

@@ -86,10 +86,10 @@ _OPENERS: dict[str, Callable[[str, Tensors, int], Answer]] = {
 
 # The inner end of a process that is measured: commands on stdin, one JSON object a line on stdout.
 #
-# First it tells that it is loaded and has answered once, with what that took. Then "run": answer, tell
-# the seconds. "settle": wait until nothing of it runs, tell the CPU seconds since "run". "save PATH":
-# write the last outputs as .npz, in order. A failure to load is told as {"failure": ...}, and the process
-# ends.
+# First it reports that it is loaded and has answered once, with what that took. Then "run": answer, tell
+# the seconds. "settle": wait until nothing of it runs, report the CPU seconds since "run". "save PATH":
+# write the last outputs as .npz, in order. A failure to load is reported as {"failure": ...}, and the
+# process ends.
 
 
 def serve(load: Callable[[], Answer], settle: Callable[[], None] = wait_until_quiet) -> None:
@@ -98,7 +98,7 @@ def serve(load: Callable[[], Answer], settle: Callable[[], None] = wait_until_qu
         answer = load()
         before = anonymous_bytes()
         outputs = answer()
-    except Exception as exc:  # noqa: BLE001  whatever a library raises goes to who started this
+    except Exception as exc:  # noqa: BLE001  whatever a library raises goes to the parent process
         _tell(failure=f"{type(exc).__name__}: {exc}")
         return
     settle()

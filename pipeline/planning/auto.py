@@ -27,7 +27,7 @@ class Goal:
 
     @property
     def judge(self) -> Judge:
-        """What tells how long a draft takes."""
+        """What computes how long a draft takes."""
         return bounded_seconds if self.bounded else idle_seconds
 
 

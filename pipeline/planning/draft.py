@@ -164,7 +164,7 @@ class Draft:
         return replace(self, durations=replace(self.durations, stages=(slow, *others)))
 
 
-#: Tells how long a request takes in a draft.
+#: Returns how long a request takes in a draft.
 Judge = Callable[[Draft], float]
 
 
@@ -281,8 +281,8 @@ class Drafts:
         lengths = [(group.length, group.stored_length) for group in groups]
         beside = reads_in_flight(rows, choice.depth)
         moves = self._moves_of(level, list(zip(lengths, beside, strict=True)), len(stream.groups))
-        held = (unit for unit in level.units if kept.issuperset(unit.spans))
-        kept_bytes = self.same.n_bytes(span for unit in held for span in unit.spans)
+        resident = (unit for unit in level.units if kept.issuperset(unit.spans))
+        kept_bytes = self.same.n_bytes(span for unit in resident for span in unit.spans)
         return Draft(
             choice,
             level,

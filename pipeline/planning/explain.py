@@ -135,7 +135,7 @@ def _between(units: Sequence[Unit], names: dict[int, str], first: int, last: int
 
 
 def _ms(seconds: float) -> str:
-    """Return milliseconds; of a short delay as many decimals as tell it from what it is compared with."""
+    """Return milliseconds; of a short delay as many decimals as distinguish it from the other."""
     return f"{1e3 * seconds:.{1 if seconds >= _SHORT else 2}f} ms"
 
 
@@ -145,14 +145,14 @@ def _ms(seconds: float) -> str:
 def explain_regions(
     program: Program, plan: Plan, seconds: Sequence[float] | None = None
 ) -> Iterator[str]:
-    """Yield a line for each region; ``seconds``: of each step, where a profile knows them."""
+    """Yield a line for each region; ``seconds``: of each step, where a profile has them."""
     for region in regions_of(plan.steps):
         took = None if seconds is None else _sum(plan.steps, seconds, region)
         yield _line(program, region, took)
 
 
 def _line(program: Program, region: RegionSteps, seconds: float | None) -> str:
-    held = region.plan.region
+    planned_region = region.plan.region
     phases = len(region.plan.phases)
     weights = sum(
         program.spans[span].length
@@ -160,11 +160,11 @@ def _line(program: Program, region: RegionSteps, seconds: float | None) -> str:
         if region.span is not None
     )
     whole = _inner_bytes(program, region)
-    where = "in the arena" if held.in_arena else "at once"
+    where = "in the arena" if planned_region.in_arena else "at once"
     instead = f" instead of {brief(whole)} of whole values" if whole else ""
     cost = "" if seconds is None else f", {1e3 * seconds:.1f} ms"
     return (
-        f"on {region_words(program, held)} at a time in "
+        f"on {region_words(program, planned_region)} at a time in "
         f"{phases} {_plural('phase', phases)}; strips of {brief(region.plan.live_bytes())}{instead}, "
         f"{brief(weights)} of weights {where}{cost}"
     )

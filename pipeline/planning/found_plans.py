@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from pipeline.planning.plan import Choice
 
-#: What searches: plans that another one found are not taken. Counts changes of what it would choose.
+#: Version of the planner: plans of another version are not used. It grows with each change of its choices.
 PLANNER_VERSION = 14
 # A model is served in a few budgets, and a frontier has at most 41 plans.
 MOST_PLANS = 64
@@ -84,7 +84,7 @@ class FoundPlans:
         self._store = store
 
     def get(self, question: str) -> FoundPlan | None:
-        """Return what was found; None: nobody asked."""
+        """Return what was found; None: it was not asked."""
         return self._plans.get(question)
 
     def add(self, question: str, known: FoundPlan) -> None:

@@ -3,7 +3,7 @@
 A launch costs some 20 to 60 us beside what it computes: Python, ONNX Runtime's preparations, and a pool of
 threads to wake. Steps that follow each other are one launch where nothing comes between them: the later
 ones need no weights that the first did not need, and nothing waits for the end of the earlier ones. So the
-schedule is the same, and what it promises, too.
+schedule is the same, and so are its bounds.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,8 +19,8 @@ from pipeline.program.steps import Step
 from pipeline.program.work import macs_of_piece
 from pipeline.schedule.schedule import Stage, awaited
 
-# About what a launch of several steps takes at most on a core, by their operations. Nobody gets in between
-# who is next, cancels or has a deadline; a large kernel alone takes as long.
+# About what a launch of several steps takes at most on a core, by their operations. Within a launch no
+# other request begins, is cancelled or reaches its deadline; a large kernel alone takes as long.
 _LAUNCH_SECONDS = 20e-3
 _MACS_A_SECOND = 30e9
 _BYTES_A_SECOND = 6e9

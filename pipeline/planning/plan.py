@@ -134,7 +134,7 @@ class Plan:
         return self.architecture.factor * base
 
     def as_dict(self) -> dict[str, Any]:
-        """Return what users want to know: sizes and names, not every offset."""
+        """Return what is shown to users: sizes and names, not every offset."""
         return {
             "architecture": self.architecture.name,
             "total_bytes": self.total_bytes,

@@ -74,7 +74,7 @@ def _ring_alone_takes(program: Program, best: Plan, chunk_bytes: int) -> bool:
 
 
 class SmallestPlans:
-    """The smallest plans of a model; the last ones are kept, as a search asks for them again and again."""
+    """The smallest plans of a model; the last ones are kept, as a search needs them again and again."""
 
     def __init__(self, program: Program, architecture: Architecture) -> None:
         self.program = program
@@ -107,12 +107,15 @@ def smaller_plans(program: Program, plan: Plan) -> Iterator[Plan]:
                 read_bytes=ring or plan.ring_bytes,
             )
             try:
-                made = make_plan(program, plan.architecture, choice=choice)
+                candidate = make_plan(program, plan.architecture, choice=choice)
             except PlanError:  # the largest chunk needs a larger ring
                 continue
-            if made.total_bytes - joinable_bytes(program, made.steps) < smallest.total_bytes:
+            if (
+                candidate.total_bytes - joinable_bytes(program, candidate.steps)
+                < smallest.total_bytes
+            ):
                 smallest = min(
-                    smallest, joined(program, made, 0), key=lambda item: item.total_bytes
+                    smallest, joined(program, candidate, 0), key=lambda item: item.total_bytes
                 )
                 yield smallest
 

@@ -105,7 +105,7 @@ def _take(units: list[Unit], n_bytes: int) -> list[Unit]:
 # The search among all choices.
 
 # The delay of a request right after another one, on a slower disk, counts a tenth: plans that are equal
-# otherwise are told apart by how they bear load and noise.
+# otherwise are compared by how they bear load and noise.
 _LOAD_WEIGHT = 0.1
 _SLOWER_READS = 1.25
 # Memory is given back while the score grows by less.
@@ -189,7 +189,7 @@ def part_starts(program: Program) -> list[int]:
 
 
 class Tuner:
-    """Searches the choices within ``limit`` bytes of weight memory for the least that ``judge`` tells.
+    """Searches the choices within ``limit`` bytes of weight memory for the least that ``judge`` returns.
 
     Where that is far from ``enough`` seconds there is no plan: one that is as fast is known. Deterministic.
     """
@@ -231,8 +231,8 @@ class Tuner:
         finalists = self._different(rings)
         self._narrow = True
         mixed = [self._split(choice, part) for choice in finalists for part in _RING_PARTS]
-        found = next(iter(self._ranked([*rings[:1], *mixed, *self._all_resident()])), None)
-        if found is None or self._is_far(found):
+        best_choice = next(iter(self._ranked([*rings[:1], *mixed, *self._all_resident()])), None)
+        if best_choice is None or self._is_far(best_choice):
             raise PlanError(f"{self._program.name}: nothing is as fast as what is known")
         self.ended = f"its {rounds} rounds of improvement were over"
         for _ in range(rounds):
@@ -240,13 +240,15 @@ class Tuner:
                 self.ended = f"{_MOST_SECONDS:.0f} s were over"
                 self.complete = False
                 break
-            better = self._ranked([found, *self._changed(found)])[0]
-            if better == found:
+            better = self._ranked([best_choice, *self._changed(best_choice)])[0]
+            if better == best_choice:
                 self.ended = "no change of the best helped"
                 break
-            found = better
-        found = self._trimmed(found)
-        draft, idle = (self._drafts.draft(item) for item in (found, replace(found, ahead="idle")))
+            best_choice = better
+        best_choice = self._trimmed(best_choice)
+        draft, idle = (
+            self._drafts.draft(item) for item in (best_choice, replace(best_choice, ahead="idle"))
+        )
         # Beside the tail of a sweep the next one's head takes time from its kernels; a request right
         # after it must not lose by that.
         return draft if draft.again.delay_seconds <= idle.again.delay_seconds * _NO_WORSE else idle

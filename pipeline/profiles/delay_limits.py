@@ -53,7 +53,7 @@ class SweepLimits(BaseModel):
         """Take the limits of complete sweeps of ``plan``, at least one."""
         seen = [_seconds(plan, services) for services, _ in sweeps]
         samples = [np.array([rows[stage] for rows in seen]) for stage in range(len(plan.stages))]
-        found = []
+        candidates = []
         for percentile in _PERCENTILES:
             usual = _usual(plan, samples, percentile)
             excesses = [
@@ -61,7 +61,7 @@ class SweepLimits(BaseModel):
                 for services, delay_seconds in sweeps
             ]
             excess = float(np.percentile(excesses, _TYPICAL_PERCENT, method="higher"))
-            found.append(
+            candidates.append(
                 cls(
                     architecture=plan.architecture.name,
                     runs=len(sweeps),
@@ -69,7 +69,7 @@ class SweepLimits(BaseModel):
                     excess_seconds=_MARGIN * excess,
                 )
             )
-        return min(found, key=lambda limits: limits.bound_seconds(plan))
+        return min(candidates, key=lambda limits: limits.bound_seconds(plan))
 
     def bound_seconds(self, plan: Plan) -> float:
         """Return what no sweep of ``plan`` exceeds that stays within these limits."""

@@ -2,7 +2,7 @@
 
 A question names what its plan was searched on: a profile, or the network alone.
 
-It is a cache: what another planner wrote, or somebody edited, is ignored with a warning.
+It is a cache: what another planner wrote, or a user edited, is ignored with a warning.
 """
 
 import logging

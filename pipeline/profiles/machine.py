@@ -14,7 +14,7 @@ from models.packs.target import host_target
 
 _MOUNTS = Path("/proc/self/mountinfo")
 _PROC = Path("/proc")
-# Who made a core of Arm's architecture, and which one it is.
+# The maker of a core of Arm's architecture, and the name of the core.
 _CORE = ("CPU implementer", "CPU part")
 
 # With these a sweep takes some per cent more or less: a plan is as good, a bound is none. With any other
@@ -51,7 +51,7 @@ class Machine(BaseModel):
     pace: PositiveFloat | None = None
 
     def decisive_differences(self, other: "Machine", quantised: bool) -> list[str]:
-        """Return in words what ``other`` has where this one has something else that times depend on.
+        """Return in words the properties of ``other`` that differ from this one's and that times depend on.
 
         ``quantised``: those of a pack with quantised layers.
         """

@@ -220,7 +220,7 @@ class Profile(BaseModel):
         return {}
 
     def piece_seconds(self, program: Program) -> Callable[[int], float]:
-        """Return what tells the usual seconds of finest pieces: a joined kernel's at its first chunk.
+        """Return what computes the usual seconds of finest pieces: a joined kernel's at its first chunk.
 
         Raises:
             ProfileError: the profile lacks a kernel.
@@ -259,7 +259,7 @@ class Profile(BaseModel):
         return self.kernel(group_key(region)).median
 
     def kernel(self, key: str) -> Distribution:
-        """Return k of the kernel that ``key`` tells apart.
+        """Return k of the kernel that ``key`` distinguishes.
 
         Raises:
             ProfileError: it was not measured.

@@ -26,7 +26,7 @@ from pipeline.program.steps import Phase
 def interpolated(table: Mapping[int, float], at: int) -> float:
     """Return the value at ``at``: linear between entries, in proportion above the last one.
 
-    Below the first one it is the first one's: what every operation costs, however small.
+    Below the first size the time is that of the first: the cost of every operation, however small.
     """
     known = sorted(table)
     position = bisect_left(known, at)
@@ -40,18 +40,18 @@ def interpolated(table: Mapping[int, float], at: int) -> float:
     return table[low] + share * (table[high] - table[low])
 
 
-# What tells the kernels, the plans and the orders of operations of a profile apart.
+# What distinguishes the kernels, the plans and the orders of operations of a profile.
 
 
 def piece_key(piece: Piece) -> str:
-    """Return what tells the kernels of a pack apart: graph, first span and count, where it writes."""
+    """Return what distinguishes the kernels of a pack: graph, first span and count, where it writes."""
     target = f"{piece.outputs[0].index}+{piece.outputs[0].offset}" if piece.outputs else ""
     weights = "" if piece.span is None else f"{piece.span}*{piece.n_spans}"
     return f"{piece.graph}:{weights}:{target}"
 
 
 def plan_key(plan: Plan) -> str:
-    """Return what tells plans of a pack apart: architecture, launches, reads and what each waits for."""
+    """Return what distinguishes plans of a pack: architecture, launches, reads and what each waits for."""
     parts = {
         "planner": PLANNER_VERSION,
         "ring_bytes": plan.ring_bytes,

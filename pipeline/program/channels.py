@@ -101,9 +101,9 @@ def _bands(item: Bottleneck, rows: int, values: Sequence[RowValue]) -> list[_Ban
     """
     last = item.operators[-1].height
     if rows >= last:
-        made = {n: Interval(0, operator.height) for n, operator in enumerate(item.operators)}
+        intervals = {n: Interval(0, operator.height) for n, operator in enumerate(item.operators)}
         read = {value: Interval(0, values[value].height) for value in _sources(item)}
-        return [_Band(made[len(made) - 1], made, read)]
+        return [_Band(intervals[len(intervals) - 1], intervals, read)]
     if any(operator.kind in ("mean", "once") for operator in item.operators):
         raise RegionError("factors of a gate are made of all rows")
     count = -(-last // rows)
@@ -117,9 +117,9 @@ def _band(item: Bottleneck, result: Interval, values: Sequence[RowValue]) -> _Ba
     for number, operator in reversed([*enumerate(item.operators)]):
         for taken in operator.inputs if number in made else ():
             if taken.made is not None:
-                held, which, length = made, taken.made, item.operators[taken.made].height
+                intervals, which, length = made, taken.made, item.operators[taken.made].height
             elif taken.row_value is not None and operator.kind != "sum":
-                held, which, length = read, taken.row_value, values[taken.row_value].height
+                intervals, which, length = read, taken.row_value, values[taken.row_value].height
             else:
                 continue
             wanted = made[number].through(taken.window)
@@ -127,7 +127,7 @@ def _band(item: Bottleneck, result: Interval, values: Sequence[RowValue]) -> _Ba
             if above or (wanted.end > length and made[number].end < operator.height):
                 raise RegionError(f"{len(made[number])} rows at a time need padding inside")
             needed = wanted.within(length)
-            if held.setdefault(which, needed) != needed:
+            if intervals.setdefault(which, needed) != needed:
                 raise RegionError("operators need other rows of one tensor")
     return _Band(result, made, {value: read[value] for value in _sources(item) if value in read})
 
@@ -179,7 +179,7 @@ def _alone(network: RowNetwork, item: Bottleneck, sources: frozenset[int]) -> fr
 
 
 class _Phases:
-    """Tells the actions of ``item``; its strips grow, meanwhile, to what they have to hold."""
+    """Lists the actions of ``item``; its strips grow, meanwhile, to what they have to hold."""
 
     def __init__(self, network: RowNetwork, item: Bottleneck, cut: ChannelCut) -> None:
         self._network = network
@@ -237,8 +237,8 @@ class _Phases:
                     self._group = Interval(0, self._item.channels)
                     before = [self._computed(numbers[-1])]
             if not self._whole:
-                held, whole = self._lying(self._item.output, band.result, self._item.output)
-                yield [AreaCopy(held, whole)]
+                strip, whole = self._lying(self._item.output, band.result, self._item.output)
+                yield [AreaCopy(strip, whole)]
 
     def _form(self) -> tuple[int, ...]:
         """Return what kernels see of a band: how many rows, and which are borders."""

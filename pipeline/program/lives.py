@@ -2,8 +2,8 @@
 
 Time is counted in moments, from the number of the first piece on: a piece is one, a region one for each
 of its operators. All phases of a region
-are the same moments: what a phase keeps for the next one lives through all of them, what it does not only
-from its maker to its last reader.
+are the same moments: values that a phase keeps for the next one live through all of them, others only
+from their maker to their last reader.
 """
 
 from collections.abc import Collection, Sequence

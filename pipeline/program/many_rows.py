@@ -6,7 +6,7 @@ first row, others need more than that. So that no phase makes more than the rest
 the last operator has anything to do: they are counted as if it had made rows before its first. Every row is
 made once (seed 001: phases of a schedule, with the overlap kept between them).
 
-Says the same to whoever plans one region exactly and to sketches of many.
+It serves both the exact plan of one region and sketches of many.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -173,7 +173,7 @@ class RowsProgress:
         item = self._network.operators[number]
         height = self._network.values[item.output].height
         ends = self._needed.pop(item.output, None)
-        if ends is None:  # nobody inside reads it: in step with the last one
+        if ends is None:  # no reader inside: in step with the last one
             ends = -(-height * self._shares // self.height)
         if item.unit > 1:
             ends = np.minimum(-(-ends // item.unit) * item.unit, height)
@@ -186,9 +186,9 @@ class RowsProgress:
             if needed is not ends or most < height:
                 needed = np.minimum(needed, most)
             for part in self._network.parts(taken.row_value, self._pieces):
-                held = self._needed.get(part.row_value, needed)
+                earlier = self._needed.get(part.row_value, needed)
                 self._needed[part.row_value] = (
-                    needed if held is needed else np.maximum(held, needed)
+                    needed if earlier is needed else np.maximum(earlier, needed)
                 )
         return ends
 
@@ -203,7 +203,7 @@ def kept_rows(
 ) -> tuple[Numbers, Numbers]:
     """Return the rows [start, end) that are left for later phases after each phase.
 
-    ``gathering``: who reads, and in which regions rows are put together for it.
+    ``gathering``: the readers, and in which regions rows are put together for it.
     """
     later = np.full((made.ends.shape[0], made.ends.shape[1] + 1), _NEVER, np.int64)
     for reader, gathers in gathering:
@@ -235,10 +235,10 @@ def kept_sizes(made: MadeRows, start: Numbers) -> tuple[Numbers, Numbers]:
 # Which rows from outside of regions are loaded once, before others are written where they lie.
 #
 # Two reasons: a value of the region lies over them in the manifest, as a residual sum over what it adds,
-# and some would be overwritten before they are read; or nobody reads them afterwards, so a value of the
+# and some would be overwritten before they are read; or they are not read afterwards, so a value of the
 # same form may be written over them, which mostly saves memory. Rows that later phases need are kept.
 #
-# Says the same to whoever plans one region exactly and to sketches of many.
+# It serves both the exact plan of one region and sketches of many.
 
 
 @dataclass(frozen=True)
@@ -269,7 +269,7 @@ def needed_loadings(
 ) -> Iterator[LoadedRows]:
     """Yield what must be loaded, since it would be overwritten before it is read.
 
-    ``reads``: who reads each value of outside where it lies whole. ``writes``: what is read outside.
+    ``reads``: the readers of each value of outside where it lies whole. ``writes``: what is read outside.
     """
     for value, readers in reads.items():
         over = network.memory.overlapping(value)
@@ -311,7 +311,7 @@ def saving_loadings(
     reads: Mapping[int, Sequence[WantedRows]],
     writes: Sequence[Written],
 ) -> Iterator[LoadedRows]:
-    """Yield what may be loaded, so that something is written over it which nobody reads after ``pieces``.
+    """Yield what may be loaded, so that something is written over it which is not read after ``pieces``.
 
     Arguments are those of ``needed_loadings``. Nothing of what that yields is among these.
     """
@@ -333,7 +333,7 @@ def saving_loadings(
 
 
 def _read_ends(readers: Sequence[WantedRows], height: int) -> Numbers:
-    """Return up to which row anybody has read at the end of each phase."""
+    """Return up to which row some reader has read at the end of each phase."""
     ends = np.max([reader.within(height)[1] for reader in readers], axis=0)
     most: Numbers = np.maximum.accumulate(ends, axis=1)
     return most

@@ -1,8 +1,8 @@
 """Partitions: a network cut between pieces into parts that compute at once (seed 000, Section 2.2).
 
 A partition is a network: what crosses into it are its inputs, what crosses out of it its outputs. So
-planner, schedule and engine know nothing of partitions. Everything keeps its number: weights.bin, profiles
-and regions are those of the whole.
+planner, schedule and engine need nothing about partitions. Everything keeps its number: weights.bin,
+profiles and regions are those of the whole.
 """
 
 from collections.abc import Iterable, Sequence

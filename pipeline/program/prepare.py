@@ -38,7 +38,7 @@ from pipeline.program.shared_memory import roots
 # Pieces and the row operators that make the same have it all, or none: the same bits whole and on rows.
 
 Shape = tuple[int, ...]
-#: Tells what a device decides of a program on arrays of these shapes: what it reads, then what it makes.
+#: Returns a device's decision for a program on arrays of these shapes: those read, then those made.
 #: None: it does not run it in one pass.
 ChainAbility = Callable[[ElementProgram, tuple[Shape, ...]], NativeChain | None]
 
@@ -112,7 +112,7 @@ class _ChainDecision:
         return self._chain(item, (*read, *made))
 
     def _chain(self, item: Elementwise, arrays: Sequence[Array]) -> NativeChain | None:
-        """Return what is decided of a program on ``arrays``: what it reads, then what it makes."""
+        """Return the decision for a program on ``arrays``: those read, then those made."""
         key = item.program, tuple(array.shape for array in arrays)
         if key not in self._known:
             self._known[key] = self._able(self._whole.programs[item.program], key[1])
@@ -152,10 +152,10 @@ def _overlap(one: tuple[int, int, int], other: tuple[int, int, int]) -> bool:
 
 
 class NativeAbility(Protocol):
-    """What a device says of the quantised layers of one network."""
+    """Which quantised layers of one network a device runs by kernels of its own."""
 
     def natives(self, found: Sequence[Quantised]) -> "Natives":
-        """Return what it says of them; ``found``: all that it is to compute."""
+        """Return how it runs each; ``found``: the layers that it is to compute."""
         ...
 
 

@@ -119,8 +119,8 @@ class Program(Measures):
     """The network of ``pack``, or a part of it: the pieces ``own``.
 
     A part keeps the numbers of the whole: ``pieces``, values, spans and row operators are all that there
-    are. Pieces and the joined ones of ``alternatives`` say what runs them; ``row_chains`` says
-    it of row operators, by number. ``joins``: the graphs that may be one of several in a session;
+    are. Pieces and the joined ones of ``alternatives`` name their kernels; ``row_chains`` names
+    those of row operators, by number. ``joins``: the graphs that may be one of several in a session;
     ``one_kernel``: those of them that are one kernel, and keep nothing when that ends.
     """
 

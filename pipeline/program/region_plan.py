@@ -14,10 +14,10 @@ from pydantic import NonNegativeInt, PositiveInt
 from models.network.fields import Record
 from models.packs.records.pieces import Operand
 
-# What a region is: pieces that follow each other, and what is made of them at a time.
+# The definition of a region: pieces that follow each other, and the parts in which they are computed.
 
-#: What tiles take of what others made: nothing, so that they make overlaps again; all there is, line by
-#: line; all there is, every other tile first (seed 002, Section 2.1.3).
+#: Which results of other tiles a tile reuses: none, so that overlaps are made again; all there are, line by
+#: line; all there are, every other tile first (seed 002, Section 2.1.3).
 Reuse = Literal["none", "raster", "checkerboard"]
 
 
@@ -199,7 +199,7 @@ class _Growing:
 
 
 class Strips:
-    """The strips of a region of so many ``moments`` while it is planned, told by their numbers."""
+    """The strips of a region of so many ``moments`` while it is planned, given by their numbers."""
 
     def __init__(self, moments: int) -> None:
         self.moments = moments

@@ -1,12 +1,13 @@
 """Regions: pieces that follow each other, computed in parts: some rows, boxes, or channels in each phase.
 
-Every operator writes the rows that it makes to a *strip*. Whoever needs exactly these reads them there;
-who needs others, the overlap of a 3 x 3 kernel or rows that waited for a slower branch, gets a strip of its
-own, put together of new rows and of those that are *kept* from one phase to the next (the self-loops of
-seed 001). What is read outside of the region is copied to where it lies whole. So it is on tiles, whose
-boxes are some columns of rows (seed 002); groups of channels are added up (seed 004, channels.py).
+Every operator writes the rows that it makes to a *strip*. An operator that needs exactly these reads them
+there; one that needs others, the overlap of a 3 x 3 kernel or rows that waited for a slower branch, gets a
+strip of its own, put together of new rows and of those that are *kept* from one phase to the next (the
+self-loops of seed 001). What is read outside of the region is copied to where it lies whole. So it is on
+tiles, whose boxes are some columns of rows (seed 002); groups of channels are added up (seed 004,
+channels.py).
 
-Where a region makes a value of the same form as one that nobody reads after it, it may write over that:
+Where a region makes a value of the same form as one that is not read after it, it may write over that:
 rows of the old one are then *loaded*, once, before rows of the new one take their place (many_rows.py).
 """
 
@@ -40,7 +41,7 @@ from pipeline.program.row_network import PlaneRange, RowNetwork
 
 
 class _Phases:
-    """Tells the actions of a region. Strips grow, meanwhile, to what they have to hold."""
+    """Lists the actions of a region. Strips grow, meanwhile, to what they have to hold."""
 
     def __init__(self, stretch: Stretch, layout: StripLayout, keeping: Keeping) -> None:
         self._stretch = stretch

@@ -1,4 +1,4 @@
-"""The part of a model that can run on rows, with who makes and who reads what."""
+"""The part of a model that can run on rows, with the makers and readers of its values."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -161,12 +161,12 @@ class RowNetwork:
         return found
 
     def _made_within(self, row_value: int, pieces: range) -> Iterator[PlaneRange]:
-        held = self.values[row_value]
-        if not held.parts or (held.end_piece and held.first_piece not in pieces):
-            yield PlaneRange(row_value, 0, 0, held.planes)
+        row = self.values[row_value]
+        if not row.parts or (row.end_piece and row.first_piece not in pieces):
+            yield PlaneRange(row_value, 0, 0, row.planes)
             return
         plane = 0
-        for part in held.parts:
+        for part in row.parts:
             end = part.first_plane + part.planes
             inner = self.parts(part.row_value, pieces)
             number = bisect_right(inner, part.first_plane, key=_first_plane) - 1
@@ -256,7 +256,7 @@ class RowNetwork:
                 seen = (
                     piece for value in self.readers.seen[held] for piece in writers.get(value, ())
                 )
-                # What a reader, or a later piece, writes over it nobody sees in it.
+                # What a reader, or a later piece, writes over it does not count: it is not read.
                 found[number] = frozenset(piece for piece in seen if piece < first)
         return found
 
@@ -276,7 +276,7 @@ class RowNetwork:
 def readers_of(
     items: Sequence[RowOperator], parts: Mapping[int, Sequence[PlaneRange]], made: Iterable[int]
 ) -> dict[int, list[tuple[int, int]]]:
-    """Return for each of ``made`` who reads it: positions of ``items``, and which of their inputs it is in.
+    """Return the readers of each of ``made``: positions of ``items``, and which of their inputs it is in.
 
     ``parts``: of each row value that they take, as ``RowNetwork.parts_read`` says.
     """

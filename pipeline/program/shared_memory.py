@@ -1,4 +1,4 @@
-"""Which values lie in the memory of others, and who reads what is there.
+"""Which values lie in the memory of others, and the readers of what is there.
 
 A residual sum often lies over what it adds, which nothing needs any more when the pieces run one after
 the other. In a region they take turns: the sum's first rows are written while some of what it adds is yet
@@ -61,7 +61,7 @@ def _last(over: Mapping[int, int], root: int) -> int:
 
 
 class SharedMemory:
-    """Tells which row values of ``program`` lie in the same bytes."""
+    """Finds which row values of ``program`` lie in the same bytes."""
 
     def __init__(self, program: Program) -> None:
         self._program = program
@@ -109,7 +109,7 @@ class SharedMemory:
         return root, offset, offset + held.n_bytes
 
 
-# Who reads what from memory: views, and values that others are joined of, have several names there.
+# The readers of what is in memory: views, and values that others are joined of, have several names there.
 
 
 class Readers:
@@ -120,7 +120,7 @@ class Readers:
         self._after: dict[int, frozenset[int]] = {}
 
     def after(self, piece: int) -> frozenset[int]:
-        """Return the program's values that pieces from ``piece`` on, or who asked, read from memory."""
+        """Return the program's values that pieces from ``piece`` on, or the caller, read from memory."""
         if piece not in self._after:
             last = self._last_reader.items()
             self._after[piece] = frozenset(value for value, reader in last if reader >= piece)
@@ -133,7 +133,7 @@ class Readers:
         last: dict[int, int] = {}
         for seen in {self.seen[port.value] for port in self._program.outputs}:
             last.update(dict.fromkeys(self._named(seen), own.stop))
-        done: set[frozenset[int]] = set()  # what is seen: its names were all told
+        done: set[frozenset[int]] = set()  # what is seen: all its names are listed
         for number in reversed(own):
             for operand in self._program.pieces[number].inputs:
                 if operand.kind != "value" or (seen := self.seen[operand.index]) in done:
@@ -150,7 +150,7 @@ class Readers:
     @cached_property
     def _views(self) -> dict[int, frozenset[int]]:
         """For each value that pieces write, its other names: values that no piece writes, all of it."""
-        values, found = self._program.values, dict[int, set[int]]()
+        values, names_of = self._program.values, dict[int, set[int]]()
         same: dict[int, int] = {}  # what each is another name of
         for index in range(len(values)):
             path, root = [], index
@@ -165,12 +165,12 @@ class Readers:
             root = same.setdefault(root, root)
             same.update(dict.fromkeys(path, root))
             if root != index:
-                found.setdefault(root, set()).add(index)
-        return {root: frozenset(names) for root, names in found.items()}
+                names_of.setdefault(root, set()).add(index)
+        return {root: frozenset(names) for root, names in names_of.items()}
 
     @cached_property
     def seen(self) -> list[frozenset[int]]:
-        """For each value, the values that pieces wrote which someone who reads it sees."""
+        """For each value, the values written by pieces that a reader of it sees."""
         values = self._program.values
         written = {
             operand.index for piece in self._program.own_pieces for operand in piece.outputs
@@ -180,13 +180,13 @@ class Readers:
             if value.parent is not None:
                 children.setdefault(value.parent, []).append(index)
 
-        found = [frozenset((index,)) for index in range(len(values))]
+        values_seen = [frozenset((index,)) for index in range(len(values))]
         known = set(written)
         for index in range(len(values)):
             if index in known:
                 continue
-            # A value; else what it is joined of; else what it is a view of: all that is not written there
-            # hangs together, and is the same memory to whoever reads it.
+            # A value that no piece writes is joined of others or a view of one. All such values that
+            # are connected are the same memory to every reader.
             together, waiting = {index}, [index]
             while waiting:
                 nearest = waiting.pop()
@@ -198,6 +198,6 @@ class Readers:
                 together.update(beside)
             seen = frozenset(together)
             for each in together - written:
-                found[each] = seen
+                values_seen[each] = seen
             known |= together
-        return found
+        return values_seen

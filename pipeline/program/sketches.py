@@ -1,6 +1,6 @@
 """What regions need that end at one place, for all places where they may begin and several numbers of rows.
 
-A planner asks for thousands of regions and takes a few. So this walks the operators backwards once: which
+A planner needs thousands of regions and takes a few. So this walks the operators backwards once: which
 rows an operator makes depends on what follows it alone, and so does the memory of its strips. Whatever is
 proposed here ``plan_region`` makes, in just this memory; times and bindings are close to it.
 """
@@ -151,7 +151,7 @@ class _Sums:
         loadings: Iterable[LoadedRows],
         readers: Mapping[int, Sequence[_SketchedInput]],
     ) -> Numbers:
-        """Add what is loaded, with who reads it; return the bytes of these values, for each region."""
+        """Add what is loaded, with its readers; return the bytes of these values, for each region."""
         n_bytes = np.zeros(len(self.kept), np.int64)
         for item in loadings:
             value = network.values[item.value]
@@ -173,7 +173,7 @@ class _Sums:
         direct: Sequence[Which],
         whole: bool,
     ) -> None:
-        """Add a strip until the last reader, who may write into it."""
+        """Add a strip until the last reader, which may write into it."""
         last = max((reader.operator for reader in readers), default=operator)
         self.live[operator - self._first : last + 1 - self._first] += strip
         for reader, just in zip(readers, direct, strict=True):
@@ -323,7 +323,7 @@ class _Backwards:
         )
 
     def _reads(self, pieces: range, first: int) -> dict[int, list[_SketchedInput]]:
-        """Return who reads each value that is made before operator ``first``."""
+        """Return the readers of each value that is made before operator ``first``."""
         found: dict[int, list[_SketchedInput]] = {}
         left = []
         for value, reader in self._outside:
@@ -382,23 +382,23 @@ class _Backwards:
         unit = self._network.row_bytes[item.output]
         copies = self._copies.get(item.output, ())
         whole = value.value in self._after
-        made = self._progress.made(number, whole or bool(copies))
-        self._sums.add_kernels(number, made, value.height)
+        rows = self._progress.made(number, whole or bool(copies))
+        self._sums.add_kernels(number, rows, value.height)
         if item.unrolled is not None:
-            allocated = unrolled_by_rows(item.unrolled, made.count * value.shape[3])
-            self._scratch = np.maximum(self._scratch, most(np.where(made.runs, allocated, 0)))
+            allocated = unrolled_by_rows(item.unrolled, rows.count * value.shape[3])
+            self._scratch = np.maximum(self._scratch, most(np.where(rows.runs, allocated, 0)))
         for _ in range(whole + len(copies)):
-            self._sums.add_copies(made, unit)
+            self._sums.add_copies(rows, unit)
         if whole:
-            self._written[item.output] = Written(item.output, number, made.ends)
+            self._written[item.output] = Written(item.output, number, rows.ends)
         if copies:
             self._copied[item.output] = {
-                value: Written(value, number, made.ends) for value in copies
+                value: Written(value, number, rows.ends) for value in copies
             }
         readers = self._readers.pop(item.output, [])
-        self._sums.add_value(number, made, unit, readers, whole or bool(copies), not whole)
+        self._sums.add_value(number, rows, unit, readers, whole or bool(copies), not whole)
         for position in range(len(item.inputs)):
-            self._read(number, position, made)
+            self._read(number, position, rows)
 
     def _read(self, number: int, position: int, made: MadeRows) -> None:
         """Add an input of operator ``number``, which makes ``made``."""

@@ -102,8 +102,8 @@ def choose_steps(
         if region is None:
             steps.extend(piece for piece, _ in run)
             continue
-        held = [piece for piece, _ in run]
-        phases = _phases(program, region, held, strips)
+        run_pieces = [piece for piece, _ in run]
+        phases = _phases(program, region, run_pieces, strips)
         strips += len(phases[0].region.plan.strips)
         steps.extend(phases)
     return tuple(steps)

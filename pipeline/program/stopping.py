@@ -1,7 +1,7 @@
-"""How planning ends early, and says how far it is: whoever began it may have gone by the time it is found.
+"""How planning ends early, and reports how far it is: its caller may have gone before a plan is found.
 
-A search takes seconds of a core, and nobody can take a thread back. So it asks now and then. What it finds
-does not depend on that: it is found, or the search ends with an error.
+A search takes seconds of a core, and a thread cannot be stopped from outside. So it looks now and then
+whether to stop. What it finds does not depend on that: it is found, or the search ends with an error.
 """
 
 from collections.abc import Callable, Iterator
@@ -10,7 +10,7 @@ from contextvars import ContextVar
 
 
 class PlanningStoppedError(Exception):
-    """Nobody wants the plan any more."""
+    """The plan is not needed any more."""
 
 
 #: Called with a step, how much of it is done, and of how much.
@@ -43,7 +43,7 @@ def go_on() -> None:
 
 @contextmanager
 def telling(heard: Tell) -> Iterator[None]:
-    """Have whatever is planned inside, on this thread, tell ``heard`` how far it is."""
+    """Have planning inside the block, on this thread, call ``heard`` with how far it is."""
     before = _tell.set(heard)
     try:
         yield
@@ -52,7 +52,7 @@ def telling(heard: Tell) -> Iterator[None]:
 
 
 def tell(step: str, done: int, of: int) -> None:
-    """Say that ``done`` of so many parts of ``step`` are done, if anybody wants to hear it."""
+    """Say that ``done`` of so many parts of ``step`` are done, where that is reported."""
     heard = _tell.get()
     if heard is not None:
         heard(step, done, of)

@@ -1,4 +1,4 @@
-"""What regions cost beside whole pieces: how long their phases take, and what they compute again."""
+"""What regions cost beside whole pieces: how long their phases take, and how much they compute twice."""
 
 import math
 from collections.abc import Sequence
@@ -79,13 +79,13 @@ def phase_seconds(network: RowNetwork, plan: RegionPlan, times: RowTimes) -> lis
             took = known[id(action)] = _seconds(network, action, times)
         return took
 
-    found = [sum(map(seconds, phase)) for phase in plan.phases]
+    durations = [sum(map(seconds, phase)) for phase in plan.phases]
     called: set[int] = set()
     for number, phase in enumerate(plan.phases):
         fresh = {action.operator for action in phase if isinstance(action, GraphCall)} - called
-        found[number] += sum(map(times.first, fresh))
+        durations[number] += sum(map(times.first, fresh))
         called |= fresh
-    return found
+    return durations
 
 
 def _seconds(network: RowNetwork, action: Action, times: RowTimes) -> float:

@@ -1,1 +1,1 @@
-"""One sweep as data: its architecture, what waits for what, what happened, and who judges that."""
+"""One sweep as data: its architecture, the order of its operations, their trace and its check."""

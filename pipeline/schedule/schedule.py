@@ -1,6 +1,6 @@
 """The schedule of one sweep, without IO and without a clock.
 
-Everything that decides what may happen when lives here. Events come in (``completed``), actions go out
+All decisions of what may happen when are made here. Events come in (``completed``), actions go out
 (``release``); the engine, the simulator and the tests drive the same object.
 
 A sweep is a row of stages (read, copy, kernel), each with its operations in order. Every constraint of
@@ -56,7 +56,7 @@ class Schedule:
     def __init__(self, stages: Sequence[Stage], carried: int = 0) -> None:
         self.stages = tuple(stages)
         #: Nothing more is released until so many operations of the last stage are complete, or one of
-        #: another stage. Who completes those of the last stage may tell of as many at once.
+        #: another stage. Those of the last stage may be reported so many at once.
         self.turn = 0
         self._released = [0] * len(stages)
         self._released[0] = carried
@@ -156,7 +156,7 @@ class Schedule:
 
 
 def awaited(stages: Sequence[Stage]) -> frozenset[int]:
-    """Return the kernels whose end something waits for: another operation, or whoever asked."""
+    """Return the kernels whose end something waits for: another operation, or the caller."""
     last = len(stages) - 1
     counts = {after[last] for stage in stages for after in stage.after} | {len(stages[last])}
     return frozenset(count - 1 for count in counts if count)

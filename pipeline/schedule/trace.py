@@ -1,4 +1,4 @@
-"""What happened in a sweep and when, and an independent judge of it (seed 003, Eq. 3)."""
+"""A trace of the operations of a sweep, and an independent check of it (seed 003, Eq. 3)."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -57,27 +57,27 @@ def violations(
     """
     names = [name for name, _ in writing] + ["kernel"]
     rows = [_Stage(writes) for _, writes in writing] + [_Stage(())]
-    found: list[str] = []
+    messages: list[str] = []
     for event in trace:
         position = names.index(event.stage)
         stage, label = rows[position], f"{event.stage} {event.index}"
         if event.what == "complete":
             if event.index not in stage.released:
-                found.append(f"{label} completed before its release")
+                messages.append(f"{label} completed before its release")
             stage.complete.add(event.index)
             continue
         if event.index != len(stage.released):
-            found.append(f"{label} released out of order")
+            messages.append(f"{label} released out of order")
         stage.released.append(event.index)
         if position:
             before = rows[position - 1]
-            found += _unfed(label, event.index, names[position - 1], before)
-            found += _overwritten(label, event.index, names[position - 1], before)
+            messages += _unfed(label, event.index, names[position - 1], before)
+            messages += _overwritten(label, event.index, names[position - 1], before)
         if position < len(rows) - 1:
-            found += _in_use(label, event.index, stage, rows[position + 1].complete)
+            messages += _in_use(label, event.index, stage, rows[position + 1].complete)
     if len(rows[-1].complete) != kernels:
-        found.append("the sweep ended with operations missing")
-    return found
+        messages.append("the sweep ended with operations missing")
+    return messages
 
 
 def _overlap(one: Write, other: Write) -> bool:

@@ -24,7 +24,7 @@ def test_files_are_dropped_or_counted_as_left(tmp_path: Path) -> None:
     files = page_cache.files_below(tmp_path)
     assert sorted(files) == [empty, file]
     assert page_cache.cached_bytes(files) == 3 << 20
-    # In memory (tmpfs) they stay; whatever is left is told.
+    # In memory (tmpfs) they stay; whatever is left is reported.
     assert page_cache.drop(files) == page_cache.cached_bytes(files) in (0, 3 << 20)
 
 

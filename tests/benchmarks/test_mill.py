@@ -69,7 +69,7 @@ def played(calm: list[float], attacked: list[float], memory: int = 150) -> MillR
         ([0.01] * 200, 150, {"p99": True, "memory": True}),
         ([0.01] * 100 + [0.5] * 100, 150, {"p99": False, "memory": True}),
         ([0.01] * 200, 201, {"p99": True, "memory": False}),
-        ([0.01] * 20, 150, {"p99": False, "memory": True}),  # nobody can say
+        ([0.01] * 20, 150, {"p99": False, "memory": True}),  # too few to say
     ],
 )
 def test_an_attack_is_compared_with_calm(
@@ -81,7 +81,7 @@ def test_an_attack_is_compared_with_calm(
 
 
 def test_a_crowd_opens_again_what_is_ended_and_counts_it() -> None:
-    """A server that answers everybody with 408 and hangs up."""
+    """A server that answers every request with 408 and hangs up."""
     answer = b"HTTP/1.1 408 Request Timeout\r\n\r\n"
     with socket.create_server(("127.0.0.1", 0)) as listener:
         siege = Siege(Crowd(3, b"hello"), listener.getsockname()[1], spread(2))

@@ -177,7 +177,7 @@ def test_resolutions(cli: Cli, tmp_path: Path) -> None:
     shown = cli("bench", "resolutions", "squeezenet1.1", "--resolutions", "32", *tuned)
     assert shown.code == 0
     assert "auto" in shown.out
-    assert "profile" not in shown.err  # no one could measure a pack that is gone
+    assert "profile" not in shown.err  # a pack that is gone could not be measured
 
 
 @pytest.mark.parametrize(

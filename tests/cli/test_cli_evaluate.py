@@ -55,7 +55,7 @@ def test_int8_is_compiled_evaluated_and_shown(source: Path, tmp_path: Path, cli:
     kept = json.loads(cli("inspect", repository / "small", "--json").out)
     assert [item["top1"] for item in kept["evaluations"]] == [found["top1"]]
     assert "Most often mixed up" in cli("evaluate", repository / "small", "--dataset", pictures).out
-    # What native kernels take is counted alike by all who say how small a budget may be.
+    # What native kernels take is counted alike by all commands that say how small a budget may be.
     least = kept["pictures_budget_bytes"]
     listed = json.loads(cli("list", repository, "--models", "small", "--json").out)
     assert listed["models"][0]["smallest_budget_bytes"] == kept["smallest_budget_bytes"] >= least

@@ -17,7 +17,7 @@ from tests.server.support import BAD, Cli
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A painter with labels, and one that nobody takes for more than a network of tensors."""
+    """A painter with labels, and one that is nothing but a network of tensors."""
     folder = tmp_path_factory.mktemp("painters")
     onnx.save(painter(), folder / "m.onnx")
     compile_onnx(

@@ -1,7 +1,7 @@
 """``python -m tests.deploy.faulty_server serve ...``: a fault of the server begins and ends with SIGUSR1.
 
 LAYERSTREAM_TEST_FAULT names it: a kind of loader/readers/fakes.py for every read, "hung" (reads do not
-end), or "leak" (memory that nobody knows of).
+end), or "leak" (memory that is not accounted for).
 """
 
 import os

@@ -138,7 +138,7 @@ def test_every_recipe_is_tried() -> None:
 
 @pytest.mark.parametrize("name", PROXIES)
 def test_a_recipe_as_it_stands(name: str, tmp_path: Path, repository: Path) -> None:
-    """Answers come, whose they are is known, loading is not for who comes through, bodies are large."""
+    """Requests are answered, clients known, bodies large; loading through a proxy is refused."""
     with behind(name, tmp_path, repository, own_address()) as proxied:
         for _ in range(3):
             status, body = proxied.ask("POST", CLASSIFY, PHOTOGRAPH.read_bytes())

@@ -226,7 +226,7 @@ def waiting(server: Server) -> float:
 
 
 def short_times(server: Server) -> Iterator[Exchange]:
-    """With two seconds for everything, and a repository that nobody changes."""
+    """With two seconds for everything, and a repository that does not change."""
     for verb in ("load", "unload", "replan", "upload"):
         asked = ask("POST", f"{ROOT}/models/total/{verb}", {"memory_bytes": None})
         yield f"{verb} of what stays", http(server, asked)

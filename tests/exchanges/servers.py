@@ -31,7 +31,7 @@ LIMIT_SECONDS = 60.0
 ROOT = Path(__file__).parents[2]
 #: Of image files, of long tensors.
 SIDE, LONG = 4, 1 << 16
-#: What the servers may be told: enough for all models but "huge", bodies of a MiB.
+#: Settings of the servers: enough for all models but "huge", bodies of a MiB.
 MEMORY = ("--budget", "56MiB", "--request-memory", "32MiB", "--max-body", "1MiB", "--threads", "1")
 HOST = "layerstream.test"
 #: Connections at a time of the server that is held up.

@@ -64,7 +64,7 @@ def rounded(text: str) -> str:
 
 
 def short(body: bytes) -> str:
-    """Return ``body``, or its start and what tells it from others."""
+    """Return ``body``, or its start and a digest of all of it."""
     try:
         text = steady(body.decode())
     except UnicodeDecodeError:

@@ -144,7 +144,7 @@ class Fleet:
             world.settings,
             world.budget,
             device(),
-            cast(ReadPool, None),  # who reads is imagined
+            cast(ReadPool, None),  # the readers are imagined
         )
         self.poller: Poller | None = None
         self.seen: set[str] = set()
@@ -262,8 +262,8 @@ class Fleet:
             await use.worker.compute(number % 5)  # type: ignore[attr-defined]
             self.answered += 1
         except ClosedToRequestsError:
-            # Who unloads a model, or ends the service, waits for nobody; nor does one that hangs or fails.
-            # Who found one that has left service would have had no answer, either.
+            # Unloading a model, or ending the service, does not wait; nor does a worker that hangs or
+            # fails. A request that found one out of service would have had no answer, either.
             is_ended = self.ends or self.hung or self.world.failed or name in self.unloaded
             assert is_ended or use.worker.fault, f"{name} went before a request that had found it"
         except NotServingError as exc:

@@ -19,7 +19,7 @@ _TEXTS = ("", "a", "\0", "ä" * 50, "x" * 3000)
 
 @dataclass(frozen=True)
 class Sent:
-    """A message; ``is_sound``: it is answered (None: nobody knows)."""
+    """A message; ``is_sound``: it is answered (None: unknown)."""
 
     data: bytes
     is_sound: bool | None

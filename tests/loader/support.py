@@ -56,7 +56,7 @@ class Jobs:
 
 
 class Gate:
-    """A hook that holds reads until it is opened, and tells how many wait."""
+    """A hook that holds reads until it is opened, and counts those that wait."""
 
     def __init__(self) -> None:
         self.arrived = threading.Semaphore(0)

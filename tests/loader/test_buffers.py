@@ -1,4 +1,4 @@
-"""Aligned memory that outlives its buffer where someone still looks at it."""
+"""Aligned memory that outlives its buffer where a view of it is left."""
 
 import gc
 import mmap

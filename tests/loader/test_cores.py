@@ -93,7 +93,7 @@ def test_what_is_not_allowed_is_left(
 
 
 def slice_ns() -> int:
-    """The slice of the calling thread as the kernel tells it; 0 where it tells none."""
+    """The slice of the calling thread as the kernel reports it; 0 where it reports none."""
     found = cores._Attributes()
     number = {"x86_64": 315, "aarch64": 275}.get(platform.machine(), -1)
     size = ctypes.sizeof(found)

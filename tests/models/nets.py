@@ -212,7 +212,7 @@ def shapes_of(model: onnx.ModelProto) -> dict[str, tuple[int, ...]]:
 
 
 def answers(path: Path, inputs: Arrays, optimise: bool = False) -> dict[str, NDArray[Any]]:
-    """Run the whole model in ``path``, every operator as it stands unless told to ``optimise``."""
+    """Run the whole model in ``path``, every operator as it stands unless ``optimise`` is set."""
     session = open_session(str(path), session_options(optimise=optimise))
     names = [port.name for port in session.get_outputs()]
     return dict(zip(names, session.run(names, dict(inputs)), strict=True))

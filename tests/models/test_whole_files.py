@@ -103,7 +103,7 @@ def test_a_file_for_reading_only_is_not_replaced(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_renamed_over_is_written_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As one that is mounted by itself, of which only the kernel knows that it has no name of its own."""
+    """As one that is mounted by itself, which only the kernel can see has no name of its own."""
     own = tmp_path / "own"
     own.write_text("what was there before")
 

@@ -8,7 +8,7 @@ from pipeline.schedule.trace import Write
 
 
 def writes(plan: Plan) -> list[tuple[str, list[Write]]]:
-    """Return what each stage before the kernels writes, and who uses it."""
+    """Return what each stage before the kernels writes, and the kernels that use it."""
     none = range(0)
     if not plan.architecture.copies:
         users = [*plan.users, *[none] * (len(plan.read_places) - len(plan.groups))]

@@ -54,7 +54,7 @@ REQUEST_MEMORY = 48 << 20
 LABELS = tuple(f"class {number}" for number in range(10))
 PREPROCESS = Preprocess(size=(16, 16), scale=1 / 255)
 
-#: Statuses of the command: it cannot do what it was told; something failed while it did.
+#: Statuses of the command: it cannot do what it should; something failed while it did.
 BAD, FAILED = 2, 1
 
 
@@ -82,7 +82,7 @@ def _source(path: str) -> onnxruntime.InferenceSession:
 
 @functools.cache
 def _least(folder: Path) -> Mapping[str, int]:
-    """Nearly every service of the tests is told it."""
+    """Return its least memory, which nearly every service of the tests needs."""
     return smallest_plan(Program.as_compiled(open_pack(folder)), ARCHITECTURES["2s"]).memory
 
 
@@ -232,7 +232,7 @@ def picture(width: int = 40, height: int = 30, kind: str = "PNG", seed: int = 0)
 
 
 class Gate:
-    """Holds up whoever calls ``hold`` until ``open``."""
+    """Holds up callers of ``hold`` until ``open``."""
 
     def __init__(self) -> None:
         self._reached = threading.Event()

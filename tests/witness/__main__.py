@@ -245,7 +245,7 @@ def digest(data: bytes) -> str:
 
 
 def answer(outputs: Inputs) -> str:
-    """Return what tells outputs from all with other names, shapes or bits."""
+    """Return a digest of the names, shapes and bits of outputs."""
     said = hashlib.sha256()
     for name, array in outputs.items():
         bits = array.tobytes() if array.dtype.kind not in "OUS" else repr(array.tolist()).encode()

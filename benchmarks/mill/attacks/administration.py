@@ -1,4 +1,4 @@
-"""Loading and unloading: a spare model by its owner, everybody's models by pages of other sites."""
+"""Loading and unloading: a spare model by its owner, all models by pages of other sites."""
 
 from benchmarks.load.messages import request_bytes
 from benchmarks.mill.target import AttackedServer

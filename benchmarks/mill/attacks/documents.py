@@ -61,7 +61,7 @@ async def documents(target: AttackedServer) -> None:
 
 
 async def nesting(target: AttackedServer) -> None:
-    """Open lists and objects deeper than any parser wants to go, closed or not."""
+    """Open lists and objects deeper than any parser goes, closed or not."""
 
     async def act(index: int) -> None:
         opened, closed = target.random.choice(_NESTS)

@@ -1,4 +1,4 @@
-"""More of what is allowed than anyone needs: requests, connections, megabytes of numbers."""
+"""More of what is allowed than a client needs: requests, connections, megabytes of numbers."""
 
 from benchmarks.mill.attacks.requests import post, tiny_request, wide_body
 from benchmarks.mill.target import AttackedServer

@@ -1,1 +1,1 @@
-"""What the compiler knows of a graph before it cuts it: values, aliases, regions, orders."""
+"""Analysis of a graph before it is cut: values, aliases, regions, orders."""

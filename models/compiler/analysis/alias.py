@@ -1,7 +1,7 @@
 """Values that can live inside another value, so that no kernel has to copy them.
 
 Shapes agree (optimising/model_checks.py). Four cases: the inputs of a concatenation are written straight
-into its output; a reshaped tensor is the tensor; a convolution that adds a tensor no one reads afterwards
+into its output; a reshaped tensor is the tensor; a convolution that adds a tensor which no later node reads
 writes over it, and so does an operator on elements.
 """
 
@@ -20,7 +20,7 @@ from models.network.operators.convolution import ADDEND, CONVOLUTIONS
 from models.network.operators.elements import IN_PLACE
 from models.network.operators.movement import RESHAPES
 
-# A smaller value had better be inside a piece, with nodes around it.
+# A smaller value is better inside a piece, with nodes around it.
 _LEAST_BYTES = 256 << 10
 
 

@@ -47,22 +47,26 @@ def value_types(probe: onnx.ModelProto, open_model: OpenModel) -> ValueTypes:
     """Return the types of inputs and outputs of ``probe``, whose outputs are all its values.
 
     ``open_model`` may be called twice: ONNX Runtime gives an unknown rank and a scalar the same empty
-    shape, and only the shape of its shape tells one from the other.
+    shape, and only the shape of its shape distinguishes them.
     """
     session = open_model(probe)
-    found = {
+    types = {
         port.name: typed(port.name, port.type, port.shape)
         for port in (*session.get_inputs(), *session.get_outputs())
     }
     # The inputs' ranks are declared; those of the others are ONNX Runtime's.
-    made = {port.name for port in session.get_outputs()} - {p.name for p in session.get_inputs()}
+    computed = {port.name for port in session.get_outputs()} - {
+        p.name for p in session.get_inputs()
+    }
     del session
-    scalars = [name for name in made if isinstance(found[name], Array) and not _shape(found[name])]
+    scalars = [
+        name for name in computed if isinstance(types[name], Array) and not _shape(types[name])
+    ]
     for name in _unknown_ranks(probe, sorted(scalars), open_model):
-        found[name] = Loose(f"value {name!r} has a rank that is known only at run time", None)
+        types[name] = Loose(f"value {name!r} has a rank that is known only at run time", None)
     return ValueTypes(
-        {name: item for name, item in found.items() if isinstance(item, Array)},
-        {name: item for name, item in found.items() if isinstance(item, Loose)},
+        {name: item for name, item in types.items() if isinstance(item, Array)},
+        {name: item for name, item in types.items() if isinstance(item, Loose)},
     )
 
 
@@ -75,7 +79,7 @@ def typed(name: str, type_name: str, shape: list[int | str | None]) -> Array | L
     element = _element(type_name)
     if element is None:
         return Loose(f"value {name!r} has type {type_name}", None)
-    # ONNX Runtime writes -1 for a dimension that no one has named.
+    # ONNX Runtime writes -1 for a dimension without a name.
     dims = tuple(dim if isinstance(dim, int) and dim >= 0 else UNKNOWN for dim in shape)
     array = Array(dtype=element, shape=dims)
     if element == STRINGS:
@@ -229,7 +233,7 @@ class Graph:
         return node_of(node, self.versions)
 
     def operator(self, node: onnx.NodeProto) -> Operator | None:
-        """Return what ``node`` computes; None: no family of operators knows it."""
+        """Return what ``node`` computes; None: no family of operators has it."""
         try:
             return read_operator(self.record(node), self.known)
         except UnsuitedError:

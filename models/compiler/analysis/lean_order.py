@@ -1,10 +1,10 @@
-"""An order of nodes in which less has to be kept at once.
+"""An order of nodes in which fewer bytes have to be kept at once.
 
-A graph's own order is any that its maker wrote. A route that waits for the neck of a detector had better
-wait as the smaller tensor that the neck makes of it; a head, or the projection of a shortcut, which is
-larger than what it is made of, had better run when somebody wants it. So nodes move, each with some of what
-is made of it alone, up to where they can run first or down to where they must, while that helps. Results
-are the same: every node reads the same values.
+The order in a file is arbitrary. A route that waits for the neck of a detector should
+wait as the smaller tensor that the neck makes of it. A head, or the projection of a shortcut, which is
+larger than its input, should run shortly before it is read. So nodes move, each with some of the
+nodes that read it alone, up to where they can run first or down to where they must, while that helps.
+Results are the same: every node reads the same values.
 
 What helps is less of the sum, over all nodes, of the fourth power of the bytes that live while each runs:
 the peak, mostly, and what waits beside everything else, since peaks of large maps become small on rows

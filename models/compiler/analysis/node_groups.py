@@ -125,11 +125,11 @@ def with_fused(graph: Graph) -> tuple[Graph, Fused]:
     Nodes of regions keep together and are not fused. Execution order changes little: a convolution waits
     for the residual that it adds.
     """
-    found = _fusions(graph)
+    fusions = _fusions(graph)
     groups = list(range(len(graph.nodes)))
     for region in graph.regions:
         groups[region.first : region.end] = [region.first] * (region.end - region.first)
-    for first, fusion in found.items():
+    for first, fusion in fusions.items():
         for index in fusion.nodes:
             groups[index] = first
     # Only the last node of a group makes what others read, and all lead to it: groups are on no circle.
@@ -137,7 +137,7 @@ def with_fused(graph: Graph) -> tuple[Graph, Fused]:
     place = {index: position for position, index in enumerate(order)}
     fused = (
         FusedNodes(place[first], place[first] + len(fusion.nodes), fusion.addend)
-        for first, fusion in found.items()
+        for first, fusion in fusions.items()
     )
     return graph.reordered(order), {item.first: item for item in fused}
 

@@ -1,6 +1,6 @@
 """Bottlenecks: parts of a network that can run some of their inner channels at a time (seed 004, Fig. 5).
 
-A point-wise convolution adds up what it reads, channel by channel. So where nobody else reads these
+A point-wise convolution is a sum over the channels that it reads. So where no other node reads these
 channels, and each was made for itself, by a depthwise convolution, an activation, or one output of the
 convolution before, a group of them can be made, added to the result, and forgotten. An inverted
 bottleneck's expansion, its largest tensor, then never exists. The factors of a squeeze-excite gate depend
@@ -8,7 +8,7 @@ on all channels: groups run up to their means first, and again when the factors 
 
 
 Each operator has graphs of its own (``GroupOperator`` of models/packs), which take any number of rows and,
-but for depthwise convolutions, whose node says how many channels it has, any number of channels:
+but for depthwise convolutions, whose node gives its number of channels, any number of channels:
 bottlenecks that are alike share them.
 """
 
@@ -86,9 +86,9 @@ def find_bottlenecks(
         last = _convolution(graph, index) if index in on_rows else None
         if last is not None and last.is_pointwise and last.groups == 1:
             walk = _Walk(graph, on_rows, sources, readers, elided, index)
-            found = walk.found(_sizes(graph.array(node.input[0]).shape[1], block))
-            if found is not None and _is_worth_it(graph, found, least):
-                yield found
+            bottleneck = walk.found(_sizes(graph.array(node.input[0]).shape[1], block))
+            if bottleneck is not None and _is_worth_it(graph, bottleneck, least):
+                yield bottleneck
 
 
 def _sizes(channels: int, block: int) -> tuple[int, ...]:
@@ -187,7 +187,7 @@ class _Walk:
         return item
 
     def _is_own(self, name: str) -> bool:
-        """Return whether nobody reads ``name`` but what is already a part."""
+        """Return whether only nodes that are parts already read ``name``."""
         return name not in self.graph.outputs and self.members.issuperset(
             self.readers.get(name, ())
         )

@@ -169,8 +169,8 @@ class _Finder:
 def _writes(graph: Graph, chain: NodeChain) -> Iterator[InPlaceWrite]:
     """Yield what the chain writes: inner values over inner ones, others over what comes from outside.
 
-    ONNX Runtime orders nodes by what they read and nothing else: who else reads an operand must be among
-    those that a node depends on.
+    ONNX Runtime orders nodes by what they read and nothing else: the other readers of an operand must be
+    among those that a node depends on.
     """
     nodes = graph.nodes[chain.first : chain.end]
     maker = {made(node)[0]: at for at, node in enumerate(nodes)}

@@ -91,8 +91,8 @@ class Equality:
                 port.name: self._array(part, inputs)
                 for port, part in zip(session.get_inputs(), piece.inputs.values(), strict=True)
             }
-            made = _run(session, feeds)
-            for part, array in zip(piece.outputs.values(), made, strict=True):
+            arrays = _run(session, feeds)
+            for part, array in zip(piece.outputs.values(), arrays, strict=True):
                 results[part.name][part.offset :][: array.nbytes] = _flat(array)
         return results
 

@@ -85,16 +85,16 @@ class Cutter:
         graph = self._graph
         nodes = [i for i in range(first, end) if i not in self._elided]
         read = dict.fromkeys(name for i in nodes for name in graph.nodes[i].input if name)
-        made = dict.fromkeys(name for i in nodes for name in graph.nodes[i].output if name)
-        inner = {name for name in made if self._is_inner(name, set(nodes))}
+        outputs = dict.fromkeys(name for i in nodes for name in graph.nodes[i].output if name)
+        inner = {name for name in outputs if self._is_inner(name, set(nodes))}
         weights = [name for name in read if graph.is_weight(name)]
-        inputs = [name for name in read if name in graph.values and name not in made]
+        inputs = [name for name in read if name in graph.values and name not in outputs]
         parts = {name: Slice(name, graph.array(name).shape) for name in [*inputs, *weights]}
         return CutPiece(
             first,
             end,
             parts,
-            {name: Slice(name, graph.values[name].shape) for name in made if name not in inner},
+            {name: Slice(name, graph.values[name].shape) for name in outputs if name not in inner},
             tuple(parts[name] for name in weights if name not in graph.resident),
             tuple(parts[name] for name in weights if name in graph.resident),
         )
@@ -112,7 +112,7 @@ class Cutter:
         return merged
 
     def _shrinks(self, piece: CutPiece) -> bool:
-        """Return whether ``piece`` ends with less than it read: regions had better end there.
+        """Return whether ``piece`` ends with less than it read: a region best ends there.
 
         Their end lies whole (docs/explanation/rows.md): fewer rows, or the few channels of a bottleneck.
         """
@@ -123,7 +123,7 @@ class Cutter:
         return shapes[1][2] < shapes[0][2] or math.prod(shapes[1]) < math.prod(shapes[0])
 
     def _takes_image(self, layer: range) -> bool:
-        """Return whether ``layer`` reads an image of the request: regions had better begin there."""
+        """Return whether ``layer`` reads an image of the request: a region best begins there."""
         names = {name for index in layer for name in self._graph.nodes[index].input}
         shapes = (self._graph.array(name).shape for name in names.intersection(self._graph.inputs))
         return any(len(shape) == _MAP_DIMENSIONS and shape[2] > 1 for shape in shapes)

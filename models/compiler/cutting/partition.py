@@ -120,7 +120,7 @@ def partition(
 ) -> CutGraph:
     """Cut ``graph``; a node whose piece ``load`` refuses becomes part of a resident piece.
 
-    Nodes that ``measure`` does not know run on the CPU, and share no piece with others.
+    Nodes for which ``measure`` has no figure run on the CPU, and share no piece with others.
 
     An alternative with a piece that ``load`` refuses, or with other results, is left out.
 
@@ -223,12 +223,12 @@ def _add_alternatives(parts: CutGraph, target: Target, fault: Fault) -> None:
 def _add_rows(parts: CutGraph, target: Target, fault: Fault, measure: Measure) -> None:
     """Add the operators on rows without a ``fault``; on a GPU those that take no scratch there."""
     shapes, on_cpu = parts.rows.shapes, target.capability is None
-    made = [
+    described = [
         (row, serialise_rows(parts.graph, row) if row.nodes else None) for row in parts.rows.nodes
     ]
     able = {
         index
-        for row, data in made
+        for row, data in described
         if data is None
         or (
             fault(data) is None
@@ -243,9 +243,9 @@ def _add_rows(parts: CutGraph, target: Target, fault: Fault, measure: Measure) -
         if not able.issuperset(nodes := _computed(parts, piece))
         for index in nodes
     }
-    made = [item for item in made if item[0].index in able - apart]
-    parts.rows.nodes[:] = [row for row, _ in made]
-    for row, data in made:
+    described = [item for item in described if item[0].index in able - apart]
+    parts.rows.nodes[:] = [row for row, _ in described]
+    for row, data in described:
         piece = parts.whole(row.index, row.index + max(len(row.nodes), 1) - 1)
         parts.row_graphs.append(None if data is None else parts.numbers([data], [piece])[0])
 
@@ -282,15 +282,15 @@ def _refused(
         return []
     if piece.region is not None:
         raise CompileError(f"{source}: {name(nodes[0])}: {error}")
-    found = []
+    faults = []
     for index in range(piece.first_node, piece.end_node):
         if index not in parts.aliases.elided:
             alone = serialise(parts.graph, parts.whole(index, index), parts.aliases.elided)
-            found.append((made(parts.graph.nodes[index])[0], fault(alone)))
-    guilty = [(key, reason) for key, reason in found if reason is not None]
+            faults.append((made(parts.graph.nodes[index])[0], fault(alone)))
+    guilty = [(key, reason) for key, reason in faults if reason is not None]
     reason = "ONNX Runtime takes its weights only as constants"
     return [
-        (key, f"{reason}: {detail or error}"[:_REASON_LENGTH]) for key, detail in guilty or found
+        (key, f"{reason}: {detail or error}"[:_REASON_LENGTH]) for key, detail in guilty or faults
     ]
 
 

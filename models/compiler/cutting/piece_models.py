@@ -110,7 +110,7 @@ def serialise_nodes(
                 names[name] = f"t{len(names)}"
         own.append(_renamed(node, names))
     domains = {node.domain for node in nodes} | {""}
-    made = helper.make_graph(
+    piece_graph = helper.make_graph(
         own,
         "",
         [described(value.named(names[value.name])) for value in inputs],
@@ -118,7 +118,7 @@ def serialise_nodes(
         [numpy_helper.from_array(graph.constants[name], names[name]) for name in inline],
     )
     opsets = [item for item in graph.opsets if item.domain in domains]
-    model = helper.make_model(made, opset_imports=opsets, ir_version=_IR_VERSION)
+    model = helper.make_model(piece_graph, opset_imports=opsets, ir_version=_IR_VERSION)
     return bytes(model.SerializeToString(deterministic=True))
 
 

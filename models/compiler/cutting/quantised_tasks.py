@@ -1,4 +1,4 @@
-"""Quantised layers as tasks of operators one behind the other, and those that run as one piece.
+"""Quantised layers as tasks, sequences of operators, and the tasks that run as one piece.
 
 One convolution or product with channels last, the maxima of its windows, a table in which bytes are looked
 up, a sum; layers around a depthwise one, with the sum behind them (seed 004, Fig. 5); in front of layers
@@ -162,7 +162,7 @@ class _Reader:
         """Take what cuts a rectangle out of quantised planes of the request and puts channels last."""
         if first.x.name not in self._graph.inputs or len(first.x.shape) != _IMAGE:
             raise UnsuitedError("no image of the request")
-        made, row, column = self._scaling(first.scaling), 0, 0
+        scaling, row, column = self._scaling(first.scaling), 0, 0
         while True:
             move = self._graph.operator(self._follow())
             if not isinstance(move, Movement) or len(move.copies) != 1:
@@ -170,7 +170,7 @@ class _Reader:
             (copy,) = move.copies
             shape, strides = copy.x.shape, strides_of(copy.x.shape)
             if copy.read == tuple(strides[axis] for axis in _CHANNELS_LAST):
-                return Rectangle(first_row=row, first_column=column, made=made)
+                return Rectangle(first_row=row, first_column=column, made=scaling)
             _, channel, *begin = map(int, np.unravel_index(copy.start, shape))
             if copy.read != strides or channel or copy.sizes[1] != shape[1]:
                 raise UnsuitedError("no rectangle of it")
@@ -203,13 +203,13 @@ class _Reader:
             raise UnsuitedError("biases are broadcast")
         if _is_image(of) and operator.weight.n_bytes > self._most_weights:
             raise UnsuitedError("large weights")
-        given, weight, made = of.scales
+        given, weight, result = of.scales
         return QuantisedLayer(
             weights=self._number(operator.weight.name),
             bias=None if operator.bias is None else self._number(operator.bias.name),
             given=self._scaling(given),
             weight=self._scaling(weight),
-            made=self._scaling(made),
+            made=self._scaling(result),
             channels=operator.x.shape[1],
             filters=filters,
             windows=operator.windows,
@@ -297,11 +297,11 @@ def _is_image(of: OnBytes[Any]) -> bool:
 
 # Quantised layers that run as one piece: what is between them never lies in a plan.
 #
-# Which they are says models/compiler/cutting/quantised_tasks.py: every task of several nodes is a group.
+# models/compiler/cutting/quantised_tasks.py decides which: every task of several nodes is a group.
 # A device with kernels for these (pipeline/devices/integers) makes some channels of some rows at a time,
 # with the same bits; ONNX Runtime runs their nodes one after the other.
 
-#: Operators that had better be pieces of their own: kernels know each of them alone.
+#: Operators that are better as pieces of their own: kernels compute each of them alone.
 ALONE = frozenset(("QLinearConv", "QGemm", "QLinearGlobalAveragePool"))
 # What a task of several nodes begins with.
 _LAYERS = frozenset(("QLinearConv", "QGemm"))
@@ -355,15 +355,15 @@ def before_tables(graph: Graph) -> frozenset[str]:
         if isinstance(group.task, QuantisedTask) and group.task.depthwise >= 0
         for index in range(first, group.end)
     }
-    found = set()
+    names = set()
     for index, node in enumerate(graph.nodes):
         is_layer = node.op_type in _LAYERS and index not in bottlenecks
         read = _longest_task(graph, index) if is_layer else None
         if read is None or not isinstance(read.task, QuantisedTask):
             continue
         if read.task.addition is None and read.task.depthwise < 0:
-            found.add(graph.nodes[read.end - 1].output[0])
-    return frozenset(found)
+            names.add(graph.nodes[read.end - 1].output[0])
+    return frozenset(names)
 
 
 def grouped(graph: Graph, groups: Fused) -> frozenset[str]:

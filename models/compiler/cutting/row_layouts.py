@@ -1,4 +1,4 @@
-"""How values lie in memory, seen from who runs on rows: planes of channels, or of blocks of channels.
+"""How values lie in memory, as operators on rows see them: planes of channels, or of blocks of channels.
 
 Some operators compute nothing there: outside of the blocked layout each of their outputs is planes of what
 they read, which a region copies, or reads where they lie. One node, or the three of a channel shuffle.
@@ -23,7 +23,7 @@ _RANK = 4
 
 
 class RowLayouts:
-    """Follows layouts through ``graph``, whose nodes it is told in their order.
+    """Follows layouts through ``graph``, whose nodes are given in their order.
 
     ``block``: channels in a block. What is not ``blocked`` lies as its shape says.
     """
@@ -86,16 +86,16 @@ def planes_of(graph: Graph, node: onnx.NodeProto) -> Mapping[str, Parts]:
     the last makes is said instead.
     """
     move = graph.operator(node)
-    found: dict[str, list[tuple[int, int, str]]] = {}
+    by_result: dict[str, list[tuple[int, int, str]]] = {}
     for copy in move.copies if isinstance(move, Movement) else ():
         name = _image(graph, copy.x.name, "before")
         result = _image(graph, copy.y.name, "behind")
         plane = copy.sizes[-2:]
         strides, size = strides_of(plane), math.prod(plane)
-        held = [
+        arrays = [
             graph.values.get(each) for each in (name, result)
         ]  # None: constant, or of no known size
-        is_whole = all(array is not None and array.shape[-2:] == plane for array in held)
+        is_whole = all(array is not None and array.shape[-2:] == plane for array in arrays)
         if not is_whole or copy.read[-2:] != strides or copy.written[-2:] != strides:
             return {}
         outer = copy.sizes[:-2]
@@ -105,8 +105,8 @@ def planes_of(graph: Graph, node: onnx.NodeProto) -> Mapping[str, Parts]:
             for steps, first in ((copy.read, copy.start), (copy.written, copy.place))
         )
         pairs = zip(written.tolist(), read.tolist(), strict=True)
-        found.setdefault(result, []).extend((to, each, name) for to, each in pairs)
-    return {result: tuple(_runs(sorted(planes))) for result, planes in found.items()}
+        by_result.setdefault(result, []).extend((to, each, name) for to, each in pairs)
+    return {result: tuple(_runs(sorted(planes))) for result, planes in by_result.items()}
 
 
 def _image(graph: Graph, name: str, side: Literal["before", "behind"]) -> str:

@@ -214,10 +214,12 @@ class _Finder:
     def _cropped(self, index: int, node: onnx.NodeProto) -> RowNode | None:
         """Some rows, which are just read, or some columns, which the node takes."""
         source, result = node.input[0], node.output[0]
-        found = taken(self._graph, node)
-        if found is None or not (self._layouts.has_rows(source) and self._layouts.has_rows(result)):
+        cropping = taken(self._graph, node)
+        if cropping is None or not (
+            self._layouts.has_rows(source) and self._layouts.has_rows(result)
+        ):
             return None
-        axis, lines = found
+        axis, lines = cropping
         if axis == _ROWS:
             node, window = (
                 helper.make_node("Identity", [source], [result]),

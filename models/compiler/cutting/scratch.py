@@ -28,8 +28,8 @@ PROGRAM_BYTES = 10 << 10
 LAUNCHES_BYTES = 4 << 10
 
 
-#: Tells what a serialised piece allocates on the target's device while it runs, bytes; None: it runs on
-#: the CPU there, too. If so told, by the algorithms that row operators take.
+#: Returns what a serialised piece allocates on the target's device while it runs, bytes; None: it runs on
+#: the CPU there, too. With its flag set, by the algorithms that row operators take.
 Measure = Callable[[bytes, bool], int | None]
 _SUM_BYTES = 4
 _POINTER_BYTES = 8
@@ -46,7 +46,7 @@ def runs_on_cpu(_piece: bytes, _on_rows: bool) -> None:
 
 @dataclass(frozen=True)
 class Sizes:
-    """Bounds what pieces of ``graph`` take: where ``measure`` knows a piece, on the target's device."""
+    """Bounds what pieces of ``graph`` take: where ``measure`` has a piece, on the target's device."""
 
     graph: Graph
     measure: Measure
@@ -54,7 +54,7 @@ class Sizes:
     def scratch_bytes(self, piece: CutPiece, data: bytes) -> int:
         """Return a bound on what ``piece``, which is ``data``, allocates while it runs.
 
-        A resident piece also makes values whose size no one knows; they are not in it.
+        A resident piece also makes values whose size is unknown; they are not counted.
         """
         measured = self._measured(piece, data)
         if measured is not None:

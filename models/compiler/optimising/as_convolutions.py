@@ -5,8 +5,8 @@ them as Gemm, whose result does not lie together by output channel: such a layer
 chunks. On an image [1, channels, rows, columns] it is a convolution, which has a blocked kernel whose
 weights lie as it reads them, and operators on elements around it (GELU, a sum) stay in that layout.
 
-This is said to ONNX Runtime before it blocks the network: images are made beside the other forms, and what
-nobody reads is left out.
+Nodes are rewritten before ONNX Runtime blocks the network: images are made beside the other forms, and what
+no node reads is left out.
 """
 
 import math
@@ -231,14 +231,14 @@ class TransposedAsConvolutions(Rewriter):
 
     def _axes(self, node: onnx.NodeProto) -> tuple[_Axis, _Axis] | None:
         """Return how a convolution does what ``node`` does; None: it is no transposed one, or none does."""
-        found = self.operator(node) if node.op_type == "ConvTranspose" else None
+        transposed = self.operator(node) if node.op_type == "ConvTranspose" else None
         inferred = self.shape(node.output[0])
-        if not isinstance(found, TransposedConvolution) or inferred != found.y.shape:
+        if not isinstance(transposed, TransposedConvolution) or inferred != transposed.y.shape:
             return None
         if not all(name in self.tensors for name in node.input[1:] if name):
             return None
-        windows, channels = found.windows, found.x.shape[1]
-        plain = found.groups == 1 and set(windows.dilations) == {1} and len(windows.axes) == 2
+        windows, channels = transposed.windows, transposed.x.shape[1]
+        plain = transposed.groups == 1 and set(windows.dilations) == {1} and len(windows.axes) == 2
         computed = self._block == 1 or channels < self._block or channels % _CHANNELS == 0
         if not plain or not computed or len(set(windows.strides)) != 1:
             return None
@@ -255,9 +255,9 @@ class TransposedAsConvolutions(Rewriter):
         nodes: list[onnx.NodeProto] = []
 
         def new(kind: str, read: Sequence[str], **given: Any) -> str:
-            made = self.fresh(f"{title}/{kind.lower()}")
-            nodes.append(helper.make_node(kind, read, [made], **given))
-            return made
+            output = self.fresh(f"{title}/{kind.lower()}")
+            nodes.append(helper.make_node(kind, read, [output], **given))
+            return output
 
         def taken(name: str, axis: int, of: _Axis) -> str:
             shape = [inputs, features, *(len(rows.taps), size)[: 2 * (axis > 2)]]
@@ -277,15 +277,15 @@ class TransposedAsConvolutions(Rewriter):
             every = self.constant(f"{title}/features", np.tile(np.arange(features), size * size))
             bias = [new("Gather", [bias[0], every], axis=0)]
         pads = [rows.before, columns.before, rows.after, columns.after]
-        found = new("Conv", [x, kernel, *filter(None, bias)], kernel_shape=sides, pads=pads)
+        image = new("Conv", [x, kernel, *filter(None, bias)], kernel_shape=sides, pads=pads)
         nodes[-1].name = node.name
         if size > 1:
-            found = new("DepthToSpace", [found], blocksize=size)
+            image = new("DepthToSpace", [image], blocksize=size)
         for axis, of in ((2, rows), (3, columns)):
             if of.crops:
                 ends = ([0], [of.made], [axis])
                 given = [self.constant(f"{title}/crop", np.array(end, np.int64)) for end in ends]
-                found = new("Slice", [found, *given])
+                image = new("Slice", [image, *given])
         nodes[-1].output[0] = title
         return nodes
 

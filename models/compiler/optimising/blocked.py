@@ -156,8 +156,8 @@ class _StayBlocked(Rewriter):
         apart, result, blocked = (
             self._fresh(f"{node.output[0]}{role}") for role in ("/rows", "/sums", "")
         )
-        found = TurnedSoftmax(source=source, output=blocked, axis=_CHANNEL_AXIS)
-        self.softmaxes.append(found)
+        turned = TurnedSoftmax(source=source, output=blocked, axis=_CHANNEL_AXIS)
+        self.softmaxes.append(turned)
         return [
             *before,
             self.reshape(source, apart, pixels),
@@ -252,7 +252,7 @@ class _Fuse(Rewriter):
 class AlongRows(Rewriter):
     """Lets each softmax of known size be along the last axis, between two transposes.
 
-    Its kernel wants the numbers of a sum side by side: it exchanges its axis with the last one, in memory
+    Its kernel needs the numbers of a sum side by side: it exchanges its axis with the last one, in memory
     that no plan places, and back, element by element. Here the axis moves to the end and the others stay in
     order: a transpose of planes, which has a fast kernel, into memory of the arena. The rows are the same
     ones, and so are the bits. Of [1, 16, 4, 8400], the distances of a YOLOv8 head, it takes a fifth of the

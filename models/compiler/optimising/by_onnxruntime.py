@@ -1,4 +1,4 @@
-"""What ONNX Runtime does of the work: it rewrites models, file by file, and knows the types of all values.
+"""What ONNX Runtime does of the work: it rewrites models, file by file, and infers the types of all values.
 
 Weights lie in files beside: ONNX Runtime maps them.
 """
@@ -159,7 +159,7 @@ def optimised_file(
 
 
 def types_of(model: onnx.ModelProto, path: Path, folder: Path) -> ValueTypes:
-    """Ask ONNX Runtime for dtype and shape of every value: it alone knows its own operators."""
+    """Ask ONNX Runtime for dtype and shape of every value: no other tool has its own operators."""
     probe = onnx.ModelProto()
     probe.CopyFrom(model)
     known = {value.name for value in probe.graph.output}

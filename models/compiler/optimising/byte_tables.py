@@ -1,4 +1,4 @@
-"""Operators that make each byte of one byte are a table of 256, which ONNX Runtime fills: the same bits.
+"""Operators that map a byte to a byte become a table of 256 bytes, which ONNX Runtime fills: the same bits.
 
 An activation of a quantised network is several of them: a byte as a float, HardSigmoid, a byte again, and
 its product with the byte that was there first. Where layers make the bytes, what they become is looked up
@@ -136,7 +136,7 @@ class _Finder:
         }
 
     def regions(self) -> Iterator[ByteRegion]:
-        """Yield regions that nobody else reads into; no two share a node."""
+        """Yield regions that no other node reads from; no two share a node."""
         taken = set[str]()
         for node in reversed(self._graph.nodes):
             if taken.isdisjoint(made(node)):
@@ -174,7 +174,7 @@ class _Finder:
         return list(node.input if node.op_type == "Concat" else node.input[:1])
 
     def _is_closed(self, region: ByteRegion) -> bool:
-        """Return whether nobody else reads what it is made of, or what is inside."""
+        """Return whether no node outside reads what ``region`` is made of, or what is inside."""
         inside = {self._makers[node.output[0]][0] for node in region.nodes}
         names = {region.source, *(node.output[0] for node in region.nodes)} - {region.output}
         return not names.intersection(self._graph.outputs) and all(
@@ -199,19 +199,19 @@ class _Rewriter:
         table = table_of(region, self._graph.constants, self._graph.versions)
         self._gone.update(name for node in region.nodes for name in made(node))
         for name in sources:
-            held = self.edits.array(name)
+            value = self.edits.array(name)
             if name not in self._layers:
-                self.edits.values[name] = replace(held, dtype=table.dtype.name)
+                self.edits.values[name] = replace(value, dtype=table.dtype.name)
                 if name == region.source:
                     self._made_as[name] = region.output
                 continue
             result, called = region.output, label(region.nodes[-1])
             if name != region.source:
                 result = self._read_as[name] = self.edits.value(
-                    f"{name}/found", table.dtype.name, held.shape
+                    f"{name}/found", table.dtype.name, value.shape
                 )
                 called = result
-            numbers = self.edits.value(f"{name}/numbers", "int32", held.shape)
+            numbers = self.edits.value(f"{name}/numbers", "int32", value.shape)
             # Each has its own, which is streamed with the weights of its layer.
             own = self.edits.constant(f"{name}/table", table, streamed=True)
             self._behind[name] = [

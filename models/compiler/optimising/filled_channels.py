@@ -1,11 +1,11 @@
-"""Channels that only fill: convolutions of channels that four does not divide get a few more, of zeros.
+"""Padding of channels: where four does not divide the channels of a convolution, a few of zeros are added.
 
-ONNX Runtime computes these unrolled, all others in blocks. So channels like those of ShuffleNet (58) are
-filled up where nobody can see it: weights of zero make them, operators on elements and pools keep them as
-they are, and weights of zero read them. The same numbers: each sum has a few zeros more.
+ONNX Runtime computes such convolutions unrolled, all others in blocks. So channels like those of ShuffleNet
+(58) are filled up where no result shows it: weights of zero make them, operators on elements and pools keep
+them as they are, and weights of zero read them. The same numbers: each sum has a few zeros more.
 
-ONNX Runtime itself fills the last block of what a blocked convolution makes. Which channels are used knows
-the model as it was before (``used_channels``); whoever needs no blocks leaves out the others.
+ONNX Runtime itself fills the last block of what a blocked convolution makes. Which channels are used is
+taken from the model as it was before (``used_channels``); a device without blocks leaves out the others.
 """
 
 from collections.abc import Iterator, Mapping
@@ -40,7 +40,7 @@ class FillChannels(Rewriter):
     """Fills up channels that convolutions make and read; ``block``: channels in a block.
 
     ``_first``: of values with the same channels one that stands for all. ``_units``: of some values, by
-    how much the number of their channels had better divide.
+    the number that should divide the number of their channels.
     """
 
     def __init__(self, model: onnx.ModelProto, values: Mapping[str, Array], block: int) -> None:

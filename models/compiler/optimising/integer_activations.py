@@ -27,7 +27,7 @@ from models.network.operators.on_bytes import SCALES
 # Rounding to steps keeps an order, so a number that is limited and then rounded is its rounded self
 # between the rounded limits. ONNX Runtime leaves Relu and Clip out where the integers have no others;
 # elsewhere, as with symmetric scales, they keep the operator before them from becoming one of integers.
-# What was rounded before they limit it is no float at all: rounded in the same way it stays as it is,
+# An integer that was rounded before the limits needs no float: rounded in the same way it stays as it is,
 # else each integer becomes another one.
 
 _COMPUTING = frozenset(("Add", "Conv", "Gemm", "MatMul"))
@@ -51,7 +51,7 @@ class LimitIntegers(Rewriter):
             model.opset_import.append(helper.make_opsetid(_DOMAIN, 1))
 
     def replaced(self, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
-        """Return ``node``, and behind it the limits before it; who had these is read by nobody then."""
+        """Return ``node``, and behind it the limits before it; no node reads the first limits then."""
         limiting = self.makers.get(node.input[0]) if node.op_type == "QuantizeLinear" else None
         if limiting is None or self.uses[node.input[0]] != 1 or self.versions.get("", 0) < _OPSET:
             return None
@@ -153,7 +153,7 @@ _WHOLE = (TensorProto.INT8, TensorProto.UINT8, TensorProto.INT16, TensorProto.UI
 
 @dataclass
 class _Values:
-    """8-bit values that are one another, moved, and who makes numbers of them."""
+    """8-bit values with the same elements, moved, and the nodes that make numbers of them."""
 
     names: list[str]
     readers: list[onnx.NodeProto] = field(default_factory=list)
@@ -185,7 +185,7 @@ class MakeUnsigned(Rewriter):
             return
         given = node.output[0]
         if given in self.outputs:
-            if values.readers:  # those who read it and the caller want one each
+            if values.readers:  # its readers and the caller need one each
                 return
             yield from self._lowered(node, given)
         self.retyped.update(values.names)
@@ -193,7 +193,7 @@ class MakeUnsigned(Rewriter):
             one.input[2] = self._raised_zero_point(one)
 
     def _moved(self, name: str) -> _Values | None:
-        """Return the value ``name`` and those that it is moved to; None: someone else reads one of them."""
+        """Return the value ``name`` and those that it is moved to; None: another node reads one of them."""
         values = _Values([name])
         for value in values.names:
             for reader in self.readers[value]:

@@ -6,7 +6,7 @@ memory as large as the layer, and the operator behind it has no blocked kernel, 
 constants. Here these weights become floats before the network is optimised for its target; how they lie in
 the file is another question (models/compiler/writing/storing.py).
 
-Which these are says ONNX Runtime: those that are left when it has made integers of all that it can. Weights
+ONNX Runtime decides which: those that are left when it has made integers of all that it can. Weights
 of 4 bits become weights of 8 bits before that: for the same numbers it has more kernels.
 """
 
@@ -53,7 +53,7 @@ def make_floats(model: onnx.ModelProto, folder: Path) -> dict[str, str]:
         SessionError: ONNX Runtime refuses one.
     """
     tensors = {tensor.name: tensor for tensor in model.graph.initializer}
-    found: dict[str, str] = {}
+    reasons: dict[str, str] = {}
     kept = []
     with (folder / "dequantised.data").open("wb") as file:
         for node in model.graph.node:
@@ -63,10 +63,10 @@ def make_floats(model: onnx.ModelProto, folder: Path) -> dict[str, str]:
             operands = [_inside(tensors[name], folder) for name in node.input if name]
             numbers = _dequantised(model, node, operands)
             if operands[0].data_type != TensorProto.INT32:
-                found[node.input[0]] = _why_not_whole(node, operands)
+                reasons[node.input[0]] = _why_not_whole(node, operands)
             model.graph.initializer.append(tensor_in(file, node.output[0], numbers))
     replace_nodes(model.graph, kept)
-    return found
+    return reasons
 
 
 def _widen(model: onnx.ModelProto, folder: Path) -> None:

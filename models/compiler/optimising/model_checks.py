@@ -1,6 +1,6 @@
 """What ONNX Runtime does not check itself: the ONNX standard, divisors, and shapes that have to agree.
 
-A value that lives in the memory of another trusts both shapes; a node whose operands do not fit can
+A value in the memory of another relies on both shapes; a node whose operands do not fit can
 only fail.
 """
 
@@ -23,7 +23,7 @@ from models.network.operators.on_bytes import SCALES
 # What ONNX Runtime does not check itself: what the ONNX checker does, and scales that are divided by.
 
 # Operators that ONNX Runtime has in ONNX's own sets (SimplifiedLayerNormalization) are not in its
-# standard; the checker passes over nodes of sets that it does not know.
+# standard; the checker passes over nodes of sets that it does not have.
 _STANDARD = ("", "ai.onnx.ml")
 _UNCHECKED = "unchecked"
 # Inputs with the scale of what an operator makes. Those of what it reads may be zero: all is zero then, as
@@ -193,7 +193,7 @@ def _bias(node: onnx.NodeProto, shapes: Shapes) -> str | None:
 
 
 def _dilated(node: onnx.NodeProto, shapes: Shapes) -> str | None:
-    """A pool that pads by itself: ONNX Runtime forgets dilations, and makes other rows than it says."""
+    """A pool that pads by itself: ONNX Runtime ignores its dilations, and makes other rows."""
     given = attributes(node)
     padding = given.get("auto_pad", "NOTSET")
     if not padding.startswith("SAME") or max(given.get("dilations", (1,))) == 1:

@@ -134,7 +134,7 @@ class TakeCropsApart(Rewriter):
 
 
 class ScaleResizes(Rewriter):
-    """Says resizes that repeat elements by these factors, in one way whatever sizes and modes said it.
+    """Rewrites resizes that repeat elements by these factors to one form, whatever sizes and modes say.
 
     So a node makes the same of some rows as of all (models/compiler/cutting/row_nodes.py).
     """
@@ -188,9 +188,9 @@ def _is_row_product(node: onnx.NodeProto, values: Mapping[str, Array]) -> bool:
     return row is not None and len(row.shape) == 2 and row.shape[0] == 1 and row.dtype in _PRODUCTS
 
 
-# Maxima of bytes before what keeps their order; and pools with another output than is foreseen.
+# Maxima of bytes before operators that keep the order of numbers; and pools with an unforeseen output.
 #
-# What keeps the order of numbers makes of the largest one what is the largest behind it. So an activation
+# An operator that keeps the order of numbers maps the largest to the largest. So an activation
 # by a table, or a concatenation that rounds again, may come behind the maxima, and has a fourth to do.
 # What layers make is then read by maxima at once, and never lies in a plan (cutting/quantised_tasks.py).
 #
@@ -259,8 +259,8 @@ def settle_pool(model: onnx.ModelProto, values: Mapping[str, Array]) -> bool:
         if values[node.output[0]].shape[2:] != windows.result:
             # What the last windows need behind the input, and what they are given.
             needed = [
-                axis.fitted(length, made).behind
-                for axis, length, made in zip(
+                axis.fitted(length, n_outputs).behind
+                for axis, length, n_outputs in zip(
                     windows.axes, windows.size, windows.result, strict=True
                 )
             ]

@@ -80,10 +80,10 @@ def optimise(
         path: the source, for messages.
         folder: an empty folder for intermediate files.
         target: what it is optimised for; None: this machine's CPU.
-        progress: is told what ONNX Runtime is doing.
+        progress: is called with what ONNX Runtime is doing.
 
     Raises:
-        OnnxError: the model is not valid, or has an operator that ONNX Runtime does not know.
+        OnnxError: the model is not valid, or has an operator that ONNX Runtime does not have.
         CompileError: an input or output has a type that no request can carry.
     """
     target = target or host_target()
@@ -160,13 +160,13 @@ def _without_integers(folded: Path, path: Path, target: Target) -> tuple[Path, d
         folded = optimised_file(folded, folder / "fused.onnx", _Level.ORT_ENABLE_EXTENDED, path)
         model = onnx.load(folded, load_external_data=False)
     try:
-        found = make_floats(model, folder)
+        reasons = make_floats(model, folder)
     except SessionError as exc:
         raise OnnxError(f"{path}: ONNX Runtime refuses it: {reason(exc)}") from exc
-    if found:
+    if reasons:
         folded.write_bytes(model.SerializeToString())
         _check_folded(folded, path, target.block if for_cpu else 1)
-    return folded, found
+    return folded, reasons
 
 
 def _check_folded(result: Path, path: Path, block: int) -> dict[str, Array]:

@@ -29,14 +29,14 @@ from models.network.operators.elements import OF_BYTES
 from models.network.windows import Windows, windows_of
 from models.packs.records.pieces import WindowProduct
 
-#: Parts cannot be joined to larger kernels, as chunks can: they had better not be small.
+#: Parts cannot be joined to larger kernels, as chunks can: they should not be small.
 LEAST_PART_BYTES = 256 << 10
 # To turn weights round takes 1.4 ns a byte; a product takes some 0.5 ns longer than QLinearConv for each
 # result. Measured with AVX-512 and two threads.
 _PIXELS_A_WEIGHT = 2
 # All windows of an input lie there at once, nine times as large as it: more would be most of a network.
 _MOST_WINDOWS_BYTES = 2 << 20
-# Which pixels windows have is streamed with the weights, and had better be little beside these.
+# Which pixels windows have is streamed with the weights, and should be little beside these.
 _INDEX_PART = 4
 # MLAS multiplies with so many columns at once.
 _COLUMNS_AT_ONCE = 16
@@ -199,7 +199,7 @@ class _Rewriter:
         return own
 
     def _windows(self, node: onnx.NodeProto, kernel: Shape) -> WindowPixels | None:
-        """Return the windows of a convolution that had better be a product, else None."""
+        """Return the windows of a convolution that is faster as a product, else None."""
         given = attributes(node)
         if node.op_type != "QLinearConv" or not given.get("channels_last", 0):
             return None
@@ -216,8 +216,8 @@ class _Rewriter:
         name, features = node.output[0], kernel.shape[0]
         result = self._graph.values[name]
         n_rows, n_weights = math.prod(result.shape[:-1]), kernel.size // features
-        found = self._gathered(node, windows)
-        rows = self._reshaped(found, f"{name}/windows", (n_rows, n_weights))
+        gathered = self._gathered(node, windows)
+        rows = self._reshaped(gathered, f"{name}/windows", (n_rows, n_weights))
         product = self.edits.value(f"{name}/rows", result.dtype, (n_rows, features))
         _, *quantised, scale, zero_point = node.input[:8]
         bias = node.input[8] if len(node.input) > 8 else ""
@@ -242,21 +242,23 @@ class _Rewriter:
         array, title = self._graph.array(source), node.output[0]
         channels = array.shape[-1]
         count = math.prod(array.shape[:-1])
-        found = self._reshaped(source, f"{title}/pixels", (count, channels))
+        pixels = self._reshaped(source, f"{title}/pixels", (count, channels))
         if windows.outside:
-            before = found
-            found = self.edits.value(f"{title}/padded", array.dtype, (count + 1, channels))
+            before = pixels
+            pixels = self.edits.value(f"{title}/padded", array.dtype, (count + 1, channels))
             widths = self.edits.constant(f"{title}/widths", np.array([0, 0, 1, 0], np.int64))
-            pad = helper.make_node("Pad", [before, widths, zero_point], [found])
+            pad = helper.make_node("Pad", [before, widths, zero_point], [pixels])
             self._nodes.append(self._with_scales(pad, 2))
         if not windows.plain:
-            before = found
-            found = self.edits.value(f"{title}/found", array.dtype, (len(windows.pixels), channels))
+            before = pixels
+            pixels = self.edits.value(
+                f"{title}/found", array.dtype, (len(windows.pixels), channels)
+            )
             index = self.edits.constant(f"{title}/index", windows.pixels, streamed=True)
             self._nodes.append(
-                helper.make_node("Gather", [before, index], [found], name=f"{label(node)}/windows")
+                helper.make_node("Gather", [before, index], [pixels], name=f"{label(node)}/windows")
             )
-        return found
+        return pixels
 
     def _parts(self, node: onnx.NodeProto, form: _Form, weight: Weight) -> None:
         """Compute ``node``, whose weights are ``weight`` now, in parts of its output channels."""
@@ -264,7 +266,7 @@ class _Rewriter:
         result = self.edits.array(name)
         axis = form.result % len(result.shape)
         bounds = [*range(0, total, self._channels(weight.nbytes, total)), total]
-        made = []
+        part_nodes = []
         for number, (first, end) in enumerate(itertools.pairwise(bounds)):
             part = copied(node)
             if len(bounds) > _WHOLE:
@@ -283,10 +285,10 @@ class _Rewriter:
             for place, item in enumerate(node.input):
                 if part.input[place] == item and item in self._graph.constants:
                     part.input[place] = self._own(part, place, self._graph.constants[item])
-            made.append(part)
-        self._nodes.extend(made)
-        if len(made) > 1:
-            names = [part.output[0] for part in made]
+            part_nodes.append(part)
+        self._nodes.extend(part_nodes)
+        if len(part_nodes) > 1:
+            names = [part.output[0] for part in part_nodes]
             title = f"{label(node)}/joined"
             self._nodes.append(helper.make_node("Concat", names, [name], name=title, axis=axis))
 

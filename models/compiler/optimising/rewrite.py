@@ -114,16 +114,16 @@ def rewritable(graph: onnx.GraphProto) -> dict[int, tuple[Activation, list[onnx.
     captured = {name for node in nodes for name in reads(node) if name not in node.input}
     kept = captured | {value.name for value in graph.output}
     plain = [node_of(node, {}) for node in nodes]
-    found = {}
+    activations = {}
     for index, node in enumerate(plain):
-        # Where the operator set of the file is older than Mish, nobody has checked the node.
+        # Where the operator set of the file is older than Mish, the checker has not seen the node.
         alone = activation_of(node.operator, node.inputs, node.attributes, numbers.get)
         if alone is not None and _is_rewritten(alone) and len(node.outputs) == 1:
-            found[index] = alone, [nodes[index]]
+            activations[index] = alone, [nodes[index]]
     for item in activations_in(plain, kept, numbers.get):
         if _is_rewritten(item.activation):
-            found[item.nodes[-1]] = item.activation, [nodes[index] for index in item.nodes]
-    return found
+            activations[item.nodes[-1]] = item.activation, [nodes[index] for index in item.nodes]
+    return activations
 
 
 def _is_rewritten(activation: Activation) -> bool:

@@ -148,30 +148,30 @@ class ProgramDescriber:
     def _shares(self, step: _Found) -> dict[int, _Share] | None:
         """Return what the row operator of each node of ``step`` does of it.
 
-        It is done where its operands are read for the last time: later they may be gone. Who reads the
-        result then hands it on; the others do nothing. None: it does not come to the last one.
+        It is done where its operands are read for the last time: later they may be gone. The operator that
+        reads the result then hands it on; the others do nothing. None: it does not come to the last one.
         """
         rows = {node: self._rows[node] for node in step.nodes}
         reading = [node for node in rows if {*step.operands} <= {*_inputs(rows[node])}]
         shares = dict.fromkeys(rows, _Share())
         holding = ""  # the result
         for node, row in rows.items():
-            (made,) = row.outputs
+            (result,) = row.outputs
             if node == max(reading, default=None):
-                shares[node] = _Share([replace(step, result=made)], {made: made})
-                holding = made
+                shares[node] = _Share([replace(step, result=result)], {result: result})
+                holding = result
             elif holding in _inputs(row):
-                shares[node] = _Share([], {made: holding})
-                holding = made
+                shares[node] = _Share([], {result: holding})
+                holding = result
         return shares if holding == step.result else None
 
     def _described(
         self, share: _Share, inputs: Sequence[str], outputs: Sequence[str]
     ) -> Elementwise:
         """Return ``share`` where ports have these names."""
-        made = {step.result for step in share.steps}
+        results = {step.result for step in share.steps}
         used = (*(name for step in share.steps for name in step.operands), *share.results.values())
-        read = dict.fromkeys(name for name in used if name not in made)
+        read = dict.fromkeys(name for name in used if name not in results)
         values = (*read, *(step.result for step in share.steps))
         places = {name: place for place, name in enumerate(values)}
         program = ElementProgram(
@@ -224,22 +224,22 @@ class _Reader:
             node.operator in READERS for node in self._nodes
         ):
             return None
-        found = [
+        described = [
             _Found(item.activation, (item.x,), self._nodes[item.nodes[-1]].output, item.nodes)
             for item in activations_in(self._nodes, kept, self._known.number)
         ]
-        covered = {at for step in found for at in step.nodes}
+        covered = {at for step in described for at in step.nodes}
         for at, node in enumerate(self._nodes):
             if at not in covered:
                 step = self._single(node, at)
                 if step is None:
                     return None
-                found.append(step)
-        if not all(step.is_of_a_file for step in found) or not self._fits(found, kept):
+                described.append(step)
+        if not all(step.is_of_a_file for step in described) or not self._fits(described, kept):
             return None
-        found.sort(key=lambda step: step.nodes[-1])
+        described.sort(key=lambda step: step.nodes[-1])
         return [
-            replace(step, nodes=tuple(self._indices[at] for at in step.nodes)) for step in found
+            replace(step, nodes=tuple(self._indices[at] for at in step.nodes)) for step in described
         ]
 
     def _fits(self, steps: Sequence[_Found], kept: set[str]) -> bool:

@@ -135,16 +135,16 @@ def _recognised(graph: Graph, preprocess: Preprocess, labels: int) -> Segmentati
     if len(graph.outputs) != 1:
         return None
     (output,) = graph.outputs
-    array, found = graph.array(output), Segmentation(output=output)
-    area = None if array.is_loose else found.area(array.dtype, array.shape)
+    array, recipe = graph.array(output), Segmentation(output=output)
+    area = None if array.is_loose else recipe.area(array.dtype, array.shape)
     if area is None:
         return None
     node = _maker(graph, output)
     is_as_large = (area.width, area.height) == preprocess.size
     if not area.classes:
-        return found if is_as_large or node == "ArgMax" else None
+        return recipe if is_as_large or node == "ArgMax" else None
     is_clear = labels == area.classes or node == "Softmax" or area.classes > _CHANNELS
-    return found if is_as_large and is_clear else None
+    return recipe if is_as_large and is_clear else None
 
 
 def _classification(
@@ -171,8 +171,8 @@ def _classification(
     if not is_vector or array.dtype != "float32":
         return None
     is_softmax = _maker(graph, output) == "Softmax"
-    held: Scores = scores or ("probabilities" if is_softmax else "logits")
-    return Classification(output=output, scores=held, labels=labels)
+    meaning: Scores = scores or ("probabilities" if is_softmax else "logits")
+    return Classification(output=output, scores=meaning, labels=labels)
 
 
 def _maker(graph: Graph, value: str) -> str | None:

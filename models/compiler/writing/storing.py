@@ -101,7 +101,7 @@ class Storing:
     def __init__(self, graph: Graph, target: Target, store: Store) -> None:
         self.kept: dict[str, str] = {}
         self._graph = graph
-        # Weights have names of ONNX Runtime's by now; `inspect` knows the layers.
+        # Weights have names of ONNX Runtime's by now; `inspect` shows the layers.
         self._layers = {name: label(node) for node in graph.nodes for name in node.input[1:2]}
         self._store = store
         # Only there: what was trained in floats is no whole number, which takes time to find.

@@ -27,7 +27,7 @@ _HERE = -100
 
 @dataclass(frozen=True)
 class Unfinished:
-    """A pack that no one can see yet: ``pack``, named as it will be, and ``work`` for what is not in it."""
+    """A pack that is not visible yet: ``pack``, named as it will be, and ``work`` for what is not in it."""
 
     pack: Path
     work: Path
@@ -77,7 +77,7 @@ def _fsync(path: Path) -> None:
 
 
 def put_in_place(folder: Path, destination: Path) -> None:
-    """Put ``folder`` at ``destination``; what is there takes its place, in one step: nobody finds neither.
+    """Put ``folder`` at ``destination``; what is there is replaced in one step, never missing.
 
     Raises:
         OSError: the disk refuses it.
@@ -135,8 +135,8 @@ class _Writer:
 
     def written(self, planned: PlannedSpan, stored: Stored | None, content: Bytes) -> Span:
         """Return the record of ``planned`` whose bytes in the file are ``content``."""
-        found = checksum(content.data)
-        key = (found, planned.length, None if stored is None else stored.parts)
+        digest = checksum(content.data)
+        key = (digest, planned.length, None if stored is None else stored.parts)
         start = self._starts.setdefault(key, self.end)
         if start == self.end or not self._is_at(start, content):
             start = self.end
@@ -145,7 +145,7 @@ class _Writer:
         return Span(
             offset=planned.offset,
             length=planned.length,
-            checksum=found,
+            checksum=digest,
             resident=planned.resident,
             stored=None if stored is None else replace(stored, offset=start),
             at=start if stored is None and start != planned.offset else None,

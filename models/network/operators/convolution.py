@@ -169,7 +169,7 @@ def fused_activation(read: NodeReader) -> Activation | None:
     """Return the activation that an attribute of the node names; None: there is none.
 
     Raises:
-        UnsuitedError: nobody knows it.
+        UnsuitedError: it is unknown.
     """
     name = read.attribute("activation")
     if not name:

@@ -89,11 +89,11 @@ def matmul(read: NodeReader) -> MatrixProduct:
         batch = (-1,)
     if depth != others or min(batch, default=1) < 0:
         raise UnsuitedError(f"matrices {list(a.shape)} and {list(b.shape)}")
-    made = (*batch, *(rows,) * (len(a.shape) > 1), *(columns,) * (len(b.shape) > 1))
+    result_shape = (*batch, *(rows,) * (len(a.shape) > 1), *(columns,) * (len(b.shape) > 1))
     return MatrixProduct(
         a=a.shaped(left),
         b=b.shaped(right),
-        y=read.made(a, made),
+        y=read.made(a, result_shape),
         turned=turned,
         scale=float(read.attribute("alpha", 1.0)),
     )

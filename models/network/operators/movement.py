@@ -24,7 +24,7 @@ class Reshape:
 class Copy:
     """Elements of ``x`` that become elements of ``y``: along axes of ``sizes``, in equal steps in both.
 
-    ``start``: the first one that is read; ``place``: where it comes to lie. All count elements; what is
+    ``start``: the first one that is read; ``place``: where it is put. All count elements; what is
     read may go backwards, or stay where it is.
     """
 
@@ -221,7 +221,7 @@ def concat(read: NodeReader) -> Movement:
 
 
 def split(read: NodeReader) -> Movement:
-    """Split along any axis, into given parts or equal ones; outputs that nobody wants are not made."""
+    """Split along any axis, into given parts or equal ones; outputs without a reader are not made."""
     x, names = read.value(0), read.node.outputs
     axis = axis_of(int(read.attribute("axis", 0)), len(x.shape))
     length, strides = x.shape[axis], strides_of(x.shape)

@@ -151,11 +151,11 @@ def on_bytes(read: NodeReader) -> OnBytes[Any]:
     last = bool(read.attribute("channels_last", read.node.operator in _LAST))
     found = _OF_NUMBERS[form.operator](_AsNumbers(read, form, last))
     scales = tuple(_quantisation(read, position) for position in form.scales)
-    made = found.ys[0] if isinstance(found, Movement) else found.y
+    result = found.ys[0] if isinstance(found, Movement) else found.y
     y = NamedTensor(
-        name=made.name,
-        dtype=scales[-1].dtype if scales else made.dtype,
-        shape=(*made.shape[:1], *made.shape[2:], *made.shape[1:2]) if last else made.shape,
+        name=result.name,
+        dtype=scales[-1].dtype if scales else result.dtype,
+        shape=(*result.shape[:1], *result.shape[2:], *result.shape[1:2]) if last else result.shape,
     )
     if isinstance(found, Pooling):
         _check_padding(read, found.windows)

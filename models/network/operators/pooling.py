@@ -35,7 +35,7 @@ Reduced = Literal[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reduction:
-    """What ``axes`` of ``x`` come to, ascending: a mean, the largest number, the sum of ``squares``, ..."""
+    """Reduction of ``axes`` of ``x``, ascending: mean, the largest number, the sum of ``squares``, ..."""
 
     kind: Reduced
     x: NamedTensor

@@ -236,7 +236,7 @@ class QuantisedTask(Record):
         return count
 
     def tensors(self) -> Iterator[TaskTensor]:
-        """Yield what it reads; planes of floats are not told of."""
+        """Yield what it reads; planes of floats are left out."""
         first = self.layers[0]
         pixels = math.prod(first.windows.size)
         if self.joined is not None:
@@ -315,7 +315,7 @@ class QuantisedTask(Record):
         return f"pool: {fault}" if fault else ""
 
     def _signs(self) -> str:
-        """Return where bytes are signed for who makes them and not for who reads them, or the reverse."""
+        """Return where bytes are signed for their maker and unsigned for their reader, or the reverse."""
         before = self.rectangle or self.joined
         kinds = [before.made.signed] if before else [self.layers[0].given.signed]
         for layer in self.layers:

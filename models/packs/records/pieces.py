@@ -39,7 +39,7 @@ class ElementStep(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ElementProgram(Record):
-    """``steps`` in order on ``n_inputs`` values; ``results``: those that somebody else reads.
+    """``steps`` in order on ``n_inputs`` values; ``results``: those that other pieces or the caller read.
 
     A result that is an input is a copy of it.
     """
@@ -61,7 +61,7 @@ class Elementwise(Record):
     makes: tuple[Count, ...] = ()
 
     def ports(self, inputs: Sequence[T], outputs: Sequence[T]) -> tuple[list[T], list[T]]:
-        """Return what it reads of ``inputs``, and what it makes of ``outputs``, as the program has them."""
+        """Return those of ``inputs`` that it reads, and of ``outputs`` that it makes, in its order."""
         return [inputs[place] for place in self.reads], [outputs[place] for place in self.makes]
 
 
@@ -243,7 +243,7 @@ def _joined_operands(operands: Sequence[tuple[Operand, ...]]) -> tuple[Operand, 
 
 
 def _joined_operand(parts: Sequence[Operand]) -> Operand:
-    """Return the one range that ``parts`` make together: all the same one, or one after the other."""
+    """Return the range that ``parts`` make together: they are all equal, or follow each other."""
     first = parts[0]
     axis = channel_axis(first)
     if axis is None or all(part == first for part in parts):

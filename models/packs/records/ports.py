@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
 
 from models.network.fields import Array, Count, Name, Record
 
-# What whoever designed a network counted of its memory, layer by layer, before anything was compiled.
+# What the designers of a network counted of its memory, layer by layer, before anything was compiled.
 #
 # In numbers, not bytes: what one takes depends on the precision.
 

@@ -101,7 +101,7 @@ class RowOperator(Record):
 
     @property
     def unit(self) -> int:
-        """So many rows are made of the same ones: parts had better end between them."""
+        """The number of rows that are made of the same input rows: parts should end between them."""
         return max(item.window.factor for item in self.inputs)
 
 

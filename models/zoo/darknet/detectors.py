@@ -20,7 +20,7 @@ VOC_ANCHORS = "1.3221,1.73145,3.19275,4.00944,5.05587,8.09892,9.47112,4.84053,11
 
 
 def yolov2(classes: int = 80, anchors: str = COCO_ANCHORS) -> list[Section]:
-    """YOLOv2 at 416, of COCO unless told otherwise."""
+    """YOLOv2 at 416, of COCO by default."""
     net = Stack(416)
     sixteenth = darknet19_body(net)
     net.conv(1024)

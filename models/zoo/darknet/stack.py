@@ -13,7 +13,7 @@ class Stack:
     """A network under construction: ``[net]`` first, then one section a layer.
 
     ``resolution`` is the default side of the square RGB input in pixels; ``activation`` what
-    ``conv`` applies when not told otherwise.
+    ``conv`` applies by default.
     """
 
     def __init__(self, resolution: int, activation: str = "leaky") -> None:
@@ -135,8 +135,8 @@ def csp_stage(net: Stack, filters: int, blocks: int, part: int = 0, inner: int =
     """Halve the resolution, then a cross stage partial stage (Wang et al., 2020).
 
     The stage's input goes through ``blocks`` residual blocks on ``part`` channels (half of
-    ``filters`` unless told), and around them through one 1x1; both parts are joined.
-    ``inner`` is the bottleneck of the blocks, ``part`` unless told.
+    ``filters`` by default), and around them through one 1x1; both parts are joined.
+    ``inner`` is the bottleneck of the blocks, ``part`` by default.
     """
     part = part or filters // 2
     start = net.conv(filters, stride=2)

@@ -46,14 +46,14 @@ def segment(image: Size, patches: int, margin: int, central: bool) -> tuple[Patc
         for side, parts in zip(image[:2], (rows, columns), strict=True)
     )
     _check_pixels(image, (height, width), f"a grid of {rows} x {columns} patches")
-    found = [
+    cells = [
         Patch(top, left, height, width)
         for top in _starts(image[0], height, rows)
         for left in _starts(image[1], width, columns)
     ]
     if central:
-        found.append(Patch((image[0] - height) // 2, (image[1] - width) // 2, height, width))
-    return tuple(found)
+        cells.append(Patch((image[0] - height) // 2, (image[1] - width) // 2, height, width))
+    return tuple(cells)
 
 
 def _check_pixels(image: Size, patch: tuple[int, int], what: str) -> None:

@@ -103,13 +103,13 @@ def detector(
     net = SkeletonBuilder("patchnet-ssdlite", design.options.image[:2], SIGNED)
     levels = list(zip(_ends(design)[-len(anchors) :], anchors, strict=True))
     numbers = 4 + classes
-    found = []
+    predictions = []
     for number in range(len(design.patches)):
-        made = _tunnel(net, design, number)
+        features = _tunnel(net, design, number)
         for index, (layer, boxes) in enumerate(levels, 1):
             label = f"{_tunnel_label(design, number)}.detect{index}"
-            seen = _separable(net, made[layer.name], numbers * len(boxes), label)
-            found.append(net.reshape(seen, 1, numbers, -1))
+            seen = _separable(net, features[layer.name], numbers * len(boxes), label)
+            predictions.append(net.reshape(seen, 1, numbers, -1))
     whole = np.concatenate(
         [
             _cells(patch, layer, boxes, design)
@@ -118,7 +118,7 @@ def detector(
         ],
         axis=1,
     )
-    decoded = _decoded(net, net.concat(*found, axis=2), whole)
+    decoded = _decoded(net, net.concat(*predictions, axis=2), whole)
     head = ListedHead(output=OUTPUT, kind="yolov8", classes=classes)
     recipe = Detection(heads=(head,), labels=tuple(labels))
     entry = {DETECTION: recipe.model_dump(mode="json", exclude_defaults=True)}

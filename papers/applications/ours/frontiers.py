@@ -35,7 +35,7 @@ _PRE = ARCHITECTURES["pre"]
 # Variants have 1, 2, 4, 8, ... rows a phase; between two of them lie these.
 _BETWEEN = (1.5, 1.25, 1.75)
 _ROWS_BETWEEN = 4
-# Several budgets may have one plan: then twice as many are asked about, and once more.
+# Several budgets may have one plan: then twice as many are tried, and once more.
 _MOST_DOUBLED = 3
 
 
@@ -52,7 +52,7 @@ def planned(member: ApplicationMember, plan: Plan) -> PlannedMember:
 
 
 def _fitted(member: ApplicationMember, fitted: Fitted) -> PlannedMember:
-    """Return a plan of one partition with the delay of a request, as far as anybody knows."""
+    """Return a plan of one partition with the delay of a request, as far as it is known."""
     if fitted.prediction is not None:
         return PlannedMember(fitted.plan, fitted.prediction.delay_seconds)
     return PlannedMember(fitted.plan, estimated_seconds(member.program, fitted.plan))
@@ -135,22 +135,22 @@ def streaming_frontier(
 ) -> list[Together]:
     """Return plans of an application that stream, from the least memory up to that of all weights.
 
-    ``points`` budgets are asked about, and more where they have fewer than POINTS plans.
+    ``points`` budgets are tried, and more where they have fewer than POINTS plans.
 
     Raises:
         PlanError, ProfileError: a model has none.
     """
-    found: list[Together] = []
+    plans: list[Together] = []
     for more in range(_MOST_DOUBLED):
         count = points << more
         curves = [_curve(member, partial(streamed, points=count)) for member in members]
-        found = unbeaten(
+        plans = unbeaten(
             together(application, [_at(curve, step / (count - 1)) for curve in curves])
             for step in range(count)
         )
-        if len(found) >= min(points, POINTS):
+        if len(plans) >= min(points, POINTS):
             break
-    return found
+    return plans
 
 
 def _curve(

@@ -1,4 +1,4 @@
-"""Models of an application as our planner knows them, and plans of all of them: in turns, and at once."""
+"""Models of an application as our planner takes them, and plans of all of them: in turns, and at once."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ _COUNTED = ("staging", "ring", "resident", "arena", "scratch")
 
 @dataclass(frozen=True)
 class ApplicationMember:
-    """A model of an application as our planner knows it. ``architecture``: how its weights may stream.
+    """A model of an application as our planner takes it. ``architecture``: how its weights may stream.
 
     ``cuts``: the pieces before which partitions begin that run at once; () where it is one. Each has a
     core then, and ``profile`` is of one thread.

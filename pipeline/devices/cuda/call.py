@@ -111,7 +111,7 @@ Resolve = Callable[[DevicePointer], int]
 
 
 class Arguments:
-    """The arguments of one launch where the driver wants them: an array of pointers to values."""
+    """The arguments of one launch as the driver takes them: an array of pointers to values."""
 
     def __init__(self, arguments: Sequence[Argument], resolve: Resolve) -> None:
         self._values = [_value(argument, resolve) for argument in arguments]

@@ -25,7 +25,7 @@ from pipeline.devices.cuda.driver import (
 
 T = TypeVar("T")
 
-# cudaHostRegisterPortable | cudaHostRegisterMapped; cudaMemcpyDefault: the addresses tell the direction.
+# cudaHostRegisterPortable | cudaHostRegisterMapped; cudaMemcpyDefault: the addresses give the direction.
 _REGISTER = 1 | 2
 _DEFAULT = 4
 # CUmemAttach_flags: to the CPU, to one stream (cuda.h; CuPy has no call that attaches).
@@ -241,8 +241,10 @@ class CupyDriver(Driver):
         """Return ``module`` compiled for this device; CuPy keeps the result on disk by content."""
         if module not in self._modules:
             try:
-                made = self._cupy.RawModule(code=source(module), options=OPTIONS, backend="nvrtc")
-                made.compile()
+                compiled = self._cupy.RawModule(
+                    code=source(module), options=OPTIONS, backend="nvrtc"
+                )
+                compiled.compile()
             except self._errors:
                 raise  # CUDA's own, which have statuses
             except (
@@ -253,7 +255,7 @@ class CupyDriver(Driver):
             ) as exc:
                 # Also a toolkit that is missing, and a cache that cannot be written.
                 raise DeviceError(f"kernels/{module}.cu does not compile: {exc}") from exc
-            self._modules[module] = made
+            self._modules[module] = compiled
         return self._modules[module]
 
     def launch(self, function: int, call: KernelLaunch, arguments: Arguments, stream: int) -> None:

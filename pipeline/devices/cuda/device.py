@@ -121,7 +121,7 @@ _MANAGED_SLOTS = 2
 class CudaDevice(CachingDevice):
     """Computes on the device of ``driver``; ``cpu`` runs the pieces that have no kernel here.
 
-    ``kind``: None: copied where the device has memory of its own, else mapped; a profile may know better.
+    ``kind``: None: copied where the device has memory of its own, else mapped; a profile may set another.
     """
 
     name = "cuda"

@@ -69,7 +69,7 @@ class CudaKernel(Kernel):
 
 
 class CudaRows(Kernel):
-    """A graph on any number of rows: ``of`` tells what runs it on inputs of such shapes."""
+    """A graph on any number of rows: ``of`` returns what runs it on inputs of such shapes."""
 
     def __init__(self, of: Callable[[Shapes], Kernel]) -> None:
         self._of = of

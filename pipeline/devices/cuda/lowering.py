@@ -144,13 +144,13 @@ class _Lowering:
             # What is added lies there before.
             lambda index, name: makers.get(name, -1) < index,
         )
-        found = dict(alone)
+        operators = dict(alone)
         for index, fusion in fusions(around, range(len(self._nodes))).items():
             if alone.keys() >= set(fusion.nodes):
-                found[index] = fusion.operator(alone[index], self._values.__getitem__)
+                operators[index] = fusion.operator(alone[index], self._values.__getitem__)
                 for other in fusion.nodes[1:]:
-                    del found[other]
-        return found
+                    del operators[other]
+        return operators
 
     def program(self, settings: ConvolutionSettings) -> LaunchProgram:
         """Return the launches.
@@ -218,7 +218,7 @@ def _renamed(it: Reshape, homes: Mapping[str, DevicePointer], scope: Scope) -> l
 
 
 def _port(port: onnx.ValueInfoProto) -> NamedTensor | None:
-    """Return what a port says; None: not all of it is known, or no kernel knows such elements."""
+    """Return what a port says; None: not all of it is known, or no kernel takes such elements."""
     tensor, shape = port.type.tensor_type, _shape(port)
     if shape is None or not tensor.elem_type:
         return None

@@ -1,4 +1,4 @@
-"""Where the values of a piece lie while it is lowered, and what lowering is told about the device."""
+"""Where the values of a piece lie while it is lowered, and what lowering needs of the device."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace

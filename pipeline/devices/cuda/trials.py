@@ -1,6 +1,6 @@
 """Found by trying: which memory kinds work here, and which algorithm is fastest for each convolution.
 
-The choice is by geometry, which does not know how many filters a launch computes: chunks of a layer take
+The choice is by geometry, whatever number of filters a launch computes: chunks of a layer take
 one algorithm, and must have the bits of the whole layer. Our own kernels do by construction. The
 library's are compared: a chunk has the first filters of the whole layer and must give its first channels.
 """
@@ -49,7 +49,8 @@ class TrialDevice(Protocol):
 
 # Which memory kinds work here, found by trying: the disk writes, a kernel reads, the bytes are compared.
 #
-# Boards differ in what O_DIRECT may write to and in what kernels see afterwards; their names tell little.
+# Boards differ in what O_DIRECT may write to and in what kernels see afterwards; their names do not show
+# it.
 
 _MOST_BYTES = 1 << 20
 _PAGE_BYTES = 4096
@@ -74,7 +75,7 @@ def probe_kinds(device: TrialDevice, file: Path) -> dict[Kind, str]:
         "mapped": lambda: device.shared("mapped", n_bytes),
         "managed": lambda: device.shared("managed", n_bytes),
     }
-    found: dict[Kind, str] = {}
+    faults: dict[Kind, str] = {}
     with closing(open_reader(file)) as reader:
         expected = np.empty(n_bytes + _PAGE_BYTES, np.uint8)
         aligned = expected[-expected.ctypes.data % _PAGE_BYTES :][:n_bytes]
@@ -82,12 +83,12 @@ def probe_kinds(device: TrialDevice, file: Path) -> dict[Kind, str]:
         for kind, allocate in tries.items():
             try:
                 same = np.array_equal(_through(device, kind, allocate, reader), aligned)
-                found[kind] = "" if same else "kernels see other bytes than the disk wrote"
+                faults[kind] = "" if same else "kernels see other bytes than the disk wrote"
             except DeviceLostError:
                 raise
             except (DeviceError, LoaderError, OSError) as exc:
-                found[kind] = str(exc)
-    return found
+                faults[kind] = str(exc)
+    return faults
 
 
 def probe_file_mapping(device: TrialDevice, file: Path) -> str:

@@ -43,7 +43,7 @@ def file_name(machine: str | None = None) -> str:
 
 
 def sources_digest() -> str:
-    """Return what tells the sources of the kernels from others, 16 characters."""
+    """Return a digest of the kernels' sources, 16 characters."""
     digest = hashlib.sha256(Path(__file__).read_bytes())
     for file in sorted(file for file in SOURCES.rglob("*") if file.is_file()):
         digest.update(file.name.encode() + b"\0" + file.read_bytes())
@@ -62,22 +62,22 @@ def build(folder: Path = BUILT, compiler: str | None = None, machine: str | None
     command = _compiler(compiler)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder) as made:
+        with tempfile.TemporaryDirectory(dir=folder) as temporary:
             objects = [
-                _compiled(command, Path(made), source, processor, flags)
+                _compiled(command, Path(temporary), source, processor, flags)
                 for source, processors in (
                     ("target.c", PROCESSORS[machine]),
                     ("integers/target.c", PROCESSORS[machine] | _MORE_INTEGERS[machine]),
                 )
                 for processor, flags in processors.items()
             ]
-            library = Path(made, "library.so")
+            library = Path(temporary, "library.so")
             plain = [str(SOURCES / name) for name in _FOR_ALL]
             known = f'-DELEMENTWISE_SOURCES="{sources_digest()}"'
             _run(
                 [command, *_FLAGS, known, "-shared", "-pthread", "-s"], [*objects, *plain], library
             )
-            # Whoever has the old one open keeps it.
+            # Processes that have the old one open keep it.
             return library.replace(folder / file_name(machine))
     except OSError as exc:
         raise BuildError(f"{folder}: {exc.strerror or exc}") from exc

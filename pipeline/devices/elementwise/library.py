@@ -19,7 +19,7 @@ _ELF = b"\x7fELF"
 # Of a header: byte 5 says the order of bytes (1: least first), bytes 18 and 19 the machine.
 _MACHINES = {62: "x86_64", 183: "aarch64", 3: "i386", 40: "arm", 243: "riscv64"}
 _HEADER_BYTES = 64
-# Of it, what tells a library and its machine.
+# Of it, what identifies a library and its machine.
 _LEAST_BYTES = 20
 
 
@@ -132,7 +132,7 @@ class Library:
             self._functions.elementwise_threads(max(self._users))
 
     def close_threads(self, threads: int) -> None:
-        """Take one ``open_threads`` back: threads that nobody asks for any more end."""
+        """Take one ``open_threads`` back: threads without an owner left end."""
         with self._lock:
             self._users[threads] -= 1
             if not self._users[threads]:

@@ -33,7 +33,7 @@ _SESSION_BYTES = 34 << 10
 def decided(
     program: ElementProgram, shapes: tuple[Shape, ...], are_sessions: bool
 ) -> NativeChain | None:
-    """Return what is decided of ``program`` on arrays of ``shapes``: what it reads, then what it makes.
+    """Return how ``program`` runs on arrays of ``shapes``: those read, then those made.
 
     ``are_sessions``: ONNX Runtime's threads compute long chains, and those in one launch with others. None:
     the library does not run it.
@@ -41,10 +41,10 @@ def decided(
     native = native_program(program)
     if native is None:
         return None
-    made = shapes[native.n_inputs :]
-    if made and any(strides_of(shape, made[0]) is None for shape in shapes):
+    result_shapes = shapes[native.n_inputs :]
+    if result_shapes and any(strides_of(shape, result_shapes[0]) is None for shape in shapes):
         return None
-    model = chain_model(native, shapes) if made and are_sessions else None
+    model = chain_model(native, shapes) if result_shapes and are_sessions else None
     return NativeChain(
         bound_bytes=_BOUND_BYTES,
         shared_elements=WORTH_SHARING if are_sessions else None,
@@ -100,7 +100,7 @@ class OnePass:
         return self._library.bind(program, placed, size, 1, run)
 
     def chain(self, program: ElementProgram, shapes: tuple[Shape, ...]) -> NativeChain | None:
-        """Return what ``program`` takes on arrays of ``shapes``: what it reads, then what it makes.
+        """Return how ``program`` runs on arrays of ``shapes``: those read, then those made.
 
         None: it is not run here.
         """
@@ -116,7 +116,7 @@ class OnePass:
         return has_nodes and _placed(program, arrays) is not None
 
     def close(self) -> None:
-        """End the threads that nobody else asks for."""
+        """End the threads that no other owner asks for."""
         self._closed()
 
 

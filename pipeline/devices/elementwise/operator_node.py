@@ -59,8 +59,8 @@ def node(
             *(field(NodeField.OUTPUT, name) for name in outputs),
             field(NodeField.OP_TYPE, operator),
             *(
-                field(NodeField.ATTRIBUTE, _integers(name, held))
-                for name, held in attributes.items()
+                field(NodeField.ATTRIBUTE, _integers(name, numbers))
+                for name, numbers in attributes.items()
             ),
             field(NodeField.DOMAIN, domain),
         )

@@ -11,7 +11,7 @@ from models.packs.records.pieces import ElementProgram, ElementStep, JoinedPiece
 from models.packs.records.row_parts import RowOperator
 from pipeline.devices.elementwise.building import SOURCES
 
-#: The steps that the library knows, in its order.
+#: The steps that the library computes, in its order.
 OPERATORS = tuple(re.findall(r"EACH\((\w+)\)", (SOURCES / "chain.h").read_text("ascii")))
 _COPY, _CLIP = map(OPERATORS.index, ("copy", "clip"))
 
@@ -110,22 +110,22 @@ def _placed(todo: Sequence[_Work], tensors: Mapping[int, int]) -> list[NativeSte
     """Return ``todo`` with the places of values; None: more blocks would be needed than there are.
 
     ``tensors``: the places of values in memory; what is not there gets a block, which others take when
-    nobody reads it any more.
+    it is not read any more.
     """
     last = {value: at for at, work in enumerate(todo) for value in work.reads}
     free = list(range(MOST_TENSORS + MOST_BLOCKS - 1, MOST_TENSORS - 1, -1))
     at = dict(tensors)
-    found = []
-    for number, (operator, reads, made, p, q) in enumerate(todo):
+    native_steps = []
+    for number, (operator, reads, result, p, q) in enumerate(todo):
         places = [at[value] for value in reads]
         # A kernel may write over what it reads.
         ended = (value for value in dict.fromkeys(reads) if last[value] == number)
         free += [at.pop(value) for value in ended if value not in tensors]
-        if made not in tensors:
+        if result not in tensors:
             if not free:
                 return None
-            at[made] = free.pop()
-        found.append(NativeStep(operator, at[made], places[0], places[-1], p, q))
-        if made not in tensors and made not in last:
-            free.append(at.pop(made))
-    return found
+            at[result] = free.pop()
+        native_steps.append(NativeStep(operator, at[result], places[0], places[-1], p, q))
+        if result not in tensors and result not in last:
+            free.append(at.pop(result))
+    return native_steps

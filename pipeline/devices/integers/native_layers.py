@@ -24,7 +24,7 @@ from pipeline.devices.integers.tasks import (
 )
 from pipeline.program.program import Native
 
-# The memory that a quantised task takes while it runs, and what it makes of it: parts, groups and rows.
+# The memory that a quantised task takes while it runs, and the parts, groups and rows that fit into it.
 
 _FLOAT_BYTES = 4
 # Nanoseconds to hand parts to other threads and wait for them.
@@ -131,7 +131,7 @@ class Decision:
         self._library = library
         self._threads = threads
         self._are_jobs = are_jobs
-        # Scratch is what any of them takes: all may have what one had better have.
+        # All tasks share the scratch: its size is the largest that one of them uses.
         tasks = (each for each in found if isinstance(each, QuantisedTask))
         self._workspace = max(map(_workspace_bytes, tasks), default=0)
 
@@ -166,7 +166,7 @@ class RowsOfRequest(RowSource, Protocol):
 
 
 class BoundTask:
-    """Runs a task; ``held``: constants that it points to, and that nobody else keeps."""
+    """Runs a task; ``held``: constants that it points to, and that nothing else keeps alive."""
 
     __slots__ = ("_held", "_run", "task")
 
@@ -277,11 +277,11 @@ class QuantisedLayers:
 
     @property
     def kernels(self) -> str:
-        """What tells these kernels from others that take another time."""
+        """What distinguishes these kernels from others that take another time."""
         return f"{self._library.processor} {KERNELS_VERSION}"
 
     def natives(self, found: Sequence[Quantised]) -> Decision:
-        """Return what decides what the layers ``found`` of a network take here."""
+        """Return the decision how each of the layers ``found`` of a network runs here."""
         return Decision(found, self._library, self._threads, self._bind is not None)
 
     def of_model(self) -> "NativePieces":
@@ -311,18 +311,18 @@ class NativePieces:
 
         An input that a request holds has ``put_rows`` instead of being an array.
         """
-        held, constants = constants_in(graph, found, len(inputs))
+        kept_alive, constants = constants_in(graph, found, len(inputs))
         given = (each.ctypes.data if isinstance(each, np.ndarray) else 0 for each in inputs)
-        places, made = (*given, *constants), outputs[0].ctypes.data
-        # Who binds keeps the rest as long as what is returned.
+        places, output = (*given, *constants), outputs[0].ctypes.data
+        # The caller keeps the rest as long as what is returned.
         if isinstance(found, QuantisedAverage):
-            return bind_average(found, places, made, held, self._library)
+            return bind_average(found, places, output, kept_alive, self._library)
         task = fitted(found, self._library, self._threads, native.workspace_bytes)
         if task.n_parts > 1 and self._jobs is not None:
             self._jobs.prepare()
-        bound = BoundTask(task, self._run_task, held)
+        bound = BoundTask(task, self._run_task, kept_alive)
         source = inputs[found.source]
-        return bind_task(found, source, places, made, bound, native.workspace_bytes)
+        return bind_task(found, source, places, output, bound, native.workspace_bytes)
 
     def _run(self, task: TaskStruct) -> None:
         """Run ``task``, which is bound.

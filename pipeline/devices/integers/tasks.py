@@ -235,10 +235,10 @@ def place(task: TaskStruct, found: QuantisedTask, places: Places, made: int) -> 
     task.made = made
     task.table = None if found.table is None else places[found.table.values]
     for at, layer in enumerate(found.layers):
-        held = task.layers[at]
-        held.weights = places[layer.weights]
-        held.bias = None if layer.bias is None else places[layer.bias]
-        held.given, held.weight, held.made = (
+        layer_struct = task.layers[at]
+        layer_struct.weights = places[layer.weights]
+        layer_struct.bias = None if layer.bias is None else places[layer.bias]
+        layer_struct.given, layer_struct.weight, layer_struct.made = (
             _scaled(each, places) for each in (layer.given, layer.weight, layer.made)
         )
     if found.rectangle is not None:

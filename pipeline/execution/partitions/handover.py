@@ -1,4 +1,4 @@
-"""Which frame is where in a pipeline of partitions: who may begin, what it writes and what it reads.
+"""Which frame is where in a pipeline of partitions: which may begin, what it writes and what it reads.
 
 No IO, no clock, no threads. Between partition p and p + 1 lies edge p with two buffers. A frame owns a
 buffer of an edge from when partition p begins until p + 1 has ended: it is written, full, then read.
@@ -53,7 +53,7 @@ class Frame:
         self._since: float | None = time.perf_counter()
 
     def cancelled(self) -> bool:
-        """Whether nobody wants its answer any longer."""
+        """Whether its answer is not needed any longer."""
         return self.abandoned or self._cancelled()
 
     @property

@@ -1,10 +1,10 @@
 """Partitions of one network that compute at once, each for another frame (seed 000, Section 2.2).
 
-Each partition has a worker: a thread, kept on a core, that runs the oldest frame which may begin there. Who
-calls ``answer`` waits until its frame is through, or leaves with it while it waits for a partition; so an
-error, a deadline or a client that leaves ends one call and nothing else.
+Each partition has a worker: a thread, kept on a core, that runs the oldest frame which may begin there. A
+caller of ``answer`` waits until its frame is through, or leaves with it while it waits for a partition; so
+an error, a deadline or a client that leaves ends one call and nothing else.
 
-Invariant: who may run where, and which buffer of an edge is whose, says handover.py alone.
+Invariant: handover.py alone decides which frame may run where, and which buffer of an edge it has.
 """
 
 import threading
@@ -131,7 +131,7 @@ class Pipeline:
             return [
                 self.answer(lane.inputs, lane.take, lane.deadline, lane.cancelled, record, during)
             ]
-        except Exception as exc:  # noqa: BLE001  it is told to who waits for it
+        except Exception as exc:  # noqa: BLE001  it is given to the caller that waits
             return [exc]
 
     def wake(self) -> None:
@@ -227,7 +227,7 @@ class Pipeline:
     def _abandon(self, number: int, frame: Frame) -> None:
         """Let go of ``frame``, whose caller was interrupted wherever it is; the lock is held.
 
-        A partition that runs it still needs its tensors and buffers: it is told to stop, and waited for.
+        A partition that runs it still needs its tensors and buffers: it is stopped, and waited for.
         """
         frame.abandoned = True
         while frame.runs:
@@ -243,7 +243,7 @@ class Pipeline:
                 frame = self._frames[number]
                 try:
                     self._run(frame, turn)
-                except BaseException as exc:  # noqa: BLE001  whoever waits for the frame hears of it
+                except BaseException as exc:  # noqa: BLE001  it is given to the frame's caller
                     with self._changed:
                         frame.error = exc
                         self._leave(number)

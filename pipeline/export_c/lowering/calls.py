@@ -162,7 +162,7 @@ Argument = (
 class InputRows:
     """A call that puts the rows of an input that a band needs where the step reads them.
 
-    ``asks``: it asks the caller for them, who may fail.
+    ``asks``: it asks the caller for them, which may fail.
     """
 
     kernel: str

@@ -88,7 +88,7 @@ def struct_of(layer: LoweredLayer) -> StructConstant:
     part = int(layer.in_part)
     if layer.scales is None:
         return _window(fields, x, part)
-    given, weight, made = layer.scales
+    given, weight, result = layer.scales
     places = {
         "x_pixel": x.pixel,
         "x_channel": x.channel,
@@ -99,8 +99,8 @@ def struct_of(layer: LoweredLayer) -> StructConstant:
         "x_zero": given.zero,
         "x_flip": given.flip,
         "w_zero": weight.zero - 128,
-        "y_zero": made.zero,
-        "y_flip": made.flip,
+        "y_zero": result.zero,
+        "y_flip": result.flip,
     }
     return StructConstant("bytes", {**fields, "part": part, **places, **zeros})
 
@@ -155,12 +155,12 @@ def pool(to: StepBuilder, operator: Pooling) -> None:
         ends = [n + end * counts for n, end in zip(plane.size, plane.behind, strict=True)]
         fields |= {"end_y": ends[0], "end_x": ends[1], "counts_padding": int(counts)}
         record = "averaging"
-    made = to.make(y)
+    output = to.make(y)
     to.step(
         y,
         _POOLS[operator.kind],
         ValuePointer(x.name),
-        made,
+        output,
         StructConstant(record, fields),
         after=After(),
     )
@@ -201,7 +201,7 @@ def convolution_of_bytes(to: StepBuilder, of: OnBytes[Convolution]) -> None:
         rows = np.moveaxis(to.constant(operator.weight), 1, -1)
     if rows.dtype != np.int8:  # unsigned ones less 128, as their zero point is
         rows = (rows.astype(np.int16) - 128).astype(np.int8)
-    given, by_filter, made = map(to.scaled, of.scales)
+    given, by_filter, result = map(to.scaled, of.scales)
     bias = to.held(operator.bias)
     if bias is not None:
         try:
@@ -214,7 +214,7 @@ def convolution_of_bytes(to: StepBuilder, of: OnBytes[Convolution]) -> None:
         bias=bias,
         x=layout_of(plane.size, operator.x.shape[1], last=of.last),
         y=layout_of(plane.result, filters, last=of.last),
-        scales=(given, by_filter, made),
+        scales=(given, by_filter, result),
     )
     _add_layer(to, layer, of.y)
 
@@ -222,7 +222,7 @@ def convolution_of_bytes(to: StepBuilder, of: OnBytes[Convolution]) -> None:
 def pool_of_bytes(to: StepBuilder, of: OnBytes[Pooling]) -> None:
     """Add the largest bytes of windows, or their means: sums and quotients of floats."""
     operator, y = of.operator, of.y
-    x, made = operator.x, to.make(y)
+    x, output = operator.x, to.make(y)
     # Channels in front are images of one channel each.
     images = [
         (n, channels, *size) if of.last else (n * channels, 1, *size)
@@ -231,7 +231,7 @@ def pool_of_bytes(to: StepBuilder, of: OnBytes[Pooling]) -> None:
     fields = _geometry(images[0], images[1], operator.windows, images[0][1])
     if operator.kind == "largest":
         record = StructConstant("window", fields)
-        to.step(y, "largest_bytes", ValuePointer(x.name), made, record, FLIPS[x.dtype])
+        to.step(y, "largest_bytes", ValuePointer(x.name), output, record, FLIPS[x.dtype])
         return
     given, result = map(to.scaled, of.scales)
     scales = {
@@ -244,7 +244,7 @@ def pool_of_bytes(to: StepBuilder, of: OnBytes[Pooling]) -> None:
         "y_flip": result.flip,
     }
     record = StructConstant("window_averages", {**fields, **scales})
-    to.step(y, "average_windows_of_bytes", ValuePointer(x.name), made, record)
+    to.step(y, "average_windows_of_bytes", ValuePointer(x.name), output, record)
 
 
 def average_of_bytes(to: StepBuilder, of: OnBytes[Reduction]) -> None:
@@ -265,5 +265,5 @@ def average_of_bytes(to: StepBuilder, of: OnBytes[Reduction]) -> None:
         "y_zero": result.zero,
         "y_flip": result.flip,
     }
-    made, record = to.make(of.y), StructConstant("averages", fields)
-    to.step(of.y, "average_bytes", ValuePointer(of.operator.x.name), made, record)
+    output, record = to.make(of.y), StructConstant("averages", fields)
+    to.step(of.y, "average_bytes", ValuePointer(of.operator.x.name), output, record)

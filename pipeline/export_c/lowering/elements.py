@@ -215,21 +215,21 @@ def convert(to: StepBuilder, operator: Conversion) -> None:
 def combine_bytes(to: StepBuilder, of: OnBytes[Combine]) -> None:
     """Add a sum or a product of two, each broadcast to the shape of both."""
     operator, operands = of.operator, of.operator.operands
-    one, other, made = map(to.scaled, of.scales)
+    one, other, result = map(to.scaled, of.scales)
     single = np.float32
     if operator.kind == "add":
         if _repeats_the_first(of.y.shape, operands):  # ONNX Runtime takes one number second
             operands, one, other = operands[::-1], other, one
-        factors = single(one.one) / single(made.one), single(other.one) / single(made.one)
+        factors = single(one.one) / single(result.one), single(other.one) / single(result.one)
         # Zero points as they are written: flipped ones would round otherwise.
         # One of the two products is not rounded, in ONNX Runtime as it is compiled for processors with fma.
         part = float(factors[1] * single(other.plain_zero))
-        start = single(made.plain_zero) - single(float(factors[0]) * one.plain_zero + part)
+        start = single(result.plain_zero) - single(float(factors[0]) * one.plain_zero + part)
         numbers = {"a": float(factors[0]), "b": float(factors[1]), "start": float(start)}
         zeros = {"x_zero": one.flip, "w_zero": other.flip}
     else:
-        factor = single(one.one) * single(other.one) / single(made.one)
-        numbers = {"a": float(factor), "b": 0.0, "start": float(made.plain_zero)}
+        factor = single(one.one) * single(other.one) / single(result.one)
+        numbers = {"a": float(factor), "b": 0.0, "start": float(result.plain_zero)}
         zeros = {"x_zero": one.zero, "w_zero": other.zero}
     y, shape = of.y, of.y.shape
     joined, steps = join_dimensions(
@@ -243,7 +243,7 @@ def combine_bytes(to: StepBuilder, of: OnBytes[Combine]) -> None:
         **zeros,
         "x_flip": one.flip,
         "w_flip": other.flip,
-        "y_flip": made.flip,
+        "y_flip": result.flip,
     }
     whole = dict.fromkeys(value.name for value in operands if value.shape == shape)
     to.step(
@@ -266,8 +266,8 @@ def _repeats_the_first(shape: Shape, operands: tuple[NamedTensor, ...]) -> bool:
 def softmax_of_bytes(to: StepBuilder, of: OnBytes[Softmax]) -> None:
     """Add a softmax of unsigned bytes: quotients of powers of e, which are looked up."""
     x, y, length, inner = of.operator.x, of.y, of.operator.length, of.operator.inner
-    given, made = map(to.scaled, of.scales)
-    if given.flip or made.flip:
+    given, result = map(to.scaled, of.scales)
+    if given.flip or result.flip:
         raise UnsuitedError("int8; uint8 can be exported")
     # As large as their sum can be in a float: the largest byte of a row is looked up as 255.
     free = max(0.0, float(np.log(np.finfo(np.float32).max / np.float32(length))) - _RESERVE)
@@ -277,7 +277,7 @@ def softmax_of_bytes(to: StepBuilder, of: OnBytes[Softmax]) -> None:
         "softmax_of_bytes",
         *(ValuePointer(x.name), to.make(y)),
         *(math.prod(x.shape) // (length * inner), length, inner),
-        *(float(np.floor(np.float32(1) / np.float32(made.one))), made.zero),
+        *(float(np.floor(np.float32(1) / np.float32(result.one))), result.zero),
         Weight(np.exp(powers).astype(np.float32)),
         in_place=(x.name,),
         pointwise=True,

@@ -94,11 +94,11 @@ def lower(network: Network) -> StepProgram:
     for port in network.inputs:
         to.values[port.name] = Array(dtype=port.dtype, shape=port.shape)
     _check_operators(network)
-    found = _activations(network)
-    inside = {at for each in found.values() for at in each.nodes[:-1]}
+    activations = _activations(network)
+    inside = {at for each in activations.values() for at in each.nodes[:-1]}
     for at, node in enumerate(network.nodes):
         if at not in inside:
-            _add(to, network, node, found.get(at))
+            _add(to, network, node, activations.get(at))
     _check_outputs(network, to)
     return _fused(StepProgram(tuple(to.steps), to.values), outputs)
 
@@ -163,13 +163,13 @@ def _check_outputs(network: Network, to: StepBuilder) -> None:
 
 
 def _fused(program: StepProgram, outputs: frozenset[str]) -> StepProgram:
-    """Return ``program`` with sums and functions in the step that made what they read, if nobody else does.
+    """Return ``program`` with sums and functions in the step before, where its result is read there alone.
 
     So nothing between them is kept, and a sum may lie where what it adds lay. ``outputs``: what the caller
     reads.
     """
     readers = Counter(name for step in program.steps for name in step.reads)
-    made = Counter(step.output for step in program.steps)
+    makers = Counter(step.output for step in program.steps)
     steps: dict[int, KernelStep] = {}
     open_at: dict[str, int] = {}  # where the step is whose result only one other reads
     for index, step in enumerate(program.steps):
@@ -182,7 +182,7 @@ def _fused(program: StepProgram, outputs: frozenset[str]) -> StepProgram:
                 steps[index] = whole
                 break
         last = steps[index].output
-        if readers[last] == 1 and made[last] == 1 and last not in outputs:
+        if readers[last] == 1 and makers[last] == 1 and last not in outputs:
             open_at[last] = index
     return replace(program, steps=tuple(steps[index] for index in sorted(steps)))
 

@@ -36,9 +36,9 @@ def copy(to: StepBuilder, copied: Copy) -> None:
         "start": copied.start,
         "place": copied.place,
     }
-    made, record = ValuePointer(copied.y.name), StructConstant("copying", fields)
+    output, record = ValuePointer(copied.y.name), StructConstant("copying", fields)
     read = to.operand(copied.x)
-    to.step(copied.y, "copy", read, made, record, item, same=same, operator=copied)
+    to.step(copied.y, "copy", read, output, record, item, same=same, operator=copied)
 
 
 def join_dimensions(

@@ -90,7 +90,7 @@ class Network:
         return read
 
     def live(self) -> "Network":
-        """Return the network without nodes whose results nobody reads."""
+        """Return the network without nodes whose results are not read."""
         wanted = {port.name for port in self.outputs}
         kept = []
         for node in reversed(self.nodes):
@@ -156,7 +156,7 @@ def _model(pack: Pack) -> onnx.ModelProto:
 
 
 def _node(pack: Pack, node: onnx.NodeProto, opsets: Mapping[str, int], read: Set[str]) -> Node:
-    """Return ``node`` without outputs at its end that nobody reads; those of a Split are its parts."""
+    """Return ``node`` without outputs at its end that are not read; those of a Split are its parts."""
     found = node_of(node, opsets)
     inside = [
         name for name, value in found.attributes.items() if isinstance(value, onnx.GraphProto)

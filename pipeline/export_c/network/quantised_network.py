@@ -84,7 +84,7 @@ def _joined(network: Network) -> Network:
 
 
 def _product(node: Node, parts: list[Node], constants: dict[str, NDArray[Any]]) -> Node | None:
-    """Return the product that ``parts`` are, whose results ``node`` joins; None: they are of no one."""
+    """Return the product that ``parts`` are, whose results ``node`` joins; None: of no single product."""
     first = parts[0]
     same = all(_shared(part, constants) == _shared(first, constants) for part in parts)
     if first.operator != _PRODUCT or not same or node.attributes.get("axis") not in {1, -1}:
@@ -202,17 +202,17 @@ def with_tables(network: Network) -> Network:
     nodes: list[Node] = []
     tables: dict[str, tuple[str, NDArray[Any]]] = {}
     for node in network.nodes:
-        found = _written(node, numbers, constants)
-        if found is None and node.output in operators:
+        lookup = _written(node, numbers, constants)
+        if lookup is None and node.output in operators:
             region = region_of(
                 operators[node.output][1], operators, constants, partial(_bytes_of, constants)
             )
             if region is not None:
-                found = region.source, table_of(region, constants, versions)
-        if found is None:
+                lookup = region.source, table_of(region, constants, versions)
+        if lookup is None:
             nodes.append(node)
             continue
-        source, table = found
+        source, table = lookup
         if source in tables:
             source, first = tables[source]
             table = table[first.view(np.uint8)]
@@ -267,7 +267,8 @@ def _bytes_of(constants: Constants, source: str, nodes: Sequence[onnx.NodeProto]
 
 # Inputs and outputs as bytes: what a quantised network does first and last is left to the caller.
 #
-# Then an image takes a quarter of the memory, and whoever has bytes already need not make floats of them.
+# Then an image takes a quarter of the memory, and a caller that has bytes already need not make floats of
+# them.
 
 _QUANTIZE = ("QuantizeLinear", "com.microsoft.QuantizeLinear")
 _DEQUANTIZE = ("DequantizeLinear", "com.microsoft.DequantizeLinear")
@@ -281,19 +282,19 @@ def with_byte_ports(network: Network) -> Network:
     Raises:
         ExportError: it does so with none.
     """
-    found = dict(_inputs(network)) | dict(_outputs(network))
-    if not found:
+    converted = dict(_inputs(network)) | dict(_outputs(network))
+    if not converted:
         raise ExportError(
             f"{network.name}: no input is quantised first and no output back last, so none can be bytes"
         )
-    gone = {name for names, _ in found.values() for name in names}
+    gone = {name for names, _ in converted.values() for name in names}
     nodes = tuple(
         replace(node, operator="Identity", inputs=node.inputs[:1], attributes={})
         if node.output in gone
         else node
         for node in network.nodes
     )
-    quantised = {port: how for port, (_, how) in found.items()}
+    quantised = {port: how for port, (_, how) in converted.items()}
     ports = [
         tuple(_as_bytes(port, quantised) for port in side)
         for side in (network.inputs, network.outputs)

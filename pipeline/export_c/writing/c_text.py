@@ -1,4 +1,4 @@
-"""What is written in C: names and numbers of strangers, and the functions that a network uses."""
+"""What is written in C: names and numbers from untrusted packs, and the functions that a network uses."""
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Set

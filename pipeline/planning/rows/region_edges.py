@@ -173,15 +173,15 @@ class RegionEdges:
         needed, before = self._needed(least), self._before
         firsts = np.searchsorted(self._at, starts)
         short = before[number] - before[firsts] <= _FEW_OPERATORS
-        found = np.where(short & (self._height(end) <= _FEW_ROWS), self._most - kept, 0)
+        room = np.where(short & (self._height(end) <= _FEW_ROWS), self._most - kept, 0)
         last = int(np.searchsorted(needed, number)) - 1
         if last < 0 or before[number] - before[needed[last] + 1] > _BEYOND:
-            return found
+            return room
         following = np.minimum(np.searchsorted(needed, firsts), last)
         beyond = before[needed[following]] - before[firsts]
         near = (firsts <= needed[last]) & (beyond <= _BEYOND)
         most = np.minimum(most_from(self._whole.cost.arena, number), self._most) - kept
-        return np.where(near, np.maximum(most[firsts], found), found)
+        return np.where(near, np.maximum(most[firsts], room), room)
 
     def _needed(self, least: int) -> Numbers:
         """Return the places behind which a piece needs so many bytes of the arena whole."""

@@ -25,10 +25,10 @@ from pipeline.program.row_network import RowNetwork
 from pipeline.program.shared_memory import roots
 from pipeline.program.work import KnownTimes, RowTimes
 
-# Which joined values had better lie in parts, and which inputs with the request.
+# Which joined values are better left in parts, and which inputs with the request.
 #
 # A value that is joined of others (a concatenation) has its memory from its first part on, though the
-# others may come much later. Where all who read it are in regions, which take rows of the parts, its
+# others may come much later. Where all its readers are in regions, which take rows of the parts, its
 # parts may lie anywhere, each only while it is needed. But then all of them must be in regions.
 
 # Joins that wait for their parts with this part of all bytes that live, over time, are tried together;
@@ -37,7 +37,7 @@ _WORTH = (0.02, 0.0)
 
 
 def worth_apart(program: Program, network: RowNetwork) -> list[frozenset[int]]:
-    """Return sets of joined values to try apart: first those that keep most for nothing, last all."""
+    """Return sets of joined values to try apart: first those that waste most bytes, last all."""
     possible = _read_in_parts(program, network)
     places = roots(program)
     together = list(map(_byte_moments, lifetimes(program)))
@@ -56,7 +56,7 @@ def worth_apart(program: Program, network: RowNetwork) -> list[frozenset[int]]:
 
 
 def _read_in_parts(program: Program, network: RowNetwork) -> frozenset[int]:
-    """Return the joined values that nobody needs whole if all who read them are in regions."""
+    """Return the joined values that are not needed whole if all their readers are in regions."""
     users = _users(program)
     made = {operand.index for piece in program.own_pieces for operand in piece.outputs}
     made |= {port.value for port in (*program.inputs, *program.outputs)}
@@ -152,7 +152,7 @@ def find_variants(
     """Return the variants of a network that no other beats.
 
     ``times`` of row operators, ``piece_seconds`` of the program's pieces; ``slower``: rows save memory and
-    no time. ``in_groups``: bottlenecks in groups of channels, and how long they take; inf: nobody knows,
+    no time. ``in_groups``: bottlenecks in groups of channels, and how long they take; inf: unknown,
     longer than whole. ``most_arena``: only what needs so many bytes of arena and scratch at most, or the
     least of those if nothing does. ``preloaded``: weights take nothing, as they are there anyway;
     ``into_arena``: those of regions may be read into the arena.
@@ -183,8 +183,8 @@ def find_variants(
         for search in searches:
             search.take_in_groups(groups)
     small = most_arena is not None
-    found = _unbeaten((found for search in searches for found in search.variants()), small)
-    return Variants(tuple(found), walk.effort, walk.complete)
+    variants = _unbeaten((each for search in searches for each in search.variants()), small)
+    return Variants(tuple(variants), walk.effort, walk.complete)
 
 
 def _in_groups(

@@ -3,7 +3,7 @@
 A quick search looks at all regions between few places: those of a few phases save steps and bindings, too.
 One that takes its time looks at more places, for regions that save memory of the largest moments: they
 cover what needs more of the arena whole than some way through the network, with strips that take less than
-that. Where a profile may know rows that are faster than whole pieces, it looks at all others as well.
+that. Where a profile may have rows that are faster than whole pieces, it looks at all others as well.
 """
 
 import time

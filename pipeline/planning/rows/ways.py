@@ -142,7 +142,7 @@ class Ways:
         bound = np.concatenate([[0], np.cumsum(whole.bound.max(axis=0, initial=0))])
         seconds = np.concatenate([[0.0], np.cumsum(whole.seconds)])
         scratch = whole.scratch.max(axis=0, initial=0)
-        found = {}
+        better_edges = {}
         for place, edges in self._edges.items():
             arena = most_from(whole.arena, place)[edges.start]
             better = edges.arena >= arena
@@ -153,8 +153,8 @@ class Ways:
                 together = seconds[place] + price * bound[place] + margin
                 before = seconds[edges.start] + price * bound[edges.start]
                 better &= together - before < edges.seconds + price * edges.bound
-            found[place] = edges.those(~better)
-        return Ways(self._places, whole, found, self._into_arena)._with_few_places()
+            better_edges[place] = edges.those(~better)
+        return Ways(self._places, whole, better_edges, self._into_arena)._with_few_places()
 
     def _with_few_places(self) -> "Ways":
         """Return these with no places but such where regions begin or end: all between is whole anyway."""
@@ -245,10 +245,10 @@ class Ways:
             needed = self._arena_within(edges, distinct)[which.reshape(-1)]
             np.copyto(each, np.inf, where=needed > arenas[:, None])
             choice = each.argmin(axis=1)
-            found = each[np.arange(count), choice]
-            better = found < cost[:, place]
+            least_costs = each[np.arange(count), choice]
+            better = least_costs < cost[:, place]
             taken[better, place] = choice[better]
-            cost[better, place] = found[better]
+            cost[better, place] = least_costs[better]
         possible = np.flatnonzero(np.isfinite(cost[:, -1]))
         return self._taken(taken[possible], limits.those(possible))
 

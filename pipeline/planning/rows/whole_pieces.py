@@ -130,7 +130,7 @@ _SCRATCH_PART = 64
 class WholePieces:
     """Those of ``program`` between ``places``; none may read what exists only as its parts, ``apart``.
 
-    ``only_activations``: weights count for nothing. ``preloaded``: nor do they take anything, in the
+    ``only_activations``: weights are not counted. ``preloaded``: they take no memory either, in the
     coarsest chunks. ``into_arena``: those of regions may lie in the arena.
     """
 

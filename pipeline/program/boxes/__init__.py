@@ -1,1 +1,1 @@
-"""Regions whose phases make boxes of rows and columns: what is made, kept, lies where, happens."""
+"""Regions whose phases make boxes of rows and columns: boxes made and kept, their places, the steps."""

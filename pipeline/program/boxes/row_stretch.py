@@ -36,9 +36,9 @@ class RowStretch(Stretch):
             for number, taken in enumerate(item.inputs)
         }
         self.over = tuple(self._load(saving))
-        for value, made in self._rows.items():
+        for value, new_rows in self._rows.items():
             columns = self.all_of(value).columns
-            firsts, ends = made.first[0].tolist(), made.ends[0].tolist()
+            firsts, ends = new_rows.first[0].tolist(), new_rows.ends[0].tolist()
             self.inside[value].boxes = [
                 [RowBox(Interval(first, end), columns)] if first < end else []
                 for first, end in zip(firsts, ends, strict=True)
@@ -55,7 +55,7 @@ class RowStretch(Stretch):
         return {item.output: made_of(ends[item.output][:, begun:]) for item in self.items}
 
     def _load(self, saving: bool) -> Iterator[tuple[int, int]]:
-        """Find what is loaded; yield what is written over what, to save memory."""
+        """Find the values that are loaded; yield pairs, one value written over the other to save memory."""
         reads: dict[int, list[WantedRows]] = {
             value: [self._wanted[reader] for reader in readers]
             for value, readers in readers_of(self.items, self.parts, self.outside).items()
@@ -105,9 +105,10 @@ class RowStretch(Stretch):
 
 
 def kept_between_phases(stretch: RowStretch, layout: StripLayout) -> Keeping:
-    """Return what phases keep for later ones: of each value in strips of its own.
+    """Return the rows that phases keep for later ones: of each value in strips of its own.
 
-    These are two where rows move from one to the other, one where they are kept for one phase at most.
+    These strips are two where rows move from one to the other, one where they are kept for one phase at
+    most.
     """
     keeping = Keeping()
     for value, inside in stretch.inside.items():

@@ -1,6 +1,6 @@
-"""The operators of a region that makes boxes, with who makes and who reads what: whatever it is cut into.
+"""The operators of a region that makes boxes, with makers and readers of its values, however it is cut.
 
-A value is told by its number among the row values; *whole*: read outside of the region, so it lies in one
+A value is given by its number among the row values; *whole*: read outside of the region, so it lies in one
 piece there.
 """
 
@@ -20,8 +20,9 @@ from pipeline.program.row_network import PlaneRange, RowNetwork, readers_of
 class Inside:
     """A value that an operator of the region makes, or that is loaded.
 
-    ``maker``: the position of who makes it; of what is loaded, of who reads it first. ``boxes``: the new
-    ones of each phase, apart from each other. ``whole``: it is read outside where it lies whole.
+    ``maker``: the position of the operator that makes it; of what is loaded, of its first reader.
+    ``boxes``: the new ones of each phase, apart from each other. ``whole``: it is read outside where it
+    lies whole.
     ``copies``: planes of it that are part of values which lie whole, ``row_value`` being these.
     """
 
@@ -68,9 +69,11 @@ class Stretch(ABC):
         self.parts = network.parts_read(self.items, region.pieces)
         read = {part.row_value for parts in self.parts.values() for part in parts}
         self.outside = frozenset(read - self.inside.keys())
-        copied = {copy.row_value for held in self.inside.values() for copy in held.copies}
+        copied = {
+            copy.row_value for value_inside in self.inside.values() for copy in value_inside.copies
+        }
         self.written = frozenset(
-            copied | {value for value, held in self.inside.items() if held.whole}
+            copied | {value for value, value_inside in self.inside.items() if value_inside.whole}
         )
         self._check()
 
@@ -120,11 +123,11 @@ class Stretch(ABC):
 
     @cached_property
     def readers(self) -> dict[int, list[tuple[int, int]]]:
-        """For each value of one maker, who reads it: operators and which of their inputs it is part of."""
+        """For each value of one maker, its readers: operators and which of their inputs it is part of."""
         return readers_of(self.items, self.parts, self.inside)
 
     def gathering(self, value: int) -> list[tuple[int, int]]:
-        """Return those of its readers for whom boxes are put together."""
+        """Return those of its readers for which boxes are put together."""
         return [reader for reader in self.readers[value] if reader not in self.direct]
 
     def all_of(self, value: int) -> RowBox:
@@ -146,7 +149,7 @@ class Stretch(ABC):
 
 # What lies where in a region: the strips of what is made, and of inputs that are put together.
 #
-# Only how long each is in use is decided here; how large it is, what happens there tells (regions.py).
+# Only how long each is in use is decided here; its size follows from what happens there (regions.py).
 
 
 class Lying(NamedTuple):

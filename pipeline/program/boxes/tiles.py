@@ -78,7 +78,7 @@ class TileStretch(Stretch):
         return item
 
     def _make(self, tile: RowBox, height: int, width: int) -> None:
-        """Find what each operator makes for ``tile`` of the last one's output."""
+        """Find the boxes that each operator makes for ``tile`` of the output of the last operator."""
         wanted: dict[int, list[RowBox]] = {}
         for position in reversed(range(len(self.items))):
             item = self._tiled[position]
@@ -87,13 +87,13 @@ class TileStretch(Stretch):
             if inside.lies_whole or not self.readers[item.output]:
                 boxes = [*boxes, self._share(item.output, tile, height, width)]
             needed = hull(boxes)
-            made = [] if needed is None else [_aligned(needed, item)]
+            new_boxes = [] if needed is None else [_aligned(needed, item)]
             if self.cut.reuse != "none":
                 there = [box for before in inside.boxes for box in before]
-                made = [left for box in made for left in without(box, there)]
-            inside.boxes.append(made)
+                new_boxes = [left for box in new_boxes for left in without(box, there)]
+            inside.boxes.append(new_boxes)
             for number, taken in enumerate(item.inputs):
-                for box in made:
+                for box in new_boxes:
                     needs = self.read(position, number, box)
                     if needs is not None:
                         for part in self.parts[taken.row_value]:
@@ -199,7 +199,7 @@ def _kept(stretch: TileStretch) -> Iterator[KeptTile]:
 def kept_between(
     row_value: int, made: Sequence[Sequence[RowBox]], wanted: Sequence[Sequence[RowBox]]
 ) -> Iterator[KeptTile]:
-    """Yield what later tiles read of a value, by who ``made`` it: boxes of each tile, as ``wanted`` are."""
+    """Yield what later tiles read of a value. ``made``: its boxes by tile; ``wanted``: those read."""
     for reader, wants in enumerate(wanted):
         for tile, boxes in enumerate(made[:reader]) if wants else ():
             for box in boxes:

@@ -222,7 +222,7 @@ def test_threads_wake_for_jobs_alone() -> None:
 
 
 def test_reads_in_line_wake_one_thread_for_all() -> None:
-    """Who ends a read goes on with the next: of its line, or asked for by who was told."""
+    """The thread that ends a read goes on with the next: of its line, or asked for by its callback."""
     pool, jobs, gate = ReadPool(2, hung_seconds=1e6), Jobs(), Gate()
     client = pool.client("one at a time", depth=1)
     pool.submit(jobs.job(0, MemoryReader(CONTENT, gate), ranges(0, 8), client=client))

@@ -1,4 +1,4 @@
-"""A disk that fails as told: each fault gives the error that a real file gives, and no other."""
+"""A disk that fails as set up: each fault gives the error that a real file gives, and no other."""
 
 import errno
 import os

@@ -1,4 +1,4 @@
-"""Results of operators on elements lie over operands that nobody needs afterwards, and only over those."""
+"""Results of operators on elements lie over operands that are unread afterwards, and only over those."""
 
 import pytest
 from onnx import helper

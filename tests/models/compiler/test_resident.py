@@ -60,7 +60,7 @@ def loop() -> tuple[onnx.ModelProto, Inputs]:
 
 
 def selection() -> tuple[onnx.ModelProto, Inputs]:
-    """Inner shapes that only a run knows, between static ones; a dynamic output beside."""
+    """Inner shapes that only a run gives, between static ones; a dynamic output beside."""
     model = parsed(
         """selection (float[1,64] x) => (float[1,128] y, int64[2,n] places) {
             h = Gemm<transB=1>(x, w1)

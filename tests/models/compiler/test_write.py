@@ -102,7 +102,7 @@ def test_too_little_space_is_refused_before_any_work(
 def test_a_disk_that_is_full_for_onnx_runtime_is_no_fault_of_the_file(
     tiny_onnx: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It has no error of its own for that: who called sees the disk's."""
+    """It has no error of its own for that: the caller gets the disk's."""
 
     class Full:
         @staticmethod
@@ -292,7 +292,7 @@ def test_folder_of_a_running_compilation_is_left_alone(tiny_onnx: Path, tmp_path
 
 
 def test_the_steps_of_a_running_compilation_are_left_alone(tiny_onnx: Path, tmp_path: Path) -> None:
-    """Whoever lists the repository, at any step, from another process."""
+    """While another process lists the repository, at any step."""
     command = [sys.executable, "-c", CLEAR, str(tmp_path)]
 
     def clear(step: str, detail: str = "") -> None:

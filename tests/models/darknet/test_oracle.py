@@ -1,4 +1,4 @@
-"""The importer against an interpreter of Darknet's files that knows nothing of it."""
+"""The importer against an interpreter of Darknet's files that shares nothing with it."""
 
 import itertools
 import json

@@ -423,7 +423,7 @@ def test_a_box_too_many_is_no_such_list(name: str) -> None:
         for axis in range(len(shape)):
             longer = (*shape[:axis], shape[axis] + 1, *shape[axis + 1 :])
             fault = head_fault(recipe, {**forms, output: (dtype, longer)})
-            if fault is None:  # numbers behind a box are anybody's: landmarks
+            if fault is None:  # there may be more numbers behind a box: landmarks
                 assert output == form.heads[0]["boxes"]
             else:
                 assert repr(output) in fault or "boxes" in fault

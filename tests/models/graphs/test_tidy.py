@@ -100,7 +100,7 @@ def sparse_constant() -> onnx.ModelProto:
 
 
 def dropping() -> onnx.ModelProto:
-    """Dropout that is told to drop everything is no copy."""
+    """Dropout with a ratio that drops everything is no copy."""
     model = parsed(
         "d (float[1,64] x) => (float[1,64] y) { z = Exp(x)\n y = Dropout<seed=3>(z, ratio, yes) }"
     )

@@ -35,7 +35,7 @@ OPERATORS = """
     StringSplit RegexFullMatch LabelEncoder TfIdfVectorizer
 """.split()  # noqa: SIM905  a page of quotes says less
 
-#: Those of ``OPERATORS`` that ONNX Runtime alone computes, and of which the compiler asks nothing that it
+#: Those of ``OPERATORS`` that ONNX Runtime alone computes, and of which the compiler needs nothing that it
 #: does not ask of others: of Cos nothing that it does not of Sin. Only the slow tests have cases of them.
 ALIKE = frozenset(
     """
@@ -47,7 +47,7 @@ ALIKE = frozenset(
     """.split()  # noqa: SIM905
 )
 
-# Onnx stamps new cases with versions that ONNX Runtime does not know yet.
+# Onnx stamps new cases with versions that ONNX Runtime does not have yet.
 NEWEST_OPSET = 26
 NEWEST_IR = 12
 # Only older versions of these operators are in ONNX Runtime; the cases fit them, too.

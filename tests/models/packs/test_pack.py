@@ -382,7 +382,7 @@ def unused_span(document: Document) -> None:
 
 
 def test_streamed_span_that_no_piece_uses_is_refused(pack_folder: Path) -> None:
-    """A reader would not know when its bytes are used up."""
+    """A reader could not find out when its bytes are used up."""
     path = edit(pack_folder, unused_span)
     with refuses(PackError, path, "spans.1", "no piece"):
         open_pack(pack_folder)

@@ -155,7 +155,7 @@ def test_a_task_that_no_kernel_computes_is_refused(
 def test_a_tensor_is_one_thing(
     task: int, way: tuple[str | int, ...], what: str, folder: Path
 ) -> None:
-    """A request may hold the first input, and constants are as long as who reads them says."""
+    """A request may hold the first input, and constants are as long as their reader says."""
     number = {AROUND: 1, JOINED: 2}.get(task, 0)
     path = edit(folder, put("quantised", task, *way, number))
     with refuses(PackError, path, f"quantised.{task}: {what}: {number} is something else, too"):

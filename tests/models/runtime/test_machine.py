@@ -1,4 +1,4 @@
-"""What models/ knows of the machine: target, heap, sessions."""
+"""What models/ uses of the machine: target, heap, sessions."""
 
 import ctypes
 import gc

@@ -24,7 +24,7 @@ def test_each_thread_has_a_core_and_one_is_left(kept: dict[int, tuple[int, ...]]
         ({1}, 2, {0, 1, 2}),  # a core to spare
         ({1, 2}, 3, {0, 1}),  # too few
         ({1, 2}, 2, {0, 1}),  # a thread that is not of the pool
-        (set(), 2, {0, 1}),  # nobody says which threads there are
+        (set(), 2, {0, 1}),  # which threads there are is unknown
         (set(), 1, {0}),
     ],
 )

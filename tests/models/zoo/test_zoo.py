@@ -44,7 +44,7 @@ def weights_in(path: Path) -> dict[str, NDArray[np.float32]]:
 
 
 def with_weights_as_inputs(skeleton: onnx.ModelProto) -> onnx.ModelProto:
-    """What a skeleton is to tools that do not know of weights without data."""
+    """What a skeleton is to tools without support for weights without data."""
     shapes = declared(skeleton)
     kept = [tensor for tensor in skeleton.graph.initializer if tensor.name not in shapes]
     del skeleton.graph.initializer[:]

@@ -20,7 +20,7 @@ def space() -> Iterator[Space]:
 
 
 def flags(space: Space, offset: int) -> set[str]:
-    """Return what the kernel was told of the page at ``offset`` (proc_pid_smaps(5), VmFlags)."""
+    """Return what the kernel was advised about the page at ``offset`` (proc_pid_smaps(5), VmFlags)."""
     first = space.first(1).host(0, 1)
     return _flags_at(ctypes.addressof(ctypes.c_char.from_buffer(first)) + offset)
 
@@ -37,7 +37,7 @@ def _flags_at(address: int) -> set[str]:
 
 
 def _hears_advice() -> bool:
-    """Return whether advice reaches the kernel, which may know no huge pages; an emulator keeps it."""
+    """Return whether advice reaches the kernel, which may have no huge pages; an emulator keeps it."""
     if not Path("/sys/kernel/mm/transparent_hugepage").exists():
         return False
     with mmap.mmap(-1, MIB) as probe:
@@ -50,7 +50,7 @@ def _hears_advice() -> bool:
 
 @pytest.mark.skipif(not _hears_advice(), reason="no huge pages here")
 def test_only_what_may_be_touched_lies_on_huge_pages(space: Space) -> None:
-    """A huge page that reaches beyond the end would take memory that nobody has reserved."""
+    """A huge page that reaches beyond the end would take memory that is not reserved."""
     for n_bytes in (16 * MIB, 5 * MIB, 9 * MIB, 64 * MIB, 3 * MIB):
         space.resize(n_bytes)
         assert "hg" in flags(space, n_bytes - 1)

@@ -124,4 +124,4 @@ def test_pieces_allocate_what_was_bounded(pack: Pack) -> None:
             assert peak <= piece.scratch_bytes + 2 * PAGE_BYTES, (threads, piece.outputs)
             more_than_compiled += peak > compiled.scratch_bytes + 2 * PAGE_BYTES
     if pack.name == "plain":
-        assert more_than_compiled > 2  # or the bound need not know the threads
+        assert more_than_compiled > 2  # or the bound would not depend on the threads

@@ -96,7 +96,7 @@ def test_a_detector_of_other_classes_is_refused_before_a_sweep(
 
 
 def _of_lamps(folder: Path) -> Pack:
-    """Return a detector that knows one class."""
+    """Return a detector of one class."""
     model = square_finder()
     (classes,) = (tensor for tensor in model.graph.initializer if tensor.name == "classes")
     classes.CopyFrom(numpy_helper.from_array(np.ones((1, 1, 1, 1), np.float32), "classes"))

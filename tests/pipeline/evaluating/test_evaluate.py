@@ -209,6 +209,6 @@ def test_results_are_kept_by_subject(tmp_path: Path) -> None:
         with pytest.raises(DataError, match=FILE):
             read_results(pack.folder)
     (pack.folder / FILE).unlink()
-    os.mkfifo(pack.folder / FILE)  # nobody will ever write to it
+    os.mkfifo(pack.folder / FILE)  # no process will ever write to it
     with pytest.raises(DataError, match="not a file"):
         read_results(pack.folder)

@@ -1,4 +1,4 @@
-"""One computes, the others read: who has the baton, and who gets it next."""
+"""One sweep computes, the others read: which one has the baton, and which gets it next."""
 
 import threading
 import time
@@ -54,7 +54,7 @@ def test_between_kernels_it_goes_to_one_in_front_and_comes_back() -> None:
     def foremost() -> None:
         first.hold(None, never)
         kernels.append("first")
-        first.hold(None, never)  # nobody is in front of it
+        first.hold(None, never)  # none is in front of it
         kernels.append("first")
         first.give()
 

@@ -112,7 +112,7 @@ def test_outputs_are_views_that_cannot_be_written(pack: Pack, kind: str) -> None
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("is_array", [True, False])
 def test_inputs_are_gone_when_outputs_are_taken(pack: Pack, kind: str, is_array: bool) -> None:
-    """Whoever empties his mapping then has freed them: outputs may be copied to where they were."""
+    """A caller that empties its mapping then has freed them: outputs may be copied to where they were."""
     given: Any = RECIPE.apply(picture()) if is_array else RECIPE.tensor(picture())
     inputs = {"image": given}
     held = weakref.ref(given)
@@ -149,5 +149,5 @@ def test_tensors_of_pictures_are_checked_like_arrays(pack: Pack) -> None:
 
 
 def test_a_plan_counts_no_tensors_of_requests(pack: Pack) -> None:
-    """They are counted by whoever holds them."""
+    """They are counted by the part that holds them, such as the service."""
     assert {plan.io_bytes for plan in plans(pack).values()} == {0}

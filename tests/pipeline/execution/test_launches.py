@@ -1,4 +1,4 @@
-"""What runs is what a plan says: so many launches, whatever joins and whoever computes chains."""
+"""What runs is what a plan says: so many launches, whatever joins steps and computes chains."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing

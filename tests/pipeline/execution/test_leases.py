@@ -241,7 +241,7 @@ def test_a_lost_arena_is_nobodys_and_the_memory_of_who_lost_it_stays() -> None:
 
 
 class SlowSpace(Space):
-    """The system takes as long to give pages, or to take them back, as a test wants."""
+    """The system takes as long to give pages, or to take them back, as a test sets."""
 
     def __init__(self, capacity_bytes: int) -> None:
         super().__init__(capacity_bytes)
@@ -254,7 +254,7 @@ class SlowSpace(Space):
 
 
 def test_nobody_waits_for_pages_but_who_joins_or_leaves() -> None:
-    """The event loop wakes those who wait; another model runs meanwhile."""
+    """The event loop wakes waiting requests; another model runs meanwhile."""
     space = SlowSpace(MIB)
     arena = SharedArena(space)
     space.may_end.set()

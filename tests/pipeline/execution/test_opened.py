@@ -137,7 +137,7 @@ def test_memory_is_taken_beside_what_is_done_next_and_no_longer_than_it_is_there
     closing = threading.Thread(target=engine.close)
     closing.start()
     closing.join(0.1)
-    assert closing.is_alive()  # nobody unmaps what the system is asked for
+    assert closing.is_alive()  # memory is not unmapped while the system fills it
     go_on.set()
     closing.join()
     assert taken == [0]

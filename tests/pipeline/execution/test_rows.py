@@ -575,7 +575,7 @@ def _copied(phase: Sequence[Action], value: int) -> int:
 
 
 def test_rows_up_to_a_cut_where_another_name_crosses(machine: Machine, tmp_path: Path) -> None:
-    """Channels that are shuffled in five dimensions cross; rows know them in four."""
+    """Channels that are shuffled in five dimensions cross; rows have them in four."""
     pack = compiled(CASES["shuffled channels"], tmp_path)
     cuts, expected = Cuts(Program.as_compiled(pack)), answers(pack, machine)
     checked = 0

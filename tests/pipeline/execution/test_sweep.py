@@ -165,7 +165,7 @@ def test_a_failed_copy_ends_the_sweep_with_its_error(fail_at: int, by_thread: bo
 
 @pytest.mark.parametrize("name", ["2s", "ring", "ahead"])
 def test_steps_of_one_launch_end_with_it(name: str) -> None:
-    """The first of a run does the work of all: nobody is asked in between, and a trace has each."""
+    """The first of a run does the work of all: it is not cancelled in between, and a trace has each."""
     plan, ran, asked = PLANS[name], list[int](), list[int]()
     all_work = kernels(ran)
     sweeps = sweeper(Moves(), all_work, plan)

@@ -16,7 +16,7 @@ from tests.pipeline.export_c.program import answers_of, program
 
 pytestmark = needs_compiler
 
-#: Operators that are refused, though the compiler knows them.
+#: Operators that are refused, though the compiler has them.
 _NOT_IN_C = {
     *(name for name, spelling in SPELLINGS.items() if spelling.kind not in FUNCTIONS),
     *("GroupNormalization", "InstanceNormalization", "LRN", "LogSoftmax", "ReduceL1", "ReduceL2"),

@@ -402,7 +402,7 @@ def test_channels_that_fill_no_block(target: str, channels: int, tmp_path: Path)
 
 
 def test_a_source_in_blocks(tmp_path: Path) -> None:
-    """Nobody knows how many of its channels only fill: those that no block leaves stay."""
+    """How many of its channels only fill is unknown: those that no block leaves stay."""
     text = """g (float[1,3,6,5] x) => (float y) {
         a = Conv<pads=[1,1,1,1]>(x, w)
         b = MaxPool<kernel_shape=[2,2]>(a)

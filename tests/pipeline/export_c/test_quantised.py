@@ -212,7 +212,7 @@ def test_sums_of_unequal_shapes(dtype: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("dtype", ["uint8", "int8"])
 def test_zero_points_that_are_left_out(dtype: str, target: str, tmp_path: Path) -> None:
-    """They are 0, of the type of the bytes: before floats, in tables, and for who gives or gets bytes."""
+    """They are 0, of the type of the bytes: before floats, in tables, and for a caller's bytes."""
     g, shape = Graph(dtype, 7), (1, 3, 5, 7)
     scale = g.constant(np.float32(0.02))
     kind = getattr(TensorProto, dtype.upper())

@@ -1,6 +1,6 @@
 """Runs a plan on tags instead of numbers: every row of every plane has one, and each read is checked.
 
-It knows what a program means and what actions do, and nothing of how regions are planned: which rows an
+It follows what a program means and what actions do, and nothing of how regions are planned: which rows an
 operator needs is worked out here again, row by row.
 """
 

@@ -1,4 +1,4 @@
-"""What a program is beside the manifest that it is made of: its owner's, and gone when he lets go."""
+"""A program beside its manifest: it belongs to its maker, and is freed with its last reference."""
 
 import pickle
 

@@ -214,7 +214,7 @@ def test_rows_that_are_still_needed_are_loaded_before_others_overwrite_them(
         for action in phase
         if isinstance(action, AreaCopy) and action.source.strip is None
     ]
-    assert (sum(read) == 6) == loaded  # each row once, or by both who read it
+    assert (sum(read) == 6) == loaded  # each row once, or by both of its readers
 
 
 @pytest.mark.slow

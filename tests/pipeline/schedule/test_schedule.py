@@ -95,7 +95,7 @@ def test_a_stopped_sweep_releases_nothing_more_and_drains(
 
 @given(source=programs(), data=st.data())
 def test_kernels_before_the_turn_release_nothing(source: Program, data: st.DataObject) -> None:
-    """So their ends may be told together: nothing starts later for that."""
+    """So their ends may be reported together: nothing starts later for that."""
     architecture = ARCHITECTURES[data.draw(st.sampled_from(sorted(ARCHITECTURES)))]
     plan = make_plan(source, architecture, choice=choices(data, source, architecture.slots or 1))
     schedule, ended = Schedule(plan.stages), 0

@@ -1,4 +1,4 @@
-"""With keys: who has none, a wrong one, or one of the wrong role; what stays open; what is said of it."""
+"""With keys: clients with none, a wrong one, or one of the wrong role; what stays open; what logs say."""
 
 import io
 import json
@@ -38,7 +38,7 @@ CLOSED = (
 
 @dataclass(frozen=True)
 class Keyed:
-    """A service that wants keys, one of each role, and their file."""
+    """A service that requires keys, one of each role, and their file."""
 
     service: Service
     file: Path
@@ -110,7 +110,7 @@ async def test_roles(keyed: Keyed) -> None:
         for path, sent in (("/v2/models/tiny/infer", body), ("/v2/repository/index", None)):
             assert (await keyed.ask("POST", path, key, json=sent)).status_code == 200
         assert (await keyed.ask("GET", "/metrics", key)).status_code == 200
-    for name in ("tiny", "nobody"):  # who may not ask does not learn what there is
+    for name in ("tiny", "nobody"):  # clients without the right do not learn what there is
         for verb in ("load", "unload"):
             place = f"/v2/repository/models/{name}/{verb}"
             error(await keyed.ask("POST", place, infer), 403, "'cam'", "admin")
@@ -138,7 +138,7 @@ async def test_the_body_of_who_has_no_key_is_not_read(keyed: Keyed) -> None:
 
 
 async def test_every_path_of_the_service_wants_a_key(keyed: Keyed) -> None:
-    """Also those that nobody has thought of here."""
+    """Also those that this file does not name."""
     for path, operations in keyed.service.app.openapi()["paths"].items():
         for method in operations:
             answer = await keyed.ask(method, path.format(name="tiny", version="1", region="r"))

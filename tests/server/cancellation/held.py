@@ -16,7 +16,7 @@ _OWN_TASKS = 3
 
 @dataclass(frozen=True)
 class Held:
-    """Memory of requests and those who wait for it, requests, models' shares, tasks, files, places."""
+    """Memory of requests and requests that wait for it, requests, models' shares, tasks, files, places."""
 
     request_bytes: int
     waiting_for_memory: int

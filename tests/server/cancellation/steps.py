@@ -46,7 +46,7 @@ class _Counted(Awaitable[Any]):
             error = None
             try:
                 yield waits
-            except BaseException as exc:  # noqa: BLE001  for those who are counted
+            except BaseException as exc:  # noqa: BLE001  it is raised in the counted step
                 error = exc
 
 
@@ -76,7 +76,7 @@ def _factory(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
 async def cancelled_at(step: int, work: Work) -> bool:
     """Do ``work`` and cancel it at ``step``, from 1; return whether it had as many.
 
-    What it raises once it is told to end is lost, what it raises before is raised.
+    What it raises once it is to end is lost, what it raises before is raised.
     """
     steps = _Steps(step)
     token = _counting.set(steps)

@@ -1,6 +1,6 @@
 """The unmodified ``tritonclient[grpc]``, sync and aio, against a live server.
 
-It wants protobuf below 7 and this project has 7: it gets an environment of its own.
+It needs protobuf below 7 and this project has 7: it gets an environment of its own.
 ``LAYERSTREAM_TRITON_PYTHON`` names one that is there.
 """
 

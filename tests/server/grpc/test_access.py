@@ -1,4 +1,4 @@
-"""Who may call what over gRPC: keys, roles, certificates; loading and unloading."""
+"""Which clients may call what over gRPC: keys, roles, certificates; loading and unloading."""
 
 import asyncio
 import json

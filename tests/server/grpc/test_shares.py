@@ -136,7 +136,7 @@ async def test_those_that_wait_are_looked_at_again() -> None:
     assert waiting not in world.runs  # each was used a moment ago
     world.now += 1.5
     async with asyncio.timeout(10):
-        while waiting not in world.runs:  # noqa: ASYNC110  places tell nobody
+        while waiting not in world.runs:  # noqa: ASYNC110  places signal nothing
             await asyncio.sleep(0)
     assert sum(call.gave_way for call in used) == 1
     await world.close()

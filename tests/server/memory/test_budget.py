@@ -481,7 +481,7 @@ def test_the_ledger_is_read_while_a_thread_loads(read: Callable[[Budget], object
     ),
 )
 def test_a_plan_that_fits_fits(program: Program, total: int, share: int, architecture: str) -> None:
-    """Whoever is alone gets all there is; beside another one the even part of what both leave."""
+    """A model alone gets all there is; beside another one the even part of what both leave."""
     chosen = ARCHITECTURES[architecture]
     smallest = smallest_plan(program, chosen).total_bytes
     budget = Budget(total)

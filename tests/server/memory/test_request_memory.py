@@ -30,7 +30,7 @@ STEPS = st.lists(
 
 
 async def settled() -> None:
-    """Let everybody go on who can."""
+    """Let all requests go on that can."""
     for _ in range(5):
         await asyncio.sleep(0)
 
@@ -44,19 +44,19 @@ class Crowd:
         self.waits: dict[int, asyncio.Task[None]] = {}
 
     async def step(self, step: Step) -> None:
-        who, n_bytes = step
-        if who is None:
+        number, n_bytes = step
+        if number is None:
             await asyncio.sleep(0)
         elif n_bytes is None:
-            self.leave(who)
-        elif who not in self.waits or self.waits[who].done():
-            lease = self.leases.setdefault(who, Lease(self.memory))
-            self.waits[who] = asyncio.create_task(lease.hold(n_bytes))
+            self.leave(number)
+        elif number not in self.waits or self.waits[number].done():
+            lease = self.leases.setdefault(number, Lease(self.memory))
+            self.waits[number] = asyncio.create_task(lease.hold(n_bytes))
         self.check()
 
-    def leave(self, who: int) -> None:
-        """End request ``who`` as a client does that leaves, whether it waits or not."""
-        task, lease = self.waits.pop(who, None), self.leases.pop(who, None)
+    def leave(self, number: int) -> None:
+        """End a request as a client does that leaves, whether it waits or not."""
+        task, lease = self.waits.pop(number, None), self.leases.pop(number, None)
         if lease is None:
             return
         if task is None or task.done():
@@ -72,8 +72,8 @@ class Crowd:
         assert all(lease.held_bytes >= 0 for lease in self.leases.values())
 
     async def end(self) -> None:
-        for who in list(self.leases):
-            self.leave(who)
+        for number in list(self.leases):
+            self.leave(number)
         await settled()
         assert self.memory.used_bytes == 0
         assert self.memory.waiting == 0
@@ -110,7 +110,7 @@ def test_whatever_happens_what_is_held_is_bounded_and_given_back(steps: list[Ste
 @given(STEPS)
 @examples(few=100, many=5000)
 def test_at_rest_nobody_waits_who_could_go_on(steps: list[Step]) -> None:
-    """The first in line waits only because his bytes are not free; who holds none is behind all who do."""
+    """The first in line waits only because its bytes are not free; those that hold some come first."""
 
     async def run() -> None:
         crowd = Crowd()
@@ -119,9 +119,9 @@ def test_at_rest_nobody_waits_who_could_go_on(steps: list[Step]) -> None:
         await settled()
         held = sum(lease.held_bytes for lease in crowd.leases.values())
         assert crowd.memory.used_bytes == held
-        waiting = [who for who, task in crowd.waits.items() if not task.done()]
+        waiting = [number for number, task in crowd.waits.items() if not task.done()]
         assert crowd.memory.waiting == len(waiting)
-        assert sum(crowd.leases[who].held_bytes > 0 for who in waiting) <= 1  # so it goes on
+        assert sum(crowd.leases[number].held_bytes > 0 for number in waiting) <= 1  # so it goes on
         assert not (waiting and held == 0)
         await crowd.end()
 
@@ -197,7 +197,7 @@ async def test_who_leaves_the_line_lets_the_next_one_in() -> None:
 
 
 async def test_who_is_cancelled_as_memory_comes_back_ends_as_cancelled() -> None:
-    """Both in one turn of the loop: cancelled first, then what he waited for is given back."""
+    """Both in one turn of the loop: cancelled first, then what it waited for is given back."""
     memory, order = RequestMemory(CAPACITY), list[str]()
     await memory.take(CAPACITY)
     waits = await waiting(memory, 5, order, "waits")

@@ -107,7 +107,7 @@ def test_more_models_fit_in_turns_and_auto_is_the_better_of_both(
 
     own, auto = served("own")[0], served("auto")
     assert auto[0] >= own
-    # Nobody waits for others where that gains nothing.
+    # Models do not wait for others where that gains nothing.
     assert auto[1] == (auto[0] > own)
 
 

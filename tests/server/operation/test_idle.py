@@ -1,4 +1,4 @@
-"""Nothing polls: who has nothing to do is asleep."""
+"""Nothing polls: a thread that has nothing to do is asleep."""
 
 import contextlib
 import threading
@@ -43,7 +43,7 @@ async def test_an_idle_pool_is_not_woken_by_scrapes(idle: Service) -> None:
     for _ in range(20):
         await idle.metrics()
         await idle.client.get("/v2/health/ready")
-    # A thread that has just told of its last read may still be on its way to sleep.
+    # A thread that has just reported its last read may still be on its way to sleep.
     assert pool.statistics().wake_ups - before <= len(service_threads())
 
 

@@ -58,14 +58,14 @@ async def test_every_metric_is_there_after_one_request(service: Service) -> None
     own = {name for name in found if name.startswith("layerstream_")}
     # No profile, no predictions: tests/server/repository/test_planning.py has them.
     expected = METRIC_NAMES - PREDICTIONS - DEVICE - CONNECTIONS
-    # Whether there is a limit on memory depends on who runs the tests.
+    # Whether there is a limit on memory depends on where the tests run.
     assert {name for name in own if not name.endswith("_created")} - LIMITED == expected - LIMITED
 
 
 async def test_why_a_model_does_not_serve_is_one_word(
     settings: SettingsFactory, packs: Packs
 ) -> None:
-    """Somebody's wish, the budget and a fault are told apart: each has another remedy, or none."""
+    """An operator's wish, the budget and a fault are distinguished: each has another remedy, or none."""
     budget = packs.smallest("pair") + (1 << 12)
     async with serving(settings(models_budget=budget, models=("tiny", "pair"))) as service:
 

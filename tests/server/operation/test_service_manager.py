@@ -71,7 +71,7 @@ def test_each_state_is_one_datagram(manager: Manager) -> None:
 
 
 def test_a_status_of_any_length_and_bytes_arrives(manager: Manager) -> None:
-    """systemd drops a message of more than 4096 bytes: then nobody would see why the process ended."""
+    """systemd drops a message of more than 4096 bytes: then it would not show why the process ended."""
     Notifier.from_environment(manager.environ).status("ended: \udcff" + "ü" * 9999)
     (message,) = manager.received()
     assert message.startswith("STATUS=ended: \\udcffüü")

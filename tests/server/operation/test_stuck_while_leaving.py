@@ -71,7 +71,7 @@ async def freed(service: Service) -> None:
 async def replaced(service: Service, before: Worker, name: str) -> None:
     """Wait until the slot ``name`` has another worker."""
     (entry,) = (each for each in service.context.repository.entries() if each.name == name)
-    while not entry.serves or entry.worker is before:  # noqa: ASYNC110  nobody is told
+    while not entry.serves or entry.worker is before:  # noqa: ASYNC110  it signals nothing
         await asyncio.sleep(0.001)
 
 

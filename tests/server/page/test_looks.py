@@ -1,4 +1,4 @@
-"""Frontiers are planned for those who wait: once for all of them, and no longer than they do."""
+"""Frontiers are planned for clients that wait: once for all of them, and no longer than they do."""
 
 import asyncio
 from types import SimpleNamespace

@@ -96,6 +96,6 @@ async def test_a_frontier_is_planned_once(shared: Service, monkeypatch: pytest.M
     monkeypatch.setattr(shared.context.repository, "frontier", never)
     again = await shared.client.get("/page/models/tiny/frontier")
     assert events(again.text) == [("plans", first)]
-    # It takes a core: who may not load may not ask.
+    # It takes a core: clients that may not load may not ask for it.
     headers = {"x-forwarded-for": "198.51.100.1"}
     error(await shared.client.get("/page/models/tiny/frontier", headers=headers), 403)

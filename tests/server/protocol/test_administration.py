@@ -1,4 +1,4 @@
-"""Who may load and unload: this machine, unless told otherwise, and never a page of another site."""
+"""The right to load and unload: this machine, by default, and never a page of another site."""
 
 import logging
 
@@ -131,7 +131,7 @@ async def test_over_http(settings: SettingsFactory) -> None:
             (UNLOAD, {"X-Forwarded-For": "127.0.0.1"}),
             (UNLOAD, {"Forwarded": "for=127.0.0.1"}),
         ):
-            for name in ("tiny", "nobody"):  # who may not ask does not learn what there is
+            for name in ("tiny", "nobody"):  # clients without the right do not learn what there is
                 response = await client.post(method.format(name), headers=headers, content="x")
                 error(response, 403, "loading and unloading")
         other = httpx.ASGITransport(service.asgi, client=("10.0.0.7", 5))

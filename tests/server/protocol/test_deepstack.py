@@ -184,10 +184,10 @@ async def test_keys(values: Values, tmp_path: Path) -> None:
                 refused(await ask(service, path, **fields), 401, "a key is wanted", "api_key")
             refused(await ask(service, path, api_key="lsk_x"), 401, "not valid")
         refused(await ask(service, api_key=key, headers={"authorization": "x"}), 401, "not valid")
-        # Whoever sends it behind a long picture has sent too much without one.
+        # A client that sends it behind a long picture has sent too much without one.
         files: Values = {"image": ("a", long), "api_key": (None, key)}
         refused(await service.client.post(DETECTION, files=files), 401, "before the image")
-        # Names of models are for those who have a key.
+        # Names of models are for clients that have a key.
         answer = await service.client.post("/v1/vision/custom/nobody", files={"image": long})
         refused(answer, 401, "a key is wanted")
 

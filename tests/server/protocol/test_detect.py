@@ -31,7 +31,7 @@ DETECT = "/v2/models/finder:detect"
 
 @pytest.fixture(scope="module")
 def repository(packs: Packs, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A detector, one that knows nothing about images, and a classifier."""
+    """A detector, one without a recipe for images, and a classifier."""
     folder = tmp_path_factory.mktemp("detectors")
     for name, described in (("finder", True), ("plain", False)):
         onnx.save(square_finder(described), folder / f"{name}.onnx")

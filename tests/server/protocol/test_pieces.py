@@ -26,7 +26,7 @@ def text(n_pieces: int) -> Iterator[bytes]:
 
 
 class Taking:
-    """A client that takes all that is sent; what else is asked of one it does not know."""
+    """A client that takes all that is sent; it has no other member of one."""
 
     def __init__(self, version: str, method: str) -> None:
         self.head = Head(method, version, "/", b"/", b"", [], keeps=True, expects=False)

@@ -140,7 +140,7 @@ async def test_what_was_cut_off_is_no_class(service: Service) -> None:
     assert np.all(found[:, :102] == NONE)
     assert np.all(found[:, 198:] == NONE)
     np.testing.assert_array_equal(found[:, 110:190], expected[:, 110:190])
-    assert [each["label"] for each in document["classes"]] == ["1"]  # nobody named it
+    assert [each["label"] for each in document["classes"]] == ["1"]  # it has no label
 
 
 async def test_one_plane_is_one_class_and_a_background(service: Service) -> None:

@@ -107,7 +107,7 @@ async def test_raw_tensors_hold_their_bytes_and_little_more() -> None:
     body, framing = raw(X, ARRAY.tobytes())
     sender = Sender(body)
     assert (await sender.tensors(framing)).inputs["x"].tobytes() == ARRAY.tobytes()
-    assert sender.held[0] == 0  # nothing is taken before more has come than anybody may send
+    assert sender.held[0] == 0  # nothing is taken before more has come than any client may send
     assert most(sender.held) == SHORT_CODEC_BYTES
     assert sender.memory.used_bytes == 0
 
@@ -155,7 +155,7 @@ async def test_what_is_refused_is_not_read() -> None:
     sender = Sender(begun + ARRAY.tobytes())
     with pytest.raises(LateError, match=r"not within 0\.05"):
         await sender.tensors(Framing(len(begun)), check=refuse)
-    assert sender.read == 2  # the rest of many, and where it is all there nobody asks
+    assert sender.read == 2  # the rest of many; where all is there the check is not called
     assert sender.memory.used_bytes == 0
     await Sender(text(X, data=ARRAY.ravel().tolist())).tensors(
         Framing(), check=refuse, max_body=16 * MIB

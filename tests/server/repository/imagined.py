@@ -1,7 +1,7 @@
 """A service's models without packs, kernels, disks or threads: the repository itself is the real one.
 
 Packs are folders of files that are looked at and hold nothing; what is in them is noted here. Engines are
-what they hold of the budget. Anything that may fail fails when it is told to.
+what they hold of the budget. Anything that may fail fails where a test has set so.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ from server.requests.uninterrupted import to_its_end
 from server.settings.settings import Settings
 
 REQUEST_BYTES = 64
-#: What may be told to fail, and with what.
+#: What may be set to fail, and with what.
 MAY_FAIL: Mapping[str, tuple[Callable[[], Exception], ...]] = {
     "prepare": (lambda: PackError("no pack"), OSError),
     "plan": (lambda: PlanError("no plan"),),
@@ -341,7 +341,7 @@ class World:
 
     @property
     def late(self) -> Any:
-        """Done when those who wait for an answer wait no longer."""
+        """Done when callers that wait for an answer wait no longer."""
         if self._late is None or self._late.done():
             self._late = self.loop.create_future()
         return self._late

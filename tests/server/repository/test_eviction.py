@@ -70,7 +70,7 @@ async def test_a_request_brings_its_model_back(crowded: Service, packs: Packs) -
     for turn, name in enumerate(("twin", "tiny", "twin", "pair", "twin", "tiny")):
         await right(crowded, packs, name, turn)
         assert name in loaded(crowded)
-    # "pair" went for nobody: the one that gives enough room did.
+    # "pair" was not evicted: the one that gives enough room did.
     assert await crowded.metric("layerstream_model_evictions_total", model="pair") == 0
     assert await crowded.metric("layerstream_model_evictions_total", model="tiny") == 2
     assert await crowded.metric("layerstream_cold_start_seconds_count", model="twin") == 2
@@ -85,7 +85,7 @@ async def says_that_it_answers(service: Service, name: str) -> None:
     assert described["versions"] == ["1"]
     assert [port["name"] for port in described["inputs"]] == ["image"]
     assert described["parameters"]["memory_bytes"] is None
-    assert name not in loaded(service)  # nobody asked it for an answer
+    assert name not in loaded(service)  # it was not asked for an answer
 
 
 async def test_what_was_evicted_says_that_it_answers(crowded: Service, packs: Packs) -> None:
@@ -283,7 +283,7 @@ async def test_a_copy_that_is_under_way_is_not_taken(
         whole = weights.read_bytes()
         weights.write_bytes(whole[:-4096] + bytes(4096))  # its full size before its last byte
         error(await service.infer("twin", inputs_for("twin")), 503, "not those of the manifest")
-        assert loaded(service) == {"tiny", "pair"}  # nobody went for it
+        assert loaded(service) == {"tiny", "pair"}  # none was evicted for it
         weights.write_bytes(whole)
         await right(service, packs, "twin")
 

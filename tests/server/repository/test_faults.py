@@ -243,7 +243,7 @@ async def test_an_engine_that_cannot_be_closed_leaves_service(
 async def test_a_model_that_cannot_be_closed_keeps_its_memory_and_the_others_serve(
     faulty: Service, packs: Packs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody knows what still uses it."""
+    """What still uses it is unknown."""
     repository, engine = faulty.context.repository, faulty.worker("tiny").engine
     held = faulty.context.budget.held()["tiny"]
     with monkeypatch.context() as patched:

@@ -230,7 +230,7 @@ def test_kept_plans_that_cannot_be_trusted_are_named(
 
 
 def test_a_budget_is_one_story(cli: Cli, profiled: Save, tmp_path: Path) -> None:
-    """``run`` sets aside what its one request holds, ``plan`` what it is told: the rest is alike."""
+    """``run`` sets aside what its one request holds, ``plan`` what its argument says: the rest is alike."""
     pack = profiled("tiny") / "tiny"
     np.save(tmp_path / "x.npy", TINY["image"])
     ran = cli(

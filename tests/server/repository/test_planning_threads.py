@@ -1,4 +1,4 @@
-"""Plans that nobody waits for any more: the thread ends, and the server does not wait for it."""
+"""Plans that no caller waits for any more: the thread ends, and the server does not wait for it."""
 
 import asyncio
 import gc

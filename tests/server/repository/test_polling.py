@@ -191,7 +191,7 @@ async def test_no_request_is_lost_while_packs_change(
     async def asking() -> None:
         while not done.is_set():
             answers.append((await following.infer("tiny", TINY)).status_code)
-            await asyncio.sleep(0)  # a quick answer waits for nothing: others want the loop, too
+            await asyncio.sleep(0)  # a quick answer waits for nothing: others need the loop, too
 
     clients = [asyncio.create_task(asking()) for _ in range(3)]
     for number in range(2, 4):

@@ -25,7 +25,7 @@ async def test_a_file_system_that_does_not_answer_takes_one_thread(tmp_path: Pat
         return answers.wait(LIMIT_SECONDS)
 
     presence = Presence(tmp_path, limit_seconds=0.001)
-    for _ in range(2):  # who asks while nobody waits finds the thread that was asked before
+    for _ in range(2):  # a call while none waits finds the thread that was asked before
         found = await asyncio.gather(*(presence.has(question) for _ in range(50)))
         assert not any(found)
         assert not await presence.is_there()

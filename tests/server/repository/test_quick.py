@@ -1,4 +1,4 @@
-"""Answers that the event loop computes itself: as the thread does, and only where that holds up nobody."""
+"""Answers that the event loop computes itself: as the thread does, and only where that delays no other."""
 
 import asyncio
 import json
@@ -65,7 +65,7 @@ async def warm(service: Service) -> Worker:
 
 async def idle(worker: Worker) -> None:
     """Wait until the thread of ``worker`` is back in its line."""
-    while not worker._line.idle:  # noqa: ASYNC110  the thread tells nobody
+    while not worker._line.idle:  # noqa: ASYNC110  the thread signals nothing
         await asyncio.sleep(0)
 
 
@@ -264,7 +264,7 @@ def loop_model() -> onnx.ModelProto:
 async def test_a_model_whose_time_depends_on_its_input_is_never_quick(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Or else one request after many short ones holds the loop, and everybody, for as long as it likes."""
+    """Or else one request after many short ones holds the loop, and all others, for as long as it likes."""
     monkeypatch.setattr("server.repository.served_engine._QUICK_SECONDS", 30.0)
     onnx.save(loop_model(), tmp_path / "loop.onnx")
     compile_onnx(tmp_path / "loop.onnx", tmp_path / "packs" / "loop")
@@ -304,7 +304,7 @@ def test_the_short_way_runs_the_same_kernels_in_the_same_order() -> None:
             assert statistics.stall_seconds == 0
         events: list[object] = []
         sweeper.run(record=events.append)
-        assert events  # who watches sees every event, whichever way
+        assert events  # an observer sees every event, whichever way
 
 
 @pytest.mark.parametrize("stop_after", [0, 1, 2])

@@ -106,7 +106,7 @@ async def test_each_version_keeps_the_limit(
         assert sum(memory.values()) == 2 * least
         path = "/v2/repository/models/tiny/replan"
         error(await service.client.post(path, json={"memory_bytes": least - 1}), 409)
-        # All or none: of one nobody can open another plan any more.
+        # All or none: one of them can open no other plan any more.
         (tiny / "1").rename(tmp_path / "away")
         error(await service.client.post(path, json={"memory_bytes": None}), 503, "others by now")
         assert held(service) == {"tiny/1": least, "tiny/2": least}

@@ -54,7 +54,7 @@ MODELS = st.lists(
 def test_models_come_and_go_step_by_step_within_the_budget(
     total: int, models: list[tuple[int, int, int, int]], way: Activations, data: st.DataObject
 ) -> None:
-    """Whoever is admitted finds room after the changes; ``change`` raises where a step does not fit."""
+    """An admitted model finds room after the changes; ``change`` raises where a step does not fit."""
     every = {
         f"m{number}": numbers(f"m{number}", {"ring": own, "arena": shared}, ring, arena)
         for number, (own, shared, ring, arena) in enumerate(models)
@@ -84,7 +84,7 @@ def test_models_come_and_go_step_by_step_within_the_budget(
         shares = planned([*loaded, name])
         if name not in shares:
             continue
-        assert shares.keys() >= loaded.keys()  # who is loaded is never sent away
+        assert shares.keys() >= loaded.keys()  # loaded models are never sent away
         apply(making_room(shares[name], loaded, shares, budget))
         budget.reserve(name, shares[name].fitted.plan.memory, shares[name].in_turns)
         loaded[name] = shares[name]
@@ -297,7 +297,7 @@ async def test_a_model_that_cannot_be_opened_again_says_so(
     refused = await full.infer("tiny", inputs_for("tiny"))
     assert refused.status_code == 503
     assert "could not be opened again" in refused.text
-    assert held(full) == {}  # neither fits beside what nobody uses any more
+    assert held(full) == {}  # neither fits beside what is not used any more
     assert full.context.repository.entries()[0].worker is None
     index = (await full.client.post("/v2/repository/index")).json()
     assert {model["name"]: model["state"] for model in index}["tiny"] == "UNAVAILABLE"
@@ -445,7 +445,7 @@ async def test_an_unload_that_is_cancelled_gives_the_memory_back(
     await gate.reached()
     unloading = asyncio.create_task(full.context.repository.unload("tiny"))
     await asyncio.sleep(0)
-    for _ in range(3):  # as often as somebody likes
+    for _ in range(3):  # as often as a client likes
         unloading.cancel()
         await asyncio.sleep(0)
     gate.open()

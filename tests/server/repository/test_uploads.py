@@ -1,4 +1,4 @@
-"""Models that clients send: they appear whole or not at all, and nobody else notices."""
+"""Models that clients send: they appear whole or not at all, and no other client notices."""
 
 import asyncio
 import errno

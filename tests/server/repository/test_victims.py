@@ -1,4 +1,4 @@
-"""Who goes for another: room is made, nobody goes for nothing, and who is used goes last."""
+"""Which models are evicted: enough for the new one, none in vain, and those in use last."""
 
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -60,14 +60,14 @@ def test_room_is_made_and_nobody_goes_for_nothing(
         assert not served(set(candidates))
         assert not served(set())
         return
-    assert candidates.keys() >= set(gone)  # who is pinned stays
+    assert candidates.keys() >= set(gone)  # pinned models stay
     assert served(set(gone))
     assert all(not served(set(gone) - {name}) for name in gone)
     if served(set()):
         assert gone == []
     idle = {name for name, each in candidates.items() if not each.is_used}
     if served(idle):
-        assert idle >= set(gone)  # who is used goes only where idle ones do not suffice
+        assert idle >= set(gone)  # models in use go only where idle ones do not suffice
 
 
 @given(

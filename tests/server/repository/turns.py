@@ -9,13 +9,13 @@ from typing import Any
 
 
 class NeverError(AssertionError):
-    """Nothing can happen any more, and somebody waits."""
+    """Nothing can happen any more, and a task waits."""
 
 
 class Turns(asyncio.base_events.BaseEventLoop):
     """Runs what threads would at turns of its own, as ``drawn``; ``each`` is called at every turn.
 
-    Its clock stands still: who waits for a time waits for nothing that a turn brings.
+    Its clock stands still: no turn ends a wait for a time.
     """
 
     def __init__(self, drawn: random.Random, each: Callable[[], None]) -> None:
@@ -55,7 +55,7 @@ class Turns(asyncio.base_events.BaseEventLoop):
     def run_in_executor(  # type: ignore[override]
         self, executor: Any, func: Callable[..., Any], *args: Any
     ) -> Any:
-        """Call it some turns later, also when nobody waits any more if it has begun by then."""
+        """Call it some turns later, also when no task waits any more if it has begun by then."""
         future = self.create_future()
 
         def begin(turns: int) -> None:

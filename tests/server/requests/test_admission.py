@@ -1,4 +1,4 @@
-"""Who is let in, who waits, who gives up: the queue, deadlines, disconnects, the drain."""
+"""Which requests are let in, wait, or give up: the queue, deadlines, disconnects, the drain."""
 
 import asyncio
 import contextlib

@@ -107,7 +107,7 @@ async def service() -> Service:
 
 
 async def settled() -> None:
-    """Let everybody go on who can."""
+    """Let all tasks go on that can."""
     for _ in range(20):
         await asyncio.sleep(0)
 
@@ -187,7 +187,7 @@ async def test_silence_ends_a_request_after_a_second_where_memory_is_short(
     with pytest.raises(StalledError):
         await over(silent)
     await service.pass_time(GRACE_SECONDS)
-    assert not waits.done()  # it has memory now, its client had no time yet, and nobody waits
+    assert not waits.done()  # it has memory now, its client had no time yet, and no other waits
     waits.cancel()
 
 
@@ -231,7 +231,7 @@ async def test_waiting_for_others_is_not_the_fault_of_a_client(service: Service)
 
     watched = Client()
     watched.sends(1, more=False)
-    await service.memory.take(4 * MIB)  # by somebody who computes
+    await service.memory.take(4 * MIB)  # by a request that computes
     waiters = {
         "memory": await service.begin(Client(), holding(MIB)),
         "an answer": await service.begin(Client(), compute),
@@ -246,7 +246,7 @@ async def test_waiting_for_others_is_not_the_fault_of_a_client(service: Service)
 async def growing(
     service: Service, *sizes: tuple[int, int]
 ) -> tuple[list[Client], list[asyncio.Task[Any]]]:
-    """Clients and their requests, which hold the first of two sizes each and now want the second."""
+    """Clients and their requests, which hold the first of two sizes each and now need the second."""
     clients, tasks = [Client() for _ in sizes], []
     for client, both in zip(clients, sizes, strict=True):
         tasks.append(await service.begin(client, holding(*both)))
@@ -258,7 +258,7 @@ async def growing(
 
 
 async def test_of_those_that_hold_memory_one_waits_for_more(service: Service) -> None:
-    """What it waits for others hold, who wait for none: two would wait for each other."""
+    """What it waits for is held by others that wait for none: two would wait for each other."""
     clients, tasks = await growing(service, (MIB, 4 * MIB), (2 * MIB, 3 * MIB), (MIB, MIB))
     first, second, third = tasks
     with pytest.raises(BusyError, match="request_memory"):
@@ -273,7 +273,7 @@ async def test_of_those_that_hold_memory_one_waits_for_more(service: Service) ->
 
 @pytest.mark.parametrize("seed", range(20))
 async def test_whatever_they_want_nobody_waits_for_ever(service: Service, seed: int) -> None:
-    """Each holds something, then more or less, in parts that come when they come; nobody is ended."""
+    """Each holds something, then more or less, in parts that come when they come; none is ended."""
     draw = random.Random(seed)
     tasks, clients = list[asyncio.Task[Any]](), list[Client]()
     for _ in range(12):
@@ -306,7 +306,7 @@ async def test_who_is_ended_while_an_answer_goes_is_cut_off(service: Service) ->
     assert not client.is_closing()
     await service.pass_time(0.1)
     assert client.aborted
-    client.takes.set()  # what the transport does with who waits to write, once the connection is lost
+    client.takes.set()  # what the transport does with tasks that wait to write, once the connection is lost
     await over(task)
     assert service.memory.used_bytes == 0
 

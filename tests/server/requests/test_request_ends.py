@@ -1,4 +1,4 @@
-"""What is left of a request when it has ended: nothing, and nobody has to search for it."""
+"""What is left of a request when it has ended: nothing, and no part has to search for it."""
 
 import gc
 import weakref

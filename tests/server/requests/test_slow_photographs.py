@@ -69,12 +69,12 @@ async def test_nobody_waits_for_what_is_slow_where_there_is_room_beside_it() -> 
 
 @pytest.mark.parametrize("length", [3 * MIB, None])
 async def test_where_memory_is_short_what_is_slow_is_ended(length: int | None) -> None:
-    """It has all, and so has one of which nobody knows how long it is."""
+    """It has all, and so has one of unknown length."""
     kitchen, client = Decoder(), Client(length)
     slow = await kitchen.photograph(client)
     client.sends(BEGINNING)
     await kitchen.trickle(client, 3)
-    assert not slow.done()  # nobody wants what it has
+    assert not slow.done()  # no other needs what it has
     waits = await kitchen.prompt()
     await kitchen.trickle(client, GRACE_SECONDS)
     assert not waits.done()

@@ -154,7 +154,7 @@ async def test_bodies_that_stall_hold_no_place_in_line(service: Service, packs: 
 async def test_bodies_that_stall_hold_what_the_pool_has_and_no_more(
     settings: SettingsFactory, packs: Packs
 ) -> None:
-    """Each has sent enough to be paid for; together they want more than there is."""
+    """Each has sent enough to be paid for; together they need more than there is."""
     part = BODY[:-1] + b" " * (2 * FREE_BYTES)
     async with serving(settings(request_memory=4 * MIB)) as service:
         memory = service.context.request_memory
@@ -176,7 +176,7 @@ async def test_bodies_that_stall_hold_what_the_pool_has_and_no_more(
 async def test_a_photograph_that_stalls_lets_the_next_one_in(
     settings: SettingsFactory,
 ) -> None:
-    """Nobody knows how long it is, so no other body has room beside it."""
+    """Its length is unknown, so no other body has room beside it."""
     async with serving(settings(request_memory=4 * MIB)) as service:
         image = picture(200, 150)
         first, second = (Client(service, "/v2/models/tiny:classify") for _ in range(2))
@@ -412,7 +412,7 @@ async def test_a_large_answer_comes_in_pieces_and_lets_others_in(growing: Path) 
 async def test_a_client_of_http_1_0_is_told_how_long_an_answer_is(
     growing: Path, count: int
 ) -> None:
-    """It knows no chunks."""
+    """It reads no chunks."""
     async with growing_service(growing) as service:
         client = Client(service, "/v2/models/ones/infer", "1.0")
         client.send(ones(count), more=False)
@@ -430,7 +430,7 @@ async def test_an_answer_over_the_pool_is_refused(growing: Path) -> None:
 
 
 async def test_answers_that_wait_for_each_others_memory_end(growing: Path) -> None:
-    """Each holds what it read, and all want more than is left: the first waits, others are refused."""
+    """Each holds what it read, and all need more than is left: the first waits, others are refused."""
     async with growing_service(growing, request_memory=2 * MIB, request_timeout=1000.0) as service:
         memory = service.context.request_memory
         clients = [Client(service, "/v2/models/ones/infer") for _ in range(3)]

@@ -1,4 +1,4 @@
-"""What must not be left half done is waited for, however often whoever waits is cancelled."""
+"""What must not be left half done is waited for, however often the waiting task is cancelled."""
 
 import asyncio
 import threading

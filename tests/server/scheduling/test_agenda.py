@@ -1,4 +1,4 @@
-"""The decision on a virtual clock: whoever was let in is in time, whatever comes and however sweeps end."""
+"""The decision on a virtual clock: what was let in is in time, whatever comes and however sweeps end."""
 
 from dataclasses import dataclass
 
@@ -100,7 +100,7 @@ def test_whoever_is_let_in_is_in_time(
         at += each.after
         machine.run_to(at)
         machine.away = each.away
-        # Who waits for a model that is away is promised nothing.
+        # Requests for a model that is away are promised nothing.
         waiting = [sweep for sweep in machine.agenda.sweeps if sweep.model in each.away]
         gone |= {id(ticket) for sweep in waiting for ticket in sweep.tickets}
         ticket = Ticket(each.model, at + each.seconds, each.priority, at)

@@ -47,7 +47,7 @@ class Waiting:
         first = asyncio.create_task(self.service.infer("tiny", self.given[0]))
         await self.gate.reached()
         others = [asyncio.create_task(self.service.infer("tiny", each)) for each in self.given[1:]]
-        while self.service.worker("tiny").waiting != len(others):  # noqa: ASYNC110  the line tells nobody
+        while self.service.worker("tiny").waiting != len(others):  # noqa: ASYNC110  no signal exists
             await asyncio.sleep(0)
         return [first, *others]
 
@@ -153,5 +153,5 @@ async def test_what_its_model_can_never_answer_in_time_is_refused_unread(
         nonsense = await service.client.post("/v2/models/tiny:classify", content=b"nonsense")
         error(nonsense, 503, "tiny", "no answer in time")
         assert nonsense.headers["Retry-After"] == "2"
-        # It was a guess, and nobody else was there.
+        # It was a guess, and no other request was there.
         assert (await service.infer("tiny", inputs_for("tiny"))).status_code == 200

@@ -272,7 +272,7 @@ def test_sizes_in_bytes(n_bytes: int) -> None:
 
 @given(n_bytes=st.integers(1, (1 << 20) - 1))
 def test_small_sizes_need_a_unit(n_bytes: int) -> None:
-    """Whoever writes ``--budget 16`` does not mean 16 bytes."""
+    """A user who writes ``--budget 16`` does not mean 16 bytes."""
     with pytest.raises(ValueError, match=f"write {n_bytes}MiB, {n_bytes}KiB or {n_bytes}B"):
         parse_size(str(n_bytes))
     assert parse_size(f"{n_bytes}B") == n_bytes

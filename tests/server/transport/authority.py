@@ -78,7 +78,7 @@ class TlsWire(Wire):
         await self.carries()
 
     async def carries(self) -> None:
-        """Carry bytes both ways until there are none, or nobody reads them."""
+        """Carry bytes both ways until there are none, or none are read."""
         while True:
             self._waiting += self._outgoing.read()
             came = b"".join(self.transport.writes[self._taken :])

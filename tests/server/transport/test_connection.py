@@ -641,7 +641,7 @@ async def test_at_the_end_of_the_server_who_runs_nothing_has_a_moment(data: byte
     assert wire.answer == answer
     assert not wire.transport.is_closing()
     await wire.time_passes(GRACE_SECONDS)
-    assert wire.transport.aborts  # its client does not close: it holds up nobody
+    assert wire.transport.aborts  # its client does not close: it holds up no other
 
 
 @pytest.mark.parametrize("data", [b"", GET])

@@ -113,7 +113,7 @@ async def test_no_more_is_read_than_somebody_asks_for(
 async def test_what_waits_decrypted_comes_when_it_is_asked_for(
     certificate: Certificate, client: ssl.SSLContext
 ) -> None:
-    """No byte of the network is there to wake anybody."""
+    """No byte of the network is there to wake the reader."""
     gate = asyncio.Event()
 
     async def later(scope: Any, receive: Any, send: Any) -> None:
@@ -207,7 +207,7 @@ async def test_an_answer_before_the_end_of_the_body_is_read_to_its_end(
     assert wire.said_goodbye
     assert wire.transport.has_eof
     assert not wire.transport.is_closed  # a reset would take the answer back
-    assert not wire._waiting  # all of the body was taken, and looked at by nobody
+    assert not wire._waiting  # all of the body was taken, and none of it read
     await wire.time_passes(LINGER_SECONDS + 0.1)
     assert wire.transport.aborts == 1
 

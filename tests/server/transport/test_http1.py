@@ -155,7 +155,7 @@ def test_a_client_reads_what_the_application_said(
     assert isinstance(event, h11.Response)
     headers = dict(event.headers)
     assert headers[b"date"] == b"today"
-    # Who speaks HTTP/1.0 knows no chunks: the connection ends where the answer does.
+    # Clients that speak HTTP/1.0 read no chunks: the connection ends where the answer does.
     assert answer.keeps == (keeps and (version == "1.1" or framing == "length"))
     kept = b"keep-alive" if version == "1.0" else None
     assert headers.get(b"connection") == (kept if answer.keeps else b"close")

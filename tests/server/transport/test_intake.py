@@ -98,7 +98,7 @@ class Asking:
 
 
 class Timeouts:
-    """A reception that knows the timeout of each request; ``full``: a line that refuses all."""
+    """A reception with the timeout of each request; ``full``: a line that refuses all."""
 
     def __init__(self) -> None:
         self.full = False

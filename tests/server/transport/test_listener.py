@@ -207,7 +207,7 @@ def test_with_no_place_left_a_newcomer_waits_and_gets_the_place_of_an_answer(
             gate.set()
             answers = [await reader.readuntil(b"ok") for reader, _ in ends]
             assert all(answer.startswith(b"HTTP/1.1 200 ") for answer in answers)
-            # Each that was waited for was told that its answer is the last.
+            # Three connections are needed for others: their answers say that they are the last.
             assert sum(b"connection: close" in answer for answer in answers) == 3
             assert len(here.registry) == limits.total
 
@@ -263,7 +263,7 @@ def test_at_the_end_of_the_server_newcomers_are_refused(run: Callable[..., None]
 
 
 def test_with_tls(run: Callable[..., None], tmp_path: Path) -> None:
-    """A body of a MiB, an answer to it, and an end that says so; beside one who never shakes hands."""
+    """A body of a MiB, an answer to it, and an end that says so; beside it a client without a handshake."""
     certificate = Certificate(*issue(tmp_path))
 
     def client(address: tuple[str, int]) -> bytes:
@@ -361,7 +361,7 @@ async def test_without_descriptors_it_says_so_once_and_waits(
     ]
     assert len(refusing.slept) == 100
     assert min(refusing.slept) > 0
-    assert silent.transport.is_closed  # who says nothing gives his descriptor back
+    assert silent.transport.is_closed  # a silent client gives its descriptor back
 
 
 class Closes(asyncio.Protocol):

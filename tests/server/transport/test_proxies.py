@@ -1,4 +1,4 @@
-"""Whom a trusted proxy passes a request on for, by its headers."""
+"""The client of a request that a trusted proxy passes on, by its headers."""
 
 import pytest
 from hypothesis import given

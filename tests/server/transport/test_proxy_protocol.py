@@ -155,7 +155,7 @@ def test_what_is_no_header_is_said_as_soon_as_it_is_seen(text: bytes, said: str)
 
 @dataclass
 class Proxy:
-    """A proxy's end of a connection that it announces, and who has knocked by then."""
+    """A proxy's end of a connection that it announces, and the visitors by then."""
 
     registry: Registry
     here: socket.socket

@@ -1,4 +1,4 @@
-"""Who gets a place, who waits and who gives way, over members that only say how long they are silent."""
+"""Which connections get a place, wait, or give way, over members that only say how long they are silent."""
 
 from dataclasses import dataclass, field, replace
 
@@ -147,7 +147,7 @@ def test_finding_one_does_not_look_at_all_for_each_that_comes() -> None:
 # Whose
 
 REACHES = [
-    # What serves no request goes for anybody, the same peer too.
+    # What serves no request goes for any peer, the same one too.
     (Worth.ANSWERED, A, 32, True),
     (Worth.EMPTY, A, 32, True),
     (Worth.EMPTY, B, 1, True),
@@ -267,7 +267,7 @@ def test_as_many_answers_are_last_ones_as_newcomers_wait(peer: Peer) -> None:
     for _ in range(2):
         assert not knock(registry, peer, 1.0)
     assert [registry.wants_back(each, 1.0) for each in members[:3]] == [True, True, False]
-    assert registry.wants_back(members[3], 1.1)  # nobody went
+    assert registry.wants_back(members[3], 1.1)  # none went
     registry.end(members[3], 1.1)
     assert [visitor.peer for visitor in registry.let_in(1.1)] == [peer]
     assert registry.wants_back(members[4], 1.1)  # the other one waits on
@@ -423,13 +423,13 @@ class World:
         assert len(there) == len(self.registry) <= self.limits.total
         assert self.registry.waiting == bool(self.visitors)
         assert len(self.visitors) <= self.limits.waiting
-        # Whoever comes has a place, waits, or gets an answer, before long.
+        # Each visitor has a place, waits, or gets an answer, before long.
         assert self.came == len(self.members) + len(self.visitors) + self.refused
         assert all(self.now - since < WAIT_SECONDS for since in self.visitors.values())
         held = {peer: sum(each.peer == peer for each in there) for peer in (A, B, PROXY)}
         limit = self.limits.per_address or self.limits.total
         assert all(count <= limit for peer, count in held.items() if not peer.is_proxy)
-        if len(there) < self.limits.total:  # no place is left free for which somebody may wait
+        if len(there) < self.limits.total:  # no place is left free for which a visitor may wait
             assert all(held[each.peer] >= limit for each in self.visitors)
 
 

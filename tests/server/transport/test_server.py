@@ -90,7 +90,7 @@ async def test_what_cannot_begin_ends_the_server_with_its_error() -> None:
 
 
 async def test_who_knocks_between_two_servers_is_answered_by_the_second() -> None:
-    """The first cannot begin; somebody else holds the listener open, as systemd does."""
+    """The first cannot begin; another process holds the listener open, as systemd does."""
     said: list[str] = []
     begun = asyncio.Event()
 

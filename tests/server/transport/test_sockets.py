@@ -37,7 +37,7 @@ def test_what_a_server_left_that_was_killed_makes_room(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("backlog", [8, 0])
 def test_who_listens_keeps_his_place(tmp_path: Path, backlog: int) -> None:
-    """Also one whose line is full, where nobody gets in for now."""
+    """Also one whose line is full, where no client gets in for now."""
     path = tmp_path / "socket"
     with socket.socket(socket.AF_UNIX) as other:
         other.bind(str(path))
@@ -82,7 +82,7 @@ def test_where_it_cannot_be(tmp_path: Path) -> None:
 
 @pytest.fixture
 def number() -> Iterator[int]:
-    """The number of a file that nobody else closes."""
+    """The number of a file that no other code closes."""
     with listen("127.0.0.1", 0) as given:
         yield os.dup(given.fileno())
 
@@ -95,7 +95,7 @@ def test_a_socket_that_the_manager_listens_on(number: int) -> None:
     environ = told(PATH="/bin")
     found = inherited(environ, number)
     assert found is not None
-    assert environ == {"PATH": "/bin"}  # children are told nothing
+    assert environ == {"PATH": "/bin"}  # children get nothing of it
     assert not os.get_inheritable(number)
     with found, socket.create_connection(found.getsockname()):
         found.setblocking(True)

@@ -1,4 +1,4 @@
-"""Channels that four does not divide: filled up where nobody sees it, and interpolated as planes."""
+"""Channels that four does not divide: filled up where no result shows it, and interpolated as planes."""
 
 from collections.abc import Mapping
 from pathlib import Path

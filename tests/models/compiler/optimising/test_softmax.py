@@ -1,4 +1,4 @@
-"""A softmax along any axis is one along rows: the same bits, in memory that the plan knows."""
+"""A softmax along any axis is one along rows: the same bits, in memory that the plan counts."""
 
 from pathlib import Path
 

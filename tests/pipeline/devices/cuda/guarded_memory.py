@@ -40,7 +40,7 @@ class _Guarded:
 
 
 def _fenced(n_bytes: int) -> NDArray[np.uint8]:
-    """Memory of at least so many bytes; on the host with a page behind it that nobody may touch."""
+    """Memory of at least so many bytes; on the host with a page behind it that may not be touched."""
     usable = -(-n_bytes // _PAGE) * _PAGE
     if ON_GPU:
         return space(usable)

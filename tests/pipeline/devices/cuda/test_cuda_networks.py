@@ -165,7 +165,7 @@ def test_half_precision_agrees_with_itself(
     assert np.abs(results[0] - expected).max() / np.abs(expected).max() < 2e-2
 
 
-@pytest.mark.parametrize("eager", [0.0, 0.3])  # 0: nothing runs before somebody waits for it
+@pytest.mark.parametrize("eager", [0.0, 0.3])  # 0: nothing runs before it is waited for
 def test_what_no_kernel_covers_runs_on_the_cpu(
     kernels: Kernels, image: Tensor, tmp_path: Path, eager: float
 ) -> None:

@@ -98,7 +98,7 @@ def races(log: Sequence[Operation]) -> list[str]:
             continue
         own = host if operation.kind == "disk" else operation.stream
         clock = clocks.setdefault(own, {})
-        join(clock, clocks[host])  # what is enqueued comes after what the host knows
+        join(clock, clocks[host])  # what is enqueued comes after what the host has seen end
         clock[own] = clock.get(own, 0) + 1
         if operation.kind == "record":
             events[operation.event, operation.count] = dict(clock)

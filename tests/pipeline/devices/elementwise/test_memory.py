@@ -44,7 +44,7 @@ def _whole(operator: str) -> Floats:
 
 @contextmanager
 def fenced() -> Iterator[memoryview]:
-    """Yield three pages between two that nobody may read or write."""
+    """Yield three pages between two that may not be read or written."""
     whole = mmap.mmap(-1, 5 * _PAGE)
     view = memoryview(whole)
     start = np.frombuffer(view, np.uint8).ctypes.data

@@ -192,7 +192,7 @@ def in_partitions(case: Case, program: Program, device: _Watched, way: Way) -> b
 
 
 def without_kernels(pack: Pack, number: int) -> Pack:
-    """Return ``pack`` where program ``number`` has a step that the library does not know."""
+    """Return ``pack`` where program ``number`` has a step that the library does not have."""
     programs = list(pack.manifest.programs)
     first, *others = programs[number].steps
     steps = (replace(first, kind="exp", reads=first.reads[:1], numbers=()), *others)

@@ -1,4 +1,4 @@
-"""Frames between partitions, in any order of events: what is written nobody reads, and nothing is lost."""
+"""Frames between partitions, in any order of events: nothing is read half written, nothing is lost."""
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule

@@ -303,7 +303,7 @@ class Held:
 
 @pytest.mark.parametrize("partition", [0, 1])
 def test_a_frame_that_waits_for_a_partition_may_leave(halves: Opened, partition: int) -> None:
-    """Cancelled, late, or turned away since the pipeline closes; who runs goes on."""
+    """Cancelled, late, or turned away since the pipeline closes; frames that run go on."""
     pipeline, pack = halves.pipeline, halves.pack
     answers = expected(pack, [1, 2])
     held = Held(halves.devices[partition])
@@ -427,7 +427,7 @@ def _range(memory: Memory) -> tuple[int, int]:
 
 
 def test_each_partition_computes_on_its_core(halves: Opened) -> None:
-    """And who asks stays where it was."""
+    """And the calling thread keeps its cores."""
     if len(allowed_cores()) < 2:
         pytest.skip("one core")
     seen: list[set[int]] = [set(), set()]

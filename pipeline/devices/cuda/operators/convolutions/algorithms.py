@@ -78,8 +78,8 @@ def candidates(it: Convolution, multiprocessors: int) -> tuple[Algorithm, ...]:
     default = default_algorithm(it, multiprocessors)
     if it.is_depthwise:
         return (default,)
-    found = [default, Algorithm("direct")]
-    found += [
+    algorithms = [default, Algorithm("direct")]
+    algorithms += [
         Algorithm("split", splits) for splits in _SPLITS if splits * _MIN_SPLIT_DEPTH <= it.depth
     ]
     libraries: tuple[Kind, ...] = ("cublas",) if it.is_pointwise else ("im2col",)
@@ -87,8 +87,8 @@ def candidates(it: Convolution, multiprocessors: int) -> tuple[Algorithm, ...]:
     for algorithm in map(Algorithm, kinds):
         products = it.x.shape[0] * it.groups if algorithm.kind in libraries else 0
         if is_possible(it, algorithm) and products <= _MOST_PRODUCTS:
-            found.append(algorithm)
-    return tuple(dict.fromkeys(found))
+            algorithms.append(algorithm)
+    return tuple(dict.fromkeys(algorithms))
 
 
 def default_algorithm(it: Convolution, multiprocessors: int) -> Algorithm:

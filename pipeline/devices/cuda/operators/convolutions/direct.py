@@ -113,7 +113,7 @@ def best_tile(
     """Return the tile that should take least time.
 
     A multiprocessor works off its blocks at a rate that hardly depends on how many it holds at once;
-    the one with most blocks is the last. This weighs idle multiprocessors and sums that nobody needs
+    the one with most blocks is the last. This weighs idle multiprocessors and sums that are not needed
     (at the edges) against the speed of large tiles.
     """
 

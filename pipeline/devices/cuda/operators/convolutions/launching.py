@@ -27,7 +27,7 @@ from pipeline.devices.cuda.scope import Scope
 # Convolutions by cuBLAS: the products of matrices are its, the epilogue is a kernel of ours.
 #
 # A call of module "cublas", function "sgemm", grid (0, 0, 0) has the library's own arguments: transa,
-# transb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc; 0 is not transposed, 1 is. It knows columns behind
+# transb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc; 0 is not transposed, 1 is. It takes columns behind
 # each other: our matrix [rows, columns] is its transposed one.
 
 #: Of gathered pixels; layers with deep windows get at least so many pixels at once.

@@ -44,7 +44,7 @@ def cache_folder() -> Path:
     """Return a folder outside the repository that only this user can write to.
 
     Raises:
-        PermissionError: somebody else made it.
+        PermissionError: another user made it.
     """
     folder = Path(tempfile.gettempdir()) / f"layerstream-kernels-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
@@ -96,7 +96,7 @@ def build(source: Path) -> Path:
         program, made = Path(folder) / "program.cpp", Path(folder) / "made.so"
         program.write_text(text, encoding="utf-8")
         _run(_GXX, *_OPTIONS, f"-I{_HOST}", f"-I{HEADERS}", "-o", made, program)
-        # Another process may build the same: whoever comes last replaces equal by equal.
+        # Another process may build the same: the last one replaces equal by equal.
         near = library.with_suffix(f".{os.getpid()}")
         shutil.copy(made, near)
         near.replace(library)

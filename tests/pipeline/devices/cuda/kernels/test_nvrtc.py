@@ -7,7 +7,7 @@ from tests.pipeline.devices.cuda.conftest import missing
 from tests.pipeline.devices.cuda.host.build import KERNELS, compiler_missing, kernel_names
 from tests.pipeline.devices.cuda.kernels import nvrtc
 
-#: Jetson Xavier: no kernel asks which GPU it is compiled for, and this one has the fewest instructions.
+#: Jetson Xavier: no kernel depends on the GPU it is compiled for, and this one has the fewest instructions.
 OLDEST = "sm_72"
 #: Jetson Orin, H100 and H200.
 ARCHITECTURES = [

@@ -18,7 +18,7 @@ from tests.pipeline.devices.nodes import piece
 Array = NDArray[Any]
 
 _GUARD = 256
-_PATTERN = 0xFF  # NaN as a float: a kernel that reads what nobody wrote is found, too
+_PATTERN = 0xFF  # NaN as a float: a kernel that reads what was not written is found, too
 
 
 class _Memory:

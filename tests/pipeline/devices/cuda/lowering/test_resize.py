@@ -69,7 +69,7 @@ def test_interpolation_to_sizes(
 
 
 def any_lengths(graph: bytes) -> onnxruntime.InferenceSession:
-    """Return a session of a Resize that is told its lengths in each run."""
+    """Return a session of a Resize whose lengths each run gives."""
     model = onnx.load_model_from_string(graph)
     (sizes,) = model.graph.initializer
     model.graph.input.append(helper.make_tensor_value_info(sizes.name, TensorProto.INT64, (1,)))

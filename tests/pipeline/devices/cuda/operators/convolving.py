@@ -29,7 +29,7 @@ HALF_EPSILON = 2.0**-11
 quick = examples(40, many=1000, database=None)
 
 
-# The others jump, or have no bound or no value somewhere: sums that are rounded tell nothing there.
+# The others jump, or have no bound or no value somewhere: sums that are rounded show nothing there.
 STEADY = [
     kind
     for kind in get_args(Kind)

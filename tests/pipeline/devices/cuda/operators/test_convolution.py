@@ -1,4 +1,4 @@
-"""Convolution kernels: right, and with bits that tell neither the tile nor the chunk."""
+"""Convolution kernels: right, and with bits that depend neither on the tile nor on the chunk."""
 
 from dataclasses import replace
 from typing import Any, get_args

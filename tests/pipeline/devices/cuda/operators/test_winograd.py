@@ -1,4 +1,4 @@
-"""Winograd's convolution: right, in slabs, and with bits that do not tell the chunk."""
+"""Winograd's convolution: right, in slabs, and with bits that do not depend on the chunk."""
 
 from unittest import mock
 
