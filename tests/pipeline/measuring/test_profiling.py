@@ -29,7 +29,6 @@ from pipeline.program.steps import row_network
 from pipeline.schedule.architectures import ARCHITECTURES
 from tests.models.nets import no_weights, written
 
-
 Profiling = tuple[Profile, list[tuple[int, int]], list[str]]
 
 
