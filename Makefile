@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: demo test test-gpu test-newest check bench bench-gpu deb dist format lock clean help
+.PHONY: demo test test-gpu test-newest check docs bench bench-gpu deb dist format lock clean help
 
 BIN := .venv/bin
 SETUP := @sh tools/bootstrap.sh
@@ -25,6 +25,10 @@ check: ## formatting, lint, types and import rules
 	$(BIN)/python -m ruff check .
 	$(BIN)/python -m mypy
 	$(BIN)/lint-imports --no-logo
+
+docs: ## the pages of docs/ as a site, build/site/index.html
+	$(SETUP) docs
+	NO_MKDOCS_2_WARNING=1 build/docs/bin/python -m mkdocs build --strict --quiet
 
 bench: ## run the benchmarks
 	$(SETUP) dev

@@ -27,7 +27,9 @@ _POINTS = 12
 
 def app(
     context: typer.Context,
-    file: Annotated[Path, typer.Argument(help="An application, TOML (docs/applications.md).")],
+    file: Annotated[
+        Path, typer.Argument(help="An application, TOML (docs/research/applications.md).")
+    ],
     budget: Annotated[
         str | None,
         typer.Option(

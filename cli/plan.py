@@ -3,7 +3,7 @@
 import contextlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -44,6 +44,10 @@ from server.memory.whole_process import budget_within, process_bytes
 from server.plots.plans import arena_picture, frontier_picture
 from server.settings.workers import has_several, workers_of
 
+_MIB = 1 << 20
+#: Of /tmp in deploy/kubernetes and deploy/kserve.
+_TMP_MIB = 64
+
 
 def plan(
     context: typer.Context,
@@ -81,6 +85,10 @@ def plan(
     quick: Annotated[
         bool, typer.Option("--quick", help="Plan as fast as a model that is loaded.")
     ] = False,
+    resources: Annotated[
+        bool,
+        typer.Option("--resources", help="What a container that serves them asks of Kubernetes."),
+    ] = False,
     device_name: DeviceName = "cpu",
     recompile: Recompile = False,
     threads: Threads = None,
@@ -94,7 +102,8 @@ def plan(
     target = seconds_of(delay)
     limits = (budget_bytes, memory_bytes, weights, delay, ring, arena)
     unlimited = all(limit is None for limit in limits) and not (deadline or show_frontier)
-    _check_options(unlimited, delay is not None and bool(deadline))
+    known = device_name == "cpu" and (budget_bytes or memory_bytes)
+    _check_options(unlimited, delay is not None and bool(deadline), resources and not known)
     _check_pictures(packs, show_frontier, picture)
     parted = workers_by_model(workers, (weights, delay, ring, deadline, picture), show_frontier)
     device = open_named(context, device_name, 1 if has_several(parted) else threads)
@@ -150,12 +159,10 @@ def plan(
         **document_of(budget_bytes, request_bytes, in_turns, rows),
         "memory_bytes": whole and whole + process_bytes(len(packs)),
     }
-    if as_json:
-        print_json(document)
-        return
-    print_plans(document, explain)
-    if picture is not None:
-        say(f"{picture}: written")
+    if resources:
+        _print_resources(found, document["memory_bytes"], device.threads)
+    else:
+        _print(document, explain, picture, as_json)
 
 
 @contextlib.contextmanager
@@ -172,6 +179,29 @@ def _saying_what_suffices(
         raise
 
 
+def _print(document: dict[str, Any], explain: bool, picture: Path | None, as_json: bool) -> None:
+    if as_json:
+        print_json(document)
+        return
+    print_plans(document, explain)
+    if picture is not None:
+        say(f"{picture}: written")
+
+
+def _print_resources(packs: list[Pack], memory_bytes: int, threads: int) -> None:
+    """Print the resources of a container that serves ``packs``, as YAML.
+
+    Storage is what packs take where they are copied for each container; it has no limit, since the log of
+    a container counts, too.
+    """
+    files = (file for pack in packs for file in pack.folder.rglob("*") if file.is_file())
+    stored = sum(file.stat().st_size for file in files)
+    memory = f"    memory: {-(-memory_bytes // _MIB)}Mi"
+    storage = f"    ephemeral-storage: {-(-stored // _MIB) + _TMP_MIB}Mi"
+    asked = ["resources:", "  requests:", f'    cpu: "{threads}"', memory, storage]
+    typer.echo("\n".join([*asked, "  limits:", memory]))
+
+
 def _warn_of_requests(candidates: list[Candidate], shared: Budget) -> None:
     """Say what a service could not answer within what is set aside: it may be what `run` has."""
     for each in candidates:
@@ -181,13 +211,15 @@ def _warn_of_requests(candidates: list[Candidate], shared: Budget) -> None:
             warn(f"not served so: {exc}")
 
 
-def _check_options(unlimited: bool, twice: bool) -> None:
+def _check_options(unlimited: bool, twice: bool, unknown: bool) -> None:
     if unlimited:
         raise typer.BadParameter(
             "give --budget, --memory, --weights, --ring, --arena, --delay, --deadline or --frontier"
         )
     if twice:
         raise typer.BadParameter("give --delay or --deadline")
+    if unknown:
+        raise typer.BadParameter("--resources: give --budget or --memory, for --device cpu")
 
 
 def _check_pictures(packs: list[Path], show_frontier: bool, picture: Path | None) -> None:

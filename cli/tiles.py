@@ -37,7 +37,7 @@ def tiles(
         typer.Option(
             "--tiles",
             metavar="CONFIGURATION",
-            help="As 5x5/8/2x2 or '3x3/NoCut raster' (docs/tiles.md).",
+            help="As 5x5/8/2x2 or '3x3/NoCut raster' (docs/research/tiles.md).",
         ),
     ] = None,
     search: Annotated[

@@ -12,7 +12,7 @@ Several models in one budget are planned together::
     with layerstream.Budget("256MiB") as budget:
         detector, classifier = budget.open("packs/detector", "packs/classifier")
 
-What is served beside HTTP is `layerstream serve` (docs/server.md).
+What is served beside HTTP is `layerstream serve` (docs/index.md).
 """
 
 import warnings

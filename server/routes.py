@@ -1,6 +1,6 @@
 """The table of routes: all that the server answers over HTTP.
 
-It routes, it is /openapi.json, and the table in docs/http.md.
+It routes, it is /openapi.json, and the table in docs/reference/http.md.
 """
 
 from typing import Any

@@ -1,7 +1,7 @@
 """What the Markdown pages say: blocks, headings, links. Pure, and only the standard library."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -11,6 +11,10 @@ _FENCE = re.compile(r"^(?P<fence>```+)(?P<language>[a-z]*)\s*$")
 _HEADING = re.compile(r"^#{1,6} +(?P<text>.+?)\s*$")
 _LINK = re.compile(r"!?\[[^\]]*\]\((?P<target>[^)\s]+)\)")
 _CODE = re.compile(r"`[^`]*`")
+# Paths of code: as a page may write them, and files that are nowhere but in a repository like this one.
+_FILE = re.compile(r"[\w./-]+")
+_SOURCE = re.compile(r"[\w./-]+\.(?:py|cu|cuh)")
+_MADE = re.compile(r"\.onnx$|^models/onnx")  # of other repositories, and what commands write
 
 
 @dataclass(frozen=True)
@@ -98,7 +102,41 @@ def broken_links(pages: Mapping[str, Page], root: Path = ROOT) -> list[str]:
 
 def pages(root: Path = ROOT) -> dict[str, Page]:
     """Return the pages that people read, by path in ``root``."""
-    names = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"]
-    names += [f"{folder}/{path.name}" for folder in ("docs", "deploy") for path in
-              sorted((root / folder).glob("*.md"))]  # fmt: skip
-    return {name: read((root / name).read_text("utf-8")) for name in names}
+    paths = [root / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
+    paths += [
+        path for folder in ("docs", "deploy") for path in sorted((root / folder).rglob("*.md"))
+    ]
+    return {path.relative_to(root).as_posix(): read(path.read_text("utf-8")) for path in paths}
+
+
+def navigation(root: Path = ROOT) -> list[str]:
+    """Return the pages that the site has in its navigation, in their order, by path in ``root``."""
+    text = (root / "mkdocs.yml").read_text("utf-8")
+    found = re.findall(
+        r"^ +- (?:[^:\n]+: )?(\S+\.md)$", text.partition("\nnav:\n")[2], re.MULTILINE
+    )
+    return [f"docs/{name}" for name in found]
+
+
+def lost_paths(pages: Mapping[str, Page], files: Collection[str]) -> list[str]:
+    """Return PAGE:LINE: PATH of code that is not among ``files``, which are all of the repository.
+
+    A path from the root is there as it stands. A shorter one, and a file of Python or CUDA alone, is
+    the end of a path: a page about a folder does not write that folder each time.
+    """
+    folders = {parent.as_posix() for name in files for parent in PurePosixPath(name).parents}
+    ends = {
+        name[place + 1 :] for name in files for place, letter in enumerate(name) if letter == "/"
+    }
+    known = {*files, *folders, *ends}
+    top = {name.partition("/")[0] for name in files if "/" in name}
+    lost = []
+    for path, page in pages.items():
+        for line, text in page.prose:
+            for span in re.findall(r"`([^`\s]+)`", text):
+                name = span.rstrip("/")
+                whole = name.partition("/")[0] in top and "/" in name and not _MADE.search(name)
+                code = (whole and _FILE.fullmatch(name)) or _SOURCE.fullmatch(name)
+                if code and name not in known:
+                    lost.append(f"{path}:{line}: {span}")
+    return lost

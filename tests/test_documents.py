@@ -1,15 +1,26 @@
-"""What the pages say can be followed: links lead somewhere, blocks are text a shell and Python can read."""
+"""What the pages say can be followed: links lead somewhere, code is there, blocks are for a shell."""
 
 import ast
+import re
+import runpy
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+import layerstream
+from cli.reference import markdown
+from server.metrics.metrics import METRIC_NAMES
+from server.metrics.requests import OUTCOMES
+from server.protocol.errors import CLIENT_CLOSED, STATUSES
 from tests.check_readme import environment, script
-from tests.documents import Block, anchor, broken_links, pages, read
+from tests.documents import ROOT, Block, anchor, broken_links, lost_paths, navigation, pages, read
 
 PAGES = pages()
+REFERENCE = ROOT / "docs" / "reference"
+MOST_WORDS = 1500
+LONG = {"docs/reference/options.md"}  # written by code
 
 
 def test_every_link_leads_somewhere() -> None:
@@ -41,6 +52,82 @@ def test_broken_links_are_found(tmp_path: Path) -> None:
     )
     lost = [("page.md:1", name) for name in ("there.md#two", "gone.md", "e.svg")]
     assert found == [*(f"{line}: {name}" for line, name in lost), "page.md:7: ../out.md"]
+
+
+def test_every_page_is_in_the_navigation_once() -> None:
+    assert sorted(navigation()) == sorted(name for name in PAGES if name.startswith("docs/"))
+
+
+def test_pages_are_short() -> None:
+    words = {name: re.findall(r"\S*\w\S*", (ROOT / name).read_text("utf-8")) for name in PAGES}
+    assert {name for name in PAGES if len(words[name]) > MOST_WORDS} == LONG
+    assert len(LONG) <= 5
+
+
+@pytest.fixture(scope="module")
+def files() -> list[str]:
+    """Return all files of this clone."""
+    listed = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    found = subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=False).stdout
+    if not found:
+        pytest.skip("no clone of git")
+    return [name for name in found.split() if (ROOT / name).exists()]
+
+
+def test_pages_are_where_code_says(files: list[str]) -> None:
+    kinds = {".py", ".c", ".h", ".cu", ".cuh", ".sh", ".toml", ".yml", ".yaml"}
+    lost = {
+        f"{name}: {page}"
+        for name in files
+        if Path(name).suffix in kinds
+        for page in re.findall(r"\bdocs/[\w/-]+\.(?:md|toml)", (ROOT / name).read_text("utf-8"))
+        if not (ROOT / page).exists()
+    }
+    assert lost == set()
+
+
+def test_code_is_where_pages_say(files: list[str]) -> None:
+    code = {name: page for name, page in PAGES.items() if name != "CHANGELOG.md"}
+    assert lost_paths(code, files) == []
+
+
+def test_lost_code_is_found() -> None:
+    text = "`a/b.py` `b.py` `c.py` `a/x/` `a/x/d.toml` `a/gone/` `run.py` `preprocess.toml`\n"
+    text += "```\n`e.py`\n```\n"
+    found = lost_paths({"page.md": read(text)}, ["a/b.py", "a/x/d.toml"])
+    assert found == ["page.md:1: c.py", "page.md:1: a/gone/", "page.md:1: run.py"]
+
+
+def test_options_are_those_of_the_commands() -> None:
+    """docs/reference/options.md is what ``python -m cli.reference`` prints."""
+    assert (REFERENCE / "options.md").read_text("utf-8") == markdown()
+
+
+def test_every_metric_and_outcome_is_described() -> None:
+    text = (REFERENCE / "metrics.md").read_text("utf-8")
+    told = set(re.findall(r"`(layerstream_\w+)", text))
+    assert told == METRIC_NAMES
+    assert {outcome for outcome in OUTCOMES if f"`{outcome}`" not in text} == set()
+
+
+def test_every_status_and_error_is_described() -> None:
+    text = (REFERENCE / "errors.md").read_text("utf-8")
+    statuses = {
+        int(each)
+        for row in re.findall(r"^\| ([\d, ]+) \|", text, re.MULTILINE)
+        for each in row.split(",")
+    }
+    assert set(STATUSES.values()) - {CLIENT_CLOSED} <= statuses
+    assert {
+        name for name in layerstream.__all__ if name.endswith("Error") and f"`{name}`" not in text
+    } == set()
+
+
+def test_links_out_of_the_site_are_plain_text() -> None:
+    hook = runpy.run_path(str(ROOT / "tools" / "pages.py"))["on_page_markdown"]
+    page = SimpleNamespace(file=SimpleNamespace(src_uri="how-to/page.md"))
+    text = "[a](../../LICENSE) [b](../reference/b.md)\n```\n[c](../../c)\n```\n[d](../../d.md#e)\n"
+    assert hook(text, page=page) == "a [b](../reference/b.md)\n```\n[c](../../c)\n```\nd\n"
 
 
 def test_a_block_without_an_end_is_an_error() -> None:

@@ -1,7 +1,7 @@
 """What the product uses of its dependencies that they do not promise to keep: a table, and nothing else.
 
-docs/architecture.md ("Dependencies") says why each is used, pyproject.toml has an upper bound for whoever
-owns it. A name that went fails here by its name, before anything that needs it fails somewhere else.
+docs/explanation/architecture/dependencies.md says why each is used, pyproject.toml has an upper bound for
+whoever owns it. A name that went fails here by its name, before what needs it fails somewhere else.
 """
 
 import ast
@@ -89,7 +89,7 @@ def test_a_private_name_is_there_and_used(owner: str, name: str, file: str) -> N
 @pytest.mark.parametrize("owner", sorted({used.owner for used in USED}))
 def test_a_private_name_is_explained_and_its_owner_bounded(owner: str) -> None:
     package, name = owner.partition(".")[0], owner.rpartition(".")[2]
-    assert f"`{name}`" in (_ROOT / "docs/architecture.md").read_text()
+    assert f"`{name}`" in (_ROOT / "docs/explanation/architecture/dependencies.md").read_text()
     if package not in sys.stdlib_module_names:
         bounds = [each for each in _requirements() if re.match(rf"{package}\b", each)]
         assert bounds

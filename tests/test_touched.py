@@ -18,7 +18,7 @@ DAY = 24 * 60 * 60
         (["models/packs/pack.py", "models/zoo/classifiers.py"], ["tests/models"]),
         (["tests/cli/test_cli.py", "loader/ring.py"], ["tests/cli", "tests/loader"]),
         (["deploy/layerstream.service"], ["tests/deploy"]),
-        (["README.md", "docs/gpu.md", "tests/conftest.py", "tools/gpu.sh"], []),
+        (["README.md", "docs/how-to/gpu.md", "tests/conftest.py", "tools/gpu.sh"], []),
         (["benchmarks/reads.py"], ["tests/benchmarks"]),
         ([], []),
     ],

@@ -2,6 +2,7 @@
 # bootstrap.sh run|dev           install the project into .venv, unless that is done, with the locked versions of what
 #                                it needs (requirements/); `dev` adds the tools
 # bootstrap.sh newest            install it into build/newest, with the newest versions that its bounds allow
+# bootstrap.sh docs              install what makes a site of docs/ into build/docs, with the locked versions
 # bootstrap.sh packages NAME...  install Debian packages, as root, without starting their services
 set -eu
 cd "$(dirname "$0")/.."
@@ -138,13 +139,25 @@ newest() {
     pip_install build/newest --editable '.[dev,grpc,otel,search]'
 }
 
+docs() {
+    locked=$(cksum <requirements/docs.txt)
+    if [ "$(cat build/docs/.layerstream 2>/dev/null)" = "$locked" ]; then return; fi
+    need_python
+    rm -rf build/docs
+    "$python" -m venv build/docs || die "$python could not make build/docs"
+    say "installing requirements/docs.txt into build/docs"
+    pip_install build/docs --require-hashes --requirement requirements/docs.txt
+    echo "$locked" >build/docs/.layerstream
+}
+
 case "${1:-}" in
     run | dev) setup "$1" ;;
     newest) newest ;;
+    docs) docs ;;
     packages)
         shift
         can_apt || die "these packages are missing: $*"
         apt_install "$@" || die "apt-get could not install $*"
         ;;
-    *) die "usage: bootstrap.sh run|dev|newest|packages NAME..." ;;
+    *) die "usage: bootstrap.sh run|dev|newest|docs|packages NAME..." ;;
 esac

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Follows deploy/README.md by copy and paste in a booted Debian 12, on the last commit of this checkout, with a
+# Follows the pages on production by copy and paste in a booted Debian 12, on the last commit of this checkout, with a
 # Prometheus beside it: every block works as printed; at rest and under load no alert fires and nothing fills
 # the journal; alerts fire for real faults; a unit that is killed at every start is left failed.
 # Needs root, git, debootstrap, systemd-nspawn (package systemd-container), and ports 8080 and 9090 free: the
@@ -49,16 +49,17 @@ install -m 755 "$here/tools/closed_loop.py" "$root/srv/closed_loop.py"
 # ---- The container.
 debian_boot "$root"
 
-# ---- deploy/README.md, block by block.
+# ---- The pages, block by block.
+pages=("$here"/docs/how-to/{production,access,monitoring,upgrade}.md)
 awk -v folder="$work" '/^```sh$/ { inside = 1; file = sprintf("%s/block%02d", folder, count++); next }
-    /^```$/ { inside = 0 } inside { print > file }' "$here/deploy/README.md"
+    /^```$/ { inside = 0 } inside { print > file }' "${pages[@]}"
 blocks=("$work"/block*)
 paste_block() { # BLOCK
     echo "$(grep -v '^#' "$1" | sed '/^$/d' | head -n 1)"
     inside timeout -k 10 900 bash -euo pipefail -c "$(cat "$1")"
 }
 for block in "${blocks[@]:0:${#blocks[@]}-1}"; do
-    try "README: $(grep -v '^#' "$block" | sed '/^$/d' | head -n 1)" paste_block "$block"
+    try "pages: $(grep -v '^#' "$block" | sed '/^$/d' | head -n 1)" paste_block "$block"
 done
 
 # ---- A server as it is meant to be: weights stream, and `auto` fills the budget.
@@ -231,6 +232,6 @@ try "systemctl status says what is missing" grep -q 'Status: .*/nowhere' "$work/
 without_drop_in zz-kill
 inside systemctl reset-failed layerstream.socket layerstream || true
 
-try "README: the upgrade" paste_block "${blocks[-1]}"
+try "pages: the upgrade" paste_block "${blocks[-1]}"
 try "it serves again" until_true 60 inside curl -sf -o /dev/null http://127.0.0.1:8080/v2/health/ready
 exit "$failed"

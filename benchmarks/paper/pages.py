@@ -9,9 +9,10 @@ from benchmarks.paper.markdown import insert, summary, tables
 from benchmarks.paper.reported import PaperNetwork
 from server.plots import plot_pipeline
 
+# Figures and plots lie beside the page of tables, which links to them.
 FOLDER = "streaming"
 # All tables and plots, for readers of the paper; one table of what to expect, for users.
-FULL, SHORT = "demand-layering.md", "streaming.md"
+FULL, SHORT = "research/demand-layering-figures.md", "explanation/streaming.md"
 
 
 class Pages:
@@ -22,7 +23,8 @@ class Pages:
     ) -> None:
         self.docs, self.networks = docs, networks
         self.mark = "" if resolution is None else f"-{resolution}"
-        self.path = docs / FOLDER / f"figures{self.mark}.json"
+        self.folder = (docs / FULL).parent / FOLDER
+        self.path = self.folder / f"figures{self.mark}.json"
         known = json.loads(self.path.read_text("utf-8")) if self.path.exists() else {}
         self.documents: dict[str, dict[str, Any]] = dict(known)
 
@@ -42,8 +44,11 @@ class Pages:
         """
         for network in self.networks:
             if network.name in self.documents:
-                plot_pipeline(self.documents[network.name], self.docs / FOLDER)
-        self._insert(FULL, tables(self.networks, self.documents, FOLDER), self.mark)
+                document = self.documents[network.name]
+                # Of other sizes than the paper's no page shows the search.
+                plot_pipeline({**document, "searches": {}} if self.mark else document, self.folder)
+        if not self.mark:  # the paper's tables; of other sizes there are plots, and figures as JSON
+            self._insert(FULL, tables(self.networks, self.documents, FOLDER), self.mark)
         self._insert(SHORT, summary(self.networks, self.documents), f"-summary{self.mark}")
 
     def _insert(self, name: str, generated: str, mark: str) -> None:

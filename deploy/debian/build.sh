@@ -29,6 +29,7 @@ put deploy/layerstream.sysusers usr/lib/sysusers.d/layerstream.conf
 put deploy/layerstream.tmpfiles usr/lib/tmpfiles.d/layerstream.conf
 put deploy/layerstream.toml etc/layerstream/layerstream.toml
 put deploy/README.md usr/share/doc/layerstream/README.md
+for page in docs/how-to/*.md; do put "$page" "usr/share/doc/layerstream/how-to/${page##*/}"; done
 put CHANGELOG.md usr/share/doc/layerstream/CHANGELOG.md
 gzip -9n "$root/usr/share/doc/layerstream/CHANGELOG.md"
 cat >"$root/usr/share/doc/layerstream/copyright" <<COPYRIGHT

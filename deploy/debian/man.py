@@ -6,7 +6,8 @@ from typing import Any
 
 from typer.main import get_command
 
-from cli.commands import COMMANDS, loaded, program
+from cli.commands import program
+from cli.reference import commands, is_option, shown, value_name
 from server.operation.process import installed_version
 
 
@@ -20,8 +21,8 @@ def main() -> None:
         ".SH OPTIONS\n" + _parameters(whole),
         ".SH COMMANDS",
     ]
-    for name in COMMANDS:
-        page += _described(f"layerstream {name}", loaded(name))
+    for path, command in commands():
+        page += _described(path, command)
     page.append(
         ".SH EXIT STATUS\n0, 2 for bad usage or input, 1 for a failure, 130 after an interrupt."
     )
@@ -29,36 +30,21 @@ def main() -> None:
 
 
 def _described(path: str, command: Any) -> list[str]:
-    """Return a part of the page for ``command``, or one for each command of a group."""
-    inside = getattr(command, "commands", {})
-    if inside:
-        return [part for name in inside for part in _described(f"{path} {name}", inside[name])]
-    arguments = [_text(_name(item)) for item in _shown(command) if not item.opts[0].startswith("-")]
-    usage = " ".join([f"[OPTIONS] {' '.join(arguments)}".strip()])
+    arguments = [_text(value_name(item)) for item in shown(command) if not is_option(item)]
+    usage = f"[OPTIONS] {' '.join(arguments)}".strip()
     return [f".SS {_text(path)} {usage}\n{_prose(command.help)}", _parameters(command)]
 
 
 def _parameters(command: Any) -> str:
-    return "\n".join(_parameter(item) for item in _shown(command))
-
-
-def _shown(command: Any) -> list[Any]:
-    return [item for item in command.params if not getattr(item, "hidden", False)]
+    return "\n".join(_parameter(item) for item in shown(command))
 
 
 def _parameter(item: Any) -> str:
-    is_option = item.opts[0].startswith("-")
+    if not is_option(item):
+        return f".TP\n\\fI{_text(value_name(item))}\\fR\n{_prose(item.help)}"
     names = ", ".join(_text(name) for name in (*item.opts, *item.secondary_opts))
-    takes = (
-        "" if not is_option or getattr(item, "is_flag", False) else f" \\fI{_text(_name(item))}\\fR"
-    )
-    head = f"\\fB{names}\\fR{takes}" if is_option else f"\\fI{_text(_name(item))}\\fR"
-    return f".TP\n{head}\n{_prose(item.help)}"
-
-
-def _name(item: Any) -> str:
-    """Return what stands for the value of an option, or for an argument."""
-    return str(item.metavar or item.name.upper().replace("_", "-"))
+    takes = "" if getattr(item, "is_flag", False) else f" \\fI{_text(value_name(item))}\\fR"
+    return f".TP\n\\fB{names}\\fR{takes}\n{_prose(item.help)}"
 
 
 def _prose(text: str | None) -> str:

@@ -48,7 +48,7 @@ _OF_THE_LAST = frozenset(
 )
 #: The largest weight that ONNX Runtime's quantiser makes, unless weights have 7 bits.
 _LARGEST_WEIGHT = 127
-#: With fewer pictures accuracy depends on which they are (docs/models.md, "8-bit integers").
+#: With fewer pictures accuracy depends on which they are (docs/how-to/quantise.md, "8-bit integers").
 _FEW = 10
 # Of a batch norm: scale, bias, mean and variance; and the epsilon that ONNX means where none is said.
 _NORM_PARAMETERS, _EPSILON = 4, 1e-5

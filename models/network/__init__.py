@@ -1,1 +1,1 @@
-"""What a network is: operators of known families on values, each described once (docs/network.md)."""
+"""What a network is: operators on values, each described once (docs/explanation/operators.md)."""

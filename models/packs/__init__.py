@@ -1,1 +1,1 @@
-"""Packs on disk (docs/pack-format.md): the manifest, its checks, and which pieces of it run."""
+"""Packs on disk (docs/reference/pack-format.md): the manifest, its checks, and which pieces of it run."""

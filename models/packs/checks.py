@@ -1,4 +1,4 @@
-"""What a manifest says must be possible: ranges, indices, order, recipes (docs/pack-format.md)."""
+"""What a manifest says must be possible: ranges, order, recipes (docs/reference/pack-format.md)."""
 
 import itertools
 import math
@@ -111,7 +111,7 @@ def _check_stored(where: str, span: Span, stored: Stored) -> None:
         raise PackError(f"{where}.length: {stored.length}, its parts take {least}")
 
 
-# What a manifest says of joined chunks must be possible (docs/pack-format.md, "alternatives").
+# What a manifest says of joined chunks must be possible (docs/reference/pack-manifest.md, "Alternatives").
 #
 # After these checks joining cannot fail, and a joined piece touches no byte that its chunks do not touch.
 

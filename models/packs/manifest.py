@@ -1,4 +1,4 @@
-"""The manifest of a pack (docs/pack-format.md): its fields, and nothing but its fields.
+"""The manifest of a pack (docs/reference/pack-manifest.md): its fields, and nothing but its fields.
 
 What they are made of is in ``records/``. Checks that need the files beside it live in models/packs/pack.py.
 """
@@ -88,7 +88,7 @@ class Measures:
 
 
 class Manifest(Measures, BaseModel):
-    """See docs/pack-format.md. ``pieces`` are the finest; models/packs/records/pieces.py joins them.
+    """See docs/reference/pack-manifest.md. ``pieces`` are the finest; records/pieces.py joins them.
 
     ``least_chunk_bytes``: what ``largest_chunk_bytes`` would be with the smallest --chunk. ``store``: what
     was asked for; each span says how it is stored. ``used_channels``: of values whose last channels

@@ -1,4 +1,4 @@
-"""Open a pack and trust nothing in it (docs/pack-format.md, "Reading")."""
+"""Open a pack and trust nothing in it (docs/reference/pack-format.md, "Reading")."""
 
 import re
 from dataclasses import dataclass

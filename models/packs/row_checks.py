@@ -1,4 +1,4 @@
-"""What a manifest says of row operators and bottlenecks must be possible (docs/pack-format.md).
+"""What a manifest says of row operators and bottlenecks must be possible (docs/reference/pack-records.md).
 
 After these checks a region reads and writes no byte outside of its strips, values and weights, and is
 planned in the order of its operators. Whether a value can be whole where it is read decides the planner:
@@ -224,7 +224,7 @@ def _check_order(path: Path, manifest: Manifest) -> None:
                 )
 
 
-# What a manifest says of bottlenecks must be possible (docs/pack-format.md, "Bottlenecks").
+# What a manifest says of bottlenecks must be possible (docs/reference/pack-records.md, "Bottlenecks").
 #
 # After these checks groups of channels read and write no byte outside of strips, row values and weights,
 # and nothing that was not made before.

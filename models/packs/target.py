@@ -102,7 +102,7 @@ def largest_exact_weight() -> int:
 
     Without dot products it adds up pairs of products in 16 bits, on x86 of an unsigned byte and a signed
     one, so that a larger weight than 64 saturates; on Arm of two signed ones, where nothing but two
-    products of -128 and -128 overflows (tried in emulation, docs/jetson.md).
+    products of -128 and -128 overflows (tried in emulation, docs/reference/jetson.md).
     """
     if not _DOT_PRODUCTS.isdisjoint(_cpu_flags()):
         return 128

@@ -253,7 +253,7 @@ def keep_apart(
 
     Threads of the pool spin between kernels. Beside another process Linux keeps the one that launches and
     one that spins on the same core, since that is fair to all three, and both wait for each other: kernels
-    take twice the time of one thread. docs/architecture.md, "Threads", has the figures.
+    take twice the time of one thread. docs/explanation/architecture/reading.md, "Threads", has the figures.
 
     ``pool``: of the ``threads`` that compute all but that one. () and nothing is changed where there are
     more or fewer cores, since then the system has a choice; () where the system refuses.

@@ -1,1 +1,1 @@
-"""A pack as C with a static arena, for machines that have no room for a server (docs/export-c.md)."""
+"""A pack as C with a static arena, for machines without room for a server (docs/how-to/export-c.md)."""

@@ -14,7 +14,7 @@ from pipeline.planning.offsets.solve import place
 from pipeline.program.lives import Lifetime
 from pipeline.program.program import Program
 
-# At most 0.2 s. Of the networks of the zoo, whole, none needs a search (docs/offsets.md).
+# At most 0.2 s. Of the networks of the zoo, whole, none needs a search (docs/explanation/offsets.md).
 _NODES = 2000
 
 

@@ -59,7 +59,7 @@ class ProfileError(ModelError):
 
 
 class Profile(BaseModel):
-    """See docs/demand-layering.md, "Profile".
+    """See docs/research/profile.md, "Profile".
 
     ``manifest``: checksum of the pack's manifest.json. ``spans``: r of each span read alone, as seed 003
     has it, for people (`layerstream profile`); plans read groups of spans and calculate with ``reads``.

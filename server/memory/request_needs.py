@@ -1,6 +1,6 @@
 """How much memory requests to a model need, and how large the pool for all requests is.
 
-Pure figures of manifests; docs/architecture.md, "What requests may take".
+Pure figures of manifests; docs/explanation/architecture/request-memory.md, "What requests may take".
 """
 
 from collections.abc import Iterable, Sequence

@@ -1,7 +1,7 @@
 """What a serving process takes beside its budget, so that a user may say what all of it may take.
 
 It is a bound, known before anything is loaded: of what was measured in memory cgroups with all files of
-libraries out of the page cache (docs/measurements.md, "The process itself"), each part rounded up.
+libraries out of the page cache (docs/research/process.md, "The process itself"), each part rounded up.
 """
 
 import mmap

@@ -5,8 +5,8 @@ Pure: no IO, no threads, no clock. ``now`` and all times are seconds on one cloc
 Invariant (the promise): what waits is a list of sweeps in the order in which they will run. A request is
 let in only together with a list in which it ends by its deadline, and nobody who was let in before ends
 later than by his own. So as long as sweeps take no longer than they cost here, whoever was let in is in
-time, and nobody is made late by who comes later (docs/scheduling.md). What waits for a model that is away
-is promised nothing while it is: nobody knows when it comes back, so nobody waits for it.
+time, and nobody is made late by who comes later (docs/explanation/scheduling.md). What waits for a model
+that is away is promised nothing while it is: nobody knows when it comes back, so nobody waits for it.
 """
 
 import heapq

@@ -1,4 +1,4 @@
-"""The table of settings, made of Settings: what ``serve --help`` and docs/settings.md show.
+"""The table of settings, made of Settings: what ``serve --help`` and docs/reference/settings.md show.
 
 ``python -m server.settings.table`` prints it as Markdown.
 """

@@ -23,6 +23,8 @@ from tests.documents import ROOT, read
 DEPLOY = ROOT / "deploy"
 UNIT = DEPLOY / "layerstream.service"
 PROMETHEUS = DEPLOY / "prometheus"
+HOW_TO = ROOT / "docs" / "how-to"
+MONITORING = HOW_TO / "monitoring.md"
 GRAFANA = DEPLOY / "grafana"
 
 MIB = 1 << 20
@@ -294,18 +296,18 @@ def test_every_query_asks_the_servers_chosen(expression: str) -> None:
 
 
 def test_every_alert_says_what_to_do() -> None:
-    """In its annotations, in the table, and at length in docs/runbooks.md; and it was made to fire."""
+    """In its annotations, in the table, at length in docs/how-to/runbooks.md; and it was made to fire."""
     alerts = (PROMETHEUS / "alerts.yml").read_text()
     rules = dict(re.findall(r"- alert: (\w+)\n(.*?)(?=\n *- alert: |\Z)", alerts, re.S))
     for name, rule in rules.items():
         assert "summary: " in rule, name
         assert "description: " in rule, name
-        assert f"runbook_url: docs/runbooks.md#{name.lower()}\n" in rule, name
+        assert f"runbook_url: docs/how-to/runbooks.md#{name.lower()}\n" in rule, name
     tested = re.findall(r'alertname="(\w+)"', (PROMETHEUS / "alerts_test.yml").read_text())
     assert set(tested) == set(rules)
-    table = re.findall(r"^\| `(Layerstream\w+)` \|", (DEPLOY / "README.md").read_text(), re.M)
+    table = re.findall(r"^\| `(Layerstream\w+)` \|", MONITORING.read_text(), re.M)
     assert table == list(rules)
-    pages = read((ROOT / "docs" / "runbooks.md").read_text())
+    pages = read((HOW_TO / "runbooks.md").read_text())
     assert {name.lower() for name in rules} <= pages.anchors
 
 

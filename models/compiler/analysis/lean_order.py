@@ -8,7 +8,7 @@ are the same: every node reads the same values.
 
 What helps is less of the sum, over all nodes, of the fourth power of the bytes that live while each runs:
 the peak, mostly, and what waits beside everything else, since peaks of large maps become small on rows
-(docs/rows.md).
+(docs/explanation/rows.md).
 """
 
 from collections.abc import Iterator, Sequence

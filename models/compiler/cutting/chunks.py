@@ -2,7 +2,8 @@
 
 A weight of 18 MB would need 18 MB of ring otherwise. A chunk reads the whole input and writes a range of
 the output, so its channels must lie together there. Weights are stored in the finest chunks; several
-of them that follow each other can also be computed as one, with the same bits (docs/pack-format.md).
+of them that follow each other can also be computed as one, with the same bits
+(docs/reference/pack-manifest.md).
 
 A layer is one node, or a convolution and the operators on elements that are fused with it; then its chunks
 read a range of what is added, too.

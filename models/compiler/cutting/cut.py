@@ -114,7 +114,7 @@ class Cutter:
     def _shrinks(self, piece: CutPiece) -> bool:
         """Return whether ``piece`` ends with less than it read: regions had better end there.
 
-        Their end lies whole (docs/rows.md): fewer rows, or the few channels of a bottleneck.
+        Their end lies whole (docs/explanation/rows.md): fewer rows, or the few channels of a bottleneck.
         """
         node = self._graph.nodes[piece.end_node - 1]
         shapes = [self._graph.array(node.input[0]).shape, self._graph.array(node.output[0]).shape]

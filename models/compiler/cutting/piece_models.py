@@ -26,7 +26,7 @@ _ROWS = 2
 
 
 def serialise(graph: Graph, piece: CutPiece, elided: frozenset[int], sized: bool = False) -> bytes:
-    """Return ``piece`` as a serialised ModelProto without names (docs/pack-format.md).
+    """Return ``piece`` as a serialised ModelProto without names (docs/reference/pack-format.md).
 
     ``sized``: its ports have the shapes of this piece; otherwise only as many dimensions.
     """

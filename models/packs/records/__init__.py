@@ -1,1 +1,1 @@
-"""What a manifest is made of (docs/pack-format.md): small records, by what they say."""
+"""What a manifest is made of (docs/reference/pack-manifest.md): small records, by what they say."""

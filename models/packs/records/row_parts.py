@@ -1,4 +1,4 @@
-"""Parts of a network that can run on some rows (docs/rows.md), or on some inner channels, at a time."""
+"""Parts of a network that can run on some rows or inner channels at a time (docs/explanation/rows.md)."""
 
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -105,7 +105,7 @@ class RowOperator(Record):
         return max(item.window.factor for item in self.inputs)
 
 
-# Parts of a network that can run on some inner channels at a time (docs/bottlenecks.md).
+# Parts of a network that can run on some inner channels at a time (docs/explanation/bottlenecks.md).
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

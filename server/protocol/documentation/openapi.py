@@ -1,4 +1,4 @@
-"""What the table of routes tells: /openapi.json, in FastAPI's frame, and the table in docs/http.md."""
+"""What the table of routes tells: /openapi.json, and the table in docs/reference/http.md."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -55,7 +55,7 @@ def document(app: FastAPI, table: Table) -> Document:
 
 
 def requests_table(table: Table) -> str:
-    """Return the table of requests of docs/http.md."""
+    """Return the table of requests of docs/reference/http.md."""
     lines = ["| request | who | |", "|---|---|---|"]
     for route in table.routes:
         if route.group:

@@ -1,4 +1,4 @@
-"""Packs that are not what the format says (docs/pack-format.md, "Reading"), one fault at a time."""
+"""Packs that break the format (docs/reference/pack-format.md, "Reading"), one fault at a time."""
 
 import json
 import os

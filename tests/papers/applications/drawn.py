@@ -11,7 +11,7 @@ from papers.applications.application import Application, Partition, one_by_one
 from papers.applications.application_files import read_application
 from papers.applications.schedule import ROWS
 
-EXAMPLE = Path(__file__).parents[3] / "docs/applications/example.toml"
+EXAMPLE = Path(__file__).parents[3] / "docs/research/applications/example.toml"
 
 _WINDOWS = [
     Window(),

@@ -29,7 +29,7 @@ TABLE = {
     32: "5x5/8/2x2",
     16: "5x5/8/2x2",
 }
-# What the printed algorithms give where they give something else (docs/tiles.md).
+# What the printed algorithms give where they give something else (docs/research/tiles.md).
 PRINTED = {96: "2x2/NoCut", 80: "2x2/12/2x2", 64: "3x3/8/2x2", 48: "4x4/8/2x2"}
 
 

@@ -103,7 +103,7 @@ def test_keys(python: Path, repository: Path, tmp_path: Path) -> None:
 
 
 def test_frigate(python: Path, repository: Path, tmp_path: Path) -> None:
-    """As docs/cameras.md configures it: over one connection, boxes lie where those of the photograph do.
+    """As docs/how-to/cameras.md has it: over one connection, boxes lie where those of the photograph do.
 
     Its limit of 0.1 s is its own; a machine that others use may miss it now and then.
     """
@@ -125,7 +125,9 @@ def test_frigate(python: Path, repository: Path, tmp_path: Path) -> None:
 
 def configured_path() -> str:
     """What comes behind the address in the configuration that is shown."""
-    (block,) = (each for each in pages()["docs/cameras.md"].blocks if each.language == "yaml")
+    (block,) = (
+        each for each in pages()["docs/how-to/cameras.md"].blocks if each.language == "yaml"
+    )
     found = re.search(r"api_url: http://layerstream:8080(/\S+)", block.text)
     assert found is not None
     return found[1]

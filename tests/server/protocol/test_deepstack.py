@@ -205,6 +205,6 @@ async def test_a_model_without_the_extension() -> None:
 
 
 async def test_the_table_of_requests_is_that_of_routes() -> None:
-    """Print what docs/http.md must have: ``requests_table(TABLE_WITH_CAMERAS)``."""
-    text = (Path(__file__).parents[3] / "docs/http.md").read_text()
+    """Print what docs/reference/http.md must have: ``requests_table(TABLE_WITH_CAMERAS)``."""
+    text = (Path(__file__).parents[3] / "docs/reference/http.md").read_text()
     assert requests_table(TABLE_WITH_CAMERAS) in text

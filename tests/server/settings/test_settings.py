@@ -312,8 +312,8 @@ def test_no_text_breaks_sizes(text: str) -> None:
 
 
 def test_the_table_in_the_documentation_is_that_of_the_settings() -> None:
-    """docs/settings.md: replace its table by what ``python -m server.settings.table`` prints."""
-    assert markdown() in (ROOT / "docs" / "settings.md").read_text()
+    """docs/reference/settings.md: replace its table by what ``python -m server.settings.table`` prints."""
+    assert markdown() in (ROOT / "docs/reference/settings.md").read_text()
 
 
 def test_every_setting_is_described() -> None:

@@ -1,0 +1,109 @@
+"""All commands with their options: ``python -m cli.reference`` prints docs/reference/options.md.
+
+The command line itself says what they are; deploy/debian/man.py makes a page of the manual of the same.
+"""
+
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+from cli.commands import COMMANDS, loaded
+from server.settings.settings import Settings
+
+_HEAD = """# Options of every command
+
+Written by `python -m cli.reference`; what commands are for, with examples, is in [commands](commands.md).
+Values in capitals are yours. `serve` and `up` take every [setting](settings.md) beside what is listed here.
+"""
+_SERVE = frozenset({"layerstream serve", "layerstream up"})
+_SHARED = 3  # commands that have the same option, word for word
+
+
+def commands() -> Iterator[tuple[str, Any]]:
+    """Yield (``layerstream zoo build``, the command) of all commands, those of groups one by one."""
+    for name in COMMANDS:
+        yield from _leaves(f"layerstream {name}", loaded(name))
+
+
+def _leaves(path: str, command: Any) -> Iterator[tuple[str, Any]]:
+    inside = getattr(command, "commands", {})
+    if not inside:
+        yield path, command
+    for name in inside:
+        yield from _leaves(f"{path} {name}", inside[name])
+
+
+def shown(command: Any) -> list[Any]:
+    """Return the arguments and options of ``command`` that ``--help`` shows."""
+    return [item for item in command.params if not getattr(item, "hidden", False)]
+
+
+def is_option(item: Any) -> bool:
+    """Say whether ``item`` is an option, not an argument."""
+    return bool(item.opts[0].startswith("-"))
+
+
+def value_name(item: Any) -> str:
+    """Return what stands for the value of an option, or for an argument."""
+    return str(item.metavar or item.name.upper().replace("_", "-"))
+
+
+def markdown() -> str:
+    """Return the page: what several commands share is said once, at the top."""
+    every = [(path, command.help, _rows(path, command)) for path, command in commands()]
+    counts = Counter(row for _, _, rows in every for row in rows)
+    shared = {row for row, count in counts.items() if count >= _SHARED and row.option}
+    top = sorted(shared, key=lambda row: row.names)
+    parts = [_HEAD, "## Options that several commands share", _table(top)]
+    for path, text, rows in every:
+        usage = " ".join([path, *(row.names for row in rows if not row.option)])
+        own = [row for row in rows if row not in shared]
+        also = [f"`{row.names.split()[0]}`" for row in rows if row in shared]
+        parts += [f"## {path}", f"`{usage}`", _prose(text)]
+        parts += [_table(own)] if own else []
+        parts += [f"Shared: {', '.join(also)}."] if also else []
+    return "\n\n".join(parts) + "\n"
+
+
+class _Row(NamedTuple):
+    """One line of a table: an argument, or an option with its value; ``|`` is not yet escaped."""
+
+    names: str
+    text: str
+    option: bool
+
+
+def _rows(path: str, command: Any) -> list[_Row]:
+    known = Settings.model_fields if path in _SERVE else {}
+    return [_row(item) for item in shown(command) if not is_option(item) or item.name not in known]
+
+
+def _row(item: Any) -> _Row:
+    if not is_option(item):
+        return _Row(value_name(item), _prose(item.help), option=False)
+    names = ", ".join((*item.opts, *item.secondary_opts))
+    is_flag = getattr(item, "is_flag", False)
+    text, default = _prose(item.help), item.default
+    if (
+        not is_flag
+        and isinstance(default, str | int | float)
+        and "efault" not in text
+        and str(default)
+    ):
+        text += f" Default: {default}."
+    return _Row(names if is_flag else f"{names} {value_name(item)}", text, option=True)
+
+
+def _table(rows: Iterable[_Row]) -> str:
+    cells = ([text.replace("|", r"\|") for text in row[:2]] for row in rows)
+    return "\n".join(["| | |", "|---|---|", *(f"| `{names}` | {text} |" for names, text in cells)])
+
+
+def _prose(text: str | None) -> str:
+    return re.sub(r"\s+", " ", (text or "").strip())
+
+
+if __name__ == "__main__":
+    sys.stdout.write(markdown())
