@@ -53,8 +53,13 @@ def test_scripts_are_of_the_shell(script: str) -> None:
     run("/bin/sh", "-n", DEPLOY / "tree.sh")
 
 
-def test_the_manual_has_every_command_and_every_setting() -> None:
-    page = run(sys.executable, DEPLOY / "debian" / "man.py").replace(r"\-", "-")
+@pytest.fixture(scope="module")
+def manual() -> str:
+    return run(sys.executable, DEPLOY / "debian" / "man.py")
+
+
+def test_the_manual_has_every_command_and_every_setting(manual: str) -> None:
+    page = manual.replace(r"\-", "-")
     assert page.startswith(".TH LAYERSTREAM 1 ")
     for name, command in COMMANDS.items():
         assert re.search(rf"^\.SS layerstream {name}\b", page, re.M), name
@@ -64,8 +69,8 @@ def test_the_manual_has_every_command_and_every_setting() -> None:
 
 
 @pytest.mark.tools
-def test_the_manual_is_one(tmp_path: Path) -> None:
-    (tmp_path / "page.1").write_text(run(sys.executable, DEPLOY / "debian" / "man.py"))
+def test_the_manual_is_one(manual: str, tmp_path: Path) -> None:
+    (tmp_path / "page.1").write_text(manual)
     assert "warning" not in run(tool("man"), "--warnings", "-l", tmp_path / "page.1")
 
 

@@ -21,7 +21,7 @@ from tests.fuzz import proxy_protocol as proxy_protocol_fuzzer
 from tests.fuzz import sdf3 as sdf3_fuzzer
 from tests.fuzz import wire as wire_fuzzer
 
-EXAMPLES = 200
+EXAMPLES = 120
 
 
 def test_pack_reader(tmp_path: Path) -> None:

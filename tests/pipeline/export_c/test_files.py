@@ -21,15 +21,12 @@ IMAGE = {"image": (1, 3, 8, 8)}
 
 
 @needs_compiler
-@pytest.mark.parametrize("ports", ["caller", "arena"])
-def test_a_callback_brings_the_same_bits(
-    ports: str, tiny_pack: Pack, tiny_onnx: Path, tmp_path: Path
-) -> None:
+def test_a_callback_brings_the_same_bits(tiny_pack: Pack, tiny_onnx: Path, tmp_path: Path) -> None:
     inputs = inputs_for(IMAGE)
     constant = Compiled.of(tiny_pack, tmp_path / "const")
     _, expected = constant.run(inputs)
     agree(expected, answers(tiny_onnx, inputs))
-    for buffer_bytes in (3000, 40_000, None):
+    for buffer_bytes, ports in ((3000, "caller"), (40_000, "arena"), (None, "arena")):
         folder = tmp_path / str(buffer_bytes)
         compiled = Compiled.of(
             tiny_pack, folder, weights="callback", ports=ports, buffer_bytes=buffer_bytes

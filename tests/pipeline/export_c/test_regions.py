@@ -23,14 +23,15 @@ from tests.models.nets import answers, inputs_for, parsed
 from tests.pipeline.export_c.byte_graphs import MICROSOFT, Graph, same_bits
 from tests.pipeline.export_c.compiled import Compiled, agree, needs_compiler, packed
 
-IMAGE = {"image": (1, 3, 32, 32)}
+SIDE = 16
+IMAGE = {"image": (1, 3, SIDE, SIDE)}
 INPUT_FAILED, PATCHES = 4, 2
 
 
 def _pictures() -> Iterator[Image.Image]:
     generator = np.random.default_rng(0)
     for _ in range(2):
-        yield Image.fromarray(generator.integers(0, 256, (32, 32, 3)).astype(np.uint8))
+        yield Image.fromarray(generator.integers(0, 256, (SIDE, SIDE, 3)).astype(np.uint8))
 
 
 Tunnels = Callable[[int, bool], Pack]
@@ -55,8 +56,8 @@ def _tunnels(folder: Path, expansion: int, integers: bool) -> Pack:
         "patches": PATCHES,
         "central": False,
     }
-    model = filled(patchnet(32, **sizes, expansion=expansion), seed=1)
-    recipe = Preprocess(size=(32, 32), mean=(128.0,), std=(64.0,))
+    model = filled(patchnet(SIDE, **sizes, expansion=expansion), seed=1)
+    recipe = Preprocess(size=(SIDE, SIDE), mean=(128.0,), std=(64.0,))
     chosen: dict[str, Any] = {"preprocess": recipe, "calibrate": _pictures} if integers else {}
     return packed(model, folder, **chosen)
 
@@ -117,7 +118,7 @@ def test_rows_that_cannot_be_brought(tunnels: Tunnels, tmp_path: Path) -> None:
     assert len(compiled.rows) == 1
     compiled.fails = False
     assert compiled.run(inputs_for(IMAGE))[0] == 0
-    assert set(compiled.rows) == set(range(32))
+    assert set(compiled.rows) == set(range(SIDE))
 
 
 @needs_compiler

@@ -29,10 +29,21 @@ from pipeline.program.steps import row_network
 from pipeline.schedule.architectures import ARCHITECTURES
 from tests.models.nets import no_weights, written
 
+Profiling = tuple[Profile, list[tuple[int, int]], list[str]]
+
 
 @pytest.fixture(scope="module")
-def measured(tiny_pack: Pack) -> Profile:
-    return profile_pack(tiny_pack, CpuDevice(), iterations=2)
+def profiling(tiny_pack: Pack) -> Profiling:
+    """A profile, and the steps and lines that were said meanwhile."""
+    steps: list[tuple[int, int]] = []
+    said: list[str] = []
+    made = profile_pack(tiny_pack, CpuDevice(), 2, lambda *step: steps.append(step), said.append)
+    return made, steps, said
+
+
+@pytest.fixture(scope="module")
+def measured(profiling: Profiling) -> Profile:
+    return profiling[0]
 
 
 def test_every_part_has_been_measured(tiny_pack: Pack, measured: Profile) -> None:
@@ -103,12 +114,10 @@ def test_limits_bound_the_plan_that_they_are_of(
     assert Profile.model_validate_json(known.model_dump_json()) == known
 
 
-def test_progress_ends_where_it_said(tiny_pack: Pack) -> None:
-    steps: list[tuple[int, int]] = []
-    said: list[str] = []
-    profile_pack(tiny_pack, CpuDevice(), 1, lambda *step: steps.append(step), said.append)
+def test_progress_ends_where_it_said(profiling: Profiling) -> None:
+    _, steps, said = profiling
     assert steps[-1][0] == steps[-1][1] == len(steps)
-    for what in ("reads", "kernels, round 1 of 1", "beside"):
+    for what in ("reads", "kernels, round 1 of 2", "kernels, round 2 of 2", "beside"):
         assert any(what in line for line in said)
 
 

@@ -128,7 +128,7 @@ def test_reading_ahead_delays_no_request_right_after_another(net: Network, part:
 def test_more_memory_is_never_much_slower(net: Network) -> None:
     room = net.all_bytes - smallest(net)
     delays = [
-        planned(net, smallest(net) + room * step // 6).draft.idle.delay_seconds for step in range(7)
+        planned(net, smallest(net) + room * step // 4).draft.idle.delay_seconds for step in range(5)
     ]
     for number, delay in enumerate(delays[1:], start=1):
         assert delay <= min(delays[:number]) * NEARLY
@@ -192,7 +192,7 @@ def test_memory_that_does_not_help_is_given_back() -> None:
 
 
 def test_a_delay_is_reached_with_little_memory() -> None:
-    net = heavy_tail(3e-5)
+    net = heavy_tail(3e-5, 16)
     fastest = planned(net, None).draft.idle.delay_seconds
     slowest = planned(net, smallest(net)).draft.idle.delay_seconds
     target = (fastest + slowest) / 2

@@ -102,7 +102,7 @@ def test_every_kernel_reads_what_it_should(block: int) -> None:
 def test_the_check_notices_what_is_left_out() -> None:
     """Every kernel; of what puts rows together nearly all: the same rows may lie there from before."""
     noticed: Counter[tuple[bool, bool]] = Counter()
-    for number in range(12):
+    for number in range(5):
         program, plan = drawn(number)
         for position, step in enumerate(plan.steps):
             if not isinstance(step, Phase):
@@ -110,7 +110,7 @@ def test_the_check_notices_what_is_left_out() -> None:
             for left_out, action in enumerate(step.region.plan.phases[step.number]):
                 found = _is_wrong(program, _without(plan, position, left_out))
                 noticed[isinstance(action, GraphCall), found] += 1
-    assert noticed[True, True] > 100
+    assert noticed[True, True] > 40
     assert noticed[True, False] == 0
     assert noticed[False, True] > 9 * noticed[False, False] > 0
 
