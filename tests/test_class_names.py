@@ -8,7 +8,7 @@ ROOT = Path(__file__).resolve().parents[1]
 # What users import from layerstream has their words, such as Budget.
 FOLDERS = ("models", "loader", "pipeline", "papers", "server", "cli", "benchmarks")
 #: A schema of the documentation is called as what it documents.
-SCHEMAS = Path("server/protocol/documentation")
+SCHEMAS = Path("server/protocol/schemas.py")
 #: Trees of syntax take fifteen times as long.
 _DEFINED = re.compile(r"^ *class ([A-Za-z]\w*)[(:\[]", re.MULTILINE)
 
@@ -18,7 +18,7 @@ def test_no_public_class_name_is_defined_twice() -> None:
     for folder in FOLDERS:
         for path in sorted((ROOT / folder).rglob("*.py")):
             place = path.relative_to(ROOT)
-            if place.is_relative_to(SCHEMAS):
+            if place == SCHEMAS:
                 continue
             for name in _DEFINED.findall(path.read_text("utf-8")):
                 places[name].append(str(place))

@@ -305,7 +305,7 @@ async def test_what_failed_for_a_passing_reason_is_tried_again(
     assert (await following.infer("twin", inputs_for("twin"))).status_code == 200
 
 
-# Models follow the disk when somebody asks for it.
+# Models follow the disk when a client asks for it.
 
 
 @pytest.fixture
@@ -340,7 +340,7 @@ async def test_models_follow_the_disk(lively: tuple[Service, Path], packs: Packs
     assert await statuses() == [200, 404]
     shutil.copytree(packs.repository / "pair", repository / "pair")
     await follow(service.context.repository)
-    assert await statuses() == [200, 200]  # that it was gone was nobody's wish
+    assert await statuses() == [200, 200]  # no client had unloaded it
     await service.client.post("/v2/repository/models/pair/unload")
     await follow(service.context.repository)
     assert await statuses() == [200, 404]  # that it was unloaded was
