@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Literal
 
 from loader.readers.disk import REAL_DISK, Disk
-from models.packs.pack import Pack, open_pack
+from models.errors import PackError
+from models.packs.pack import Pack, find_pack, open_pack
 from models.packs.target import host_target
 from models.runtime.sessions import threads_of_device
 from pipeline.devices.base import Device
@@ -298,9 +299,17 @@ def findings(path: Path, device: Device, disk: Disk = REAL_DISK) -> Iterator[Fin
         yield told
         yield _speed(pack, profile, disk)
     except FAILURES as exc:
-        yield Finding(
-            str(path), "fail", reason_of(exc), "compile its source again here, or copy it again"
-        )
+        remedy = "compile its source again here, or copy it again"
+        if not _holds_pack(path):
+            remedy = "name a pack: REPOSITORY/NAME"
+        yield Finding(str(path), "fail", reason_of(exc), remedy)
+
+
+def _holds_pack(path: Path) -> bool:
+    try:
+        return find_pack(path).is_dir()
+    except (PackError, OSError):
+        return False
 
 
 def fitting(paths: Sequence[Path], budget: int | None, device: Device) -> Iterator[Finding]:

@@ -42,6 +42,7 @@ def doctor(
     memory: arguments.Memory = None,
     host: arguments.Host = "127.0.0.1",
     port: arguments.Port = 8080,
+    grpc_port: arguments.GrpcPort = None,
     max_connections: arguments.MaxConnections = 256,
     keys: arguments.Keys = None,
     tls_certificate: arguments.TlsCertificate = None,
@@ -56,21 +57,24 @@ def doctor(
     Reads of packs are timed, which takes a moment for each.
     """
     found = list(_machine(threads))
-    needed = _needed(budget, memory, max(len(paths or ()), 1))
+    base = process_bytes(max(len(paths or ()), 1), grpc=grpc_port is not None)
+    needed = _needed(budget, memory, base)
     found += [
         *check_memory(needed),
         check_open_files(max_connections),
-        check_port(host, port),
+        check_port("port", host, port),
         check_keys(keys),
         check_certificate(tls_certificate, tls_key),
     ]
+    if grpc_port is not None:
+        found.append(check_port("gRPC port", host, grpc_port))
     try:
         device = open_named(context, device_name, threads)
         found += _gpu(device, paths or [])
-        for path in paths or ():
-            found += checks.findings(path, device)
-        base = process_bytes(max(len(paths or ()), 1))
-        found += checks.fitting(paths or (), None if needed is None else needed - base, device)
+        packs = [each for path in paths or () for each in checks.findings(path, device)]
+        found += packs
+        if worst(packs) != "fail":  # what cannot be read has no size
+            found += checks.fitting(paths or (), None if needed is None else needed - base, device)
     except DeviceError as exc:
         found.append(Finding("device", "fail", str(exc), "layerstream device cuda says more"))
     verdict = worst(found)
@@ -94,12 +98,12 @@ def _machine(threads: int | None) -> Iterator[Finding]:
     yield from checks.power(ROOT)
 
 
-def _needed(budget: str | None, memory: str | None, models: int) -> int | None:
-    """Return what a service would take in all; None: it is not said."""
+def _needed(budget: str | None, memory: str | None, base: int) -> int | None:
+    """Return what a service would take in all, ``base`` beside its budget; None: it is not said."""
     if budget is not None and memory is not None:
         raise typer.BadParameter("give --budget or --memory")
     within = size(budget, "--budget")
-    return size(memory, "--memory") if within is None else within + process_bytes(models)
+    return size(memory, "--memory") if within is None else within + base
 
 
 def _gpu(device: Device, paths: list[Path]) -> Iterator[Finding]:
@@ -166,15 +170,14 @@ def check_open_files(connections: int) -> Finding:
     return Finding("open files", "ok", f"room for {connections} connections")
 
 
-def check_port(host: str, number: int) -> Finding:
+def check_port(name: str, host: str, number: int) -> Finding:
     """Whether it can be listened on."""
     try:
         listen(host, number).close()
     except PortError as exc:
-        return Finding(
-            "port", "fail", str(exc), "--port of another, or end what listens there (ss -ltnp)"
-        )
-    return Finding("port", "ok", f"{host}:{number} is free")
+        remedy = "another number, or end what listens there (ss -ltnp)"
+        return Finding(name, "fail", str(exc), remedy)
+    return Finding(name, "ok", f"{host}:{number} is free")
 
 
 def check_keys(file: Path | None) -> Finding:

@@ -66,6 +66,7 @@ def plan(
     packs: Annotated[list[Path], typer.Argument(help="Packs that share the budget.")],
     budget: arguments.Budget = None,
     memory: arguments.Memory = None,
+    grpc_port: arguments.GrpcPort = None,
     request_memory: RequestMemory = None,
     activations: ActivationsOption = "auto",
     delay: Annotated[
@@ -144,9 +145,10 @@ def plan(
     if show_frontier:
         _frontier(candidates[0], device.adapt(ARCHITECTURES["pre"]), picture, as_json)
         return
-    with planning(), _saying_what_suffices(candidates, memory_bytes, activations):
+    base = process_bytes(len(packs), grpc=grpc_port is not None)
+    with planning(), _saying_what_suffices(candidates, memory_bytes, base, activations):
         if memory_bytes is not None:
-            budget_bytes = budget_within(memory_bytes, len(packs))
+            budget_bytes = budget_within(memory_bytes, len(packs), grpc=grpc_port is not None)
         if budget_bytes is None:  # nothing to share: no service has none
             request_bytes, in_turns = 0, False
             plans = [fit(*candidate.question) for candidate in candidates]
@@ -169,7 +171,7 @@ def plan(
     whole = budget_bytes if device_name == "cpu" else None
     document = {
         **document_of(budget_bytes, request_bytes, in_turns, rows),
-        "memory_bytes": whole and whole + process_bytes(len(packs)),
+        "memory_bytes": whole and whole + base,
     }
     if resources:
         _print_resources(found, document["memory_bytes"], device.threads)
@@ -179,14 +181,20 @@ def plan(
 
 @contextlib.contextmanager
 def _saying_what_suffices(
-    candidates: Sequence[Candidate], memory_bytes: int | None, activations: Activations
+    candidates: Sequence[Candidate],
+    memory_bytes: int | None,
+    base: int,
+    activations: Activations,
 ) -> Iterator[None]:
-    """Have a refusal say which memory for all of a process is enough, where that is what was given."""
+    """Have a refusal say which memory for all of a process is enough, where that is what was given.
+
+    ``base``: of the process beside its budget.
+    """
     try:
         yield
     except RefusedError as exc:
         if memory_bytes is not None:
-            enough = needed_by_all(candidates, activations) + process_bytes(len(candidates))
+            enough = needed_by_all(candidates, activations) + base
             exc.args = (f"{exc}; --memory {typed(enough)} suffices for all",)
         raise
 

@@ -23,6 +23,7 @@ from models.packs.manifest import Manifest
 from models.packs.records.ports import Port
 from server.codec.datatypes import datatype
 from server.settings.settings import Settings, load_settings
+from server.transport.listener import listen
 
 #: Hidden, and so no model's name; beside the first file.
 _REPOSITORY = ".layerstream"
@@ -51,6 +52,8 @@ def up(
     if "budget_policy" not in settings.model_fields_set:
         settings = settings.model_copy(update={"budget_policy": "evict-lru"})
     signal.signal(signal.SIGTERM, _exit)  # the process that compiles ends, too
+    if settings.unix_socket is None and "LISTEN_FDS" not in os.environ:
+        listen(settings.host, settings.port).close()  # or compiling would be for nothing
     isa = isa_of(settings.device)
     for source in sources:
         pack_of(source, folder, isa)

@@ -200,7 +200,8 @@ class Inference:
         passed = time.monotonic() - self.exchange.arrived_at
         if wanted <= passed:
             raise LateError(
-                f"the request was not read within its timeout of {wanted:g} s", passed - wanted
+                f"its timeout of {wanted:g} s passed while the request came, or waited for memory",
+                passed - wanted,
             )
         return min(self._limit, wanted - passed)
 

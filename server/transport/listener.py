@@ -52,7 +52,9 @@ def listen(host: str, port: int) -> socket.socket:
         listener.listen(BACKLOG)
     except OSError as exc:
         listener.close()
-        raise PortError(f"cannot listen on {host}:{port}: {exc.strerror or exc}") from exc
+        reason = exc.strerror or exc
+        hint = " (another port: --port NUMBER)" if exc.errno == errno.EADDRINUSE else ""
+        raise PortError(f"cannot listen on {host}:{port}: {reason}{hint}") from exc
     listener.setblocking(False)
     return listener
 

@@ -269,3 +269,16 @@ def test_the_command(cli: Cli, packs: Packs) -> None:
     missing = cli("doctor", pack.parent / "missing", "--port", 0)
     assert missing.code == FAILED
     assert "no such folder" in missing.out
+    assert "REPOSITORY/NAME" in missing.out
+    assert "larger" not in missing.out  # no memory would make it a pack
+
+
+def test_grpc_is_counted_and_its_port_looked_at(cli: Cli, packs: Packs) -> None:
+    command = ("doctor", packs.repository / "tiny", "--memory", "256MiB", "--port", 0, "--json")
+    alone, with_grpc = (
+        {each["check"]: each["reason"] for each in cli(*command, *more).document["findings"]}
+        for more in ((), ("--grpc-port", 0))
+    )
+    assert "free" in with_grpc["gRPC port"]
+    assert "gRPC port" not in alone
+    assert with_grpc["budget"] != alone["budget"]

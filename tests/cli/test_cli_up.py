@@ -3,6 +3,7 @@
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -252,6 +253,13 @@ def test_options_are_of_one_file_and_recipes_lie_beside_each(
     assert (first.recipes, second.recipes) == (own, {})
     (alone,) = sources_of([onnx], labels, ["input=1,3"])
     assert (alone.recipes, alone.shapes) == ({**own, **labels}, ("input=1,3",))
+
+
+def test_a_port_that_is_taken_is_told_before_anything_is_compiled(cli: Cli, onnx: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        refused = cli("up", onnx, "--memory", "400MiB", "--port", taken.getsockname()[1])
+    assert "another port: --port" in refused.err
+    assert not (onnx.parent / ".layerstream").exists()
 
 
 def test_memory_that_is_not_there_is_refused(cli: Cli, packs: Packs, tmp_path: Path) -> None:

@@ -15,5 +15,8 @@ def test_what_a_container_asks_for_is_what_its_process_takes(cli: Cli, packs: Pa
     assert re.findall(r"memory: (\d+)Mi\n", asked) == [str(memory)] * 2
     assert 'cpu: "1"\n' in asked
     # The server that is told the limit has at least the budget that was planned.
-    assert cli(*command, "--memory", f"{memory}MiB", "--json").document["budget_bytes"] >= 9 * MIB
+    budget = cli(*command, "--memory", f"{memory}MiB", "--json").document["budget_bytes"]
+    assert budget >= 9 * MIB
+    with_grpc = cli(*command, "--memory", f"{memory + 12}MiB", "--grpc-port", 8001, "--json")
+    assert with_grpc.document["budget_bytes"] == budget
     cli(*command, "--weights", "50%", "--resources").refuses(BAD, "--resources", "--budget")
