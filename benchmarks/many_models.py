@@ -176,50 +176,59 @@ def _lines(found: Mapping[str, Any], holds: Mapping[str, bool]) -> list[str]:
     ]
 
 
-def _built(folder: Path, names: Sequence[str]) -> tuple[Path, Path]:
-    """Build and compile networks of the zoo; return repository and sources."""
-    for name in names:
-        source = folder / f"{name}.onnx"
-        zoo.build(name, source)
-        compile_onnx(source, folder / "repository" / name)
-    return folder / "repository", folder
-
-
-def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__)
+def parsed(parser: argparse.ArgumentParser, networks: str) -> argparse.Namespace:
+    """Return what was given, with options that say which networks are asked, and by how many."""
     parser.add_argument("--repository", type=Path)
     parser.add_argument("--sources", type=Path)
-    parser.add_argument("--models", default=_NETWORKS)
-    parser.add_argument("--budget", help="default: a tenth of all weights")
-    parser.add_argument("--seconds", type=float, default=180.0)
+    parser.add_argument("--models", default=networks)
     parser.add_argument("--connections", type=int, default=6)
     parser.add_argument("--inputs", type=int, default=3, help="requests of each model")
-    parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     if (options.repository is None) != (options.sources is None):
         parser.error("--repository and --sources belong together")
     return options
 
 
+def asked_models(
+    options: argparse.Namespace, folder: Path, resolution: int | None = None
+) -> tuple[Path, list[Pack], list[AskedModel]]:
+    """Return repository, packs and questions; without a repository networks are built in ``folder``."""
+    names = options.models.split(",")
+    repository, sources = options.repository, options.sources
+    if repository is None:
+        repository, sources = folder / "repository", folder
+        for name in names:
+            source = sources / f"{name}.onnx"
+            zoo.build(name, source, resolution=resolution)
+            compile_onnx(source, repository / name)
+    packs = [open_pack(repository / name) for name in names]
+    asked = [
+        question
+        for pack in packs
+        for question in questions(pack, sources / f"{pack.name}.onnx", options.inputs)
+    ]
+    return repository.resolve(), packs, asked
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--budget", help="default: a tenth of all weights")
+    parser.add_argument("--seconds", type=float, default=180.0)
+    parser.add_argument("--json", action="store_true")
+    return parsed(parser, _NETWORKS)
+
+
 def main() -> None:
     """Run it and print what came of it."""
     options = _options()
-    names = options.models.split(",")
     with tempfile.TemporaryDirectory(dir=".") as text:
         folder = Path(text).resolve()
-        repository, sources = options.repository, options.sources
-        if repository is None:
-            repository, sources = _built(folder, names)
-        packs = [open_pack(repository / name) for name in names]
+        repository, packs, asked = asked_models(options, folder)
         weights = sum(pack.manifest.weight_bytes for pack in packs)
         budget = parse_size(options.budget) if options.budget else weights // _PART
-        asked = [
-            question
-            for pack in packs
-            for question in questions(pack, sources / f"{pack.name}.onnx", options.inputs)
-        ]
         environment = copy_environment(folder / "environment")
-        result = measure(environment, repository.resolve(), asked, budget, options)
+        result = measure(environment, repository, asked, budget, options)
+    names = [pack.name for pack in packs]
     result |= {"models": names, "weight_bytes": weights}
     holds = verdict(result, names)
     if options.json:

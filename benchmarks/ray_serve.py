@@ -21,12 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.load.mixed import AskedModel, LoadResult, MixedLoad
-from benchmarks.many_models import questions
+from benchmarks.many_models import asked_models, parsed
 from benchmarks.servers.client import fetch, process_memory
 from benchmarks.servers.served import free_port, ours, running
-from models import zoo
-from models.compiler import compile_onnx
-from models.packs.pack import open_pack
 
 _NETWORKS = "squeezenet1.1,squeezenet1.0,mobilenetv1,mobilenetv2,darknet-tiny,resnet18"
 _RESOLUTION = 64
@@ -34,15 +31,6 @@ _ROOT = Path(__file__).parents[1]
 _RECOVERY_SECONDS = 60.0
 # Ray's processes tell its exporter so often.
 _EXPORT_SECONDS = 11.0
-
-
-def _built(folder: Path, names: Sequence[str]) -> tuple[Path, Path]:
-    """Build and compile small networks of the zoo; return repository and sources."""
-    for name in names:
-        source = folder / f"{name}.onnx"
-        zoo.build(name, source, resolution=_RESOLUTION)
-        compile_onnx(source, folder / "repository" / name)
-    return folder / "repository", folder
 
 
 def replicas() -> list[int]:
@@ -170,39 +158,21 @@ def _ray(repository: Path, asked: Sequence[AskedModel], options: argparse.Namesp
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--repository", type=Path)
-    parser.add_argument("--sources", type=Path)
-    parser.add_argument("--models", default=_NETWORKS)
     parser.add_argument("--budget", default="64MiB")
     parser.add_argument("--replicas", type=int, default=2)
     parser.add_argument("--threads", type=int, default=1, help="of each replica")
     parser.add_argument("--seconds", type=float, default=20.0)
-    parser.add_argument("--connections", type=int, default=6)
-    parser.add_argument("--inputs", type=int, default=3, help="requests of each model")
-    options = parser.parse_args()
-    if (options.repository is None) != (options.sources is None):
-        parser.error("--repository and --sources belong together")
-    return options
+    return parsed(parser, _NETWORKS)
 
 
 def main() -> None:
     """Run it and print what came of it."""
     options = _options()
-    names = options.models.split(",")
     with tempfile.TemporaryDirectory(dir=".") as text:
-        repository, sources = options.repository, options.sources
-        if repository is None:
-            repository, sources = _built(Path(text).resolve(), names)
-        asked = [
-            question
-            for name in names
-            for question in questions(
-                open_pack(repository / name), sources / f"{name}.onnx", options.inputs
-            )
-        ]
+        repository, _, asked = asked_models(options, Path(text).resolve(), _RESOLUTION)
         found = {
             "plain": _plain(repository, asked, options),
-            "ray": _ray(repository.resolve(), asked, options),
+            "ray": _ray(repository, asked, options),
         }
     print(json.dumps(found, indent=2))
     ray = found["ray"]

@@ -43,8 +43,9 @@ def file_name(machine: str | None = None) -> str:
 
 
 def sources_digest() -> str:
-    """Return a digest of the kernels' sources, 16 characters."""
-    digest = hashlib.sha256(Path(__file__).read_bytes())
+    """Return a digest of the kernels' sources and how they are compiled, 16 characters."""
+    compiled = (_FLAGS, _FOR_ALL, PROCESSORS, _MORE_INTEGERS)
+    digest = hashlib.sha256(repr(compiled).encode())
     for file in sorted(file for file in SOURCES.rglob("*") if file.is_file()):
         digest.update(file.name.encode() + b"\0" + file.read_bytes())
     return digest.hexdigest()[:16]
