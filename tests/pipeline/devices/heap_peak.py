@@ -1,7 +1,8 @@
 """How much the C heap holds at most while something runs. A process of its own: it changes malloc.
 
 Every block of a page and more is mapped, and glibc remembers the most that was ever mapped at once. Held
-up to that mark before, the heap moves it by exactly what the call adds.
+up to that mark before, the heap moves it by exactly what the call adds. Threads of a pool allocate when
+they first run, which may be long after a session was made: the call waits until all of them are asleep.
 """
 
 import ctypes
@@ -9,6 +10,8 @@ import json
 import os
 import sys
 import tempfile
+import threading
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -48,6 +51,23 @@ def peak_bytes(work: Callable[[], object]) -> int:
     return _mapped_at_most() - before
 
 
+def _wait_for_threads(seconds: float = 30.0) -> None:
+    """Wait until all threads but this one sleep, in ten looks in turn: one may sleep for a lock.
+
+    Raises ``TimeoutError`` if they do not within ``seconds``.
+    """
+    tasks, own = Path("/proc/self/task"), str(threading.get_native_id())
+    ends = time.monotonic() + seconds
+    asleep = 0
+    while asleep < 10:
+        stats = [(task / "stat").read_text() for task in tasks.iterdir() if task.name != own]
+        states = {stat.rpartition(") ")[2][0] for stat in stats}
+        asleep = asleep + 1 if states <= {"S"} else 0
+        if time.monotonic() > ends:
+            raise TimeoutError(f"threads still run after {seconds:g} s: {states}")
+        time.sleep(0.0005)
+
+
 def _piece(
     graph: bytes, inputs: Sequence[Operand], outputs: Sequence[Operand], threads: int
 ) -> int:
@@ -64,6 +84,7 @@ def _piece(
             held.append(array)
             bind = binding.bind_input if letter == "x" else binding.bind_output
             bind(f"{letter}{number}", "cpu", 0, array.dtype, array.shape, array.ctypes.data)
+    _wait_for_threads()
     return peak_bytes(lambda: session.run_with_iobinding(binding))
 
 
