@@ -34,7 +34,7 @@ from pipeline.program.steps import (
 from pipeline.schedule.architectures import ARCHITECTURES
 from pipeline.schedule.trace import violations
 from pipeline.timing.durations import Durations
-from pipeline.timing.simulator import simulate
+from tests.pipeline.plans import swept
 from tests.pipeline.program.regions import random_regions
 from tests.pipeline.program.row_programs import random_network
 from tests.pipeline.program.tagged_memory import TaggedMemory, WrongError
@@ -58,9 +58,7 @@ def _even(plan: Plan) -> Durations:
 def check(number: int) -> int:
     """Run program ``number`` on tags; return how many regions it has."""
     program, plan = drawn(number)
-    assert (
-        violations(simulate(plan.stages, _even(plan)).events, writes(plan), len(plan.steps)) == []
-    )
+    assert violations(swept(plan.stages, _even(plan)).events, writes(plan), len(plan.steps)) == []
     apart = never_whole(program, plan.steps) if plan.choice.regions else frozenset()
     lives = lifetimes(program, plan.steps, apart, plan.resident)
     offsets = (*plan.values, *plan.arena_weights)
