@@ -14,10 +14,8 @@ from models.network.windows import Window
 from models.packs.records.pieces import Operand, Piece, Value
 from models.packs.records.ports import Port
 from models.packs.records.row_parts import RowInput, RowOperator, RowValue
-from pipeline.planning.arena import arena_problem
+from pipeline.planning.arena import ArenaPlan
 from pipeline.planning.make import make_plan
-from pipeline.planning.offsets.problem import Placement
-from pipeline.planning.offsets.problem import violations as overlaps
 from pipeline.planning.plan import Choice, Plan
 from pipeline.program import steps
 from pipeline.program.lives import lifetimes, never_whole
@@ -34,6 +32,7 @@ from pipeline.program.steps import (
 from pipeline.schedule.architectures import ARCHITECTURES
 from pipeline.schedule.trace import violations
 from pipeline.timing.durations import Durations
+from tests.pipeline.arena_cases import violations as overlaps
 from tests.pipeline.plans import swept
 from tests.pipeline.program.regions import random_regions
 from tests.pipeline.program.row_programs import random_network
@@ -65,8 +64,7 @@ def check(number: int) -> int:
     placed = tuple(
         offset if life.n_bytes else 0 for offset, life in zip(offsets, lives, strict=True)
     )
-    placement = Placement(placed, plan.arena_bytes, 0, "heuristic")
-    assert overlaps(arena_problem(lives), placement) == []
+    assert overlaps(lives, ArenaPlan(placed, plan.arena_bytes)) == []
     TaggedMemory(program, plan).run()
     return len(plan.choice.regions)
 
