@@ -1,8 +1,8 @@
-"""The simulator against the engine: predicted and measured delays of every architecture, taking turns.
+"""Predictions against the engine: delays of every architecture, expected and measured, taking turns.
 
 ``python -m benchmarks.simulator PACK... [--profile]``; exit 1 when a prediction is off by more than 7 %.
 Machines drift: ``beside pre`` compares ratios to ``pre`` of the same run, and ``replayed`` sweeps with what
-the simulator makes of their own operations' times.
+the schedule makes of their own operations' times.
 """
 
 import argparse
@@ -30,7 +30,7 @@ from pipeline.program.prepare import prepare
 from pipeline.schedule.architectures import ARCHITECTURES
 from pipeline.schedule.trace import TraceEvent
 from pipeline.timing.durations import Durations, services
-from pipeline.timing.simulator import simulate
+from pipeline.timing.timeline import timeline
 
 _WANTED = 0.07
 _WARM_UP = 2
@@ -45,12 +45,12 @@ class _Row:
     replayed: list[float] = field(default_factory=list)
 
     def run(self, inputs: Arrays) -> None:
-        """Run once; note the delay, and what the simulator makes of the times in its trace."""
+        """Run once; note the delay, and what the schedule makes of the times in its trace."""
         plan, events = self.engine.plan, list[TraceEvent]()
         delay = self.engine.run(inputs, record=events.append)[1].delay_seconds
         rows = services(plan.stages, events, plan.choice.depth)
         seconds = tuple(tuple(each.seconds if each else 0.0 for each in row) for row in rows)
-        again = simulate(plan.stages, Durations(seconds, plan.choice.depth)).delay_seconds
+        again = timeline(plan.stages, Durations(seconds, plan.choice.depth)).delay_seconds
         self.delays.append(delay)
         self.replayed.append(again / delay - 1)
 

@@ -26,6 +26,7 @@ from cli.printing.output import print_json, print_table, write_text
 from cli.printing.steps import working
 from cli.printing.tables import number, unit_of_rows
 from models.packs.pack import open_pack
+from pipeline.benchmark.account import predicted_sweep
 from pipeline.execution.perfetto import trace_document
 from pipeline.fitting.fit import fit
 from pipeline.fitting.wanted import LEAST, Fitted, Wanted
@@ -33,7 +34,6 @@ from pipeline.profiles.found_plans_file import plans_of
 from pipeline.profiles.profile import Profile
 from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES, Architecture
-from pipeline.timing.simulator import simulate as simulate_sweep
 
 _USUAL_PART = 0.05
 _SIZES = ("weight_bytes", "arena_bytes", "read_bytes")
@@ -126,11 +126,9 @@ def _wanted(
 
 
 def _write_trace(path: Path, fitted: dict[str, Fitted], program: Program, profile: Profile) -> None:
-    sweeps = {}
-    for name, each in fitted.items():
-        plan = each.plan
-        swept = simulate_sweep(plan.stages, profile.durations(plan), plan.stages[0].ahead)
-        sweeps[name] = plan, swept.events
+    sweeps = {
+        name: (each.plan, predicted_sweep(each.plan, profile)) for name, each in fitted.items()
+    }
     write_text(path, json.dumps(trace_document(sweeps, program)))
 
 

@@ -27,10 +27,10 @@ from models.runtime.sessions import claim_process
 from papers.applications.ours.members import joined
 from papers.applications.ours.rivals import placed_plan
 from pipeline.devices.cpu import CpuDevice
+from pipeline.execution.answering import Answering
 from pipeline.execution.given import Arrays
 from pipeline.execution.leases import ArenaLease, SharedArena
 from pipeline.execution.opened import open_engine, open_pipeline
-from pipeline.execution.partitions.answering import Answering
 from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Choice, PipelinePlan, Plan
 from pipeline.program.partitions import Cuts

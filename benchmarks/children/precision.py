@@ -23,8 +23,8 @@ from loader.pool.pool import ReadPool
 from models.packs.pack import Pack, open_pack
 from models.runtime.sessions import claim_process
 from pipeline.devices.cpu import CpuDevice
+from pipeline.execution.answering import Answering
 from pipeline.execution.given import Arrays, copies
-from pipeline.execution.partitions.answering import Answering
 from pipeline.fitting.fit import fit
 from pipeline.fitting.partitioned import fit_partitions
 from pipeline.fitting.wanted import Wanted

@@ -14,19 +14,10 @@ from models.geometry.cnn import Cnn, CnnLayer, Edge, Shape
 from models.network.fields import Array
 from models.network.windows import Window
 from models.packs.manifest import Manifest
-from models.packs.records.pieces import Operand
+from models.packs.records.pieces import Operand, ValueBytes
 
 #: A row operator, a row value that pieces put together, or pieces that run whole.
 _Unit = tuple[str, int] | range
-
-
-@dataclass(frozen=True, slots=True)
-class ValueBytes:
-    """Bytes [start, end) of value ``root``, which lies in no other."""
-
-    root: int
-    start: int
-    end: int
 
 
 class Writers:

@@ -7,8 +7,8 @@ from itertools import accumulate
 
 from papers.dataflow.csdf import Capacities, DataflowError, DataflowGraph, shortened
 from papers.dataflow.firing import FiringState, downstream_last
-from pipeline.planning.offsets.problem import LiveBuffer, Problem
-from pipeline.planning.offsets.solve import place
+from pipeline.planning.arena import plan_arena
+from pipeline.program.lives import Lifetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,5 +196,6 @@ def dataflow_arena(
 
 
 def _placed(lives: Sequence[TokenLife]) -> int:
-    buffers = tuple(LiveBuffer(life.size, life.start, life.end) for life in lives if life.size)
-    return place(Problem(buffers), seconds=0).n_bytes
+    return plan_arena(
+        [Lifetime(life.size, life.start, life.end, alignment=1) for life in lives]
+    ).n_bytes

@@ -20,7 +20,7 @@ from pipeline.profiles.times import piece_key
 from pipeline.program.program import Program
 from pipeline.schedule.trace import TraceEvent
 from pipeline.timing.durations import STALL_SECONDS, launched, services
-from pipeline.timing.simulator import simulate
+from pipeline.timing.timeline import timeline, trace
 
 Trace = Sequence[TraceEvent]
 
@@ -55,7 +55,8 @@ class Traced:
 
 def predicted_sweep(plan: Plan, profile: Profile) -> Trace:
     """Return the trace of the sweep that ``profile`` predicts after an idle moment."""
-    return simulate(plan.stages, profile.durations(plan), plan.stages[0].ahead).events
+    stages, ahead = plan.stages, plan.stages[0].ahead
+    return list(trace(stages, timeline(stages, profile.durations(plan), ahead), ahead))
 
 
 def account(program: Program, traced: Traced, pre: Traced, profile: Profile) -> list[Share]:

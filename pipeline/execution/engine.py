@@ -6,23 +6,22 @@ call ``run``.
 """
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
-from typing import Any, TypeVar
-
-from numpy.typing import NDArray
+from typing import Any
 
 from loader.cores import pinned
 from loader.pool.pool import ReadPool
 from loader.readers.interface import Reader
 from models.runtime.heap import heap_bytes, no_collections
 from pipeline.devices.base import Device, DeviceLostError
+from pipeline.execution.answering import Answer, Answering
 from pipeline.execution.baton import FREE, ComputeClaim
 from pipeline.execution.binding import bind_steps
 from pipeline.execution.engine_memory import EngineMemory
 from pipeline.execution.errors import DrainError, EngineClosedError
-from pipeline.execution.given import ExpectedInputs, Take, Tensors, copies
+from pipeline.execution.given import ExpectedInputs
 from pipeline.execution.lane import Lane, LaneMemory, LaneRun
 from pipeline.execution.leases import ArenaLease
 from pipeline.execution.statistics import EngineStatistics, SweepStatistics, SweepTally
@@ -130,13 +129,10 @@ def _idle() -> Sweeper:
 
 # The engine.
 
-T = TypeVar("T")
-#: What a lane took of its outputs, and what the sweep took.
-Answer = tuple[Any, SweepStatistics]
 _NOTHING = nullcontext()
 
 
-class Engine:
+class Engine(Answering):
     """Runs ``program`` as ``plan`` says. Reading goes through ``pool``, computing through ``device``.
 
     ``verify``: check every span on every sweep; without it the first whole sweep (and the reading of
@@ -156,7 +152,7 @@ class Engine:
         lease: ArenaLease | None = None,
     ) -> None:
         self.program = program
-        self.plan = plan
+        self._plan = plan
         self._device = device
         self._reader = reader
         self._broken: DrainError | DeviceLostError | None = None
@@ -175,6 +171,10 @@ class Engine:
         self._carrier = Carrier(
             program, self._memory.lanes, self._reads, reader, plan.read_bytes, verify
         )
+
+    @property
+    def plan(self) -> Plan:
+        return self._plan
 
     def open(self) -> None:
         """Read the resident spans and load the kernels.
@@ -214,52 +214,6 @@ class Engine:
         )
         self._populating.start()
 
-    def run(
-        self,
-        inputs: Tensors,
-        deadline: float | None = None,
-        cancelled: Callable[[], bool] = lambda: False,
-        record: Recorder | None = None,
-        during: AbstractContextManager[object] | None = None,
-    ) -> tuple[dict[str, NDArray[Any]], SweepStatistics]:
-        """Answer one request; return copies of the outputs by name, and what the sweep took.
-
-        Arguments and errors are those of ``answer``.
-        """
-        return self.answer(inputs, copies, deadline, cancelled, record, during)
-
-    def answer(
-        self,
-        inputs: Tensors,
-        take: Take[T],
-        deadline: float | None = None,
-        cancelled: Callable[[], bool] = lambda: False,
-        record: Recorder | None = None,
-        during: AbstractContextManager[object] | None = None,
-    ) -> tuple[T, SweepStatistics]:
-        """Answer one request; return what ``take`` makes of the outputs, and what the sweep took.
-
-        Args:
-            inputs: graph inputs by name, with exactly their dtypes and shapes; all that have no default.
-                Nothing here holds them when ``take`` is called: a caller may empty the mapping then.
-            take: gets the outputs by name, views that are gone when it returns.
-            deadline: on time.monotonic's clock; checked between kernels and while waiting.
-            cancelled: asked between kernels, and while waiting for the arena as ``wake`` says.
-            record: receives every event of the schedule.
-            during: entered while the engine has the arena, not while it waits for that.
-
-        Raises:
-            InputError: inputs are not what the model takes. EngineClosedError: closed.
-            CancelledError, DeadlineError: as asked. LoaderError: a read failed or was damaged, or
-            weights.bin is no longer the file that was opened (FileChangedError).
-            KernelError: a kernel failed. DrainError: a read never ended; the engine is unusable.
-            After all but the last the next call works.
-        """
-        (answer,) = self.run_lanes([Lane(inputs, deadline, cancelled, take)], record, during)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
     def run_lanes(
         self,
         lanes: Sequence[Lane],
@@ -269,19 +223,6 @@ class Engine:
         *,
         keeps_core: bool = True,
     ) -> list[Answer | Exception]:
-        """Answer up to ``plan.choice.lanes`` requests in one sweep; weights are read once.
-
-        ``claim``: to compute, where sweeps of several engines run at once. ``keeps_core``: whether the
-        calling thread stays on the core that the device's own leave, which costs more than a sweep of a
-        fraction of a millisecond gains.
-
-        Return for each lane its answer, or why it has none: its own error, as ``run`` raises them, while
-        the others go on; or the error of the sweep, which all have that had not stopped. On an asynchronous
-        device a kernel that fails is the sweep's.
-
-        Raises:
-            ValueError: there are none, or more than planned.
-        """
         if not 0 < len(lanes) <= self.plan.choice.lanes:
             raise ValueError(f"{len(lanes)} lanes, planned were 1 to {self.plan.choice.lanes}")
         run = LaneRun(lanes)
@@ -327,40 +268,32 @@ class Engine:
 
     @property
     def callers(self) -> int:
-        """How many threads may call ``answer`` at a time."""
         return 1
 
     @property
     def ahead_bytes(self) -> int:
-        """What is read for a request before it comes."""
         return sum(group.read_bytes for group in self.plan.groups[: self.plan.stages[0].ahead])
 
     def wake(self) -> None:
-        """Have a call that waits for the arena look whether it is cancelled."""
         self._memory.lease.wake()
 
     @property
     def broken(self) -> str:
-        """Why the engine can never answer again; empty as long as it can."""
         return str(self._broken) if self._broken is not None else ""
 
     @property
     def reads_nothing(self) -> bool:
-        """Whether a sweep computes only, on the thread that runs it: no reads, no other device."""
         return not self.plan.groups and not self._device.asynchronous
 
     @property
     def takes_turns(self) -> bool:
-        """Whether a sweep may have to wait until other models have finished theirs."""
         return self._memory.lease.shared
 
     @property
     def lost_device(self) -> bool:
-        """Whether only a new process can use the device again."""
         return isinstance(self._broken, DeviceLostError)
 
     def statistics(self) -> EngineStatistics:
-        """Return figures since ``open``; memory is what was allocated and measured, not planned."""
         return EngineStatistics(
             **asdict(self._carrier.tally),
             memory={
@@ -373,11 +306,9 @@ class Engine:
         )
 
     def huge_page_bytes(self) -> int:
-        """Return how much of the memory for weights lies on huge pages."""
         return self._memory.huge_page_bytes()
 
     def close(self) -> None:
-        """Give all memory back and close the reader. Waits for the sweep that runs."""
         with self._lock:
             self._memory.stop_populating()
             if self._populating is not None:
@@ -394,10 +325,6 @@ class Engine:
             self._reader.close()
 
     def settle(self) -> None:
-        """Wait for the reads that run ahead of the next sweep; afterwards nothing is in flight.
-
-        A read that does not end leaves the engine broken.
-        """
         try:
             self._carrier.sweeper.settle()
         except DrainError as exc:

@@ -1,6 +1,6 @@
 """Traces in the format that Perfetto and chrome://tracing open: a row per stage, and the ring's fill.
 
-A sweep, real or simulated, is a process of the trace; its rows are reads (as many as are in flight),
+A sweep, real or predicted, is a process of the trace; its rows are reads (as many as are in flight),
 copies, kernels, and the stalls of the kernel stage.
 """
 

@@ -32,14 +32,12 @@ class PortPlace:
 class PlacedMemory:
     """``steps`` that are left, ``places`` of what they read and make, and the bytes of the arena.
 
-    ``held``: bytes of the arena that are in use while each step runs. ``lower_bound_bytes``: no
-    arrangement of the same values takes less.
+    ``held``: bytes of the arena that are in use while each step runs.
     """
 
     steps: Sequence[KernelStep]
     places: Mapping[str, PortPlace]
     arena_bytes: int
-    lower_bound_bytes: int
     held: Sequence[int]
 
 
@@ -167,7 +165,7 @@ class _Lies:
             if step.bands is not None and step.bands.n_bytes:
                 lives[scratch_of(step)] = Lifetime(step.bands.n_bytes, now, now + 1)
         names = [name for name in lives if name not in self._outside]
-        plan = plan_arena(tuple(lives[name] for name in names))
+        plan = plan_arena([lives[name] for name in names])
         places = {name: PortPlace(None, at) for name, at in zip(names, plan.offsets, strict=True)}
         places |= {name: PortPlace(name, 0) for name in self._outside}
         for name in self._uses:
@@ -178,7 +176,7 @@ class _Lies:
             sum(lives[name].n_bytes for name in names if lives[name].start <= now < lives[name].end)
             for now in range(1, len(steps) + 1)
         ]
-        return PlacedMemory(steps, places, plan.n_bytes, plan.lower_bound_bytes, static)
+        return PlacedMemory(steps, places, plan.n_bytes, static)
 
     def _lives(self) -> dict[str, Lifetime]:
         """Return the life of each root: from when any part of it is written until all were read."""

@@ -83,7 +83,7 @@ def _least(program: Program, drafts: Drafts, fastest: Draft, goal: Goal) -> Draf
         tried = max(round((least * found.weight_bytes) ** 0.5), least + 1)
 
 
-# The search of the paper: the smallest ring of minimal delay (seed 003, Section V-D), on the simulator.
+# The search of the paper: the smallest ring of minimal delay (seed 003, Section V-D), on a virtual clock.
 
 # Medians have no noise: delays that differ by less are the same.
 TOLERANCE = 5e-3

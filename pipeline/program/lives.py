@@ -28,6 +28,15 @@ class Lifetime:
     end: int
     alignment: int = ALIGNMENT
 
+    @property
+    def takes_room(self) -> bool:
+        return self.n_bytes > 0 and self.start < self.end
+
+    @property
+    def padded_bytes(self) -> int:
+        """The room that it takes: its bytes, rounded up to its alignment."""
+        return -(-self.n_bytes // self.alignment) * self.alignment
+
 
 def never_whole(program: Program, steps: Sequence[Step]) -> frozenset[int]:
     """Return the values that no step reads or writes but in parts: regions take rows from these.

@@ -31,7 +31,7 @@ from pipeline.program.program import (
     NativePiece,
     Program,
 )
-from pipeline.program.shared_memory import roots
+from pipeline.program.shared_memory import PlacedValues
 
 # Which programs of operators on elements run in one pass, and what they take there.
 #
@@ -56,7 +56,7 @@ class _ChainDecision:
     def __init__(self, whole: Program, able: ChainAbility) -> None:
         self._whole = whole
         self._able = able
-        self._roots = roots(whole)
+        self._places = PlacedValues(whole)
         self._known: dict[tuple[int, tuple[Shape, ...]], NativeChain | None] = {}
 
     def program(self) -> Program:
@@ -122,15 +122,8 @@ class _ChainDecision:
         """Return whether two operands are the same memory, or have none in common."""
         if one.kind != other.kind:
             return True
-        first, second = self._place(one), self._place(other)
-        return first == second or first[0] != second[0] or not _overlap(first, second)
-
-    def _place(self, operand: Operand) -> tuple[int, int, int]:
-        """Return the value whose memory an operand lies in, its first byte there, and its end."""
-        if operand.kind == "span":
-            return operand.index, operand.offset, operand.offset + operand.n_bytes
-        root, offset = self._roots[operand.index]
-        return root, offset + operand.offset, offset + operand.offset + operand.n_bytes
+        first, second = self._places.of(one), self._places.of(other)
+        return first == second or not first.overlaps(second)
 
 
 def _making_the_same(operators: Sequence[RowOperator]) -> Iterator[tuple[int, int, list[int]]]:
@@ -140,10 +133,6 @@ def _making_the_same(operators: Sequence[RowOperator]) -> Iterator[tuple[int, in
         numbered, lambda item: (item[1].first_piece, item[1].end_piece)
     ):
         yield first, end, [number for number, _ in group]
-
-
-def _overlap(one: tuple[int, int, int], other: tuple[int, int, int]) -> bool:
-    return one[1] < other[2] and other[1] < one[2]
 
 
 # Which quantised pieces kernels of the device compute, and what they take there.
@@ -182,7 +171,7 @@ class _NativeDecision:
 
     def __init__(self, program: Program, able: NativeAbility) -> None:
         self._program = program
-        self._roots = roots(program)
+        self._places = PlacedValues(program)
         self._inputs = {(port.value, port.dtype, port.shape) for port in program.inputs}
         self._found = [self._task(piece) for piece in program.pieces]
         self._able = able.natives([each for each in self._found if each is not None])
@@ -197,24 +186,15 @@ class _NativeDecision:
         if piece.quantised is None:
             return None
         found = self._program.quantised[piece.quantised]
-        (made,) = map(self._place, piece.outputs)
+        (made,) = map(self._places.of, piece.outputs)
         read = (
-            self._place(operand)
+            self._places.of(operand)
             for number, operand in enumerate(piece.inputs)
             if operand.kind == "value"
-            and not (number == found.over and self._place(operand) == made)
+            and not (number == found.over and self._places.of(operand) == made)
         )
-        # Rows are read again.
-        over_another = any(
-            made[0] == other[0] and made[1] < other[2] and other[1] < made[2] for other in read
-        )
+        over_another = any(map(made.overlaps, read))  # rows are read again
         return None if over_another else found
-
-    def _place(self, operand: Operand) -> tuple[int, int, int]:
-        """Return the value whose memory an operand lies in, its first byte there, and its end."""
-        root, offset = self._roots[operand.index]
-        start = offset + operand.offset
-        return root, start, start + operand.n_bytes
 
     def _decided(self, piece: Piece, found: Quantised | None) -> Piece:
         """Return ``piece`` as it runs."""

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from types import MappingProxyType
 
-from models.packs.records.pieces import Value
+from models.packs.records.pieces import Operand, Value, ValueBytes
 from pipeline.program.program import Program
 
 # Which values lie in the memory of others.
@@ -60,24 +60,42 @@ def _last(over: Mapping[int, int], root: int) -> int:
     return root
 
 
+class PlacedValues:
+    """Finds where values of ``program``, and parts of them, lie."""
+
+    def __init__(self, program: Program) -> None:
+        self._roots = roots(program)
+
+    def of(self, operand: Operand) -> ValueBytes:
+        """Return where an operand lies: in a value, or in a span."""
+        if operand.kind == "span":
+            return ValueBytes(operand.index, operand.offset, operand.offset + operand.n_bytes)
+        return self.of_value(operand.index, operand.offset, operand.n_bytes)
+
+    def of_value(self, value: int, offset: int, n_bytes: int) -> ValueBytes:
+        """Return where ``n_bytes`` from ``offset`` on of a value lie."""
+        root, start = self._roots[value]
+        return ValueBytes(root, start + offset, start + offset + n_bytes)
+
+
 class SharedMemory:
     """Finds which row values of ``program`` lie in the same bytes."""
 
     def __init__(self, program: Program) -> None:
         self._program = program
-        #: As ``roots`` says.
-        self.roots = roots(program)
+        self._places = PlacedValues(program)
 
     @cached_property
     def _overlaps(self) -> dict[int, frozenset[int]]:
         """For each row value that shares bytes with others, these."""
         inside: dict[int, list[int]] = {}
         for number in range(len(self._program.row_values)):
-            inside.setdefault(self._place(number)[0], []).append(number)
+            inside.setdefault(self._place(number).root, []).append(number)
         found = {}
         for numbers in inside.values():
             for number in numbers:
-                others = frozenset(other for other in numbers if self._overlap(number, other))
+                place = self._place(number)
+                others = frozenset(each for each in numbers if place.overlaps(self._place(each)))
                 if others != {number}:
                     found[number] = others - {number}
         return found
@@ -95,18 +113,12 @@ class SharedMemory:
         values = [self._program.row_values[number] for number in (one, other)]
         if len({(value.height, value.row_bytes) for value in values}) > 1:
             return False
-        apart = self._place(one)[1] - self._place(other)[1]
+        apart = self._place(one).start - self._place(other).start
         return apart % (values[0].height * values[0].row_bytes) == 0
 
-    def _overlap(self, one: int, other: int) -> bool:
-        (_, start, end), (_, other_start, other_end) = map(self._place, (one, other))
-        return max(start, other_start) < min(end, other_end)
-
-    def _place(self, row_value: int) -> tuple[int, int, int]:
-        """Return the value in whose memory a row value lies, and its bytes [start, end) there."""
+    def _place(self, row_value: int) -> ValueBytes:
         held = self._program.row_values[row_value]
-        root, offset = self.roots[held.value]
-        return root, offset, offset + held.n_bytes
+        return self._places.of_value(held.value, 0, held.n_bytes)
 
 
 # The readers of what is in memory: views, and values that others are joined of, have several names there.

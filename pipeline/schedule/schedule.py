@@ -1,7 +1,7 @@
 """The schedule of one sweep, without IO and without a clock.
 
 All decisions of what may happen when are made here. Events come in (``completed``), actions go out
-(``release``); the engine, the simulator and the tests drive the same object.
+(``release``); the engine, traces of predicted sweeps and the tests drive the same object.
 
 A sweep is a row of stages (read, copy, kernel), each with its operations in order. Every constraint of
 seed 003, Eq. 3, is a number: how many operations of some stage must be complete before this one starts.
@@ -113,19 +113,6 @@ class Schedule:
     def stop(self) -> None:
         """Release nothing more: the sweep failed or was cancelled and only drains."""
         self._stopped = True
-
-    @property
-    def in_flight(self) -> int:
-        """Operations released and not complete."""
-        return sum(
-            released - prefix - len(done)
-            for released, prefix, done in zip(self._released, self._prefix, self._done, strict=True)
-        )
-
-    @property
-    def drained(self) -> bool:
-        """Nothing is in flight and nothing more will be released."""
-        return self.in_flight == 0 and (self._stopped or self.finished)
 
     @property
     def finished(self) -> bool:

@@ -1,1 +1,1 @@
-"""The schedule on a virtual clock: delay and bound, from how long operations take."""
+"""The times of a schedule: delay and bound, from how long operations take."""

@@ -1,4 +1,4 @@
-"""How long the operations of a plan take: what simulator, planners and bound calculate with."""
+"""How long the operations of a plan take: what planners, predictions and the bound calculate with."""
 
 import heapq
 from collections.abc import Collection, Iterable, Iterator, Sequence

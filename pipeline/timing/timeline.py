@@ -1,17 +1,18 @@
 """When every operation of a sweep starts and ends, by recurrence; and bounds of its delay.
 
 The schedule releases in a fixed order, so an operation starts when the last of what it waits for has
-ended: a maximum over earlier ends and the free server of its stage. This gives the same times as driving
-the schedule on a virtual clock (pipeline/timing/simulator.py) many times faster; planners and
-the bound use it.
+ended: a maximum over earlier ends and the free server of its stage. Reads have ``depth`` servers, copies
+and kernels one each. Planners, predictions and the bound have their times from here; ``trace`` drives the
+engine's own schedule through them.
 """
 
 import heapq
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from pipeline.schedule.schedule import ScheduleError, Stage
+from pipeline.schedule.schedule import Schedule, ScheduleError, Stage
+from pipeline.schedule.trace import TraceEvent
 from pipeline.timing.durations import Durations, beside_tail
 
 Interval = tuple[float, float]
@@ -89,12 +90,11 @@ class Slowed:
 class Timeline:
     """``starts[t][i]`` and ``ends[t][i]``: seconds since the sweep began, of operation i of stage t.
 
-    Negative for reads that ran before it. ``busy``: when reads were in flight.
+    Negative for reads that ran before it.
     """
 
     starts: tuple[list[float], ...]
     ends: tuple[list[float], ...]
-    busy: tuple[Interval, ...]
     delay_seconds: float
 
     @property
@@ -106,12 +106,6 @@ class Timeline:
             max(start - before, 0.0)
             for before, start in zip([0.0, *ended], [*begun, self.delay_seconds], strict=True)
         )
-
-    @property
-    def read_busy_seconds(self) -> float:
-        """Time of this sweep in which reads were in flight."""
-        within = (min(end, self.delay_seconds) - max(start, 0.0) for start, end in self.busy)
-        return sum(seconds for seconds in within if seconds > 0)
 
 
 def timeline(stages: Sequence[Stage], durations: Durations, carried: int = 0) -> Timeline:
@@ -153,7 +147,29 @@ def _sweep(
         ),
         default=0.0,
     )
-    return Timeline(starts, ends, tuple((a, b) for a, b in reads.busy), max(delay, 0.0))
+    return Timeline(starts, ends, max(delay, 0.0))
+
+
+def trace(stages: Sequence[Stage], line: Timeline, carried: int = 0) -> Iterator[TraceEvent]:
+    """Yield what an engine would report of the sweep ``line``; its first ``carried`` reads are complete."""
+    schedule, now = Schedule(stages, carried), 0.0
+    for index in range(carried):
+        yield TraceEvent("release", stages[0].name, index)
+        schedule.completed(0, index)
+        yield TraceEvent("complete", stages[0].name, index)
+    flying: list[tuple[float, int, int]] = []
+    while True:
+        for action in schedule.release():
+            yield TraceEvent("release", stages[action.stage].name, action.index, now)
+            end = line.ends[action.stage][action.index]
+            heapq.heappush(flying, (end, action.stage, action.index))
+        if schedule.finished:
+            return
+        now = flying[0][0]
+        while flying and flying[0][0] <= now:
+            _, stage, index = heapq.heappop(flying)
+            schedule.completed(stage, index)
+            yield TraceEvent("complete", stages[stage].name, index, now)
 
 
 def _recur(

@@ -13,11 +13,11 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from loader.errors import FileChangedError, LoaderError
 from loader.readers.interface import Reader
+from pipeline.execution.answering import Answering
 from pipeline.execution.baton import FREE, ComputeClaim
 from pipeline.execution.errors import ArenaLostError, DrainError
 from pipeline.execution.given import Take, Tensors
 from pipeline.execution.lane import Lane
-from pipeline.execution.partitions.answering import Answering
 from pipeline.execution.statistics import SweepStatistics
 from pipeline.profiles.delay_limits import BoundWatch
 from pipeline.schedule.trace import Recorder, TraceEvent

@@ -13,10 +13,10 @@ from typing import Any, TypeVar, cast
 
 from numpy.typing import NDArray
 
+from pipeline.execution.answering import Answering
 from pipeline.execution.baton import ComputeClaim
 from pipeline.execution.errors import DeadlineError
 from pipeline.execution.given import Take, Tensors, copies
-from pipeline.execution.partitions.answering import Answering
 from pipeline.schedule.trace import TraceEvent
 from server.errors import LateError
 from server.repository.served_engine import ComputedAnswer, Running, ServedEngine

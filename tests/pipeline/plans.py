@@ -1,6 +1,7 @@
 """Plans and durations drawn at random, for what calculates with both."""
 
-from typing import get_args
+from collections.abc import Sequence
+from typing import NamedTuple, get_args
 
 from hypothesis import strategies as st
 
@@ -8,7 +9,10 @@ from pipeline.planning.make import make_plan
 from pipeline.planning.plan import Ahead, Choice, Plan
 from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES
+from pipeline.schedule.schedule import Stage
+from pipeline.schedule.trace import TraceEvent
 from pipeline.timing.durations import Durations
+from pipeline.timing.timeline import timeline, trace
 from tests.pipeline.synthetic import PAGE, programs
 
 
@@ -41,3 +45,16 @@ def durations(draw: st.DrawFn, plan: Plan, slowdown: bool = True) -> Durations:
     slower = draw(st.sampled_from([0.0, 0.25, 1.0])) if slowdown else 0.0
     disturbance = draw(st.sampled_from([0.0, 0.125])) if slowdown else 0.0
     return Durations(tuple(map(tuple, rows)), plan.choice.depth, slower, disturbance)
+
+
+class Swept(NamedTuple):
+    """A sweep as it is predicted: what an engine would report."""
+
+    delay_seconds: float
+    events: list[TraceEvent]
+
+
+def swept(stages: Sequence[Stage], times: Durations, carried: int = 0) -> Swept:
+    """Return the sweep whose first ``carried`` reads are complete when it begins."""
+    line = timeline(stages, times, carried)
+    return Swept(line.delay_seconds, list(trace(stages, line, carried)))

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Literal, NamedTuple, TypeVar
 
 import numpy as np
 from pydantic import Field, PositiveInt
@@ -108,6 +108,18 @@ class Value(Array):
     name: Name
     parent: Count | None = None
     offset: Count = 0
+
+
+class ValueBytes(NamedTuple):
+    """Bytes [start, end) of value ``root``, which lies in no other; or of a span."""
+
+    root: int
+    start: int
+    end: int
+
+    def overlaps(self, other: "ValueBytes") -> bool:
+        """Return whether two places share a byte."""
+        return self.root == other.root and self.start < other.end and other.start < self.end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,9 +8,9 @@ Invariant: handover.py alone decides which frame may run where, and which buffer
 """
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,24 +18,24 @@ from numpy.typing import NDArray
 from loader.cores import pinned
 from models.packs.records.ports import Port
 from pipeline.devices.device_memory import HostMemory
+from pipeline.execution.answering import Answer, Answering
 from pipeline.execution.baton import FREE, ComputeClaim
 from pipeline.execution.engine import Engine
 from pipeline.execution.errors import EngineClosedError
-from pipeline.execution.given import Arrays, Take, Tensors, copies
+from pipeline.execution.given import Arrays, Take
 from pipeline.execution.lane import Lane
 from pipeline.execution.partitions.handover import Frame, Handover, Turn
-from pipeline.execution.statistics import EngineStatistics, SweepStatistics, together
+from pipeline.execution.statistics import EngineStatistics, together
 from pipeline.planning.plan import BUFFERS, PipelinePlan
 from pipeline.program.partitions import aligned
 from pipeline.program.program import Program
 from pipeline.schedule.trace import Recorder
 
-T = TypeVar("T")
 #: The arrays of one buffer by the names of their ports.
 Buffer = dict[str, NDArray[Any]]
 
 
-class Pipeline:
+class Pipeline(Answering):
     """Runs ``program`` as ``plan`` says, with an open engine for each partition; closes them.
 
     ``cores``: of each partition; () leaves threads where the system puts them.
@@ -49,7 +49,7 @@ class Pipeline:
         cores: Sequence[int] = (),
     ) -> None:
         self.program = program
-        self.plan = plan
+        self._plan = plan
         self._engines = tuple(engines)
         self._cores: list[tuple[int, ...]] = [(core,) for core in cores]
         self._cores += [()] * (len(self._engines) - len(cores))
@@ -70,32 +70,41 @@ class Pipeline:
         for thread in self._threads:
             thread.start()
 
-    def run(
-        self,
-        inputs: Tensors,
-        deadline: float | None = None,
-        cancelled: Callable[[], bool] = lambda: False,
-        record: Recorder | None = None,
-        during: AbstractContextManager[object] | None = None,
-    ) -> tuple[dict[str, NDArray[Any]], SweepStatistics]:
-        """Carry one frame through all partitions; return copies of the outputs, as Engine.run."""
-        return self.answer(inputs, copies, deadline, cancelled, record, during)
+    @property
+    def plan(self) -> PipelinePlan:
+        return self._plan
 
-    def answer(
+    def run_lanes(
         self,
-        inputs: Tensors,
-        take: Take[T],
-        deadline: float | None = None,
-        cancelled: Callable[[], bool] = lambda: False,
+        lanes: Sequence[Lane],
         record: Recorder | None = None,
         during: AbstractContextManager[object] | None = None,
-    ) -> tuple[T, SweepStatistics]:
-        """Carry one frame through all partitions; arguments and errors are those of Engine.answer.
+        claim: ComputeClaim = FREE,
+        *,
+        keeps_core: bool = True,
+    ) -> list[Answer | Exception]:
+        """Carry one frame, the only one of ``lanes``, through all partitions.
 
         ``take`` runs on the worker of the last partition. ``during`` is entered when the first one begins.
-        ``turn_seconds`` of what the sweeps took has all that the frame waited for a partition.
+        ``turn_seconds`` of what the sweeps took has all that the frame waited for a partition. Partitions
+        have cores of their own and wait for no ``claim``.
+
+        Raises:
+            ValueError: there are none, or several.
         """
-        frame = Frame(inputs, take, deadline, cancelled, record)
+        (lane,) = lanes
+        try:
+            return [self._carried(lane, record, during)]
+        except Exception as exc:  # noqa: BLE001  it is given to the caller that waits
+            return [exc]
+
+    def _carried(
+        self,
+        lane: Lane,
+        record: Recorder | None,
+        during: AbstractContextManager[object] | None,
+    ) -> Answer:
+        frame = Frame(lane.inputs, lane.take, lane.deadline, lane.cancelled, record)
         with ExitStack() as frame.running:
             frame.during = during or nullcontext()
             with self._changed:
@@ -110,32 +119,7 @@ class Pipeline:
             raise frame.error
         return frame.answer, together(frame.took, frame.waited)
 
-    def run_lanes(
-        self,
-        lanes: Sequence[Lane],
-        record: Recorder | None = None,
-        during: AbstractContextManager[object] | None = None,
-        claim: ComputeClaim = FREE,
-        *,
-        keeps_core: bool = True,
-    ) -> list[tuple[Any, SweepStatistics] | Exception]:
-        """Carry one frame, the only one of ``lanes``; as Engine.run_lanes.
-
-        Partitions have cores of their own and wait for no ``claim``.
-
-        Raises:
-            ValueError: there are none, or several.
-        """
-        (lane,) = lanes
-        try:
-            return [
-                self.answer(lane.inputs, lane.take, lane.deadline, lane.cancelled, record, during)
-            ]
-        except Exception as exc:  # noqa: BLE001  it is given to the caller that waits
-            return [exc]
-
     def wake(self) -> None:
-        """Have calls that wait look whether they are cancelled."""
         with self._changed:
             self._changed.notify_all()
         for engine in self._engines:
@@ -148,12 +132,10 @@ class Pipeline:
 
     @property
     def broken(self) -> str:
-        """Why it can never answer again; empty as long as it can."""
         return next((engine.broken for engine in self._engines if engine.broken), "")
 
     @property
     def lost_device(self) -> bool:
-        """Whether only a new process can use a device again."""
         return any(engine.lost_device for engine in self._engines)
 
     @property
@@ -168,7 +150,6 @@ class Pipeline:
 
     @property
     def ahead_bytes(self) -> int:
-        """What is read for a request before it comes."""
         return sum(engine.ahead_bytes for engine in self._engines)
 
     @property
@@ -195,11 +176,9 @@ class Pipeline:
         )
 
     def huge_page_bytes(self) -> int:
-        """Return how much of the memory for weights lies on huge pages."""
         return sum(engine.huge_page_bytes() for engine in self._engines)
 
     def settle(self) -> None:
-        """Wait for the reads that run ahead of next frames."""
         for engine in self._engines:
             engine.settle()
 

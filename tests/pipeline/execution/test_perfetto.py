@@ -12,15 +12,14 @@ from pipeline.execution.perfetto import trace_document
 from pipeline.planning.joined_launches import joined
 from pipeline.planning.plan import Plan
 from pipeline.program.program import Program
-from pipeline.timing.simulator import simulate
-from tests.pipeline.plans import durations, plans
+from tests.pipeline.plans import durations, plans, swept
 
 
 @given(plans(), st.data())
 def test_steps_in_one_launch_are_one_bar(drawn: tuple[Program, Plan], data: st.DataObject) -> None:
     source, plan = drawn
     longer = joined(source, plan)
-    events = simulate(plan.stages, data.draw(durations(plan))).events
+    events = swept(plan.stages, data.draw(durations(plan))).events
     bars = [
         [item for item in trace_document({"": (each, events)})["traceEvents"] if _is_kernel(item)]
         for each in (plan, longer)
@@ -42,7 +41,7 @@ def _is_kernel(item: dict[str, Any]) -> bool:
 def test_a_sweep_becomes_rows_of_operations(data: st.DataObject) -> None:
     _, plan = data.draw(plans())
     times = data.draw(durations(plan))
-    events = simulate(plan.stages, times).events
+    events = swept(plan.stages, times).events
     document = trace_document({"a sweep": (plan, events)})
     assert json.loads(json.dumps(document)) == document
     shown = document["traceEvents"]

@@ -25,9 +25,9 @@ from pipeline.profiles.times import Distribution
 from pipeline.program.program import Program
 from pipeline.schedule.architectures import ARCHITECTURES
 from pipeline.timing.durations import services
-from pipeline.timing.simulator import simulate
 from tests.models import nets
 from tests.pipeline.made_profiles import profile
+from tests.pipeline.plans import swept
 from tests.pipeline.small import small_pack
 from tests.pipeline.synthetic import program
 
@@ -77,7 +77,7 @@ def test_a_deadline_may_rest_on_what_was_measured_of_one_plan() -> None:
     """Maxima bound every plan badly; sweeps of the one that a service has were measured."""
     known, within = with_slow_reads(LAYERS, 500), Wanted(total_bytes=20 << 16)
     plan = fit(LAYERS, AUTO, within, known).plan
-    sweep = simulate(plan.stages, known.durations(plan))
+    sweep = swept(plan.stages, known.durations(plan))
     served = services(plan.stages, sweep.events, plan.choice.depth)
     limits = SweepLimits.of(plan, [(served, sweep.delay_seconds)])
     seconds = 1.01 * limits.bound_seconds(plan)

@@ -1,15 +1,16 @@
-"""The arena planner against its brute-force validator."""
+"""The arena planner against a judge of its own, and against the least that any arrangement takes."""
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from models.packs.records.ports import Port
-from pipeline.planning.arena import arena_problem, plan_arena
-from pipeline.planning.offsets.problem import Placement, violations
+from pipeline.planning.arena import most_alive, plan_arena
 from pipeline.program.lives import ALIGNMENT, Lifetime, lifetimes
 from tests.examples import examples
+from tests.pipeline.arena_cases import crowded, mixed, violations
 from tests.pipeline.synthetic import chain
 
 
@@ -23,9 +24,7 @@ def lives(draw: st.DrawFn) -> list[Lifetime]:
 @examples(100, many=3000)
 @given(lives())
 def test_no_two_values_that_live_together_overlap(values: list[Lifetime]) -> None:
-    plan = plan_arena(tuple(values))
-    placed = Placement(plan.offsets, plan.n_bytes, plan.lower_bound_bytes, "heuristic")
-    assert violations(arena_problem(values), placed) == []
+    assert violations(values, plan_arena(values)) == []
 
 
 @given(lives())
@@ -33,12 +32,12 @@ def test_the_arena_is_between_the_peak_and_the_sum(values: list[Lifetime]) -> No
     def aligned(value: Lifetime) -> int:
         return -(-value.n_bytes // ALIGNMENT) * ALIGNMENT
 
-    plan = plan_arena(tuple(values))
+    plan = plan_arena(values)
     peak = max(
         (sum(aligned(v) for v in values if v.start <= step < v.end) for step in range(14)),
         default=0,
     )
-    assert peak <= plan.lower_bound_bytes <= plan.n_bytes <= sum(aligned(value) for value in values)
+    assert peak == most_alive(values) <= plan.n_bytes <= sum(aligned(value) for value in values)
 
 
 def test_a_chain_needs_its_two_largest_neighbours() -> None:
@@ -61,3 +60,46 @@ def test_a_value_inside_another_keeps_it_alive() -> None:
     found = lifetimes(replace(program, values=values))
     assert found[1].n_bytes == 0 or found[1].start == found[1].end
     assert (found[2].start, found[2].end) == (0, 3)
+
+
+@pytest.mark.parametrize(
+    ("values", "n_bytes"),
+    [
+        pytest.param([], 0, id="nothing"),
+        pytest.param([Lifetime(0, 0, 3), Lifetime(8, 2, 2)], 0, id="nothing that takes room"),
+        pytest.param(
+            [Lifetime(100, 0, 1, 1), Lifetime(80, 1, 2, 1)], 100, id="one after the other"
+        ),
+        pytest.param(
+            [Lifetime(100, 0, 2, 1), Lifetime(80, 1, 3, 1), Lifetime(60, 2, 4, 1)],
+            180,
+            id="the first and the last do not meet",
+        ),
+        pytest.param([Lifetime(5, 0, 2, 4), Lifetime(1, 0, 1, 1)], 9, id="padding is room"),
+    ],
+)
+def test_places(values: list[Lifetime], n_bytes: int) -> None:
+    plan = plan_arena(values)
+    assert violations(values, plan) == []
+    assert plan.n_bytes == n_bytes
+
+
+def check_a_hard_problem(values: list[Lifetime]) -> None:
+    plan = plan_arena(values)
+    assert violations(values, plan) == []
+    assert plan.n_bytes <= 1.25 * most_alive(values)
+    assert plan_arena(values) == plan
+
+
+@pytest.mark.parametrize("count", [150, 300, 450])
+def test_comes_near_the_least_of_hard_problems(count: int) -> None:
+    check_a_hard_problem(crowded(count, seed=0))
+    check_a_hard_problem(mixed(count, seed=0))
+
+
+@pytest.mark.slow
+def test_comes_near_the_least_of_many_hard_problems() -> None:
+    for seed in range(100):
+        for count in (150, 300, 450):
+            check_a_hard_problem(crowded(count, seed))
+            check_a_hard_problem(mixed(count, seed))

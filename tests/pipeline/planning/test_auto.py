@@ -23,7 +23,6 @@ from pipeline.planning.tune import (
 )
 from pipeline.schedule.architectures import ARCHITECTURES, COPIED_AUTO, Architecture
 from pipeline.timing.durations import Durations
-from pipeline.timing.simulator import simulate
 from pipeline.timing.timeline import back_to_back, timeline
 from tests.examples import examples
 from tests.pipeline.networks import Network, heavy_tail, network, networks
@@ -58,7 +57,7 @@ def test_within_the_limit_and_no_slower_than_two_stages_with_as_much(
     ring = (limit - PAGE) // PAGE * PAGE
     other = make_plan(net.program, ARCHITECTURES["2s"], ring)
     assert other.weight_bytes <= limit
-    simple = simulate(other.stages, net.durations(other)).delay_seconds
+    simple = timeline(other.stages, net.durations(other)).delay_seconds
     assert plan.draft.idle.delay_seconds <= simple * NEARLY
 
 
@@ -293,7 +292,7 @@ def test_every_point_is_what_its_plan_gives_and_the_first_minimum_is_chosen(
     result = search(net.program, architecture, net.durations, STEP)
     for point in (*result.curve[:2], result.chosen, result.curve[-1]):
         plan = make_plan(net.program, architecture, point.ring_bytes)
-        delay = simulate(plan.stages, net.durations(plan)).delay_seconds
+        delay = timeline(plan.stages, net.durations(plan)).delay_seconds
         assert point.delay_seconds == pytest.approx(delay)
         assert point.weight_bytes == plan.weight_bytes
     least = min(point.delay_seconds for point in result.curve)

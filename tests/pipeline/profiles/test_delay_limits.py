@@ -10,13 +10,12 @@ from pipeline.profiles.delay_limits import BoundWatch, SweepLimits
 from pipeline.schedule.architectures import ARCHITECTURES
 from pipeline.schedule.trace import TraceEvent
 from pipeline.timing.durations import Durations, services
-from pipeline.timing.simulator import simulate
-from tests.pipeline.plans import durations, plans
+from tests.pipeline.plans import durations, plans, swept
 from tests.pipeline.synthetic import PAGE, program
 
 
 def limits_of(plan: Plan, runs: list[Durations]) -> SweepLimits:
-    sweeps = [simulate(plan.stages, times) for times in runs]
+    sweeps = [swept(plan.stages, times) for times in runs]
     return SweepLimits.of(
         plan,
         [
@@ -33,7 +32,7 @@ def test_sweeps_within_the_limits_keep_to_the_bound(data: st.DataObject) -> None
     watch = BoundWatch(plan, limits_of(plan, measured))
     for times in (*measured, data.draw(durations(plan)), data.draw(durations(plan))):
         carried = data.draw(st.sampled_from([0, plan.stages[0].ahead]))
-        sweep = simulate(plan.stages, times, carried)
+        sweep = swept(plan.stages, times, carried)
         verdict = watch.see(sweep.events, sweep.delay_seconds - 1e-9)
         assert not verdict.violation
         # Reads that ended before the sweep leave others beside other kernels, which these then slow.
@@ -48,7 +47,7 @@ def test_a_delay_above_the_bound_counts_only_within_the_limits() -> None:
     usual = Durations(((1.0, 1.0), (2.0, 2.0)), 2)
     slow = Durations(((1.0, 1.0), (2.0, 9.0)), 2)
     watch = BoundWatch(plan, limits_of(plan, [usual]))
-    sweep, other = simulate(plan.stages, usual), simulate(plan.stages, slow)
+    sweep, other = swept(plan.stages, usual), swept(plan.stages, slow)
 
     inside = watch.see(sweep.events, sweep.delay_seconds)
     outside = watch.see(other.events, other.delay_seconds)
@@ -64,7 +63,7 @@ def test_the_rounding_of_a_difference_exceeds_no_limit() -> None:
     plan = make_plan(program([2], [True]), ARCHITECTURES["2s"], choice=Choice(ring_bytes=2 * PAGE))
     times = Durations(((0.2,), (0.4,)), 1)
     limits = SweepLimits(architecture="2s", runs=1, usual=times.stages, excess_seconds=0.0)
-    sweep = simulate(plan.stages, times)
+    sweep = swept(plan.stages, times)
     assert sweep.delay_seconds - 0.2 > 0.4  # what floats make of the kernel's time
     assert BoundWatch(plan, limits).see(sweep.events, sweep.delay_seconds).within
 

@@ -21,8 +21,8 @@ from pipeline.program.program import Program
 from pipeline.program.region_plan import ChannelCut, Region, RowCut, TileCut
 from pipeline.schedule.architectures import ARCHITECTURES
 from pipeline.timing.durations import services
-from pipeline.timing.simulator import simulate
 from tests.pipeline.made_profiles import MACHINE, profile
+from tests.pipeline.plans import swept
 
 KNOWN = FoundPlan(
     Choice(
@@ -251,7 +251,7 @@ def test_plans_outlive_the_limits_that_are_measured_of_one(
     wanted = Wanted(total_bytes=1 << 20)
     found = asked(pack, replace(wanted, thorough=True))
     known, plan = load_profile(pack, MACHINE), found.plan
-    sweep = simulate(plan.stages, known.durations(plan))
+    sweep = swept(plan.stages, known.durations(plan))
     served = services(plan.stages, sweep.events, plan.choice.depth)
     limits = SweepLimits.of(plan, [(served, sweep.delay_seconds)])
     save_profile(known.with_limits(plan, limits), pack)

@@ -30,9 +30,8 @@ from pipeline.program.region_plan import RowCut
 from pipeline.program.steps import row_network
 from pipeline.schedule.architectures import ARCHITECTURES
 from pipeline.timing.durations import Durations, services
-from pipeline.timing.simulator import simulate
 from tests.pipeline.made_profiles import MACHINE, always, profile
-from tests.pipeline.plans import plans
+from tests.pipeline.plans import plans, swept
 from tests.pipeline.program.regions import largest_regions
 from tests.pipeline.program.row_programs import random_network
 from tests.pipeline.synthetic import program, programs
@@ -67,7 +66,7 @@ def test_durations_fit_their_plan(drawn: tuple[Any, Plan]) -> None:
         made.stages[0][index] == made.stages[0][index % count]
         for index in range(len(plan.stages[0]))
     )
-    assert simulate(plan.stages, made).delay_seconds >= sum(made.stages[-1])
+    assert swept(plan.stages, made).delay_seconds >= sum(made.stages[-1])
 
 
 @given(plans(), st.floats(0, 1e-3), st.floats(1, 1.2))
@@ -95,7 +94,7 @@ def test_steps_in_one_launch_take_what_launches_save_less(
     bound, of_each = known.bound_seconds(longer), alone.bound_seconds(plan)
     assert bound is not None
     assert of_each is not None
-    assert bound >= max(of_each, simulate(longer.stages, after).delay_seconds) * (1 - 1e-9)
+    assert bound >= max(of_each, swept(longer.stages, after).delay_seconds) * (1 - 1e-9)
 
 
 def test_reads_between_sizes_and_depths_are_interpolated() -> None:
@@ -219,7 +218,7 @@ def test_limits_are_kept_with_the_plan_they_are_of(kept: tuple[Pack, Profile]) -
     pack, made = kept
     plan = make_plan(Program.as_compiled(pack), ARCHITECTURES["2s"])
     other = make_plan(Program.as_compiled(pack), ARCHITECTURES["2s"], choice=Choice(depth=1))
-    sweep = simulate(plan.stages, made.durations(plan))
+    sweep = swept(plan.stages, made.durations(plan))
     served = services(plan.stages, sweep.events, plan.choice.depth)
     limits = SweepLimits.of(plan, [(served, sweep.delay_seconds)])
     save_profile(made.with_limits(plan, limits), pack)
@@ -262,7 +261,7 @@ def test_what_differs_slightly_is_planned_with_and_has_no_bound(
     pack, made = kept
     plan = make_plan(Program.as_compiled(pack), ARCHITECTURES["2s"])
     served = services(
-        plan.stages, simulate(plan.stages, made.durations(plan)).events, plan.choice.depth
+        plan.stages, swept(plan.stages, made.durations(plan)).events, plan.choice.depth
     )
     save_profile(made.with_limits(plan, SweepLimits.of(plan, [(served, 1.0)])), pack)
     read = load_profile(pack, MACHINE.model_copy(update={field: other}))

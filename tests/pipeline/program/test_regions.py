@@ -14,10 +14,8 @@ from models.network.windows import Window
 from models.packs.records.pieces import Operand, Piece, Value
 from models.packs.records.ports import Port
 from models.packs.records.row_parts import RowInput, RowOperator, RowValue
-from pipeline.planning.arena import arena_problem
+from pipeline.planning.arena import ArenaPlan
 from pipeline.planning.make import make_plan
-from pipeline.planning.offsets.problem import Placement
-from pipeline.planning.offsets.problem import violations as overlaps
 from pipeline.planning.plan import Choice, Plan
 from pipeline.program import steps
 from pipeline.program.lives import lifetimes, never_whole
@@ -34,7 +32,8 @@ from pipeline.program.steps import (
 from pipeline.schedule.architectures import ARCHITECTURES
 from pipeline.schedule.trace import violations
 from pipeline.timing.durations import Durations
-from pipeline.timing.simulator import simulate
+from tests.pipeline.arena_cases import violations as overlaps
+from tests.pipeline.plans import swept
 from tests.pipeline.program.regions import random_regions
 from tests.pipeline.program.row_programs import random_network
 from tests.pipeline.program.tagged_memory import TaggedMemory, WrongError
@@ -58,17 +57,14 @@ def _even(plan: Plan) -> Durations:
 def check(number: int) -> int:
     """Run program ``number`` on tags; return how many regions it has."""
     program, plan = drawn(number)
-    assert (
-        violations(simulate(plan.stages, _even(plan)).events, writes(plan), len(plan.steps)) == []
-    )
+    assert violations(swept(plan.stages, _even(plan)).events, writes(plan), len(plan.steps)) == []
     apart = never_whole(program, plan.steps) if plan.choice.regions else frozenset()
     lives = lifetimes(program, plan.steps, apart, plan.resident)
     offsets = (*plan.values, *plan.arena_weights)
     placed = tuple(
         offset if life.n_bytes else 0 for offset, life in zip(offsets, lives, strict=True)
     )
-    placement = Placement(placed, plan.arena_bytes, 0, "heuristic")
-    assert overlaps(arena_problem(lives), placement) == []
+    assert overlaps(lives, ArenaPlan(placed, plan.arena_bytes)) == []
     TaggedMemory(program, plan).run()
     return len(plan.choice.regions)
 

@@ -1,4 +1,4 @@
-"""Service times from traces: what the simulator was given comes out of its events again."""
+"""Service times from traces: what a sweep was calculated from comes out of its trace again."""
 
 import pytest
 from hypothesis import given
@@ -7,15 +7,14 @@ from hypothesis import strategies as st
 from pipeline.schedule.schedule import Stage
 from pipeline.schedule.trace import TraceEvent
 from pipeline.timing.durations import Service, reads_in_flight, services
-from pipeline.timing.simulator import simulate
-from tests.pipeline.plans import durations, plans
+from tests.pipeline.plans import durations, plans, swept
 
 
 @given(st.data())
 def test_a_trace_gives_back_how_long_operations_took(data: st.DataObject) -> None:
     _, plan = data.draw(plans())
     times = data.draw(durations(plan, slowdown=False))
-    events = simulate(plan.stages, times).events
+    events = swept(plan.stages, times).events
     for stage, seen, given_seconds in zip(
         plan.stages, services(plan.stages, events, times.depth), times.stages, strict=True
     ):
@@ -29,7 +28,7 @@ def test_a_trace_gives_back_how_long_operations_took(data: st.DataObject) -> Non
 def test_no_stage_serves_more_at_once_than_it_has_servers(data: st.DataObject) -> None:
     _, plan = data.draw(plans())
     times = data.draw(durations(plan))
-    rows = services(plan.stages, simulate(plan.stages, times).events, times.depth)
+    rows = services(plan.stages, swept(plan.stages, times).events, times.depth)
     for number, row in enumerate(rows):
         served = [service for service in row if service is not None]
         for one in served:
@@ -43,7 +42,7 @@ def test_no_read_has_more_beside_it_than_was_said(data: st.DataObject) -> None:
     times = data.draw(durations(plan))
     said = reads_in_flight(plan.stages, times.depth)
     assert max(said, default=0) <= times.depth
-    reads = services(plan.stages, simulate(plan.stages, times).events, times.depth)[0]
+    reads = services(plan.stages, swept(plan.stages, times).events, times.depth)[0]
     for one, most in zip(reads, said, strict=True):
         if one is not None:
             beside = [it for it in reads if it is not None and it.start <= one.start < it.end]

@@ -1,4 +1,4 @@
-"""The bound against simulated sweeps: never exceeded, and reached when everything takes its longest."""
+"""The bound against calculated sweeps: never exceeded, and reached when everything takes its longest."""
 
 from dataclasses import replace
 
@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from pipeline.planning.plan import Plan
 from pipeline.timing.durations import Durations
-from pipeline.timing.simulator import simulate, simulate_back_to_back
-from pipeline.timing.timeline import bound, least_seconds
+from pipeline.timing.timeline import back_to_back, bound, least_seconds, timeline
 from tests.examples import examples
 from tests.pipeline.plans import durations, plans
 
@@ -34,9 +33,9 @@ def maxima(runs: list[Durations]) -> Durations:
 def delays(plan: Plan, run: Durations) -> list[float]:
     warm = plan.stages[0].ahead
     return [
-        simulate(plan.stages, run).delay_seconds,
-        simulate_back_to_back(plan.stages, run).delay_seconds,
-        simulate(plan.stages, run, warm).delay_seconds,
+        timeline(plan.stages, run).delay_seconds,
+        back_to_back(plan.stages, run).delay_seconds,
+        timeline(plan.stages, run, warm).delay_seconds,
     ]
 
 

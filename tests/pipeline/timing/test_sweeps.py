@@ -1,7 +1,8 @@
-"""The simulator against the independent validator, closed forms, and the recurrence that planners use."""
+"""Calculated sweeps against the independent validator, closed forms, and what their times mean."""
 
+from collections.abc import Collection, Iterable
 from dataclasses import replace
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import pytest
 from hypothesis import given
@@ -12,11 +13,10 @@ from pipeline.planning.plan import Ahead, Choice, Plan
 from pipeline.schedule.architectures import ARCHITECTURES
 from pipeline.schedule.schedule import ScheduleError, Stage
 from pipeline.schedule.trace import violations
-from pipeline.timing.durations import Durations
-from pipeline.timing.simulator import simulate, simulate_back_to_back
-from pipeline.timing.timeline import back_to_back, timeline
+from pipeline.timing.durations import Durations, beside_tail
+from pipeline.timing.timeline import Timeline, back_to_back, timeline
 from tests.examples import examples
-from tests.pipeline.plans import durations, plans
+from tests.pipeline.plans import durations, plans, swept
 from tests.pipeline.synthetic import PAGE, program
 from tests.pipeline.writes import writes
 
@@ -40,34 +40,60 @@ def test_no_constraint_is_broken_on_the_virtual_clock(data: st.DataObject) -> No
     _, plan = data.draw(plans())
     given_seconds = data.draw(durations(plan))
     carried = data.draw(st.integers(0, plan.stages[0].ahead))
-    simulated = simulate(plan.stages, given_seconds, carried)
-    assert violations(simulated.events, writes(plan), len(plan.steps)) == []
-    assert all(one.at <= other.at for one, other in pairwise(simulated.events))
+    sweep = swept(plan.stages, given_seconds, carried)
+    assert violations(sweep.events, writes(plan), len(plan.steps)) == []
+    assert all(one.at <= other.at for one, other in pairwise(sweep.events))
 
 
 @drawn
 @given(data=st.data())
-def test_the_recurrence_gives_the_same_times(data: st.DataObject) -> None:
+def test_operations_start_as_soon_as_they_may_and_take_what_they_take(data: st.DataObject) -> None:
     _, plan = data.draw(plans())
-    given_seconds = data.draw(durations(plan))
-    carried = data.draw(st.integers(0, plan.stages[0].ahead))
-    for simulated, line in (
-        (
-            simulate(plan.stages, given_seconds, carried),
-            timeline(plan.stages, given_seconds, carried),
-        ),
-        (
-            simulate_back_to_back(plan.stages, given_seconds),
-            back_to_back(plan.stages, given_seconds),
-        ),
-    ):
-        assert line.delay_seconds == pytest.approx(simulated.delay_seconds)
-        assert line.stall_seconds == pytest.approx(simulated.stall_seconds, abs=1e-9)
-        assert line.read_busy_seconds == pytest.approx(simulated.read_busy_seconds, abs=1e-9)
-        for event in simulated.events:
-            if event.what == "complete" and event.at > 0:
-                stage = [item.name for item in plan.stages].index(event.stage)
-                assert line.ends[stage][event.index] == pytest.approx(event.at)
+    times = data.draw(durations(plan))
+    ahead = plan.stages[0].ahead
+    carried = data.draw(st.integers(0, ahead))
+    check(plan, times, timeline(plan.stages, times, carried), carried, range(carried))
+    check(plan, times, back_to_back(plan.stages, times), ahead, beside_tail(plan.stages))
+
+
+def check(
+    plan: Plan, times: Durations, line: Timeline, carried: int, early: Collection[int]
+) -> None:
+    """Check the times of a sweep by what they mean; ``carried``: reads that another one released."""
+    seconds = (*times.stages[:-1], times.kernels(plan.stages, early))
+    done = [list(accumulate(ends, max, initial=0.0)) for ends in line.ends]
+    for number, stage in enumerate(plan.stages):
+        servers, released = (times.depth if number == 0 else 1), 0.0
+        served = list(zip(line.starts[number], line.ends[number], strict=True))
+        for index, (start, end) in enumerate(served):
+            if number == 0 and index < carried:
+                continue
+            waits = zip(done, stage.after[index], strict=True)
+            released = max(released, *(row[count] for row, count in waits))
+            before = sorted((ended for _, ended in served[:index]), reverse=True)
+            free = before[servers - 1] if len(before) >= servers else 0.0
+            assert start == max(released, free)
+            took = end - start
+            if number == len(plan.stages) - 1:
+                beside = common((start, end), zip(line.starts[0], line.ends[0], strict=True))
+                took -= beside * times.slowdown / (1 + times.slowdown)
+            assert took == pytest.approx(seconds[number][index])
+    own = [
+        row[: len(stage) - stage.ahead] for row, stage in zip(line.ends, plan.stages, strict=True)
+    ]
+    assert line.delay_seconds == max(0.0, *(max(row, default=0.0) for row in own))
+    worked = sum(e - s for s, e in zip(line.starts[-1], line.ends[-1], strict=True))
+    assert line.stall_seconds == pytest.approx(line.delay_seconds - worked)
+
+
+def common(span: tuple[float, float], others: Iterable[tuple[float, float]]) -> float:
+    """Return for how long of ``span`` one of ``others`` goes on, however many."""
+    total, at = 0.0, span[0]
+    for start, end in sorted(others):
+        low, high = max(start, at), min(end, span[1])
+        if low < high:
+            total, at = total + high - low, high
+    return total
 
 
 @drawn
@@ -76,9 +102,9 @@ def test_preloading_takes_the_kernels_alone(data: st.DataObject, count: int) -> 
     """Seed 003, Eq. 1."""
     (kernels,) = steps(data, count, 1)
     plan = chain_of("pre", [1] * count)
-    simulated = simulate(plan.stages, Durations(((), tuple(kernels)), 2, slowdown=0.5))
-    assert simulated.delay_seconds == pytest.approx(sum(kernels))
-    assert simulated.stall_seconds == 0
+    sweep = timeline(plan.stages, Durations(((), tuple(kernels)), 2, slowdown=0.5))
+    assert sweep.delay_seconds == pytest.approx(sum(kernels))
+    assert sweep.stall_seconds == 0
 
 
 @drawn
@@ -87,8 +113,8 @@ def test_the_sequential_order_adds_everything(data: st.DataObject, count: int) -
     """Seed 003, Eq. 5."""
     rows = steps(data, count, 3)
     plan = chain_of("seq", data.draw(st.lists(st.integers(1, 5), min_size=count, max_size=count)))
-    simulated = simulate(plan.stages, Durations(tuple(map(tuple, rows)), 2))
-    assert simulated.delay_seconds == pytest.approx(sum(map(sum, rows)))
+    sweep = timeline(plan.stages, Durations(tuple(map(tuple, rows)), 2))
+    assert sweep.delay_seconds == pytest.approx(sum(map(sum, rows)))
 
 
 @drawn
@@ -99,12 +125,12 @@ def test_the_synchronous_pipeline_takes_the_longest_of_each_cycle(
     """Seed 003, Eq. 7; operations that a cycle does not have take nothing."""
     rows = steps(data, count, 3)
     plan = chain_of("sync", data.draw(st.lists(st.integers(1, 5), min_size=count, max_size=count)))
-    simulated = simulate(plan.stages, Durations(tuple(map(tuple, rows)), 2))
+    sweep = timeline(plan.stages, Durations(tuple(map(tuple, rows)), 2))
     cycles = [
         [row[cycle - lag] for lag, row in enumerate(rows) if 0 <= cycle - lag < count]
         for cycle in range(count + 2)
     ]
-    assert simulated.delay_seconds == pytest.approx(sum(map(max, cycles)))
+    assert sweep.delay_seconds == pytest.approx(sum(map(max, cycles)))
 
 
 @drawn
@@ -115,7 +141,7 @@ def test_the_asynchronous_pipeline_lies_between_its_longest_stage_and_the_sequen
     rows = steps(data, count, 3)
     pages = data.draw(st.lists(st.integers(1, 5), min_size=count, max_size=count))
     plan = chain_of("async", pages, read_bytes=PAGE, depth=1)
-    delay = simulate(plan.stages, Durations(tuple(map(tuple, rows)), 1)).delay_seconds
+    delay = timeline(plan.stages, Durations(tuple(map(tuple, rows)), 1)).delay_seconds
     assert delay >= max(map(sum, rows)) - 1e-9
     assert delay <= sum(map(sum, rows)) + 1e-9
 
@@ -123,25 +149,24 @@ def test_the_asynchronous_pipeline_lies_between_its_longest_stage_and_the_sequen
 def test_two_stages_by_hand() -> None:
     """A ring of four pages: read 2 waits for kernel 0, read 3 for kernel 1 and the end of the ring."""
     plan = chain_of("2s", [2, 2, 3, 1], ring_bytes=4 * PAGE, read_bytes=PAGE, depth=1)
-    simulated = simulate(plan.stages, Durations(((2, 2, 3, 1), (4, 1, 1, 1)), 1))
+    sweep = timeline(plan.stages, Durations(((2, 2, 3, 1), (4, 1, 1, 1)), 1))
     # Reads [0, 2), [2, 4), [7, 10) after kernel 1 (three pages in a row), [10, 11).
-    assert simulated.delay_seconds == 12
-    assert simulated.stall_seconds == 2 + 3
-    assert simulated.read_busy_seconds == 8
+    assert sweep.delay_seconds == 12
+    assert sweep.stall_seconds == 2 + 3
 
 
 def test_kernels_run_slower_while_a_read_is_in_flight() -> None:
     plan = chain_of("2s", [1, 1], ring_bytes=2 * PAGE, read_bytes=PAGE, depth=1)
-    simulated = simulate(plan.stages, Durations(((1, 3), (2, 4)), 1, slowdown=1.0))
+    sweep = timeline(plan.stages, Durations(((1, 3), (2, 4)), 1, slowdown=1.0))
     # Kernel 0 runs [1, 4) at half its speed, then half a second; kernel 1 has the machine for itself.
-    assert simulated.delay_seconds == pytest.approx(4.5 + 4)
+    assert sweep.delay_seconds == pytest.approx(4.5 + 4)
 
 
 def test_each_read_disturbs_the_kernel_that_needs_it_first() -> None:
     plan = chain_of("2s", [1, 1], ring_bytes=2 * PAGE, read_bytes=PAGE, depth=1)
     times = Durations(((1, 1), (2, 4)), 1, disturbance=0.5)
     assert times.kernels(plan.stages) == (2.5, 4.5)
-    assert simulate(plan.stages, times).delay_seconds == 1 + 2.5 + 4.5
+    assert timeline(plan.stages, times).delay_seconds == 1 + 2.5 + 4.5
     whole = chain_of("pre", [1, 1])
     assert Durations(((2, 4),), 1, disturbance=0.5).kernels(whole.stages) == (2, 4)
 
@@ -165,9 +190,9 @@ def test_a_head_read_ahead_saves_its_reading() -> None:
         "2s", [2, 2, 2], ring_bytes=4 * PAGE, read_bytes=2 * PAGE, depth=1, ahead="tail"
     )
     times = Durations(((3,) * 5, (1, 1, 1)), 1)
-    cold = simulate(plan.stages, times).delay_seconds
-    warm = simulate(plan.stages, times, carried=2).delay_seconds
-    again = simulate_back_to_back(plan.stages, times).delay_seconds
+    cold = timeline(plan.stages, times).delay_seconds
+    warm = timeline(plan.stages, times, carried=2).delay_seconds
+    again = back_to_back(plan.stages, times).delay_seconds
     assert warm <= again <= cold
     # Cold: three reads and a kernel. Warm: kernel 0, read 2, kernel 2. Back to back: the first read of
     # the head goes where the last weights of the sweep before lie, so nothing is won.
@@ -178,7 +203,7 @@ def test_no_read_overtakes_another_whose_room_is_free_later() -> None:
     stages = (Stage("read", ((0, 0), (0, 2), (0, 1)), ahead=2), Stage("kernel", ((1, 0), (1, 0))))
     times = Durations(((1, 1, 1), (1, 1)), 2)
     assert timeline(stages, times).starts[0] == [0, 3, 3]
-    assert simulate_back_to_back(stages, times).delay_seconds == 3
+    assert back_to_back(stages, times).delay_seconds == 3
 
 
 def test_stages_that_wait_for_each_other_are_refused() -> None:
