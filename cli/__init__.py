@@ -54,8 +54,8 @@ def _bad_input() -> tuple[type[Exception], ...]:
     from server.transport.certificate import CertificateError
     from server.transport.listener import PortError
 
-    given = (SettingsError, CertificateError, PortError)
-    return ModelError, PlanError, InputError, ServiceError, *given
+    settings_errors = (SettingsError, CertificateError, PortError)
+    return ModelError, PlanError, InputError, ServiceError, *settings_errors
 
 
 def _failures() -> tuple[type[Exception], ...]:

@@ -119,8 +119,8 @@ class _Program(TyperGroup):
     """Knows its commands by name and sentence, and imports the one that is called or completed."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[Any, Any, list[str]]:
-        name, found, rest = super().resolve_command(ctx, args)
-        return name, found if name is None else loaded(name), rest
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, command if name is None else loaded(name), rest
 
 
 def loaded(name: str) -> Any:

@@ -61,10 +61,12 @@ def evaluate(
     check_results(opened)
     with bar(f"evaluating {opened.name}") as shown:
         skip = broken == "skip"
-        found = run_evaluation(opened, samples, device, other, skip_broken=skip, step=shown.step)
+        evaluation = run_evaluation(
+            opened, samples, device, other, skip_broken=skip, step=shown.step
+        )
     result = {
         "model": opened.name,
-        **found.as_dict(),
+        **evaluation.as_dict(),
         "data": str(data or dataset),
         "split": (split or _SPLIT) if dataset in _VOC else None,
         "against": other.name if other else None,

@@ -250,14 +250,14 @@ def _table(pack: Pack, device: str) -> list[dict[str, Any]]:
 
 def _rows(manifest: Manifest, layer: Layer) -> str:
     """Return whether ``layer`` can run on rows, and how near its numbers then are; "": only whole."""
-    found = [
+    exact = [
         item.exact
         for item in manifest.row_operators
         if item.first_piece < layer.end_piece and layer.first_piece < item.end_piece
     ]
-    if not found:
+    if not exact:
         return ""
-    return "same bits" if all(found) else "within 1e-6"
+    return "same bits" if all(exact) else "within 1e-6"
 
 
 def _stored(manifest: Manifest, layer: Layer) -> dict[str, Any]:
@@ -279,8 +279,8 @@ def _kernels(pack: Pack, layer: Layer, kernels: Any) -> dict[str, Any]:
     piece = pack.manifest.pieces[layer.first_piece]
     if piece.resident is not None:
         return {"kernels": [], "cpu": "; ".join(piece.resident.reasons)}
-    found: Kernels = kernels(pack.graphs[piece.graph])
-    return {"kernels": list(found.names), "cpu": found.reason}
+    chosen: Kernels = kernels(pack.graphs[piece.graph])
+    return {"kernels": list(chosen.names), "cpu": chosen.reason}
 
 
 def _cpu_line(row: dict[str, Any]) -> str:

@@ -90,7 +90,7 @@ def _say(settings: Settings, entry: "Entry", place: str, source: Source) -> None
             state = entry.condition
             if isinstance(state, Serving):
                 manifest = state.prepared.pack.manifest
-            else:  # it is away until somebody asks
+            else:  # it is evicted, so only its file is there
                 manifest = read_pack(settings.repository / entry.name).manifest
             line = question(manifest, entry.name, place, settings, source.files[0])
         else:
@@ -210,8 +210,10 @@ def _recipe_missing(ports: Sequence[Port], source: Path) -> str:
 
 def _picture_beside(source: Path) -> Path | None:
     """Return the first picture in the folder of ``source``, best one that is called like it."""
-    found = [each for each in source.resolve().parent.iterdir() if each.suffix.lower() in _PICTURES]
-    return min(found, key=lambda each: (each.stem != source.stem, each.name), default=None)
+    pictures = [
+        each for each in source.resolve().parent.iterdir() if each.suffix.lower() in _PICTURES
+    ]
+    return min(pictures, key=lambda each: (each.stem != source.stem, each.name), default=None)
 
 
 def _base(place: str) -> str:

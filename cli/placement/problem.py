@@ -1,4 +1,4 @@
-"""What is to be placed, on what, and what a placement is; ``faults`` judges every one, whoever made it.
+"""Models, nodes and placements; ``faults`` judges every placement, however it was made.
 
 Memory is whole: a replica has all of its need, or is not there. Requests are not: those to a model are
 divided among its replicas, in shares of any size, so what a node computes and reads is filled to the brim.
@@ -91,8 +91,8 @@ class PlacementProblem:
     @cached_property
     def loads(self) -> Floats:
         """[models, 2]: seconds and bytes read a second, of all requests."""
-        found: Floats = self.costs * np.array([[model.requests] for model in self.models])
-        return found
+        loads: Floats = self.costs * np.array([[model.requests] for model in self.models])
+        return loads
 
     @cached_property
     def memory(self) -> NDArray[np.int64]:

@@ -21,7 +21,7 @@ from server.settings.sizes import format_size
 if TYPE_CHECKING:
     from cli.running.repeats import Repeats
 
-#: How many are printed where nobody says.
+#: How many are printed by default.
 LABELS, BOXES = 5, 20
 
 

@@ -66,7 +66,11 @@ class Budget:
         """Reserve ``memory`` in place of what ``name`` holds; raises as ``reserve``."""
         holding = Holding(memory, in_turns)
         with self._changing:
-            others = {other: held for other, held in self._held.items() if other != name}
+            others = {
+                other: holding_of_other
+                for other, holding_of_other in self._held.items()
+                if other != name
+            }
             changed = {**others, name: holding}
             if self.request_bytes + sum_bytes(changed) > self.total_bytes:
                 raise refusal(name, memory, self, sum_bytes(changed), bool(others))
@@ -105,7 +109,7 @@ class Budget:
     def release(self, name: str) -> None:
         """Give back what ``name`` holds, if anything."""
         with self._changing:
-            self._held = {other: held for other, held in self._held.items() if other != name}
+            self._held = {other: holding for other, holding in self._held.items() if other != name}
 
     def rename(self, name: str, other: str) -> None:
         """Let the holding of ``name`` stand under ``other``, which holds nothing."""
@@ -122,13 +126,15 @@ class Budget:
 
     def _rename(self, name: str, other: str) -> None:
         assert other not in self._held
-        self._held = {other if known == name else known: held for known, held in self._held.items()}
+        self._held = {
+            other if known == name else known: holding for known, holding in self._held.items()
+        }
 
     def without(self, names: Collection[str]) -> "Budget":
         """Return a copy in which ``names`` hold nothing, for planning."""
         budget = Budget(self.total_bytes)
         budget.request_bytes, budget._needs = self.request_bytes, self._needs
-        budget._held = {name: held for name, held in self._held.items() if name not in names}
+        budget._held = {name: holding for name, holding in self._held.items() if name not in names}
         return budget
 
     def total_for(self, model_bytes: int) -> int:
@@ -139,7 +145,7 @@ class Budget:
 
     def held(self) -> dict[str, dict[str, int]]:
         """Return what each model holds, bytes by model and kind, also where it shares them."""
-        return {name: dict(held.memory) for name, held in self._held.items()}
+        return {name: dict(holding.memory) for name, holding in self._held.items()}
 
     def account(self) -> dict[str, dict[str, int]]:
         """Return bytes by model and kind, each byte once: shared ones under SHARED."""

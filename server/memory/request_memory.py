@@ -69,10 +69,10 @@ class Trimming:
 
     def look(self) -> None:
         """Trim the heap if the process holds too much and a trim may free enough; on any thread."""
-        budget, held = self._budget, self._held()
+        budget, held_bytes = self._budget, self._held()
         most = self._base_bytes() + budget.total_bytes
-        self._left_bytes = min(self._left_bytes, held)
-        if held > max(most, self._left_bytes + _WORTH_BYTES):
+        self._left_bytes = min(self._left_bytes, held_bytes)
+        if held_bytes > max(most, self._left_bytes + _WORTH_BYTES):
             self._trim()
             self._left_bytes = self._held()
 

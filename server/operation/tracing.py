@@ -1,8 +1,8 @@
 """Traces of requests for OpenTelemetry. Nothing of it is imported unless it is asked for.
 
-Spans are made when what they are about is over, by who counts it (server/metrics/metrics.py): a request in
-the trace that its traceparent names, and within it the wait for its turn and its sweep. Reads and kernels
-overlap, so they are times of the sweep and no spans of their own.
+Spans are made after the work that they describe, where that is counted (server/metrics/metrics.py): one of
+the request, in the trace that its traceparent names, and within it one of the wait for its turn and one of
+its sweep. Reads and kernels overlap, so they are times of the sweep and no spans of their own.
 """
 
 import contextvars

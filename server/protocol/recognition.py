@@ -157,8 +157,8 @@ async def find_objects(
         candidates = await model.compute(picture, keep)
         # On a thread: comparing thousands of boxes with each other would hold up the event loop.
         boxes = await asyncio.to_thread(boxes_among, candidates, *recipes, picture.size, limits)
-        found = FoundObjects(boxes, picture.size, model.pack.version, model.delay_ms)
-        return Pieces(lambda: written(found))
+        objects = FoundObjects(boxes, picture.size, model.pack.version, model.delay_ms)
+        return Pieces(lambda: written(objects))
 
 
 def _detect_fault(name: str, manifest: Manifest) -> str | None:
