@@ -133,7 +133,7 @@ def _unknown(name: str) -> str:
 def _network(
     requested: Named, side: int | None, folder: Path
 ) -> Iterator[tuple[Pack, Path | None]]:
-    """Yield what was ``given``, as a pack and as the ONNX file it was compiled from."""
+    """Yield the ``requested`` network, as a pack and as the ONNX file it was compiled from."""
     if requested.path is None:
         with built(requested.name, side, folder) as network:
             yield network

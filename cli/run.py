@@ -172,8 +172,8 @@ def _fitted(
     """Return the plan of what is wanted, within a budget of ``total`` bytes where that is given.
 
     A budget is as that of ``plan`` and of a service: memory of requests is set aside in it, and the models
-    have the rest. Here is one request, which holds exactly ``held`` bytes. ``at_once``: it is the only one,
-    and the search for a better plan would take longer than the plan saves.
+    have the rest. Here is one request, which holds exactly ``request_bytes``. ``at_once``: it is the only
+    one, and the search for a better plan would take longer than the plan saves.
 
     Raises:
         PlanError, RefusedError: there is none.

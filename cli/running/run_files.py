@@ -58,7 +58,7 @@ class RunFiles:
             check_output(pack, self.output)
 
     def write(self, answer: Found, picture: Image.Image | None) -> None:
-        """Write what was ``found`` in ``picture``.
+        """Write ``answer``; ``picture``: the one that it is about.
 
         Raises:
             InputError: a file cannot be written.
@@ -113,7 +113,7 @@ def _check_drawing(pack: Pack, path: Path, image: Path | None) -> None:
 
 
 def _save_drawing(path: Path, picture: Image.Image, answer: Found) -> None:
-    """Write ``picture`` with the boxes or the mask of ``found`` to ``path``, in the format of its name.
+    """Write ``picture`` with the boxes or the mask of ``answer`` to ``path``, in the format of its name.
 
     Raises:
         InputError: it cannot be written.

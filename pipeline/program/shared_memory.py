@@ -26,10 +26,10 @@ def roots(
     ``over``: values that a plan puts over others beside those of the program. What would lie in one of
     ``apart`` has memory of its own, and so have those ``alone``.
     """
-    found = _in_parents(program.values, apart, alone)
+    places = _in_parents(program.values, apart, alone)
     if not over:
-        return found
-    return [(_last(over, root), offset) for root, offset in found]
+        return places
+    return [(_last(over, root), offset) for root, offset in places]
 
 
 def _in_parents(
@@ -74,13 +74,13 @@ class SharedMemory:
         inside: dict[int, list[int]] = {}
         for number in range(len(self._program.row_values)):
             inside.setdefault(self._place(number)[0], []).append(number)
-        found = {}
+        overlaps = {}
         for numbers in inside.values():
             for number in numbers:
                 others = frozenset(other for other in numbers if self._overlap(number, other))
                 if others != {number}:
-                    found[number] = others - {number}
-        return found
+                    overlaps[number] = others - {number}
+        return overlaps
 
     def overlapping(self, row_value: int) -> frozenset[int]:
         """Return the other row values that lie, in part, where this one does."""
@@ -104,9 +104,9 @@ class SharedMemory:
 
     def _place(self, row_value: int) -> tuple[int, int, int]:
         """Return the value in whose memory a row value lies, and its bytes [start, end) there."""
-        held = self._program.row_values[row_value]
-        root, offset = self.roots[held.value]
-        return root, offset, offset + held.n_bytes
+        value = self._program.row_values[row_value]
+        root, offset = self.roots[value.value]
+        return root, offset, offset + value.n_bytes
 
 
 # The readers of what is in memory: views, and values that others are joined of, have several names there.

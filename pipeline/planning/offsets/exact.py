@@ -232,8 +232,8 @@ class Dive:
     def blame(self) -> Floats:
         """Return for each buffer the share of failures that the worst of its sections had."""
         shares = np.append((self.weights - 1) / max(1, (self.weights - 1).sum()), 0)
-        found: Floats = np.maximum.reduceat(shares, self.part.ranges)[::2]
-        return found
+        by_buffer: Floats = np.maximum.reduceat(shares, self.part.ranges)[::2]
+        return by_buffer
 
     def _next(self, state: SearchState, floor: Ints) -> int:
         """Return the first buffer in order that can lie flat on the floor of the section chosen."""

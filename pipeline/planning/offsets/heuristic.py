@@ -63,9 +63,9 @@ def keys(part: Sections) -> list[Floats]:
 
 def ranks(key: Floats) -> Ints:
     """Return 0 for the largest key, 1 for the next, and so on."""
-    found = np.empty(len(key), np.int64)
-    found[np.argsort(-key, kind="stable")] = np.arange(len(key))
-    return found
+    ranking = np.empty(len(key), np.int64)
+    ranking[np.argsort(-key, kind="stable")] = np.arange(len(key))
+    return ranking
 
 
 def _best_skyline(part: Sections, enough: int) -> Ints:

@@ -198,10 +198,10 @@ class Sections:
     def alike(self) -> Bools:
         """Which buffers could be exchanged; each is like itself."""
         own = np.where(self.pin < 0, -1, np.arange(self.n_buffers))
-        found = np.ones((self.n_buffers, self.n_buffers), bool)
+        same = np.ones((self.n_buffers, self.n_buffers), bool)
         for trait in (self.first, self.end, self.size, self.alignment, own):
-            found &= trait[:, None] == trait
-        return found
+            same &= trait[:, None] == trait
+        return same
 
     @cached_property
     def _aligned(self) -> bool:
@@ -215,10 +215,10 @@ class Sections:
 
     def bytes_of(self, offsets: Ints) -> list[int]:
         """Return offsets in bytes in the order of the sequence given."""
-        found = [0] * self.n_buffers
+        in_bytes = [0] * self.n_buffers
         for index, offset in zip(self.indices, offsets.tolist(), strict=True):
-            found[index] = offset * self.unit
-        return found
+            in_bytes[index] = offset * self.unit
+        return in_bytes
 
     def of(self, section: int) -> slice:
         """Return where the members of a section lie."""
