@@ -94,7 +94,7 @@ def app(
 
 @dataclass
 class _Found:
-    """Rows of the table, points of the frontier, and what there is to say."""
+    """Rows of the table, points of the frontier, and hints to the user."""
 
     ways: list[dict[str, Any]]
     frontier: list[dict[str, Any]]
@@ -109,7 +109,7 @@ def _search(
     *,
     required: bool,
 ) -> None:
-    """Add what Algorithm 2 finds; where it finds nothing, why, if it is not ``required``.
+    """Add the solutions of Algorithm 2, or a hint why there are none if it is not ``required``.
 
     Raises:
         ApplicationError: it is required, and nothing meets the constraints.

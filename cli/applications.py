@@ -1,4 +1,4 @@
-"""What ``layerstream app`` does: models of its file, ways to give them memory, what is printed."""
+"""The parts of ``layerstream app``: models of its file, ways to give them memory, and printing."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -58,7 +58,7 @@ class OpenedApplication:
 
     @property
     def hints(self) -> list[str]:
-        """What there is to say of profiles that are missing, and of cuts elsewhere than was asked for."""
+        """Hints about profiles that are missing, and about cuts in other places than the file asks for."""
         said = [item.hint for item in self.packs if item and item.hint]
         for cnn, cuts in zip(self.application.cnns, self.cuts, strict=True):
             said += [
@@ -141,7 +141,7 @@ def open_application(
 
 
 def papers_rows(evaluator: Evaluator) -> list[dict[str, Any]]:
-    """Return what needs no search: naive, Algorithm 1, greedy-by-size, and all layers by one row."""
+    """Return the ways without a search: naive, Algorithm 1, greedy-by-size, and all layers by one row."""
     application = evaluator.application
     whole = evaluator.throughputs(evaluator.all_whole())
     by_row = evaluator.all_by(1)
@@ -165,7 +165,7 @@ def _in_sequence(evaluator: Evaluator) -> tuple[float, ...]:
 
 
 def chromosome_row(evaluator: Evaluator, genes: Chromosome, way: str) -> dict[str, Any]:
-    """Return what a chromosome comes to: buffers (Table 9), phases, schedules (Fig. 3)."""
+    """Return the row of a chromosome: buffers (Table 9), phases, schedules (Fig. 3)."""
     application = evaluator.application
     return {
         "way": way,
@@ -178,7 +178,7 @@ def chromosome_row(evaluator: Evaluator, genes: Chromosome, way: str) -> dict[st
 
 
 def ours_row(application: Application, together: Together, way: str) -> dict[str, Any]:
-    """Return what our plans come to."""
+    """Return the row of our plans."""
     return {
         "way": way,
         "memory_bytes": together.memory_bytes,
@@ -272,7 +272,7 @@ def _schedules(evaluator: Evaluator, genes: Chromosome) -> list[dict[str, Any]]:
 
 _MB = 1e6
 _SMALL = 1e5
-#: What the ways are called where people read.
+#: Names of the ways in the printed table.
 WAYS = {
     "naive": "naive",
     "reuse": "reuse (Algorithm 1)",
@@ -335,7 +335,7 @@ def _print_schedules(row: Mapping[str, Any]) -> None:
 
 
 def print_frontier(title: str, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Print memory against delay: of each way what none of the same beats."""
+    """Print memory against delay: of each way the points that no other point of it beats in both."""
     unit = _unit(rows)
     rows = _unbeaten(rows)
     print_table(

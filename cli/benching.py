@@ -1,4 +1,4 @@
-"""What `bench` measures: architectures, networks that are built where they must be, and other runtimes."""
+"""Subjects of `bench`: architectures, networks (built if they must be), and other runtimes."""
 
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -160,7 +160,7 @@ def built(name: str, side: int | None, folder: Path) -> Iterator[tuple[Pack, Pat
 
 @contextmanager
 def _compiled(source: Path, name: str, folder: Path) -> Iterator[Pack]:
-    """Yield the pack of ``source``, which goes again."""
+    """Yield the pack of ``source``; it is removed at the end."""
     from models.compiler import compile_onnx  # onnx: not for the service
 
     with _scratch(folder) as place, steps(name) as progress:
@@ -213,7 +213,7 @@ def peers(
     requested = [named(name, resolution) for name in names]
     networks = []
     for each in requested:
-        # No word of the profile of a pack that was made just now, and goes again.
+        # Without warnings of a missing profile: such a pack was made for this run and is removed after it.
         kept = warn if each.path is not None and each.path.is_dir() else _silent
         with _network(each, resolution, folder) as (pack, source):
             wanted = Comparison(pack, source, device.threads, ways, runs=runs)

@@ -1,4 +1,4 @@
-"""What `doctor` looks at on a machine: its processor, memory and clocks, and where packs lie.
+"""The checks of `doctor`: the processor, memory and clocks of a machine, and the disks of packs.
 
 ``root`` of each: where the folders /proc and /sys lie.
 """
@@ -35,7 +35,7 @@ from server.memory.candidates import Candidate, share_served
 from server.memory.process_memory import meminfo_bytes
 from server.settings.sizes import format_size
 
-# What one look at a machine comes to.
+# The result of one check.
 
 #: fail: it does not serve so. warn: it serves, slower or less surely than it could.
 Verdict = Literal["ok", "warn", "fail"]

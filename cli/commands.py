@@ -1,4 +1,4 @@
-"""Which commands there are; each is imported when it is asked for.
+"""The table of commands; each is imported when it is called or completed.
 
 A server holds what it imported as long as it runs, and a shell that completes a name makes its user wait.
 """

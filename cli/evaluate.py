@@ -73,7 +73,7 @@ def evaluate(
     }
     try:
         save_result(opened, result)
-    finally:  # whatever becomes of the file, the figures are there
+    finally:  # the figures are printed even if the file cannot be written
         _print(result, opened, as_json)
 
 

@@ -103,7 +103,7 @@ def inspect(
 
 
 def _facts(pack: Pack, summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield what there is to know: first what it is and needs, then what it takes and gives, last how."""
+    """Yield facts of the pack: its network and needs, then inputs and outputs, then how it runs."""
     manifest, least = pack.manifest, summary["smallest_budget_bytes"]
     yield "model", f"{pack.name}, version {pack.version}, in {pack.folder}"
     yield (
@@ -141,7 +141,7 @@ def _facts(pack: Pack, summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _found(manifest: Manifest) -> Iterator[tuple[str, str]]:
-    """Yield what a model finds in a picture."""
+    """Yield facts about a model's answers to a picture."""
     if manifest.detection:
         yield "detects", detector(manifest.detection)
     if manifest.segmentation:
@@ -195,7 +195,7 @@ def _one_pass(pack: Pack) -> dict[str, Any]:
 
 
 def _alone(manifest: Manifest) -> int:
-    """Return how many pieces have one operator on elements, which ONNX Runtime passes over once, too."""
+    """Return how many pieces are one operator on elements, which ONNX Runtime computes in one pass, too."""
     ranges = Counter((layer.first_piece, layer.end_piece) for layer in manifest.layers)
     return sum(
         piece.elementwise is None and piece.resident is None

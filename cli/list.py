@@ -122,7 +122,7 @@ def _print(document: dict[str, Any]) -> None:
 
 
 def _hint(folder: Path) -> str:
-    """Return which repository is meant where ``folder`` is a model of one, or a version of it."""
+    """Return a hint at the repository of ``folder`` if that is a model in one, or a version."""
     try:
         pack = find_pack(folder).resolve()
     except (PackError, OSError):

@@ -30,18 +30,18 @@ from models.whole_files import check_writable, whole_file
 from pipeline.execution.errors import InputError
 from server.settings.sizes import format_size
 
-#: Options of ``compile`` that are files, and what each is called beside the model: F.labels.txt of F.onnx.
+#: Options of ``compile`` that are files, and the ends of their names beside the model, as F.labels.txt.
 RECIPES = {
     "labels": ".labels.txt",
     "preprocess": ".preprocess.toml",
     "detection": ".detection.toml",
     "segmentation": ".segmentation.toml",
 }
-#: In the folder of a model, beside its versions.
+#: The file in the folder of a model that names what its pack was made of.
 _MADE = "made.json"
 _DARKNET = (".cfg", ".weights")
 _OOM_FIRST = "1000"
-#: What compiling takes beside 1.2 times the file: 60 to 90 MB were measured.
+#: Memory of compiling beyond 1.2 times the file: 60 to 90 MB were measured.
 _COMPILER_BYTES = 80 << 20
 _PUTS_AWAY_SECONDS = 5.0
 
@@ -153,7 +153,9 @@ def pack_of(source: Source, repository: Path, isa: str) -> Path:
     before = _read(folder)
     if before is not None and _is_made(before, source, isa) and versions(folder):
         beside = _beside(before)
-        if before.get("files") != _files(source, beside):  # touched, with the same content
+        if before.get("files") != _files(
+            source, beside
+        ):  # the files were only touched: their content is the same
             _write(folder, _record(source, isa, beside))
         tell(f"{source.name}: {folder} is of {source.files[0]} as it is")
         return folder
@@ -162,7 +164,7 @@ def pack_of(source: Source, repository: Path, isa: str) -> Path:
     new = [each for each in (folder, repository) if not each.exists()]
     _check_writable(repository)
     folder.mkdir(exist_ok=True)
-    _write(folder, {})  # it is ours, and of nothing until it is whole
+    _write(folder, {})  # it names no files until the pack is whole
     try:
         beside = _compile(source, folder, isa)
     except BaseException:
@@ -173,7 +175,7 @@ def pack_of(source: Source, repository: Path, isa: str) -> Path:
 
 
 def _put_away(new: Sequence[Path]) -> None:
-    """Remove folders that are ``new``, a model's first, and have nothing but what says whose they are."""
+    """Remove ``new`` folders that have nothing but the file of sources, a model's folder first."""
     with contextlib.suppress(OSError):
         for folder in new:
             if not versions(folder):
@@ -204,7 +206,7 @@ def _check_writable(repository: Path) -> None:
 
 
 def _link(model: Path, folder: Path) -> None:
-    """Have ``folder``, of a repository, lead to the folder of a ``model``, which stays where it is."""
+    """Make ``folder``, in a repository, a link to the folder ``model``, which stays where it is."""
     if folder.resolve() == model.resolve():
         return
     _check_writable(folder.parent)
@@ -247,7 +249,7 @@ def _compile(source: Source, folder: Path, isa: str) -> tuple[Path, ...]:
 
 
 def _compiler_bytes(source: Source) -> int:
-    """Return about what compiling takes; weights beside an ONNX file are mostly called like it."""
+    """Return about how many bytes compiling takes, with weights beside an ONNX file that have its name."""
     files = (each for path in source.files for each in path.parent.glob(f"{path.name}*"))
     return _COMPILER_BYTES + sum(file.stat().st_size for file in files) * 6 // 5
 
@@ -283,7 +285,7 @@ def _run(*words: object) -> bytes:
             printed = pipe.read()
             process.join()
         finally:
-            process.terminate()  # if this was interrupted; then it puts its folder away
+            process.terminate()  # after an interruption; it then removes its unfinished folder
             process.join(_PUTS_AWAY_SECONDS)
             process.kill()
     status = process.exitcode or 0
@@ -295,7 +297,7 @@ def _run(*words: object) -> bytes:
 
 
 def _command(printed_to: int, words: Sequence[object]) -> None:
-    """Be the command of ``words``, and print to ``printed_to``."""
+    """Run the command ``words`` in this process, and print to ``printed_to``."""
     from cli import main
 
     signal.signal(
@@ -308,7 +310,7 @@ def _command(printed_to: int, words: Sequence[object]) -> None:
 
 
 def _is_made(before: Mapping[str, Any], source: Source, isa: str) -> bool:
-    """Return whether what is there was made for here of the same files, in the same way."""
+    """Return whether the pack was made of the same files, with the same options, for this target."""
     way = _way(source, isa)
     if {key: before.get(key) for key in way} != way:
         return False
@@ -337,7 +339,7 @@ def _all_files(source: Source, beside: Sequence[Path]) -> tuple[Path, ...]:
 
 
 def _files(source: Source, beside: Sequence[Path]) -> list[list[Any]]:
-    """Return what tells at a glance that files are the same: their places, sizes and times of change."""
+    """Return places, sizes and times of change of files, by which equal files are known without reading."""
     try:
         stats = [(path, path.stat()) for path in _all_files(source, beside)]
     except OSError as exc:
@@ -354,7 +356,7 @@ def _digests(source: Source, beside: Sequence[Path]) -> list[str]:
 
 
 def _read(folder: Path) -> dict[str, Any] | None:
-    """Return what was written of the pack of a model; None: it is none of ours."""
+    """Return what the file of sources has; None: ``up`` has not made this pack."""
     if folder.is_symlink():
         return None
     try:

@@ -78,7 +78,7 @@ def place(
 
 
 def _with_own(model: Model, own_bytes: int) -> Model:
-    """Return ``model`` with what its server takes for it beside its budget."""
+    """Return ``model`` with the memory that a server takes for it beside its budget."""
     return replace(model, need_bytes=model.need_bytes + own_bytes)
 
 
@@ -113,7 +113,7 @@ def _planned(device: Device, folder: Path, delay: float | None) -> Needs:
 def _document(
     problem: PlacementProblem, placement: Placement, before: Placement | None
 ) -> dict[str, Any]:
-    """Return what JSON says; ``replicas`` are what --previous reads."""
+    """Return the document of --json, whose ``replicas`` --previous reads."""
     used = nodes_of(placement)
     document: dict[str, Any] = {
         "nodes": len(problem.nodes),

@@ -19,7 +19,7 @@ _SIZES = ("predicted_bytes", "planned_bytes", "darknet_bytes")
 
 
 class TileSearch(StrEnum):
-    """What looks for a configuration: Algorithm 3, or any cuts on many tilings with reuse."""
+    """Ways to search for a configuration: Algorithm 3, or any cuts on many tilings with reuse."""
 
     PAPER = "paper"
     WIDE = "wide"

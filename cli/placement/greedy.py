@@ -59,7 +59,7 @@ class FilledNodes:
         self._spend(model, node, requests)
 
     def take(self, model: int, node: int) -> float:
-        """Take the replica away; return what it answered."""
+        """Remove the replica; return the requests that it answered."""
         requests = self.shares[model].pop(node)
         self.free_bytes[node] += self.problem.needs[model]
         self.requests[model] += requests
@@ -127,7 +127,7 @@ def pack(filling: FilledNodes, models: Sequence[int], nodes: Chosen, manner: Man
 
 
 def stretch(filling: FilledNodes, model: int) -> None:
-    """Have the replicas that are there answer what they have time for."""
+    """Let the replicas that are there answer as many requests as they have time for."""
     nodes = list(filling.shares[model])
     if filling.requests[model] <= 0 or not nodes:
         return

@@ -213,7 +213,7 @@ def _kept(problem: PlacementProblem, before: Placement) -> FilledNodes:
 
 
 def _size(problem: PlacementProblem, node: int, model: int, requests: float) -> float:
-    """Return what of ``node`` so many requests take."""
+    """Return the shares of ``node`` that so many requests take."""
     rates = problem.rates[node]
     return float((problem.costs[model] * requests / rates).max())
 
@@ -269,7 +269,7 @@ def _check_alone(model: Model, kinds: Sequence[Sequence[FleetNode]]) -> None:
 
 
 def _too_few(problem: PlacementProblem) -> PlacementError:
-    """Return what is said where all nodes together are too few: how many more would do."""
+    """Return the error for too few nodes, with how many more would be enough."""
     best = max(problem.nodes, key=lambda node: (node.memory_bytes, node.speed))
     for more in (1 << power for power in range(20)):
         extended = PlacementProblem(problem.models, [*problem.nodes, *[best] * more])

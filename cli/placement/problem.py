@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 
-# Shares are floats: of what a node can do, so much is as good as nothing.
+# Shares are floats: differences up to this part of a node count as nothing.
 TOLERANCE = 1e-6
 
 
@@ -114,7 +114,7 @@ class PlacementProblem:
         }
 
     def eligible(self, model: int) -> NDArray[np.bool_]:
-        """Return which nodes have what ``model`` wants of them, memory and all else aside."""
+        """Return which nodes have the labels of ``model``; memory and speed are not looked at."""
         return self._with_labels[self.models[model].labels]
 
 

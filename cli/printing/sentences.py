@@ -53,7 +53,7 @@ def network_size(
 
 
 def stored_as(store: Store) -> str:
-    """Return what is in the file of a pack whose weights are expanded."""
+    """Return how weights are stored in the file of a pack that expands them."""
     return "with integers of the source as int8" if store == "fp32" else f"as {store}"
 
 
@@ -85,7 +85,7 @@ def tensor(port: Array) -> str:
 
 
 def given(port: Port) -> str:
-    """Return what an input takes."""
+    """Return the shape and dtype of an input, in words."""
     optional = "" if port.default is None else ", may be left out"
     return f"{port.name}: {tensor(port)}{optional}"
 
@@ -135,7 +135,7 @@ def detector(detection: Detection) -> str:
 
 
 def segmenter(segmentation: Segmentation) -> str:
-    """Return what a network that segments gives."""
+    """Return the outputs of a network that segments, in words."""
     if segmentation.threshold is not None:
         return f"{segmentation.output}: what is above {segmentation.threshold:g}"
     return f"{segmentation.output}: a class for each pixel"

@@ -27,7 +27,7 @@ from server.errors import few, shown
 from server.memory.process_memory import process_bytes
 from server.memory.request_needs import Need, smallest_budgets
 
-# Of the smallest budget, what is worth a line of its own: a quarter.
+# A part of the smallest budget gets a line of its own if it is at least a quarter.
 _LARGE = 4
 
 
@@ -134,7 +134,7 @@ def _designed(memory: DesignedMemory) -> dict[str, Any]:
 
 
 def _detector(detection: Detection) -> dict[str, Any]:
-    """Return what a detector is, without its labels and anchors."""
+    """Return the fields of a detector without its labels and anchors."""
     fields = {"nms", "score_threshold", "iou_threshold"}
     heads = list(detection.outputs)
     return {"classes": detection.classes, "heads": heads, **detection.model_dump(include=fields)}

@@ -41,7 +41,7 @@ class Found:
 
 @dataclass(frozen=True)
 class Wish:
-    """What is asked of the outputs: so many labels, boxes within ``limits``, the tensors or not."""
+    """The parts of an answer that are wanted: so many labels, boxes within ``limits``, tensors or not."""
 
     labels: int
     limits: BoxLimits

@@ -45,7 +45,7 @@ def _summary(name: str, text: str, *labels: str) -> SummaryMetricFamily:
 
 
 class MemoryCollector(Collector):
-    """What the process holds beside what it held before any model was loaded, and what it may hold."""
+    """Memory of the process now and before any model was loaded, and its limit."""
 
     def __init__(
         self,
@@ -247,7 +247,7 @@ class DeviceCollector(Collector):
             self._lost = True
 
     def collect(self) -> Iterator[Metric]:
-        """Yield what was seen last; nothing of a device without an account of its own."""
+        """Yield the figures of the last look; none for a device without memory of its own."""
         if self._lost:
             yield _gauge("device_lost", _LOST, value=1.0)
             return

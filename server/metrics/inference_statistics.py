@@ -1,4 +1,4 @@
-"""What Triton counts of each version of a model, for its statistics and its metrics."""
+"""Triton's counters of each version of a model, for its statistics and its metrics."""
 
 import time
 from collections import Counter
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Self
 
 _NANOSECONDS = 1_000_000_000
-# Of one model: when new ones keep coming, the oldest are forgotten.
+# Versions of one model that are kept: with more of them the oldest are dropped.
 _MOST_VERSIONS = 8
 
 

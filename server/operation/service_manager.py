@@ -1,4 +1,4 @@
-"""What systemd is told of the service (sd_notify), and what the service reads again when it is told to.
+"""Messages to systemd about the service (sd_notify), and what the service reads again on SIGHUP.
 
 Written out here because the packages do not fit: sdnotify was last released in 2017, and
 systemd-python and cysystemd bind libsystemd; the protocol itself is one datagram per message.

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import SpanProcessor
     from opentelemetry.trace import Span
 
-#: That of the request which is answered here.
+#: The trace of the request that this task answers.
 current: contextvars.ContextVar["Trace | None"] = contextvars.ContextVar("trace", default=None)
 
 _NAME = re.compile(r"(?<=/models/)[^/:]+")

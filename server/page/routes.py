@@ -73,7 +73,7 @@ async def frontier(asked: Asked, name: str) -> Answer:
     looks: Looks = asked.app.state.looks
     await asked.context.repository.described(
         name
-    )  # what cannot be asked for is answered with its status
+    )  # an error before the first event is answered with its status
     root = asked.context.settings.repository
     return event_stream(_events(looks.frontier(name), root), AsyncExitStack(), _HEADERS)
 

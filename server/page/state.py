@@ -95,7 +95,7 @@ def _model(entry: Entry, root: Path) -> dict[str, Any]:
 
 
 def _image(manifest: Manifest) -> dict[str, Any]:
-    """Return what the page asks with an image: ``takes`` has the verb, else ``takes_none`` why none."""
+    """Return how the page may ask with an image: the verb in ``takes``, or in ``takes_none`` why not."""
     shown: dict[str, Any] = {"takes": manifest.verb}
     if manifest.verb is None:
         shown["takes_none"] = "it was compiled without --preprocess"
@@ -106,10 +106,10 @@ def _image(manifest: Manifest) -> dict[str, Any]:
 
 # The state of the server as events: one look a second for all watchers, sent where it has changed.
 
-#: Each is a connection that stays.
+#: Watchers at a time: each keeps a connection.
 MOST_WATCHERS = 16
 _SECONDS = 1.0
-#: So many looks in a row that find nothing new are followed by a sign of life.
+#: After so many looks without a change a comment line is sent, which shows whether the client is there.
 _SILENT = 15
 
 
